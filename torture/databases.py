@@ -13,7 +13,8 @@ from uuid import uuid4
 import asyncpg
 
 from app.db.database import Database
-from app.db.migrate import PLACEMENTS, Spread, distribute, upgrade
+from app.db.distribution import PLACEMENTS, Spread, distribute
+from app.db.migrate import upgrade
 from migrations.drift import with_database
 
 VARIABLE = "PLIMSOLL_TEST_CITUS"

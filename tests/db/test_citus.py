@@ -12,7 +12,8 @@ import pytest
 import pytest_asyncio
 
 from app.db.database import Database
-from app.db.migrate import PLACEMENTS, Spread, downgrade, upgrade
+from app.db.distribution import PLACEMENTS, Spread
+from app.db.migrate import downgrade, upgrade
 from app.db.sql import Statement
 from app.domain.errors import SessionBusy
 from app.domain.types import SessionId, TurnStatus

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 import app.db
 from app.db.database import Database
-from app.db.migrate import PLACEMENTS, DistributionRefused, Spread
+from app.db.distribution import PLACEMENTS, DistributionRefused, Spread
 from app.db.sql import Statement
 from app.db.tables import metadata
 from tests.pooling import behind_pooler

@@ -15,7 +15,7 @@ from uuid_utils.compat import uuid7
 from app.commands.resources import CommandRefused, progress_bar, with_database
 from app.db.api_keys import ApiKey
 from app.db.database import Database
-from app.db.migrate import PLACEMENTS, DistributionRefused, distribute
+from app.db.distribution import PLACEMENTS, DistributionRefused, distribute
 from app.domain.errors import DatabaseUnavailable
 from app.domain.types import TenantId
 from app.services import keys as key_service

@@ -1,17 +1,16 @@
-"""Brings a database to this version's schema, and says how far it is, or why it can not be reached; refreshes what its
-planner knows of the tables; and says where on Citus the rows of each table live, and spreads them."""
+"""Brings a database to this version's schema, and says how far it is, or why it can not be reached; and refreshes what
+its planner knows of the tables."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import threading
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import asyncpg
 import sqlalchemy as sa
@@ -247,87 +246,3 @@ async def analyze_for(tx: Transaction, session_id: SessionId) -> None:
     """Analyzes the tables if a session with more than 1,000 messages is large for what the planner knows of them."""
     if await tx.fetchval(_IS_LARGE_AND_NEW, session_id=session_id):
         await tx.fetch(ANALYZE)
-
-
-class Spread(StrEnum):
-    """What becomes of a table."""
-
-    BY_SESSION = "distributed by session"
-    BY_TENANT = "distributed by tenant"
-    REFERENCE = "reference table, whole on every node"
-    COORDINATOR = "stays on the coordinator"
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """What becomes of a table, and why."""
-
-    spread: Spread
-    why: str
-
-
-_BY_SESSION = Placement(Spread.BY_SESSION, "all of a session is on one node: a turn's transactions touch no other")
-_ELSEWHERE: Final[Mapping[str, Placement]] = {
-    "limits": Placement(Spread.REFERENCE, "a claim reads it beside its session; only operators write it"),
-    "tenant_usage": Placement(
-        Spread.BY_TENANT,
-        "every turn of a limited tenant writes it: tenants wait for themselves alone, on one node each",
-    ),
-    "api_keys": Placement(Spread.COORDINATOR, "read on its own, and kept by every process for seconds"),
-    "calibrations": Placement(Spread.COORDINATOR, "merged on its own, once in two seconds by every process"),
-    "learned_windows": Placement(
-        Spread.COORDINATOR, "a row for a window that a provider stated; read by all as a whole"
-    ),
-}
-PLACEMENTS: Final[Mapping[str, Placement]] = {
-    # Referred before referring: a foreign key is made on the nodes with the table that has it.
-    table.name: _ELSEWHERE.get(table.name, _BY_SESSION)
-    for table in metadata.sorted_tables
-}
-"""Of every table, in the order in which they are distributed."""
-
-
-class DistributionRefused(Exception):
-    """Nothing was distributed; the sentence says why."""
-
-
-_HAS_CITUS = sql("SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'citus')")
-# Reference tables and distributed ones are changed in one transaction: node by node then, not on all at once.
-_ALONE = sql(f"""
-    SELECT pg_advisory_xact_lock({ADVISORY_LOCK}), set_config('citus.multi_shard_modify_mode', 'sequential', true)
-    """)
-_DISTRIBUTED = sql("SELECT CAST(logicalrelid AS text) AS name FROM pg_dist_partition")
-_SPREAD = {
-    Spread.BY_SESSION: sql("SELECT create_distributed_table(:name, 'session_id', colocate_with => 'sessions')"),
-    Spread.BY_TENANT: sql("SELECT create_distributed_table(:name, 'tenant_id', colocate_with => 'none')"),
-    Spread.REFERENCE: sql("SELECT create_reference_table(:name)"),
-}
-_SPREAD_SESSIONS = sql("SELECT create_distributed_table(:name, 'id', colocate_with => 'none')")
-# The rows have been copied to their nodes; what was here would only be in the way.
-_DROP_LOCAL_ROWS = sql("SELECT truncate_local_data_after_distributing_table(CAST(:name AS regclass))")
-
-
-async def distribute(tx: Transaction) -> list[str]:
-    """Spreads every table that is not spread yet over the nodes, its rows with it; which those were.
-
-    Writers of a table wait while its rows are copied. Raises `DistributionRefused`.
-    """
-    if not await tx.fetchval(_HAS_CITUS):
-        raise DistributionRefused("the database has no Citus: CREATE EXTENSION citus, and add the nodes, first")
-    await tx.fetch(_ALONE)
-    if (state := await schema_state(tx)) is not SchemaState.CURRENT:
-        raise DistributionRefused(f"the database's schema is {state}: run `plimsoll migrate` first")
-    there = {row["name"] for row in await tx.fetch(_DISTRIBUTED)}
-    new = [
-        name
-        for name, placement in PLACEMENTS.items()
-        if placement.spread is not Spread.COORDINATOR and name not in there
-    ]
-    try:
-        for name in new:
-            await tx.fetch(_SPREAD_SESSIONS if name == "sessions" else _SPREAD[PLACEMENTS[name].spread], name=name)
-        for name in reversed(new):
-            await tx.fetch(_DROP_LOCAL_ROWS, name=name)
-    except (asyncpg.PostgresSyntaxError, asyncpg.FeatureNotSupportedError, asyncpg.InsufficientPrivilegeError) as error:
-        raise DistributionRefused(f"Citus refuses it, and all was rolled back: {error}") from error
-    return new
