@@ -18,7 +18,16 @@ from math import log
 from operator import attrgetter
 from typing import Final
 
-from app.domain.lasting import OPEN_KINDS, ExtractItem, SourceId, Taken, Unit, stands, telling_words, unfinished
+from app.domain.lasting import (
+    OPEN_KINDS,
+    ExtractItem,
+    PlacedSentence,
+    SourceId,
+    Taken,
+    stands,
+    telling_words,
+    unfinished,
+)
 from app.domain.sentences import ReadSentence, Sentence, proposes_only, read_sentence
 from app.domain.statements import statements
 from app.domain.types import SUMMARY_LISTS, SummaryList
@@ -90,10 +99,10 @@ class Material:
     text of the summary before.
     """
 
-    new: Sequence[Unit]
-    goals: Sequence[Unit]
-    carried: Sequence[Unit]
-    carried_text: Sequence[Unit]
+    new: Sequence[PlacedSentence]
+    goals: Sequence[PlacedSentence]
+    carried: Sequence[PlacedSentence]
+    carried_text: Sequence[PlacedSentence]
 
     def within(self, max_chars: int) -> Extract:
         """What is worth keeping, in at most `max_chars` characters of text over all parts."""
@@ -117,9 +126,9 @@ class Material:
             listed[unit.kind].append(ExtractItem(unit.text, taken.units[unit.position].source_ids))
         return Extract(lines, **{kind: tuple(items) for kind, items in listed.items()})
 
-    def _new_items(self, room: float, taken: Taken) -> tuple[list[Unit], float]:
+    def _new_items(self, room: float, taken: Taken) -> tuple[list[PlacedSentence], float]:
         """New items of every kind, and what is left of their room."""
-        of_kind: dict[SummaryList, list[Unit]] = {kind: [] for kind in _SHARES}
+        of_kind: dict[SummaryList, list[PlacedSentence]] = {kind: [] for kind in _SHARES}
         for unit in self.new:
             of_kind[unit.kind].append(unit)
         stated = [unit for unit in self.new if unit.role == "user" and unit.sentence.standing]
@@ -174,39 +183,43 @@ def gather(
     return Material(new, goals, sorted(carried, key=_standing_first), sorted(lines, key=_best_first))
 
 
-def _best_first(unit: Unit) -> tuple[int, float, int]:
+def _best_first(unit: PlacedSentence) -> tuple[int, float, int]:
     """Whoever uses the service is heard first where they demand something, or give an exact value."""
     return -unit.sentence.standing if unit.role == "user" else 0, -unit.density, unit.position
 
 
-def _standing_first(unit: Unit) -> tuple[bool, bool, float, int]:
+def _standing_first(unit: PlacedSentence) -> tuple[bool, bool, float, int]:
     """Decisions, then demands and exact values, the oldest first: most conversations come by new ones all the time."""
     lasts = stands(unit)
     return not lasts, unit.kind != "decisions", 0.0 if lasts else -unit.density, unit.position
 
 
-def _is_goal(unit: Unit) -> bool:
+def _is_goal(unit: PlacedSentence) -> bool:
     _, _, kind, _, leans, standing = unit.sentence
     return kind != "open_questions" and not leans and not standing and _GOAL.search(unit.text) is not None
 
 
-def _carried(previous: Extract, read: ReadSentence) -> list[Unit]:
+def _carried(previous: Extract, read: ReadSentence) -> list[PlacedSentence]:
     """The items of the summary before; their places are before those of everything new."""
     items: list[tuple[SummaryList, ExtractItem]] = [
         (kind, item) for kind in SUMMARY_LISTS for item in getattr(previous, kind)
     ]
-    found: list[Unit] = []
+    found: list[PlacedSentence] = []
     for at, (kind, item) in enumerate(items):
         sentence = read(item.text)
         worth = _value(sentence, kind) * _weight(sentence, "", kind)
         if worth >= _LEAST_CARRIED_WORTH or kind in OPEN_KINDS:
-            found.append(Unit(at - _BEFORE, item.source_ids, "", sentence, kind, worth))
+            found.append(PlacedSentence(at - _BEFORE, item.source_ids, "", sentence, kind, worth))
     return found
 
 
-def _of_before(at: int, line: str, read: ReadSentence) -> Unit | None:
+def _of_before(at: int, line: str, read: ReadSentence) -> PlacedSentence | None:
     sentence = read(line)
-    return Unit(at - 2 * _BEFORE, (), "", sentence, "key_facts", 0.5 + sentence.signals) if sentence.words else None
+    return (
+        PlacedSentence(at - 2 * _BEFORE, (), "", sentence, "key_facts", 0.5 + sentence.signals)
+        if sentence.words
+        else None
+    )
 
 
 def _value(sentence: Sentence, kind: SummaryList) -> float:
@@ -216,7 +229,7 @@ def _value(sentence: Sentence, kind: SummaryList) -> float:
 
 def _units(
     sources: Sequence[SourceText], context: Sequence[SourceText], read: ReadSentence, focus: str = ""
-) -> Iterator[Unit]:
+) -> Iterator[PlacedSentence]:
     """The sentences of the sources, each weighed by what it carries; without those that carry next to nothing."""
     answered_before = _last_answer(sources, context)
     found = [
@@ -242,7 +255,7 @@ def _units(
             worth += _FOCUS_VALUE
         worth *= _weight(sentence, source.role, kind)
         if worth >= _LEAST_WORTH or not sentence.text.isascii() or len(found) == 1:
-            yield Unit(place, (source.id,), source.role, sentence, kind, worth)
+            yield PlacedSentence(place, (source.id,), source.role, sentence, kind, worth)
 
 
 def _kind_of(sentence: Sentence, role: str, *, is_answered: bool) -> SummaryList:
@@ -275,10 +288,10 @@ def _last_answer(sources: Sequence[SourceText], context: Sequence[SourceText]) -
 
 
 def _choose(
-    best_first: Iterable[Unit], room_chars: float, taken: Taken, joint_chars: int = 0
-) -> tuple[list[Unit], float]:
+    best_first: Iterable[PlacedSentence], room_chars: float, taken: Taken, joint_chars: int = 0
+) -> tuple[list[PlacedSentence], float]:
     """The best units that fit into the room and say something new, in time order, and the room left."""
-    chosen: list[Unit] = []
+    chosen: list[PlacedSentence] = []
     for unit in best_first:
         cost = len(unit.text) + (joint_chars if chosen else 0)
         if cost > room_chars or unit.position in taken.units:

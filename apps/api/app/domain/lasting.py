@@ -1,7 +1,7 @@
 """What is to outlive summaries: demands, exact values, decisions and open tasks, until they are replaced or closed.
 
-A statement is told from its words alone, so the same rule holds for an extract, for a model's summary and for one that
-a person has edited.
+A statement is recognized by its words alone, so the same rule holds for an extract, for a model's summary and for one
+that a person has edited.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ExtractItem(NamedTuple):
     source_ids: tuple[SourceId, ...]
 
 
-class Unit(NamedTuple):
+class PlacedSentence(NamedTuple):
     """A sentence where it stands. `position` is its place in the conversation, below zero in what is carried on."""
 
     position: int
@@ -78,13 +78,13 @@ class Unit(NamedTuple):
         return self.worth / (len(self.sentence.text) + _BASE_CHARS)
 
 
-def stands(unit: Unit) -> bool:
+def stands(unit: PlacedSentence) -> bool:
     """Whether the item holds until it is replaced: a demand, an exact value, a decision other than "Let's do it!"."""
     decides = unit.kind == "decisions" and unit.sentence.signals > 0 and not unit.sentence.leans
     return unit.sentence.standing > 0 or decides
 
 
-def unfinished(carried: Sequence[Unit], new: Iterable[Unit]) -> list[Unit]:
+def unfinished(carried: Sequence[PlacedSentence], new: Iterable[PlacedSentence]) -> list[PlacedSentence]:
     """Without what something later of `new` closes, in words of its own: a question that it answers, a task that it
     reports as finished, a demand that the user lifts, a value that the user gives anew."""
     open_units = {unit.position: unit for unit in carried if unit.kind in OPEN_KINDS or unit.sentence.standing}
@@ -106,7 +106,7 @@ def unfinished(carried: Sequence[Unit], new: Iterable[Unit]) -> list[Unit]:
     return [unit for unit in carried if unit.position not in finished]
 
 
-def _closed_by(unit: Unit, waiting: Iterable[Unit]) -> set[int]:
+def _closed_by(unit: PlacedSentence, waiting: Iterable[PlacedSentence]) -> set[int]:
     """The places of those, which have words of the unit, that it says are over."""
     by_user = unit.role == "user"
     finishes, lifts = _FINISHED.search(unit.text) is not None, by_user and _LIFTED.search(unit.text) is not None
@@ -123,20 +123,20 @@ def _closed_by(unit: Unit, waiting: Iterable[Unit]) -> set[int]:
     return closed
 
 
-def _is_about(unit: Unit, demand: Unit) -> bool:
+def _is_about(unit: PlacedSentence, demand: PlacedSentence) -> bool:
     """Whether most of the demand's telling words, and not many others, stand in the unit."""
     own, demanded = set(telling_words(unit.sentence)), set(telling_words(demand.sentence))
     shared = len(own & demanded)
     return shared >= _RESTATED_WORDS_RATIO * len(demanded) and shared >= _FINISHED_WORDS_RATIO * len(own)
 
 
-def _frame(unit: Unit) -> frozenset[str] | None:
+def _frame(unit: PlacedSentence) -> frozenset[str] | None:
     """What a value is stated of, in its words; None where the statement has no value or several."""
     exact = _exact_words(unit)
     return frozenset(unit.sentence.words) - exact if unit.sentence.standing and len(exact) == 1 else None
 
 
-def _exact_words(unit: Unit) -> frozenset[str]:
+def _exact_words(unit: PlacedSentence) -> frozenset[str]:
     """Numbers, paths, addresses and the like."""
     return frozenset(word for word in unit.sentence.words if _EXACT_WORD.search(word))
 
@@ -149,7 +149,7 @@ def telling_words(sentence: Sentence) -> list[str]:
 class Taken:
     """What has been chosen, findable by word, so that a near-duplicate is found without comparing with everything."""
 
-    units: dict[int, Unit] = field(default_factory=dict[int, Unit])
+    units: dict[int, PlacedSentence] = field(default_factory=dict[int, PlacedSentence])
     """By place, with the ids of all sources that say the same."""
     by_word: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict[str, list[int]](list))
 
@@ -168,7 +168,7 @@ class Taken:
                 return other
         return None
 
-    def add(self, unit: Unit) -> None:
+    def add(self, unit: PlacedSentence) -> None:
         self.units[unit.position] = unit
         for word in unit.sentence.words:
             self.by_word[word].append(unit.position)
@@ -179,7 +179,7 @@ class Taken:
         self.units[position] = unit._replace(source_ids=known)
 
 
-def lasting(new: Sequence[Unit], carried: Sequence[Unit]) -> list[Unit]:
+def lasting(new: Sequence[PlacedSentence], carried: Sequence[PlacedSentence]) -> list[PlacedSentence]:
     """What is to outlive a summary, the newest first: what the user demands or states exactly in `new`, what stands of
     `carried`, and open tasks of both; so many of each, the oldest."""
     stated = [unit for unit in new if unit.role == "user" and (unit.sentence.standing or _is_task(unit))]
@@ -189,21 +189,21 @@ def lasting(new: Sequence[Unit], carried: Sequence[Unit]) -> list[Unit]:
 
 
 def left_out(
-    units: Sequence[Unit],
+    units: Sequence[PlacedSentence],
     said: Iterable[ExtractItem],
     room: float,
     cost: Callable[[str], float],
     read: ReadSentence = read_sentence,
-) -> list[Unit]:
+) -> list[PlacedSentence]:
     """Those of the units, which come newest first, that `said` leaves out: the oldest first, tasks last.
 
     A newer statement of the same replaces an older one. All of the units, also what is said, have `room` by `cost`.
     """
     taken = Taken()
     for at, item in enumerate(said):
-        taken.add(Unit(_OF_A_SUMMARY + at, item.source_ids, "", read(item.text), "key_facts", 0.0))
+        taken.add(PlacedSentence(_OF_A_SUMMARY + at, item.source_ids, "", read(item.text), "key_facts", 0.0))
     missing: set[int] = set()
-    holding: list[Unit] = []
+    holding: list[PlacedSentence] = []
     for unit in units:
         same = taken.like(unit.sentence.words)
         if same is not None and same > _LAST_OF_A_SUMMARY:
@@ -212,7 +212,7 @@ def left_out(
         if not (same is not None and _says(taken.units[same], unit)) and not _is_restated(unit, taken):
             missing.add(unit.position)
             taken.add(unit)
-    found: list[Unit] = []
+    found: list[PlacedSentence] = []
     for unit in sorted(holding, key=_lasting_first):
         if (tokens := cost(unit.text)) <= room:
             room -= tokens
@@ -220,21 +220,21 @@ def left_out(
     return found
 
 
-def _place(unit: Unit) -> int:
+def _place(unit: PlacedSentence) -> int:
     return unit.position
 
 
-def _lasting_first(unit: Unit) -> tuple[bool, int]:
+def _lasting_first(unit: PlacedSentence) -> tuple[bool, int]:
     """What stands, the oldest first; then tasks, the newest first."""
     is_task = not stands(unit)
     return is_task, -unit.position if is_task else unit.position
 
 
-def _is_task(unit: Unit) -> bool:
+def _is_task(unit: PlacedSentence) -> bool:
     return unit.kind == "action_items" and _TASK.search(unit.text) is not None
 
 
-def _is_restated(unit: Unit, taken: Taken) -> bool:
+def _is_restated(unit: PlacedSentence, taken: Taken) -> bool:
     """Whether something says it in other words: with most of its telling ones."""
     telling = telling_words(unit.sentence)
     shared = Counter(chain.from_iterable([taken.by_word.get(word, ())[:16] for word in telling]))
@@ -247,7 +247,7 @@ def _is_restated(unit: Unit, taken: Taken) -> bool:
     return False
 
 
-def _says(other: Unit, unit: Unit, *, exactly: bool = False) -> bool:
+def _says(other: PlacedSentence, unit: PlacedSentence, *, exactly: bool = False) -> bool:
     """Whether a unit with the words of another says the same: a demand as one, and with what must not be changed of it,
     numbers, paths and the like, commands; one that is of before may have been given a new value."""
     if unit.sentence.standing == DEMAND and other.sentence.standing != DEMAND and not demands(other.text):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final, cast
 
-from app.domain.lasting import ExtractItem, Unit, lasting, left_out
+from app.domain.lasting import ExtractItem, PlacedSentence, lasting, left_out
 from app.domain.statements import statements
 from app.domain.types import SUMMARY_LISTS, MessageId, SummaryBody, SummaryItem
 from app.engine.messages.tokens import Estimate
@@ -39,7 +39,7 @@ def keep_lasting(body: SummaryBody, fold: Fold, estimate: Estimate) -> SummaryBo
     def cost(text: str) -> int:
         return estimate(text) + _ITEM_TOKENS
 
-    kept: tuple[Unit, ...] = ()
+    kept: tuple[PlacedSentence, ...] = ()
     fitted: SummaryBody | None = body
     for _ in range(_MOST_TRIES):
         # What gave way may have been what said it.
@@ -59,7 +59,7 @@ def _said(body: SummaryBody) -> Iterator[ExtractItem]:
         yield from (ExtractItem(item.text, item.message_ids) for item in getattr(body, name))
 
 
-def _within(body: SummaryBody, kept: Sequence[Unit], cap_tokens: int, estimate: Estimate) -> SummaryBody:
+def _within(body: SummaryBody, kept: Sequence[PlacedSentence], cap_tokens: int, estimate: Estimate) -> SummaryBody:
     """The summary with as many of the units as its cap has room for; naming a list that was empty costs tokens too."""
     while kept:
         whole = body
