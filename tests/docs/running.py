@@ -24,7 +24,7 @@ from app.api.problems import KINDS
 from app.core.config import Settings
 from app.providers.registry import load_catalogue
 from app.telemetry.metrics import Telemetry
-from app.tokenizers.counting import encoding_for_model
+from app.tokenizers.counters import encoding_for_model
 from tests.deploy.promql import exported, reads
 from tests.docs.answers import agrees, shown
 from tests.docs.checkout import environment

@@ -23,7 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 from uuid_utils.compat import uuid7
 
-from app.api.direct_route import Service, authenticate
+from app.api.direct_route import AppState, authenticate
 from app.api.edge import Edge, refusal
 from app.api.hosts import Hosts
 from app.api.openapi import describe
@@ -72,7 +72,7 @@ from app.services.upkeep.process_state import Allowance, Chores, Cooldowns, Heav
 from app.services.views.activity import Activity
 from app.telemetry.metrics import Telemetry
 from app.telemetry.tracing import NO_TRACES, Tracer
-from app.tokenizers.counting import Tokenizers, encoding_for_model
+from app.tokenizers.counters import Tokenizers, encoding_for_model
 
 logger = logging.getLogger(__name__)
 
@@ -245,7 +245,7 @@ def _tracer(settings: Settings, owned: AsyncExitStack) -> Tracer:
     return traces
 
 
-async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
+async def _start(settings: Settings, owned: AsyncExitStack) -> AppState:
     if settings.log_content:
         logger.warning("PLIMSOLL_LOG_CONTENT is on: prompts and replies are written to this log")
     dsn = await _dsn(settings, owned)
@@ -262,7 +262,7 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
     # Callbacks run in reverse order: turns end first, then their background work.
     owned.push_async_callback(rt.chores.drain, settings.drain_s)
     owned.push_async_callback(rt.leases.drain, settings.drain_s)
-    return Service(
+    return AppState(
         rt,
         Authenticator(database, monotonic),
         Activity(Allowance("event streams", settings.max_event_streams, settings.tenant_share)),

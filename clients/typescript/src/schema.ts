@@ -3017,7 +3017,7 @@ export interface components {
         /** OpenTurns */
         OpenTurns: {
             /** Items */
-            items: components["schemas"]["TurnNews"][];
+            items: components["schemas"]["TurnChange"][];
             /** Next Cursor */
             next_cursor?: null;
         };
@@ -4792,10 +4792,10 @@ export interface components {
             said_at?: string | null;
         };
         /**
-         * TurnNews
+         * TurnChange
          * @description Where a turn stands.
          */
-        TurnNews: {
+        TurnChange: {
             /**
              * Session Id
              * Format: uuid

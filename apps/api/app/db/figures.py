@@ -11,7 +11,7 @@ from uuid import UUID
 from app.db.database import Record, Transaction, record_of
 from app.db.sessions import FIRST_INPUT
 from app.db.sql import OPEN_STATUSES_SQL, sql
-from app.domain.figures import SessionFigures, TurnNews, WindowFigures
+from app.domain.figures import SessionFigures, TurnChange, WindowFigures
 from app.domain.types import JsonObject, OpenTurnCount, SessionId, TenantId, TurnId, TurnStatus
 
 USER_INPUT_CHARS = 160
@@ -125,7 +125,7 @@ async def summaries_between(tx: Transaction, session_id: SessionId, first_seq: i
 
 
 _COLUMNS = "s.tenant_id, " + ", ".join(
-    {"turn_id": "t.id AS turn_id"}.get(each.name, f"t.{each.name}") for each in fields(TurnNews)
+    {"turn_id": "t.id AS turn_id"}.get(each.name, f"t.{each.name}") for each in fields(TurnChange)
 )
 
 # Three ways in, each by an index of its own: begun lately, running, and those that were open when last looked at.

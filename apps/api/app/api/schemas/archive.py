@@ -32,7 +32,7 @@ from app.archive.document import FORMAT, MOST_FAULTS, VERSION
 from app.domain.audit import CacheBreak
 from app.domain.errors import ImportRefused, InvalidRequest
 from app.domain.types import CHAT_OPTIONS, Count, JsonObject, Name, Region, SmallSeq, SummaryCall, SummaryCallReason
-from app.services.archive.new_rows import Conversation, Export
+from app.services.archive.new_rows import Export, ImportedMessages
 from app.services.policies import read_fields
 
 
@@ -260,7 +260,7 @@ class ImportIn(Open):
 Schema = TypeVar("Schema", bound=BaseModel)
 
 
-def read_import(raw: bytes) -> Export | Conversation:
+def read_import(raw: bytes) -> Export | ImportedMessages:
     """The document, once every row of it is what it should be by itself. CPU-bound; raises `InvalidRequest`."""
     document = parse_body(raw)
     if not isinstance(document, dict):
@@ -313,10 +313,10 @@ def _faults_of_blocks(document: JsonObject) -> list[tuple[str, str]]:
     return faults
 
 
-def _conversation(document: JsonObject) -> Conversation:
+def _conversation(document: JsonObject) -> ImportedMessages:
     conversation = _validated(ArchivedConversationIn, document, "body")
     fields = {name: document[name] for name in conversation.model_fields_set - {"messages"}}
-    return Conversation(fields, document["messages"])
+    return ImportedMessages(fields, document["messages"])
 
 
 def _faults_of(model: type[BaseModel], row: object, *within: str) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from app.api.schemas.chat import CallId
 from app.api.schemas.content import InputAudio, TextOrParts
 from app.api.schemas.values import In, NotEmpty, Open
 from app.domain.types import Name
-from app.services.openai.conversations import MOST_ITEMS
+from app.services.openai.conversations import MOST_NEW_ITEMS
 
 
 class TextPartIn(Open):
@@ -226,7 +226,7 @@ class DeletedOut(BaseModel):
 
 class ConversationIn(In):
     metadata: MetadataIn | None = None
-    items: list[ItemIn] | None = Field(default=None, max_length=MOST_ITEMS)
+    items: list[ItemIn] | None = Field(default=None, max_length=MOST_NEW_ITEMS)
 
 
 class ConversationPatch(In):
@@ -234,7 +234,7 @@ class ConversationPatch(In):
 
 
 class ItemsIn(In):
-    items: list[ItemIn] = Field(min_length=1, max_length=MOST_ITEMS)
+    items: list[ItemIn] = Field(min_length=1, max_length=MOST_NEW_ITEMS)
 
 
 class ConversationOut(BaseModel):

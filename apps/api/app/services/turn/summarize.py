@@ -41,7 +41,7 @@ from app.services.turn.provider_call import total_cost, used_row
 from app.services.turn.summarizer_call import SummarizerCall, SummarizerResult, call_summarizer
 from app.services.turn.summary_choice import chosen_call
 from app.telemetry.metrics import SummaryOutcome
-from app.tokenizers.counting import Estimator
+from app.tokenizers.counters import Estimator
 
 logger = logging.getLogger(__name__)
 
