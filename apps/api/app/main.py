@@ -189,16 +189,6 @@ async def _runtime(
         await tokenizers.warm(encoding)
     telemetry = Telemetry((*catalogue.aliases, LOCAL), multiprocess_dir(os.environ))
     chores, cooldowns = Chores(), Cooldowns(monotonic)
-    embeddings = None
-    if own_processes and settings.context_embedding_model:
-        embeddings = Embeddings(
-            *_embedding_model(settings.context_embedding_model, catalogue, owned),
-            alias=settings.context_embedding_model,
-            wait_s=settings.context_embedding_wait_ms / 1000,
-            chores=chores,
-            cooldowns=cooldowns,
-            telemetry=telemetry,
-        )
     return Runtime(
         database=database,
         heavy=heavy,
@@ -218,7 +208,24 @@ async def _runtime(
         tracer=_tracer(settings, owned),
         recognizes_sessions=settings.recognize_sessions,
         log_content=settings.log_content,
-        embeddings=embeddings,
+        embeddings=_embeddings(settings, catalogue, owned, chores, cooldowns, telemetry) if own_processes else None,
+    )
+
+
+def _embeddings(
+    settings: Settings,
+    catalogue: Catalogue,
+    owned: AsyncExitStack,
+    chores: Chores,
+    cooldowns: Cooldowns,
+    telemetry: Telemetry,
+) -> Embeddings | None:
+    if not (alias := settings.context_embedding_model):
+        return None
+    source, model = _embedding_model(alias, catalogue, owned)
+    wait_s = settings.context_embedding_wait_ms / 1000
+    return Embeddings(
+        source, model, alias=alias, wait_s=wait_s, chores=chores, cooldowns=cooldowns, telemetry=telemetry
     )
 
 

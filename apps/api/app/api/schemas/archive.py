@@ -7,7 +7,7 @@ Each row is checked by itself here; `archive/document.py` checks them together. 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, TypeVar, cast
+from typing import Annotated, Any, Final, Literal, TypeVar, cast, get_args
 
 from pydantic import (
     BaseModel,
@@ -150,33 +150,22 @@ class SummaryRow(SummaryFields):
 
 _LIST = Field(strict=False)  # JSON has no tuples
 
-_KINDS = {
-    "b": "block",
-    "m": "run",
-    "mt": "run",
-    "mb": "run",
-    "u": "run",
-    "c": "run",
-    "ct": "run",
-    "cb": "run",
-    "s": "shortened",
-    "j": "shortened",
-    "w": "block",
-}
+_Block = Literal["b", "w"]
+_Run = Literal["m", "mt", "mb", "u", "c", "ct", "cb"]
+_Shortened = Literal["s", "j"]
+_BRANCHES: Final = {"block": get_args(_Block), "run": get_args(_Run), "shortened": get_args(_Shortened)}
 
 
 def _kind_of_ref(value: object) -> str | None:
     kind = cast("list[object]", value)[0] if isinstance(value, list) and value else None
-    return _KINDS.get(kind) if isinstance(kind, str) else None
+    return next((branch for branch, kinds in _BRANCHES.items() if kind in kinds), None)
 
 
-BlockRef = Annotated[
-    tuple[Literal["b", "w"], Sha256, Literal["system", "user", "assistant", "tool"]], _LIST, Tag("block")
-]
+BlockRef = Annotated[tuple[_Block, Sha256, Literal["system", "user", "assistant", "tool"]], _LIST, Tag("block")]
 
-RunRef = Annotated[tuple[Literal["m", "mt", "mb", "u", "c", "ct", "cb"], Seq, Seq], _LIST, Tag("run")]
+RunRef = Annotated[tuple[_Run, Seq, Seq], _LIST, Tag("run")]
 
-ShortenedRef = Annotated[tuple[Literal["s", "j"], Seq, Sha256], _LIST, Tag("shortened")]
+ShortenedRef = Annotated[tuple[_Shortened, Seq, Sha256], _LIST, Tag("shortened")]
 
 Ref = Annotated[
     BlockRef | RunRef | ShortenedRef,

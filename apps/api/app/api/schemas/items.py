@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import BaseModel, Discriminator, Field, StringConstraints, Tag, model_validator
 
@@ -127,19 +127,6 @@ class HostedItemIn(Open):
         raise ValueError(f"Items of {known} are of tools that OpenAI hosts; this service runs none")
 
 
-_ITEM_KINDS = (
-    "message",
-    "function_call",
-    "function_call_output",
-    "custom_tool_call",
-    "custom_tool_call_output",
-    "local_shell_call",
-    "local_shell_call_output",
-    "reasoning",
-    "compaction",
-    "item_reference",
-)
-
 HOSTED_ITEMS = frozenset(
     {
         "apply_patch_call",
@@ -169,7 +156,7 @@ def _item_kind(value: object) -> str | None:
     kind = item.get("type")
     if kind is None:
         return "message" if "role" in item else "item_reference"
-    return kind if kind in _ITEM_KINDS else "hosted" if isinstance(kind, str) else None
+    return kind if kind in _ITEM_TAGS else "hosted" if isinstance(kind, str) else None
 
 
 ItemIn = Annotated[
@@ -186,6 +173,8 @@ ItemIn = Annotated[
     | Annotated[HostedItemIn, Tag("hosted")],
     Discriminator(_item_kind, custom_error_type="item_type", custom_error_message="Must be an item"),
 ]
+
+_ITEM_TAGS = tuple(get_args(branch)[1].tag for branch in get_args(get_args(ItemIn)[0]))
 
 _MOST_PAIRS = 16
 
