@@ -127,9 +127,9 @@ class Reader:
 
     def problem(self, block: Block) -> None:
         """A problem as a client sees it: its code is one of ours, with its own status."""
-        told: dict[str, Any] = shown(block.text)
-        code = str(told.get("code"))
-        if code not in KINDS or told.get("status", KINDS[code].status) != KINDS[code].status:
+        documented: dict[str, Any] = shown(block.text)
+        code = str(documented.get("code"))
+        if code not in KINDS or documented.get("status", KINDS[code].status) != KINDS[code].status:
             raise BlockFailed(f"{block}: no problem of ours has the code {code!r} and that status")
 
     def catalogue(self, block: Block) -> None:

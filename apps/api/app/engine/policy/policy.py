@@ -130,11 +130,11 @@ class ContextPolicy:
     whole_past: bool = False
 
     def prune_from(self, input_budget: int) -> float:
-        """Charged tokens from which on something leaves: where shares are given out, nothing while the whole fits."""
+        """Input tokens from which on something leaves: where shares are given out, nothing while the whole fits."""
         return self.prune_trigger_ratio * input_budget if self.allocation is None else input_budget + 1
 
     def summary_from(self, input_budget: int) -> float | None:
-        """Charged tokens from which on a summary is due by the ratio or the number of tokens, whichever comes first."""
+        """Input tokens from which on a summary is due by the ratio or the number of tokens, whichever comes first."""
         ratio, tokens = self.summary_trigger_ratio, self.summary_trigger_tokens
         due = [each for each in (None if ratio is None else ratio * input_budget, tokens) if each is not None]
         return min(due, default=None)
