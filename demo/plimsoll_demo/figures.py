@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from app.domain.types import REGIONS
 
+PRUNE_RATIO = 0.9
 RESERVED_REGIONS = ("framing", "tools")
 """What the overhead reserve pays for before anything of it counts against the input budget, in this order."""
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from html import escape
 
 from app.domain.types import REGIONS
-from plimsoll_demo.figures import PromptFigures, ReplayedSession, ReplayedTurn
+from plimsoll_demo.figures import PRUNE_RATIO, PromptFigures, ReplayedSession, ReplayedTurn
 
 WIDTH, HEIGHT = 1000, 500
 LEFT, RIGHT, TOP, BOTTOM = 66, 150, 96, 74
 PLOT_WIDTH, PLOT_HEIGHT = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 FLOOR = TOP + PLOT_HEIGHT
-PRUNE_RATIO = 0.9
 
 COLOURS = {
     "system": "#64748b", "goal": "#14b8a6", "pins": "#eab308", "summary": "#8b5cf6", "history": "#3b82f6",

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from app.domain.types import REGIONS
 from plimsoll_demo.figures import (
+    PRUNE_RATIO,
     PromptFault,
     PromptFigures,
     ReplayedRound,
@@ -24,7 +25,6 @@ from plimsoll_demo.full_history import TOOL_MESSAGES_ENCODING
 BAR_CELLS = 34
 RESERVE_CELLS = 4
 SUMMARY_RATIO = 0.70
-PRUNE_RATIO = 0.90
 
 REGION_LETTERS = {
     "system": "s", "goal": "g", "pins": "p", "summary": "m", "history": "h",
