@@ -1,9 +1,7 @@
-"""Making a summary: choose the call (a summarizer's own, or the session's model behind its last prompt again), make it
-within its window, accept or fall back, store it by compare-and-set."""
+"""Making a summary: call the summarizer within its own window, accept or fall back, store it by compare-and-set."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,8 +11,6 @@ from decimal import Decimal
 from time import perf_counter
 from typing import Literal, TypeAlias
 from uuid import UUID
-
-import orjson
 
 from app.db import summaries as store
 from app.db.claims import Claim
@@ -35,16 +31,15 @@ from app.domain.types import (
 from app.engine.summary.block import fit_summary, render_summary
 from app.engine.summary.fallback import fallback_summary
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold
-from app.engine.summary.repeating import CallChoice, behind_the_prompt, cheaper_call
-from app.engine.summary.summarizer_prompt import shrinks, summarizer_usage, summary_of
-from app.engine.window.cache_break import Repeated, repeated
-from app.engine.window.prompt import Prompt
+from app.engine.summary.repeating import CallChoice
+from app.engine.summary.summarizer_prompt import shrinks, summary_of
 from app.engine.window.provider_overflow import emergency_summary
 from app.engine.window.snapshot import Snapshot
 from app.services.runtime import Runtime, retried
-from app.services.turn.gather import WindowRows, budget_of, planned
+from app.services.turn.gather import WindowRows
 from app.services.turn.provider_call import total_cost, used_row
 from app.services.turn.summarizer_call import SummarizerCall, SummarizerResult, call_summarizer
+from app.services.turn.summary_choice import chosen_call
 from app.telemetry.metrics import SummaryOutcome
 from app.tokenizers.counters import Estimator
 
@@ -54,9 +49,6 @@ BREAKER_FAILURES = 3
 BREAKER_REST = timedelta(minutes=10)
 _LEASE_SLACK_S = 10.0
 """On top of the summarizer's own deadline: what counting and storing take."""
-_LEAST_CACHED_TOKENS = 1_024
-"""Shorter beginnings are cached by neither OpenAI nor most others. Anthropic's least differs by model, and it says of
-each call what it has cached."""
 
 
 SummaryWhen: TypeAlias = Literal["preflight", "post_turn", "requested"]
@@ -120,7 +112,7 @@ async def summarize(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Es
     summary itself.
     """
     started = perf_counter()
-    choice, repeats = await _chosen_call(rt, rows, job.fold, job.snapshot, estimate)
+    choice, repeats = await chosen_call(rt, rows, job.fold, job.snapshot, estimate)
     summarizer = SummarizerCall(rows, rows.policy.summary_model or rows.model.alias, estimate, True, repeats, choice)
     alias, session_id = summarizer.aliases[0], rows.session.id
     lease_id = job.claim.turn_id if job.claim else rt.new_id()
@@ -290,59 +282,3 @@ async def _store(
     """The summary, if its ground still stands, and what the attempt came to in any case."""
     async with rt.database.autocommit() as tx:
         return await store.store_attempt(tx, session_id, new, note, claim)
-
-
-async def _chosen_call(
-    rt: Runtime, rows: WindowRows, fold: Fold, snapshot: Snapshot, estimate: Estimator
-) -> tuple[CallChoice, Prompt | None]:
-    """The call for this fold, and the prompt that it repeats; None where it is a separate one.
-
-    `snapshot` is the session's, as it stands. Reads nothing: what a provider has cached is what this process sent.
-    """
-    policy, model = rows.policy, rows.model
-    if policy.summary_call == "separate":
-        return CallChoice("separate", "policy"), None
-    if not model.caches_conversations:
-        return CallChoice("separate", "provider"), None
-    if policy.summary_call == "auto" and model.prices is None:
-        return CallChoice("separate", "no_price"), None
-    found = await planned(snapshot, lambda: repeated(snapshot, policy, estimate))
-    behind = behind_the_prompt(fold, extend=policy.incremental, focus=policy.focus)
-    tokens = found.prompt.wire_tokens + sum(estimate(message["content"]) for message in behind)
-    if tokens * snapshot.calibration_ratio > budget_of(model, policy).prompt_ceiling:
-        return CallChoice("separate", "too_large"), None
-    choice = CallChoice("cached", "policy")
-    if policy.summary_call == "auto":
-        choice = await _by_cost(rt, rows, fold, found, tokens, estimate)
-    return choice, found.prompt if choice.call == "cached" else None
-
-
-async def _by_cost(
-    rt: Runtime, rows: WindowRows, fold: Fold, found: Repeated, tokens: int, estimate: Estimator
-) -> CallChoice:
-    policy, session, summary = rows.policy, rows.session, rows.context.summary
-    last = rt.pasts.cached_prompt(session.id)
-    if last is None or last.model_alias != rows.model.alias or not found.goes_on_from(orjson.loads(last.refs)):
-        return CallChoice("separate", "not_cached")
-    if summary and summary.call_reason == "refused":
-        return CallChoice("separate", "refused")
-    alias = policy.summary_model or rows.model.alias
-    own, separate = rows.model.prices, rt.catalogue.model(alias).prices if alias in rt.catalogue.aliases else None
-    if own is None or separate is None:
-        return CallChoice("separate", "no_price")
-    ceiling = budget_of(rt.catalogue.model(alias, session.tenant_id), policy).prompt_ceiling
-    usage = await asyncio.to_thread(summarizer_usage, fold, None, ceiling, estimate, extend=policy.incremental)
-    cached_tokens = found.prompt.wire_tokens - found.newest_tokens
-    if rows.model.reports_cache_writes:
-        cached_tokens = min(cached_tokens, last.cached_tokens)
-    elif cached_tokens < _LEAST_CACHED_TOKENS:
-        cached_tokens = 0
-    return cheaper_call(
-        separate_tokens=usage.prompt_tokens,
-        separate=separate,
-        repeated_tokens=tokens,
-        cached_tokens=cached_tokens,
-        written_tokens=found.prompt.wire_tokens - cached_tokens if rows.model.reports_cache_writes else 0,
-        own=own,
-        answer_tokens=fold.cap_tokens,
-    )
