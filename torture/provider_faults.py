@@ -84,7 +84,8 @@ KINDS = (
     Kind("silent for ever", Answer(_completion(), delay_s=30), _LATE),
     Kind("head only, then silent", Stream((b"{",), ending="open", content_type="application/json"), _LATE),
     Kind("trickle", Stream((b" ",) * 400, pause_s=0.05, content_type="application/json"), _LATE),
-    Kind("trickling stream", _stream(*[b": still here\n\n"] * 400, pause_s=0.05), _LATE),
+    # To a plain call it is an answer of another type, which the head says.
+    Kind("trickling stream", _stream(*[b": still here\n\n"] * 400, pause_s=0.05), _BROKE, streamed_code=_LATE),
     Kind("slow but in time", Answer(_completion(), delay_s=0.8), None),
     Kind("truncated body", _cut(_completion()), _BROKE),
     Kind("truncated chunks", Stream((b'{"choices"',), ending="cut", content_type="application/json"), _BROKE),

@@ -7,6 +7,7 @@ from asyncio import StreamReader, StreamWriter
 from contextlib import suppress
 from urllib.parse import parse_qs, urlsplit
 
+import asyncpg
 import pytest
 
 from app.db.database import Database
@@ -41,6 +42,31 @@ async def test_a_server_that_takes_no_connections_now_is_a_database_that_is_away
     finally:
         await database.aclose()
         server.close()
+
+
+async def test_what_citus_says_of_a_node_that_it_lost_is_a_database_that_is_away(database_url: str) -> None:
+    """All of it has the code of an internal error, which on its own is none of these."""
+    at_a_node = 'pg_temp."while executing command on 10.0.0.1:5432"'
+    database = Database(database_url, pool_size=1)
+    try:
+        async with database.autocommit() as connection:
+            for name in (at_a_node, "pg_temp.elsewhere"):
+                raises = "BEGIN RAISE EXCEPTION '%', message USING ERRCODE = 'XX000'; END"
+                await connection.fetch(
+                    sql(f"CREATE FUNCTION {name}(message text) RETURNS text LANGUAGE plpgsql AS $${raises}$$")
+                )
+        for name, message in (
+            (at_a_node, "server closed the connection unexpectedly"),
+            ("pg_temp.elsewhere", "failure on connection marked as essential: 10.0.0.1:5432"),
+        ):
+            with pytest.raises(DatabaseUnavailable):
+                async with database.begin() as tx:
+                    await tx.fetchval(sql(f"SELECT {name}(:message)"), message=message)
+        with pytest.raises(asyncpg.InternalServerError):
+            async with database.begin() as tx:
+                await tx.fetchval(sql("SELECT pg_temp.elsewhere(:message)"), message="cache lookup failed")
+    finally:
+        await database.aclose()
 
 
 async def test_connections_that_a_server_lost_without_a_word_are_one_failure_and_not_one_each(

@@ -16,7 +16,7 @@ from app.domain.errors import ProviderDown, ProviderError
 from app.domain.types import Delta
 from app.providers.anthropic_answer import MessageAssembly
 from app.providers.openai_answer import ChatAssembly
-from app.providers.stream import MOST_EVENTS, Assembly, DeltaTap, read_stream
+from app.providers.stream import MOST_EVENTS, MOST_SILENT_BYTES, Assembly, DeltaTap, read_stream
 from app.providers.transport import MOST_ANSWER_BYTES
 from app.providers.wire import (
     MOST_JSON_MARKS,
@@ -116,6 +116,21 @@ async def test_a_stream_has_so_many_events_and_no_more(wire: Wire) -> None:
 
     with pytest.raises(MalformedAnswerError, match=f"more than {MOST_EVENTS} events"):
         await read_stream(chunks(), _ASSEMBLIES[wire.name](), DeltaTap(to_nobody))
+
+
+async def test_a_stream_has_so_many_bytes_without_an_event_and_no_more() -> None:
+    flood, sent = b": the model is still silent, and so it goes on\n\n", 0
+
+    async def chunks() -> AsyncGenerator[bytes]:
+        nonlocal sent
+        yield flood * (MOST_SILENT_BYTES // len(flood)) + b"data: \n\n"
+        while True:
+            yield flood * 1_024
+            sent += len(flood) * 1_024
+
+    with pytest.raises(MalformedAnswerError, match="without an event"):
+        await read_stream(chunks(), ChatAssembly(), DeltaTap(to_nobody))
+    assert MOST_SILENT_BYTES * 0.9 < sent <= MOST_SILENT_BYTES
 
 
 @pytest.mark.parametrize("encoding", ["gzip, gzip", "identity, gzip", "br", "zstd", "gzip\r\ncontent-encoding: gzip"])

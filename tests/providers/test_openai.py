@@ -22,7 +22,7 @@ from app.providers.base import Endpoint
 from app.providers.openai import chat_headers, chat_url, first_max_tokens_field, takes_cache_key
 
 from .asking import OK, PROMPT, REQUEST, answer_to, chat, failure_of, provider_at, settled
-from .server import Answer, Raw, Reset, Step, serving
+from .server import Answer, Raw, Reset, Step, Stream, serving
 from .wires import SECRET, Waits
 
 SCHEMA = {"type": "object", "properties": {"summary_text": {"type": "string"}}}
@@ -261,6 +261,12 @@ async def test_an_answer_that_is_no_completion_is_down(answer: Answer) -> None:
             await adapter.complete(REQUEST)
     assert server.hits >= 1
     assert PROMPT not in raised.value.detail
+
+
+async def test_a_stream_that_was_not_requested_is_refused_by_its_head_and_not_waited_for() -> None:
+    error = await failure_of(Stream((b": still here\n\n",), ending="open"), hits=1, timeout_s=20.0)
+    assert isinstance(error, ProviderDown)
+    assert "content type" in error.detail
 
 
 async def test_an_error_object_with_a_status_of_its_own_counts_as_that_status() -> None:

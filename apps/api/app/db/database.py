@@ -52,8 +52,17 @@ _GONE = (
     asyncpg.UnknownPostgresError,  # Citus, of a statement that lost a node on its way
     asyncpg.InternalClientError,  # a server that ended while a connection to it was made
     OSError,  # refused, reset, timed out; no such host, no route, no socket file
-)  # What Citus says, without a code of its own, of a node that ended under a transaction.
-_LOST_A_NODE = ("could not commit transaction for shard", "Query could not find the intermediate result file")
+)
+# What Citus says, without a code of its own, of a node that ended under a transaction.
+_LOST_A_NODE = (
+    "could not commit transaction for shard",
+    "could not find valid entry for shard",  # it moved to another node
+    "failed to prepare transaction",
+    "failure on connection marked as essential",
+    "Query could not find the intermediate result file",
+)
+_AT_A_NODE = "while executing command on "
+"""In the context of an error that came from a node, or from libpq, in its words, when the connection to one ended."""
 
 _IS_READ_ONLY = Statement("SELECT current_setting('transaction_read_only') = 'on'", ())
 
@@ -154,7 +163,7 @@ def _domain_errors(leave_server: Callable[[], None]) -> Generator[None]:
         leave_server()
         raise DatabaseUnavailable("The database is read-only now.") from error
     except asyncpg.InternalServerError as error:
-        if not str(error).startswith(_LOST_A_NODE):
+        if not str(error).startswith(_LOST_A_NODE) and _AT_A_NODE not in (cast(Any, error).context or ""):
             raise
         raise DatabaseUnavailable("The database can not be reached.") from error
     except _GONE as error:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
+from time import thread_time
 from typing import Final, Protocol
 
 from app.domain.types import Completion, Delta, Usage
@@ -19,8 +20,13 @@ MOST_EVENTS: Final = 262_144
 """Of a stream: twice what the longest answers have, a token an event."""
 MOST_STREAM_BYTES: Final = 64 * 1024 * 1024
 """Of a whole stream with all its wrapping; more is refused while it is read."""
+MOST_SILENT_BYTES: Final = 2 * 1024 * 1024
+"""Of a stream without an event: comments and empty lines. A heartbeat a second has them for a day."""
 _SLICE_BYTES: Final = 1024
-"""Of a stream that are read before other tasks run: a millisecond or two of the smallest events."""
+"""Of a stream that are read before other tasks run: a fifth of a millisecond of the smallest events."""
+_WORK_S: Final = 0.001
+"""Of CPU time that reading takes before it pauses as long. Other tasks consist of many short steps: one step of theirs
+for each slice would be too slow."""
 _TRAILER_WAIT_S: Final = 5.0
 _CLOSING_WAIT_S: Final = 0.1
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
@@ -239,9 +245,13 @@ async def _read_events(
     """Whether there was an event. Other tasks, and the deadline, can run after every slice."""
     events = EventReader(MOST_EVENT_BYTES)
     now = asyncio.get_running_loop().time
-    count = 0
+    count = silent_bytes = 0
     async for piece in _sliced(chunks):
+        silent_bytes += len(piece)
+        if silent_bytes > MOST_SILENT_BYTES:
+            raise MalformedAnswerError(f"it has more than {MOST_SILENT_BYTES} bytes without an event")
         for event in events.feed(piece):
+            silent_bytes = 0
             count += 1
             if assembly.is_over:
                 break
@@ -263,7 +273,15 @@ async def _read_events(
 
 
 async def _sliced(chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """Slices of a stream. One that arrives faster than it is read takes at most half of the event loop's time."""
+    worked_s = 0.0
     async for chunk in chunks:
         for start in range(0, len(chunk), _SLICE_BYTES):
+            began = thread_time()
             yield chunk[start : start + _SLICE_BYTES]
-            await asyncio.sleep(0)
+            worked_s += thread_time() - began
+            if worked_s < _WORK_S:
+                await asyncio.sleep(0)
+            else:
+                await asyncio.sleep(worked_s)
+                worked_s = 0.0
