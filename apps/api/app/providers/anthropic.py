@@ -36,7 +36,6 @@ def messages_url(endpoint: Endpoint) -> httpx.URL:
 class AnthropicProvider:
     """One alias over the Messages API. Remembers which forms of a request its server refuses."""
 
-    is_language_model = True
     options = MESSAGES_OPTIONS
     takes_any_option = False
 

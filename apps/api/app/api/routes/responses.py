@@ -85,7 +85,7 @@ async def _answer(
     if target.stored is not None:
         if body.stream:
             return events_response(form.replay(target.stored), form.headers)
-        return _json(stored_json(target.stored), form)
+        return json_response(stored_json(target.stored), headers=form.headers)
 
     async def work(listen: Listener | None) -> TurnOutcome:
         outcome = await respond(call.rt, call.tenant_id, target, idempotency_key, listen)
@@ -97,10 +97,10 @@ async def _answer(
     if body.stream:
         return await stream_turn(call, target.session_id, work, form)
     if body.background:
-        return _json(await _begin(call, work, form), form)
+        return json_response(await _begin(call, work, form), headers=form.headers)
     outcome = await work(None)
     call.note(turn_id=str(outcome.turn.id))
-    return _json(form.whole(outcome), form)
+    return json_response(form.whole(outcome), headers=form.headers)
 
 
 async def _begin(call: Call, work: Work, form: ResponseForm) -> JsonObject:
@@ -168,12 +168,6 @@ def _ref(call: Call, response_id: str) -> ResponseRef:
         raise NotFound("response")
     call.note(session_id=str(ref.session_id))
     return ref
-
-
-def _json(answer: JsonObject, form: ResponseForm) -> Response:
-    response = json_response(answer)
-    response.headers.update(form.headers)
-    return response
 
 
 _REPEATED = (
