@@ -61,7 +61,6 @@ class MessageForm:
         self._streamed: set[str] = set()
 
     def whole(self, outcome: TurnOutcome) -> JsonObject:
-        """The `message`."""
         return self._message(
             outcome.turn.model_alias,
             [

@@ -171,7 +171,6 @@ class MessageAssembly:
         return Delta(self._text.rest(), self._reasoning.rest())
 
     def completion(self, *, attempts: int) -> Completion:
-        """The whole answer; raises `MalformedAnswerError`."""
         if not self._message:
             raise MalformedAnswerError("the stream carries no message")
         return _completion(

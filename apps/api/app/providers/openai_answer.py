@@ -166,7 +166,6 @@ class ChatAssembly:
         return Delta(self._text.rest(), self._reasoning.rest())
 
     def completion(self, *, attempts: int) -> Completion:
-        """The whole answer; raises `MalformedAnswerError`."""
         if not self._has_choice:
             raise MalformedAnswerError("the stream carries no choices")
         calls = tuple(_tool_call(call, position) for position, call in enumerate(self._calls.whole()))

@@ -246,7 +246,6 @@ class ChatForm:
         self._include_usage = bool(body.stream_options and body.stream_options.include_usage)
 
     def whole(self, outcome: TurnOutcome) -> JsonObject:
-        """The whole completion."""
         choice = {"index": 0, **self.reply(outcome), "logprobs": None, "finish_reason": _finish_reason(outcome)}
         return {
             "id": self._id,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
@@ -293,7 +293,11 @@ def _recorded(reply: RecordedReplyIn | None) -> RecordedReply | None:
 
 def check_tool_choice(body: TurnIn | RegenerateIn | ChatIn) -> None:
     """Raises `InvalidRequest` if `tool_choice` names a function that `tools` does not have."""
-    if body.tool_choice is None or isinstance(body.tool_choice, str):
-        return
-    if body.tool_choice.function.name not in {tool.function.name for tool in body.tools or ()}:
+    if body.tool_choice is not None and not isinstance(body.tool_choice, str):
+        check_offered({body.tool_choice.function.name}, {tool.function.name for tool in body.tools or ()})
+
+
+def check_offered(chosen: Set[str], offered: Set[str | None]) -> None:
+    """Raises `InvalidRequest` unless all functions that are chosen are offered."""
+    if not chosen <= offered:
         raise InvalidRequest("tool_choice names a function that tools does not have.", ("body", "tool_choice"))
