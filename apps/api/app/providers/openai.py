@@ -122,6 +122,9 @@ class OpenAIProvider:
 class _ChatCall:
     """One request; its form changes when the server refuses a part of it."""
 
+    completion = staticmethod(read_completion)
+    assembly = ChatAssembly
+
     def __init__(self, request: CompletionRequest, endpoint: Endpoint, form: _Form) -> None:
         self._request = request
         self._endpoint = endpoint
@@ -176,12 +179,6 @@ class _ChatCall:
             for name, value in request.options.items()
             if name not in left_out and (any_option or name in CHAT_OPTIONS)
         }
-
-    def completion(self, answer: Any, *, attempts: int) -> Completion:
-        return read_completion(answer, attempts=attempts)
-
-    def assembly(self) -> ChatAssembly:
-        return ChatAssembly()
 
     def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:
         """Gives up one thing that a server may not know; true when the request is now another one.

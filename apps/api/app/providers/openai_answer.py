@@ -43,9 +43,9 @@ _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
 }
 
 
-def read_completion(body: Any, *, attempts: int) -> Completion:
+def read_completion(answer: Any, *, attempts: int) -> Completion:
     """Reads a chat completion's first choice. Raises `MalformedAnswerError`."""
-    answer = fields_of(body)
+    answer = fields_of(answer)
     choices = list_of(answer.get("choices"))
     if not choices:
         raise MalformedAnswerError("the answer carries no choices")
