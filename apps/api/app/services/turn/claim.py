@@ -29,11 +29,11 @@ from app.domain.errors import (
     IdempotencyInFlight,
     IdempotencyKeyReused,
     InvalidRequest,
+    NotFound,
     StoredFailure,
     ToolOutputsMismatch,
     TurnInProgress,
     TurnNotOpen,
-    existing,
     located,
 )
 from app.domain.stored import values_of
@@ -155,7 +155,9 @@ async def claim_drafted(
     idempotency key was used."""
 
     async def stored(tx: Transaction) -> _Claimed:
-        claim = existing(await claim_turn(tx, tenant_id, session_id, draft, rt.turn_lease_s), "session")
+        claim = await claim_turn(tx, tenant_id, session_id, draft, rt.turn_lease_s)
+        if claim is None:
+            raise NotFound("session")
         if draft.seq not in (None, claim.seq):
             raise TurnInProgress("The session went on meanwhile.", RETRY_AFTER_S)
         return claim, options, awake_alias(rt, draft.model_alias or claim.session.model_alias)
