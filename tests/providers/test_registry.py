@@ -73,7 +73,6 @@ def test_without_a_file_there_is_one_alias_that_needs_nothing() -> None:
     assert (catalogue.default, catalogue.aliases) == ("offline", ("offline",))
     assert (model.context_window, model.context_limit_source, model.encoding) == (16384, "catalogue", "o200k_base")
     assert not model.is_language_model
-    assert not catalogue.provider("offline").is_language_model
 
 
 def test_a_file_is_read_whole(catalogue_of: Callable[[str], Path]) -> None:

@@ -168,7 +168,7 @@ async def command_runtime(settings: Settings, database: Database) -> AsyncGenera
 async def _runtime(
     settings: Settings, database: Database, heavy: HeavyWork, owned: AsyncExitStack, *, own_processes: bool
 ) -> Runtime:
-    tokenizers = Tokenizers()
+    tokenizers, now = Tokenizers(), partial(datetime.now, UTC)
     jobs = HeavyJobs(
         Tools(tokenizers, uuid7),
         own_processes=own_processes,
@@ -180,7 +180,7 @@ async def _runtime(
         settings.models_file,
         environ=os.environ,
         fallback_window=settings.context_fallback_limit,
-        now=_now,
+        now=now,
         encoding_for_model=encoding_for_model,
         estimator=tokenizers.estimator,
     )
@@ -203,7 +203,7 @@ async def _runtime(
         pasts=Pasts(settings.session_cache_bytes, monotonic, telemetry),
         guarded=guarded_policy(settings),
         turn_lease_s=settings.turn_lease_s,
-        now=_now,
+        now=now,
         new_id=uuid7,
         tracer=_tracer(settings, owned),
         recognizes_sessions=settings.recognize_sessions,
@@ -325,10 +325,6 @@ def multiprocess_dir(environment: Mapping[str, str]) -> Path | None:
     """Where several workers share their metrics; prometheus_client reads the same variable."""
     folder = environment.get("PROMETHEUS_MULTIPROC_DIR")
     return Path(folder) if folder else None
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 async def _keep_observations(rt: Runtime) -> None:

@@ -133,8 +133,7 @@ class DirectRoute(APIRoute):
     def _make_binders(self) -> dict[str, Binder]:
         binders: dict[str, Binder] = {}
         for field in self.dependant.path_params:
-            noun = _NOUN_OF_ID.get(field.name)
-            binders[field.name] = _path_parameter(field.name, noun)
+            binders[field.name] = _path_parameter(field.name)
         for source, fields in (("query", self.dependant.query_params), ("header", self.dependant.header_params)):
             for field in fields:
                 adapter: TypeAdapter[Any] = cast(Any, field)._type_adapter  # FastAPI built it for this parameter
@@ -149,7 +148,20 @@ class DirectRoute(APIRoute):
         return binders
 
     def _bind_body(self, model: type[BaseModel], *, required: bool) -> Binder:
-        return _body(model, required=required)
+        validate = model.__pydantic_validator__.validate_python
+
+        def bind(scope: Scope, exchange: Exchange) -> BaseModel:
+            if not exchange.body and not required:
+                scope["plimsoll.json"] = {}
+                return validate({})
+            _check_is_json(exchange)
+            value = parse_body(exchange.body)
+            if not isinstance(value, dict):
+                raise InvalidRequest("The body must be a JSON object.", ("body",))
+            scope["plimsoll.json"] = value
+            return validate(value)
+
+        return bind
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self.authenticated:
@@ -250,9 +262,9 @@ def credential(headers: Mapping[bytes, bytes]) -> bytes | None:
     return authorization if authorization or not key else b"Bearer " + key
 
 
-def json_response(value: object, status: int = 200) -> Response:
+def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """An answer in JSON. Dataclasses, UUIDs, instants (as `…Z`) and enums are fine."""
-    return Response(orjson.dumps(value, default=plain_json, option=_OPTIONS), status, media_type="application/json")
+    return Response(orjson.dumps(value, default=plain_json, option=_OPTIONS), status, headers, "application/json")
 
 
 def plain_json(value: object) -> object:
@@ -266,7 +278,9 @@ class _NotJson(PlimsollError):
     code = "unsupported_media_type"
 
 
-def _path_parameter(name: str, noun: str | None) -> Binder:
+def _path_parameter(name: str) -> Binder:
+    noun = _NOUN_OF_ID.get(name)
+
     def bind(scope: Scope, exchange: Exchange) -> UUID | str:
         text: str = scope["path_params"][name]
         if noun is None:
@@ -306,23 +320,6 @@ def _parameter(
             return adapter.validate_python(text)
         except ValidationError as error:
             raise problems.InvalidFields(problems.places(error, source, name)) from None
-
-    return bind
-
-
-def _body(model: type[BaseModel], *, required: bool) -> Binder:
-    validate = model.__pydantic_validator__.validate_python
-
-    def bind(scope: Scope, exchange: Exchange) -> BaseModel:
-        if not exchange.body and not required:
-            scope["plimsoll.json"] = {}
-            return validate({})
-        _check_is_json(exchange)
-        value = parse_body(exchange.body)
-        if not isinstance(value, dict):
-            raise InvalidRequest("The body must be a JSON object.", ("body",))
-        scope["plimsoll.json"] = value
-        return validate(value)
 
     return bind
 

@@ -19,7 +19,7 @@ from app.api.streaming import encoded_event
 from app.api.vendor_errors import error_json
 from app.domain.incoming import Compaction
 from app.domain.stored import StoredSummary
-from app.domain.types import JsonObject, SessionId, Summary
+from app.domain.types import JsonObject, SessionId, Summary, TurnRecord
 from app.services.openai.responses import Compacted, shown_text
 from app.services.turn.types import TurnEvent, TurnOutcome
 
@@ -61,7 +61,6 @@ class MessageForm:
         self._streamed: set[str] = set()
 
     def whole(self, outcome: TurnOutcome) -> JsonObject:
-        """The `message`."""
         return self._message(
             outcome.turn.model_alias,
             [
@@ -117,7 +116,7 @@ class MessageForm:
         yield from self._block(message["content"][0])
         yield from self._end(message)
 
-    def failure(self, problem: JsonObject, turn: JsonObject | None) -> Iterable[bytes]:  # noqa: ARG002 - the protocol's
+    def failure(self, problem: JsonObject, turn: TurnRecord | None) -> Iterable[bytes]:  # noqa: ARG002 - the protocol's
         """An error in the stream, without an end: the answer before it is incomplete."""
         yield encoded_event("error", error_json(problem))
 

@@ -142,10 +142,8 @@ def where(*path: object) -> str:
     return joined if len(joined) <= _LONGEST_WHERE else joined[:_LONGEST_WHERE] + "…"
 
 
-def complete(stored: JsonObject | None) -> JsonObject | None:
+def complete(stored: JsonObject) -> JsonObject:
     """A turn's stored error with the members that this table adds, so that it reads like the answer did."""
-    if stored is None:
-        return None
     code = str(stored.get("code", "internal_error"))
     members = {name: value for name, value in stored.items() if name not in ("code", "detail")}
     return document(code, str(stored.get("detail", "")), members)

@@ -21,6 +21,7 @@ from app.domain.types import (
     SessionId,
     Summary,
     SummaryId,
+    TurnRecord,
     TurnStatus,
     Usage,
 )
@@ -92,8 +93,8 @@ def reply_of_stored(found: StoredResponse) -> ResponseOutcome:
         return ResponseOutcome("in_progress", found.model_alias)
     if found.turn_status is TurnStatus.CANCELLED and found.is_last_of_turn:
         return ResponseOutcome("cancelled", found.model_alias)
-    problem = problems.complete(found.error if found.is_last_of_turn else None)
-    return ResponseOutcome("failed", found.model_alias, error=response_error(problem))
+    stored = found.error if found.is_last_of_turn else None
+    return ResponseOutcome("failed", found.model_alias, error=response_error(stored and problems.complete(stored)))
 
 
 def reply_of_outcome(outcome: TurnOutcome, ref: ResponseRef, form: JsonObject) -> ResponseOutcome:
@@ -267,7 +268,7 @@ class ResponseForm:
         yield from self._begin()
         yield from self._end(stored.ref, reply)
 
-    def failure(self, problem: JsonObject, turn: JsonObject | None) -> Iterable[bytes]:  # noqa: ARG002 - the protocol's
+    def failure(self, problem: JsonObject, turn: TurnRecord | None) -> Iterable[bytes]:  # noqa: ARG002 - the protocol's
         """The last event of a response that failed or was cancelled."""
         if self._ref is None:
             return

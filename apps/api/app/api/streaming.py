@@ -1,7 +1,6 @@
-"""A turn as server-sent events (contract.md, section 5).
+"""A turn as server-sent events, in the form of the route that streams it.
 
-The stream begins when the context is assembled; a refusal before that is an ordinary problem with its own status. The
-last event has the turn as it is read afterwards.
+The stream begins when the context is assembled; a refusal before that is an ordinary problem with its own status.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final, Protocol, TypeAlias
 
 import orjson
@@ -16,10 +16,8 @@ from starlette.responses import Response, StreamingResponse
 
 from app.api import problems
 from app.api.direct_route import Call, plain_json
-from app.api.schemas.values import as_json
-from app.domain.content import tool_call_json
 from app.domain.errors import NotFound, PlimsollError
-from app.domain.types import JsonObject, SessionId, TurnId, TurnRecord, TurnStatus
+from app.domain.types import JsonObject, SessionId, TurnId, TurnRecord
 from app.services.turn.take import cancel_turn
 from app.services.turn.types import Listener, TurnEvent, TurnOutcome
 from app.services.views.turns import get_turn
@@ -32,16 +30,6 @@ STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 Work: TypeAlias = Callable[[Listener | None], Awaitable[TurnOutcome]]
 
 
-def turn_json(turn: TurnRecord) -> JsonObject:
-    """A turn as clients read it, in answers and in events."""
-    return as_json(
-        turn,
-        tool_calls=[tool_call_json(tool_call) for tool_call in turn.tool_calls],
-        error=problems.complete(turn.error),
-        cost_usd=None if turn.cost_usd is None else float(turn.cost_usd),
-    )
-
-
 class StreamForm(Protocol):
     """How events are written. An event may have no bytes in a form.
 
@@ -52,41 +40,10 @@ class StreamForm(Protocol):
 
     def event(self, event: TurnEvent) -> bytes: ...
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]: ...
-    def failure(self, problem: JsonObject, turn: JsonObject | None) -> Iterable[bytes]: ...
+    def failure(self, problem: JsonObject, turn: TurnRecord | None) -> Iterable[bytes]: ...
 
 
-class TurnEvents:
-    """The service's own events (contract.md, section 5)."""
-
-    headers: Mapping[str, str] = {}
-
-    def event(self, event: TurnEvent) -> bytes:
-        """One event as it happened."""
-        return encoded_event(event.name, event.data)
-
-    def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
-        """The last event; where nothing was streamed, also those before it, with the stored text in one delta."""
-        turn = turn_json(outcome.turn)
-        if not streamed:
-            created = {name: turn[name] for name in ("id", "session_id", "seq", "status")}
-            yield encoded_event("turn.created", {"turn": created})
-            yield encoded_event("context.assembled", {"context": outcome.context})
-            if outcome.turn.assistant_output:
-                yield encoded_event("output.delta", {"text": outcome.turn.assistant_output})
-        waits = outcome.turn.status is TurnStatus.AWAITING_TOOLS
-        yield encoded_event(
-            "turn.awaiting_tools" if waits else "turn.completed", {"turn": turn, "context": outcome.context}
-        )
-
-    def failure(self, problem: JsonObject, turn: JsonObject | None) -> Iterable[bytes]:
-        """The last event of a turn that failed."""
-        yield encoded_event("turn.failed", {"turn": turn, "error": problem})
-
-
-_TURN_EVENTS = TurnEvents()
-
-
-async def stream_turn(call: Call, session_id: SessionId, work: Work, form: StreamForm = _TURN_EVENTS) -> Response:
+async def stream_turn(call: Call, session_id: SessionId, work: Work, form: StreamForm) -> Response:
     """Starts the work and streams its events, or raises its error if the context was not assembled.
 
     When the client disconnects, the turn continues and is stored, unless the deployment says `cancel`.
@@ -164,9 +121,8 @@ class _Stream:
             event = await self._pending.get()
             if event is None:
                 self._pending.put(None)
-                if self._task.cancelled() or self._task.exception() is None:
-                    return
-                self._task.result()
+                if not self._task.cancelled():
+                    self._task.result()  # raises what ended it
                 return
             self._early.append(event)
             if event.name == "turn.created":
@@ -213,19 +169,17 @@ class _Stream:
         for last in self._form.outcome(outcome, streamed=bool(self._early)):
             yield last
 
-    async def _turn(self) -> JsonObject | None:
+    async def _turn(self) -> TurnRecord | None:
         if self._turn_id is None:
             return None
         try:
-            return turn_json(await get_turn(self._call.rt, self._call.tenant_id, self._session_id, self._turn_id))
+            return await get_turn(self._call.rt, self._call.tenant_id, self._session_id, self._turn_id)
         except NotFound:
             return None  # deleted with its session (`store: false`)
 
     async def _cancel(self, turn_id: TurnId) -> None:
-        try:
+        with suppress(PlimsollError):  # it ended by itself meanwhile
             await cancel_turn(self._call.rt, self._call.tenant_id, self._session_id, turn_id)
-        except (NotFound, PlimsollError):
-            return  # it ended by itself meanwhile
 
 
 def encoded_event(name: str, data: Any) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import httpx
 
@@ -36,7 +36,6 @@ def messages_url(endpoint: Endpoint) -> httpx.URL:
 class AnthropicProvider:
     """One alias over the Messages API. Remembers which forms of a request its server refuses."""
 
-    is_language_model = True
     options = MESSAGES_OPTIONS
     takes_any_option = False
 
@@ -87,6 +86,9 @@ def _body(request: CompletionRequest, endpoint: Endpoint, form: Form) -> JsonObj
 class _MessagesCall:
     """One request; its form changes when the server refuses a part of it."""
 
+    completion = staticmethod(read_message)
+    assembly = MessageAssembly
+
     def __init__(self, request: CompletionRequest, endpoint: Endpoint, form: Form) -> None:
         self._request = request
         self._endpoint = endpoint
@@ -95,12 +97,6 @@ class _MessagesCall:
     def body(self, *, stream: bool) -> bytes:
         body = _body(self._request, self._endpoint, self.form)
         return json_bytes(body | {"stream": True} if stream else body)
-
-    def completion(self, answer: Any, *, attempts: int) -> Completion:
-        return read_message(answer, attempts=attempts)
-
-    def assembly(self) -> MessageAssembly:
-        return MessageAssembly()
 
     def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:  # noqa: ARG002 - the protocol's
         """Gives up one thing that the error names; true when the request is now another one.

@@ -32,6 +32,7 @@ _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
     "refusal": "content_filter",
 }
 """`pause_turn` and what is new are `other`: only the provider's own tools pause, and none is ever requested."""
+_COUNTED: Final = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
 def read_message(answer: Any, *, attempts: int) -> Completion:
@@ -97,10 +98,7 @@ def _reasoning_blocks(blocks: Sequence[JsonObject]) -> tuple[JsonObject, ...]:
 
 def _usage(fields: JsonObject) -> Usage | None:
     """`input_tokens` counts only what no cache had a part in; the prompt is that and what was written and read."""
-    fresh, answer, written, read = (
-        token_count(fields.get(name))
-        for name in ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-    )
+    fresh, answer, written, read = (token_count(fields.get(name)) for name in _COUNTED)
     if fresh is None:
         return None
     return Usage(
@@ -113,7 +111,6 @@ def _usage(fields: JsonObject) -> Usage | None:
 
 _KEPT: Final = ("type", "id", "name", "signature", "data")
 """Of a streamed block, beside what it grows by."""
-_COUNTED: Final = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
 @dataclass(slots=True)
@@ -174,7 +171,6 @@ class MessageAssembly:
         return Delta(self._text.rest(), self._reasoning.rest())
 
     def completion(self, *, attempts: int) -> Completion:
-        """The whole answer; raises `MalformedAnswerError`."""
         if not self._message:
             raise MalformedAnswerError("the stream carries no message")
         return _completion(

@@ -37,9 +37,6 @@ class EmbeddingModel(Protocol):
 class Provider(Protocol):
     """A model with a wire protocol."""
 
-    is_language_model: bool
-    """False for the built-in offline responder only."""
-
     options: frozenset[str]
     """The `options` of a request that its protocol supports; others are left out."""
 

@@ -33,7 +33,6 @@ _WORD: Final = re.compile(r"\w{3,}")
 class OfflineProvider:
     """Answers from the request's messages alone. `count` gives the tokens of a text, for the usage it reports."""
 
-    is_language_model = False
     options = CHAT_OPTIONS
     takes_any_option = False
 

@@ -11,19 +11,21 @@ from datetime import datetime
 from typing import Any, Final
 
 import httpx
+import numpy as np
 import orjson
 
 from app.domain.content import JsonMessages, as_function, custom_input, is_custom, tool_name, with_name
+from app.domain.errors import ProviderDown
 from app.domain.types import CHAT_OPTIONS, Completion, CompletionRequest, JsonObject, PromptMessage
 from app.providers.base import DeltaSink, Embedded, Endpoint, MaxTokensField
-from app.providers.embeddings_answer import read_embeddings
 from app.providers.failures import ErrorObject
 from app.providers.openai_answer import ChatAssembly, read_completion
 from app.providers.remote import RemoteModel
 from app.providers.transport import RetryPolicy
-from app.providers.wire import json_bytes
+from app.providers.wire import fields_of, json_bytes, list_of, token_count
 
 DEFAULT_BASE_URL: Final = "https://api.openai.com/v1"
+MOST_DIMENSIONS: Final = 4096
 _OTHER_WIRES_ONLY: Final = frozenset({"reasoning", "reasoning_blocks"})
 _FOR_TOOLS: Final = frozenset({"parallel_tool_calls"})
 _AZURE_HOSTS: Final = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
@@ -81,7 +83,6 @@ class _Form:
 class OpenAIProvider:
     """One alias over the chat completions protocol. Remembers which forms of a request its server refuses."""
 
-    is_language_model = True
     options = CHAT_OPTIONS
 
     def __init__(self, endpoint: Endpoint, *, now: Callable[[], datetime], retry: RetryPolicy | None = None) -> None:
@@ -96,9 +97,10 @@ class OpenAIProvider:
 
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
         """Calls the model, with retries, within the alias's deadline. Raises a `ProviderError`."""
-        call = _ChatCall(request, self._endpoint, self._accepted)
+        form = self._accepted
+        call = _ChatCall(request, self._endpoint, form)
         answer = await self._remote.complete(call, on_delta, request.headers)
-        if call.has_conceded:  # only what led to an answer is remembered
+        if call.form != form:  # only what led to an answer is remembered
             self._accepted = call.form
         return answer
 
@@ -111,7 +113,7 @@ class OpenAIProvider:
         url = chat_url(self._endpoint, "/embeddings")
         body = {"model": self._endpoint.model, "input": texts, "encoding_format": "float", **self._endpoint.parameters}
         answer = await self._remote.look_up(url, json_bytes(body), timeout_s=timeout_s)
-        return read_embeddings(answer, len(texts), self._endpoint.label)
+        return _embeddings(answer, len(texts), self._endpoint.label)
 
     async def aclose(self) -> None:
         await self._remote.aclose()
@@ -120,15 +122,14 @@ class OpenAIProvider:
 class _ChatCall:
     """One request; its form changes when the server refuses a part of it."""
 
+    completion = staticmethod(read_completion)
+    assembly = ChatAssembly
+
     def __init__(self, request: CompletionRequest, endpoint: Endpoint, form: _Form) -> None:
         self._request = request
         self._endpoint = endpoint
         self._first_form = form
         self.form: _Form = form
-
-    @property
-    def has_conceded(self) -> bool:
-        return self.form != self._first_form
 
     def body(self, *, stream: bool) -> bytes:
         request, form = self._request, self.form
@@ -178,12 +179,6 @@ class _ChatCall:
             for name, value in request.options.items()
             if name not in left_out and (any_option or name in CHAT_OPTIONS)
         }
-
-    def completion(self, answer: Any, *, attempts: int) -> Completion:
-        return read_completion(answer, attempts=attempts)
-
-    def assembly(self) -> ChatAssembly:
-        return ChatAssembly()
 
     def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:
         """Gives up one thing that a server may not know; true when the request is now another one.
@@ -276,3 +271,29 @@ def _names_unknown(error: ErrorObject, parameter: str) -> bool:
     return error.names(parameter) and any(
         word in text for word in ("unsupported", "not supported", "unrecognized", "unknown", "extra", "not permitted")
     )
+
+
+def _embeddings(answer: Any, count: int, label: str) -> Embedded:
+    """A vector for each of `count` texts. Raises `ProviderDown` for what is no such answer of one dimension."""
+    items = [fields_of(item) for item in list_of(fields_of(answer).get("data"))]
+    indexes = [item.get("index", at) for at, item in enumerate(items)]
+    if sorted(index for index in indexes if type(index) is int) != list(range(count)) or len(items) != count:
+        raise _unusable(label, f"it has other vectors than one for each of {count} texts")
+    rows = [
+        list_of(item.get("embedding")) for _, item in sorted(zip(indexes, items, strict=True), key=lambda pair: pair[0])
+    ]
+    if {len(row) for row in rows} - set(range(1, MOST_DIMENSIONS + 1)) or len({len(row) for row in rows}) != 1:
+        raise _unusable(label, f"its vectors have not all the same 1 to {MOST_DIMENSIONS} dimensions")
+    if not all(type(value) in (float, int) for row in rows for value in row):
+        raise _unusable(label, "its vectors are not made of numbers")
+    with np.errstate(all="ignore"):
+        try:
+            vectors = np.array(rows, np.float64).astype(np.float32)
+        except OverflowError as error:
+            raise _unusable(label, "its vectors are not made of numbers") from error
+    usage = fields_of(fields_of(answer).get("usage"))
+    return Embedded(vectors, token_count(usage.get("prompt_tokens", usage.get("total_tokens"))))
+
+
+def _unusable(label: str, why: str) -> ProviderDown:
+    return ProviderDown(f"The answer of the provider of {label!r} cannot be used: {why}.")

@@ -43,9 +43,9 @@ _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
 }
 
 
-def read_completion(body: Any, *, attempts: int) -> Completion:
+def read_completion(answer: Any, *, attempts: int) -> Completion:
     """Reads a chat completion's first choice. Raises `MalformedAnswerError`."""
-    answer = fields_of(body)
+    answer = fields_of(answer)
     choices = list_of(answer.get("choices"))
     if not choices:
         raise MalformedAnswerError("the answer carries no choices")
@@ -166,7 +166,6 @@ class ChatAssembly:
         return Delta(self._text.rest(), self._reasoning.rest())
 
     def completion(self, *, attempts: int) -> Completion:
-        """The whole answer; raises `MalformedAnswerError`."""
         if not self._has_choice:
             raise MalformedAnswerError("the stream carries no choices")
         calls = tuple(_tool_call(call, position) for position, call in enumerate(self._calls.whole()))

@@ -114,10 +114,8 @@ class RemoteModel:
                 raise self._unusable(malformed, reply) from malformed
             finally:
                 await reply.aclose()
-            if not reply.is_success or error is not None:
-                raise provider_error(
-                    error_status(error or ErrorObject()) if reply.is_success else reply.status, error, self._label
-                )
+            if error is not None:
+                raise provider_error(_status(reply, error), error, self._label)
             return answer
 
         return await call_with_retries(attempt, timeout_s=timeout_s, policy=_ONCE, label=self._label)
@@ -147,7 +145,7 @@ class RemoteModel:
                 tap.usage = assembly.usage
             return assembly.completion(attempts=number)
         except StreamedError as streamed:
-            raise self._failure(error_status(streamed.error), streamed.error, reply, call, stream=stream) from streamed
+            raise self._failure(streamed.error, reply, call, stream=stream) from streamed
         except BrokenStreamError as broken:
             raise AttemptError(self._broke_off()) from broken
         except MalformedAnswerError as malformed:
@@ -162,25 +160,21 @@ class RemoteModel:
         if reply.is_success and "json" not in (reply.content_type or "json"):
             raise MalformedAnswerError("it is not JSON by its content type")
         answer, error = await _read_json(reply)
-        if not reply.is_success:
-            raise self._failure(reply.status, error, reply, call, stream=stream)
-        if error is not None:  # a success only by its status
-            raise self._failure(error_status(error), error, reply, call, stream=stream)
+        if error is not None:
+            raise self._failure(error, reply, call, stream=stream)
         completion = call.completion(answer, attempts=number)
         if tap is not None:
             tap(Delta(completion.text or "", completion.reasoning or ""))
         return completion
 
-    def _failure(
-        self, status: int, error: ErrorObject | None, reply: HttpReply, call: WireCall, *, stream: bool
-    ) -> Exception:
+    def _failure(self, error: ErrorObject, reply: HttpReply, call: WireCall, *, stream: bool) -> Exception:
         """The error to raise: one that ends the call, or an `AttemptError`. The request may be changed for a retry."""
+        status = _status(reply, error)
         mapped = provider_error(status, error, self._label, lambda: call.body(stream=stream))
         refused = isinstance(mapped, ProviderRefused) and status in {400, 422}
         # Some servers answer 500 for a request that they do not support (llama-cpp-python).
-        if (refused or (isinstance(mapped, ProviderDown) and status == 500)) and call.concede(
-            error or ErrorObject(), stream=stream, refused=refused
-        ):
+        may_concede = refused or (isinstance(mapped, ProviderDown) and status == 500)
+        if may_concede and call.concede(error, stream=stream, refused=refused):
             return AttemptError(mapped, at_once=True)
         retried = status in _RETRIED_STATUSES or status >= 500
         if not retried or not isinstance(mapped, ProviderDown | ProviderRateLimited):
@@ -189,14 +183,20 @@ class RemoteModel:
 
 
 async def _read_json(reply: HttpReply) -> tuple[Any, ErrorObject | None]:
-    """An answer and the error in it. Raises `MalformedAnswerError`, except for errors, whose status is sufficient."""
+    """An answer, and the error that it is. Raises `MalformedAnswerError`, except for errors, whose status is enough."""
     try:
         answer = decode_json(await reply.read())
+        error = error_object(answer)
     except MalformedAnswerError:
         if reply.is_success:
             raise
-        return None, None
-    return answer, error_object(answer)
+        answer = error = None
+    return answer, error if reply.is_success else error or ErrorObject()
+
+
+def _status(reply: HttpReply, error: ErrorObject) -> int:
+    """The answer's, or of a success by its status alone the error's."""
+    return error_status(error) if reply.is_success else reply.status
 
 
 def _is_stream(reply: HttpReply, *, requested: bool) -> bool:

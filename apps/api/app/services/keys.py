@@ -7,7 +7,6 @@ import hmac
 import re
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import cast
 from uuid import UUID
 
@@ -82,12 +81,6 @@ async def any_key_exists(database: Database) -> bool:
         return await store.any_key_exists(tx)
 
 
-@dataclass(slots=True)
-class _Known:
-    tenant_id: TenantId
-    until: float
-
-
 class Authenticator:
     """The tenant of a request's key. The database's answer is cached for `ttl_s`, so a turn needs no statement for it.
 
@@ -98,7 +91,7 @@ class Authenticator:
         self._database = database
         self._monotonic = monotonic
         self._ttl_s = ttl_s
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, tuple[TenantId, float]] = {}  # and until when
         self._open_until = 0.0
 
     async def tenant_of(self, authorization: bytes | None) -> TenantId:
@@ -111,9 +104,9 @@ class Authenticator:
             return OPEN_TENANT
         secret = _bearer(authorization)
         digest = _NO_SECRET_SHA256 if secret is None else _sha256(secret)
-        known = self._known.get(digest)
-        if known is not None and now < known.until:
-            return known.tenant_id
+        tenant_id, until = self._known.get(digest, (OPEN_TENANT, 0.0))
+        if now < until:
+            return tenant_id
         return await self._look_up(digest, now, presented=secret is not None)
 
     async def _look_up(self, digest: str, now: float, *, presented: bool) -> TenantId:
@@ -133,7 +126,7 @@ class Authenticator:
             )
         if len(self._known) >= _REMEMBERED_KEYS:
             self._known.clear()
-        self._known[digest] = _Known(found.tenant_id, now + self._ttl_s)
+        self._known[digest] = (found.tenant_id, now + self._ttl_s)
         return found.tenant_id
 
 

@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from functools import partial
 from math import ceil
 
 from app.db import limits as store
@@ -18,14 +17,14 @@ from app.db.database import Database, Transaction
 from app.db.records import Spent
 from app.domain.errors import DatabaseUnavailable, InvalidRequest, LimitExceeded, ProviderError
 from app.domain.limits import LIMITS, Exceeded, WorstCase, exceeded
-from app.domain.types import Completion, CompletionRequest, JsonObject, SessionId, TenantId, TurnStatus, Usage
+from app.domain.types import Completion, JsonObject, SessionId, TenantId, TurnStatus, Usage
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS
 from app.engine.summary.block import render_summary
 from app.engine.window.look_back import LOOK_BACK
 from app.providers.registry import Model
 from app.services.runtime import Runtime, retried
 from app.services.turn.gather import WindowRows, budget_of, layers_of
-from app.services.turn.provider_call import call_model, cost_of
+from app.services.turn.provider_call import cost_of
 from app.services.turn.types import TurnOptions
 
 _ANOTHER_CALL = "another call of this turn"
@@ -110,19 +109,6 @@ def spent_of(reservation: JsonObject, status: TurnStatus, usages: Sequence[JsonO
     return Spent(reservation, reservation["turns"], tokens, usd)
 
 
-async def call_within_limits(
-    rt: Runtime, session_id: SessionId, model: Model, request: CompletionRequest, *, prompt_tokens: int, turns: int
-) -> Completion:
-    """Calls a model outside of a turn's own call, with what it may use counted before and what it used after.
-
-    `turns` is 1 where a client requested the call itself: it counts as a turn then. Should the process die on the way,
-    all that was counted stays. Raises `LimitExceeded`, whereupon no model was called, and `ProviderError`.
-    """
-    most = Usage(prompt_tokens, request.max_output_tokens)
-    called = partial(call_model, rt, session_id, model, request)
-    return await within_limits(rt, session_id, model, most, called, turns=turns, what="this summary")
-
-
 async def within_limits(
     rt: Runtime,
     session_id: SessionId,
@@ -133,7 +119,11 @@ async def within_limits(
     turns: int,
     what: str = _ANOTHER_CALL,
 ) -> Completion:
-    """The same for a call that uses at most so much. Raises as `call_within_limits`."""
+    """Makes a call beside the turn's first, with the most that it may use counted before and what it used after.
+
+    `turns` is 1 where a client requested the call itself: it counts as a turn then. Should the process die on the way,
+    all that was counted stays. Raises `LimitExceeded`, whereupon no model was called, and `ProviderError`.
+    """
     worst = WorstCase(turns, most.prompt_tokens + most.completion_tokens, _cost(model, most))
     reservation = await _count_use(rt, session_id, worst, what)
     used = WorstCase(0, 0, Decimal(0))

@@ -24,7 +24,7 @@ from app.api.vendor_errors import error_of
 from app.domain.content import tool_call_json
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError
 from app.domain.incoming import IncomingMessage
-from app.domain.types import CHAT_OPTIONS, JsonObject, SessionId, Usage
+from app.domain.types import CHAT_OPTIONS, JsonObject, SessionId, TurnRecord, Usage
 from app.openai.chat_messages import read_messages, with_calls
 from app.openai.items import joined_directions
 from app.openai.new_messages import known_list
@@ -151,9 +151,7 @@ async def answer_list(
     except PlimsollError as error:
         return problems.answer_to(call.scope["path"], error, form.headers)
     call.note(turn_id=str(outcome.turn.id))
-    answer = json_response(form.whole(outcome))
-    answer.headers.update(form.headers)
-    return answer
+    return json_response(form.whole(outcome), headers=form.headers)
 
 
 def _request(raw: JsonObject, body: ChatIn, *, is_retry: bool) -> ChatRequest:
@@ -248,7 +246,6 @@ class ChatForm:
         self._include_usage = bool(body.stream_options and body.stream_options.include_usage)
 
     def whole(self, outcome: TurnOutcome) -> JsonObject:
-        """The whole completion."""
         choice = {"index": 0, **self.reply(outcome), "logprobs": None, "finish_reason": _finish_reason(outcome)}
         return {
             "id": self._id,
@@ -289,7 +286,7 @@ class ChatForm:
             yield self._encoded({"choices": [], "usage": _usage(outcome.usage)})
         yield DONE
 
-    def failure(self, problem: JsonObject, turn: JsonObject | None) -> Iterable[bytes]:  # noqa: ARG002 - the protocol's
+    def failure(self, problem: JsonObject, turn: TurnRecord | None) -> Iterable[bytes]:  # noqa: ARG002 - the protocol's
         """An error in the stream, without an end mark: the answer before it is incomplete."""
         yield b"data: %b\n\n" % orjson.dumps({"error": error_of(problem, self.field)})
 

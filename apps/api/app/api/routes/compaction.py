@@ -62,6 +62,5 @@ async def compact_response(
     made = await compact(rt, tenant_id, request, idempotency_key)
     compaction = made.compaction
     call.note(session_id=str(compaction.session_id))
-    answer = json_response(compaction_json(f"resp_{rt.new_id().hex}", rt.now(), compaction, made.usage))
-    answer.headers[SESSION_HEADER] = str(compaction.session_id)
-    return answer
+    answer = compaction_json(f"resp_{rt.new_id().hex}", rt.now(), compaction, made.usage)
+    return json_response(answer, headers={SESSION_HEADER: str(compaction.session_id)})

@@ -95,7 +95,7 @@ async def search_all(
 async def preview(call: Call, session_id: SessionId, body: PreviewIn) -> Preview:
     """The prompt that the next turn would send, or its refusal, as a 200. Calls no model and writes nothing."""
     seen = await preview_turn(call.rt, call.tenant_id, session_id, turn_request(call, body))
-    return replace(seen, refusal=problems.complete(seen.refusal))
+    return replace(seen, refusal=seen.refusal and problems.complete(seen.refusal))
 
 
 @router.get("/timeline", response_model=TimelinePage, responses=refusals(*READ))

@@ -17,7 +17,7 @@ from app.api.schemas.items import (
     ItemOut,
     ItemsIn,
 )
-from app.domain.errors import NotFound
+from app.domain.errors import existing
 from app.domain.responses import read_conversation_id
 from app.domain.types import JsonObject, SessionId
 from app.services.openai import conversations
@@ -110,8 +110,6 @@ async def delete_item(call: Call, conversation_id: str, item_id: str) -> JsonObj
 
 
 def _session_id(call: Call, conversation_id: str) -> SessionId:
-    session_id = read_conversation_id(conversation_id)
-    if session_id is None:
-        raise NotFound("conversation")
+    session_id = existing(read_conversation_id(conversation_id), "conversation")
     call.note(session_id=str(session_id))
     return session_id

@@ -160,9 +160,7 @@ async def get_root(call: Call, accept: Annotated[str, Header(include_in_schema=F
     if "text/html" in accept:
         return RedirectResponse("ui/", 307, vary)
     app = call.scope["app"]
-    answer = json_response({"name": app.title, "version": app.version, "links": _LINKS})
-    answer.headers.update(vary)
-    return answer
+    return json_response({"name": app.title, "version": app.version, "links": _LINKS}, headers=vary)
 
 
 @models_router.get("", response_model=ModelList, responses=refusals(401, 503))

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Header
 from starlette.responses import RedirectResponse, Response
 
 from app.api.direct_route import OpenRoute
-from app.domain.errors import NotFound
+from app.domain.errors import existing
 
 FOLDER = Path(__file__).parents[2] / "_ui"
 """Where `make web` builds to; part of the wheel."""
@@ -124,10 +124,7 @@ async def to_page() -> Response:
 @router.get("/ui/{path:path}")
 async def get_page(path: str, if_none_match: Annotated[str | None, Header()] = None) -> Response:
     """The inspector's page and its files."""
-    answer = _FILES.response(path, if_none_match)
-    if answer is None:
-        raise NotFound("page")
-    return answer
+    return existing(_FILES.response(path, if_none_match), "page")
 
 
 @router.head("/docs")

@@ -105,9 +105,7 @@ async def create_message(
 def _paused(made: Compacted, form: MessageForm, *, stream: bool) -> Response:
     if stream:
         return events_response(form.compacted_events(made), form.headers)
-    answer = json_response(form.compacted(made))
-    answer.headers.update(form.headers)
-    return answer
+    return json_response(form.compacted(made), headers=form.headers)
 
 
 @router.post(
@@ -120,9 +118,7 @@ async def count_message_tokens(call: Call, body: CountIn) -> Response:
         tokens = await count_behind(call.rt, call.tenant_id, request, request.compaction)
     else:
         tokens = await count_tokens(call.rt, call.tenant_id, body.model, request.messages, request.options)
-    answer = json_response({"input_tokens": tokens})
-    answer.headers.update(request_id_header())
-    return answer
+    return json_response({"input_tokens": tokens}, headers=request_id_header())
 
 
 class _ThreadUnsupported(InvalidRequest):

@@ -24,12 +24,12 @@ from app.api.routes.chat import (
     provider_options,
     recognizable,
 )
-from app.api.routes.turns import request_sha256
+from app.api.routes.turns import check_offered, request_sha256
 from app.api.schemas.items import DeletedOut, ItemListOut
 from app.api.schemas.responses import AllowedTools, ConversationRef, NamedTool, ResponseIn, ResponseOut
 from app.api.streaming import Work, events_response, stream_turn
 from app.domain.content import tool_name
-from app.domain.errors import InvalidRequest, NotFound, PlimsollError, located
+from app.domain.errors import InvalidRequest, PlimsollError, existing, located
 from app.domain.responses import ResponseNote, ResponseRef, conversation_id, read_conversation_id, read_response_id
 from app.domain.types import JsonObject, Message, SessionId, ToolDefinition
 from app.openai.items import chat_tool, read_items, references_of
@@ -85,7 +85,7 @@ async def _answer(
     if target.stored is not None:
         if body.stream:
             return events_response(form.replay(target.stored), form.headers)
-        return _json(stored_json(target.stored), form)
+        return json_response(stored_json(target.stored), headers=form.headers)
 
     async def work(listen: Listener | None) -> TurnOutcome:
         outcome = await respond(call.rt, call.tenant_id, target, idempotency_key, listen)
@@ -97,10 +97,10 @@ async def _answer(
     if body.stream:
         return await stream_turn(call, target.session_id, work, form)
     if body.background:
-        return _json(await _begin(call, work, form), form)
+        return json_response(await _begin(call, work, form), headers=form.headers)
     outcome = await work(None)
     call.note(turn_id=str(outcome.turn.id))
-    return _json(form.whole(outcome), form)
+    return json_response(form.whole(outcome), headers=form.headers)
 
 
 async def _begin(call: Call, work: Work, form: ResponseForm) -> JsonObject:
@@ -163,17 +163,9 @@ async def list_input_items(
 
 
 def _ref(call: Call, response_id: str) -> ResponseRef:
-    ref = read_response_id(response_id)
-    if ref is None:
-        raise NotFound("response")
+    ref = existing(read_response_id(response_id), "response")
     call.note(session_id=str(ref.session_id))
     return ref
-
-
-def _json(answer: JsonObject, form: ResponseForm) -> Response:
-    response = json_response(answer)
-    response.headers.update(form.headers)
-    return response
 
 
 _REPEATED = (
@@ -274,22 +266,14 @@ def _check_body(rt: Runtime, body: ResponseIn) -> None:
 
 def previous_of(named: str | None) -> ResponseRef | None:
     """The response that a body names. Raises `NotFound` for what can be no id of one."""
-    if named is None:
-        return None
-    previous = read_response_id(named)
-    if previous is None:
-        raise NotFound("previous_response")
-    return previous
+    return None if named is None else existing(read_response_id(named), "previous_response")
 
 
 def _conversation(body: ResponseIn) -> SessionId | None:
     if body.conversation is None:
         return None
     named = body.conversation.id if isinstance(body.conversation, ConversationRef) else body.conversation
-    session_id = read_conversation_id(named)
-    if session_id is None:
-        raise NotFound("conversation")
-    return session_id
+    return existing(read_conversation_id(named), "conversation")
 
 
 def _tools(raw: JsonObject, body: ResponseIn) -> tuple[tuple[ToolDefinition, ...], str | JsonObject | None]:
@@ -298,18 +282,13 @@ def _tools(raw: JsonObject, body: ResponseIn) -> tuple[tuple[ToolDefinition, ...
     names = set(map(tool_name, tools))
     choice = body.tool_choice
     if isinstance(choice, NamedTool):
-        _check_offered({choice.name}, names)
+        check_offered({choice.name}, names)
         return tuple(tools), {"type": "function", "function": {"name": choice.name}}
     if isinstance(choice, AllowedTools):
         allowed = {tool.name for tool in choice.tools}
-        _check_offered(allowed, names)
+        check_offered(allowed, names)
         return tuple(tool for tool in tools if tool_name(tool) in allowed), choice.mode
     return tuple(tools), choice
-
-
-def _check_offered(chosen: set[str], offered: set[str | None]) -> None:
-    if not chosen <= offered:
-        raise InvalidRequest("tool_choice names a function that tools does not have.", ("body", "tool_choice"))
 
 
 def _chat_options(raw: JsonObject, body: ResponseIn) -> JsonObject:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Mapping, Set
 from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
@@ -41,14 +42,24 @@ from app.api.schemas.turns import (
     TurnPage,
 )
 from app.api.schemas.values import as_json
-from app.api.streaming import Work, stream_turn, turn_json
+from app.api.streaming import Work, encoded_event, stream_turn
+from app.domain.content import tool_call_json
 from app.domain.errors import InvalidRequest, PlimsollError
-from app.domain.types import JsonObject, MessageRecord, RecordedReply, SessionId, ToolCall, TurnId
+from app.domain.types import (
+    JsonObject,
+    MessageRecord,
+    RecordedReply,
+    SessionId,
+    ToolCall,
+    TurnId,
+    TurnRecord,
+    TurnStatus,
+)
 from app.services.paging import Page
 from app.services.policies import given_policy
 from app.services.sessions import check_alias
 from app.services.turn.take import cancel_turn, continue_turn, prepare_regeneration, regenerate_turn, take_turn
-from app.services.turn.types import OutputsRequest, TurnOptions, TurnRequest
+from app.services.turn.types import OutputsRequest, TurnEvent, TurnOptions, TurnOutcome, TurnRequest
 from app.services.views import turns
 from app.services.views.turns import SentPrompt
 
@@ -101,7 +112,7 @@ async def post_tool_outputs(
 )
 async def post_cancel(call: Call, session_id: SessionId, turn_id: TurnId) -> JsonObject:
     """Ends a turn that runs or waits for tools. Its message is kept; later prompts have no unanswered tool calls."""
-    return turn_json(await cancel_turn(call.rt, call.tenant_id, session_id, turn_id))
+    return _turn_json(await cancel_turn(call.rt, call.tenant_id, session_id, turn_id))
 
 
 @router.post(
@@ -150,13 +161,13 @@ async def list_turns(
     page = await turns.list_turns(
         call.rt, call.tenant_id, session_id, limit, cursor, from_seq, newest_first=newest_first
     )
-    return {"items": [turn_json(turn) for turn in page.items], "next_cursor": page.next_cursor}
+    return {"items": [_turn_json(turn) for turn in page.items], "next_cursor": page.next_cursor}
 
 
 @router.get("/turns/{turn_id}", response_model=TurnOut, responses=refusals(*READ))
 async def get_turn(call: Call, session_id: SessionId, turn_id: TurnId) -> JsonObject:
     """One turn."""
-    return turn_json(await turns.get_turn(call.rt, call.tenant_id, session_id, turn_id))
+    return _turn_json(await turns.get_turn(call.rt, call.tenant_id, session_id, turn_id))
 
 
 @router.get("/turns/{turn_id}/audit", response_model=AuditOut, responses=refusals(*READ))
@@ -229,10 +240,48 @@ def turn_request(call: Call, body: TurnIn | RegenerateIn) -> TurnRequest:
 
 async def _answer(call: Call, session_id: SessionId, stream: bool, work: Work) -> JsonObject | Response:
     if stream:
-        return await stream_turn(call, session_id, work)
+        return await stream_turn(call, session_id, work, _TurnEvents())
     outcome = await work(None)
     call.note(turn_id=str(outcome.turn.id))
-    return {"turn": turn_json(outcome.turn), "context": outcome.context}
+    return {"turn": _turn_json(outcome.turn), "context": outcome.context}
+
+
+def _turn_json(turn: TurnRecord) -> JsonObject:
+    """A turn as clients read it, in answers and in events."""
+    return as_json(
+        turn,
+        tool_calls=[tool_call_json(tool_call) for tool_call in turn.tool_calls],
+        error=turn.error and problems.complete(turn.error),
+        cost_usd=None if turn.cost_usd is None else float(turn.cost_usd),
+    )
+
+
+class _TurnEvents:
+    """The service's own events (contract.md, section 5). The last has the turn as it is read afterwards."""
+
+    headers: Mapping[str, str] = {}
+
+    def event(self, event: TurnEvent) -> bytes:
+        """One event as it happened."""
+        return encoded_event(event.name, event.data)
+
+    def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
+        """The last event; where nothing was streamed, also those before it, with the stored text in one delta."""
+        turn = _turn_json(outcome.turn)
+        if not streamed:
+            created = {name: turn[name] for name in ("id", "session_id", "seq", "status")}
+            yield encoded_event("turn.created", {"turn": created})
+            yield encoded_event("context.assembled", {"context": outcome.context})
+            if outcome.turn.assistant_output:
+                yield encoded_event("output.delta", {"text": outcome.turn.assistant_output})
+        waits = outcome.turn.status is TurnStatus.AWAITING_TOOLS
+        yield encoded_event(
+            "turn.awaiting_tools" if waits else "turn.completed", {"turn": turn, "context": outcome.context}
+        )
+
+    def failure(self, problem: JsonObject, turn: TurnRecord | None) -> Iterable[bytes]:
+        """The last event of a turn that failed."""
+        yield encoded_event("turn.failed", {"turn": turn and _turn_json(turn), "error": problem})
 
 
 def _recorded(reply: RecordedReplyIn | None) -> RecordedReply | None:
@@ -244,7 +293,11 @@ def _recorded(reply: RecordedReplyIn | None) -> RecordedReply | None:
 
 def check_tool_choice(body: TurnIn | RegenerateIn | ChatIn) -> None:
     """Raises `InvalidRequest` if `tool_choice` names a function that `tools` does not have."""
-    if body.tool_choice is None or isinstance(body.tool_choice, str):
-        return
-    if body.tool_choice.function.name not in {tool.function.name for tool in body.tools or ()}:
+    if body.tool_choice is not None and not isinstance(body.tool_choice, str):
+        check_offered({body.tool_choice.function.name}, {tool.function.name for tool in body.tools or ()})
+
+
+def check_offered(chosen: Set[str], offered: Set[str | None]) -> None:
+    """Raises `InvalidRequest` unless all functions that are chosen are offered."""
+    if not chosen <= offered:
         raise InvalidRequest("tool_choice names a function that tools does not have.", ("body", "tool_choice"))

@@ -75,12 +75,6 @@ _OF_THE_LEASE = 6
 this part of itself before it counts is renewed at once, so that it never ends before its first renewal, a third on."""
 
 
-def check(rt: Runtime, request: TurnRequest) -> None:
-    """Raises `InvalidRequest` for what can be checked before anything is stored."""
-    if request.model_alias is not None:
-        rt.catalogue.model(request.model_alias)
-
-
 async def claim(
     rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: TurnRequest, idempotency_key: str | None
 ) -> ClaimedTurn | TurnOutcome:

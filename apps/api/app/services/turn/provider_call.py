@@ -18,7 +18,7 @@ import structlog
 from app.core.logging import without_secrets
 from app.domain.content import content_text
 from app.domain.errors import ProviderError
-from app.domain.prices import Prices, call_cost
+from app.domain.prices import call_cost
 from app.domain.stored import values_of
 from app.domain.types import Completion, CompletionRequest, JsonObject, Purpose, SessionId, Usage
 from app.providers.base import DeltaSink
@@ -96,12 +96,8 @@ def cost_of(model: Model, usage: Usage) -> Decimal | None:
     """US dollars at the published prices; None where none is known."""
     if model.prices is None:
         return None
-    return call_cost(usage, prices_of(model, usage.prompt_tokens), cache_write_tokens=usage.cache_write_prompt_tokens)
-
-
-def prices_of(model: Model, prompt_tokens: int) -> Prices:
-    """The published prices that a call with a prompt of this size pays; none of them where none is known."""
-    return model.prices.of_prompt(prompt_tokens) if model.prices else Prices()
+    prices = model.prices.of_prompt(usage.prompt_tokens)
+    return call_cost(usage, prices, cache_write_tokens=usage.cache_write_prompt_tokens)
 
 
 def total_cost(costs: Sequence[Decimal | None]) -> Decimal | None:

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from app.domain.errors import InvalidRequest, LimitExceeded, ProviderError, ProviderOverflow, ProviderRefused
 from app.domain.types import Completion, CompletionRequest, MessageId, SummaryBody, Usage
@@ -27,7 +28,7 @@ from app.engine.summary.summarizer_prompt import (
 )
 from app.engine.window.prompt import Prompt
 from app.providers.registry import Model
-from app.services.limits import call_within_limits
+from app.services.limits import within_limits
 from app.services.runtime import Runtime
 from app.services.turn.gather import WindowRows, budget_of, count_message
 from app.services.turn.provider_call import call_model, sum_of
@@ -229,14 +230,16 @@ async def _call(
 ) -> Completion:
     """The answer; what it took is added to `calls`, whether it can be used or not."""
     session_id = summarizer.rows.session.id
+    call = partial(call_model, rt, session_id, model, request)
     if not summarizer.limited:
-        completion = await call_model(rt, session_id, model, request)
+        completion = await call()
     else:
         if prompt_tokens is None:
             prompt_tokens = PROMPT_FRAMING_TOKENS
             for message in request.messages:
                 tokens, _ = await count_message(rt, model.encoding, message["content"])
                 prompt_tokens += tokens + MESSAGE_FRAMING_TOKENS
-        completion = await call_within_limits(rt, session_id, model, request, prompt_tokens=prompt_tokens, turns=turns)
+        most = Usage(prompt_tokens, request.max_output_tokens)
+        completion = await within_limits(rt, session_id, model, most, call, turns=turns, what="this summary")
     calls += [(model, completion.usage)] if completion.usage else []
     return completion

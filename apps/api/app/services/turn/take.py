@@ -25,7 +25,7 @@ from app.services.limits import within_limits
 from app.services.runtime import Runtime, retried
 from app.services.sessions import delete_session, not_found
 from app.services.turn.call import call
-from app.services.turn.claim import check, claim, claim_outputs, claim_retry
+from app.services.turn.claim import claim, claim_outputs, claim_retry
 from app.services.turn.decide import decide, decide_after_look_back, refusal_of
 from app.services.turn.look_back import look_back, wants_look_back
 from app.services.turn.record import Record, recording
@@ -56,7 +56,6 @@ async def take_turn(
     the user's message is kept), `TurnLost`, `TurnCancelled`. A repeated idempotency key is answered from the stored
     turn; `listen` hears nothing.
     """
-    check(rt, request)
     return await _run(rt, claim(rt, tenant_id, session_id, request, idempotency_key), listen)
 
 
@@ -108,7 +107,6 @@ async def prepare_regeneration(
     What `request` leaves out (content None, no tools, no alias) is as it was: the user's words, the tools, and the
     requested alias. Raises `NotFound`, `InvalidRequest`, `TurnNotLast`, `TurnInProgress` when the turn has not ended.
     """
-    check(rt, request)
     before = await fork_before_last(rt, tenant_id, session_id, turn_id, has_words=request.content is not None)
     turn = before.turn
     words = zip(turn.contents, turn.names, strict=True)

@@ -45,7 +45,7 @@ from app.engine.window.window import head_items
 from app.services.openai.chat import ChatRequest, divided, most_compared, new_in_list, turn_of
 from app.services.paging import LAST_SEQ
 from app.services.runtime import Runtime
-from app.services.turn.claim import awake_alias, check, check_recorded, policy_of_turn
+from app.services.turn.claim import awake_alias, check_recorded, policy_of_turn
 from app.services.turn.decide import counted_by_provider, first_snapshot, refusal_of
 from app.services.turn.gather import encoding_of, estimator_of, planned, with_recall_anew
 from app.services.turn.provider_call import cost_of
@@ -91,7 +91,6 @@ async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, 
     runs goes on, and stands in the window as far as it has come. Raises `NotFound`, and `InvalidRequest` as the turn
     would.
     """
-    check(rt, request)
     message = _message_of(rt, request)
     await prepare_question(rt, tenant_id, session_id, request.content)
     stored = await uncounted_window(
