@@ -173,7 +173,7 @@ def _with_words(index: Index, hits: Hits, chosen: Sequence[_Found]) -> tuple[Can
     (theirs,) = is_chosen[hits.postings].nonzero()
     of_word = hits.seen_in.cumsum().searchsorted(theirs, "right")
     for at, word in zip(hits.postings[theirs].tolist(), of_word.tolist(), strict=True):
-        looked_for = hits.words[word]
+        looked_for = hits.words[int(word)]
         words[at][looked_for.of] = related_word(*looked_for)
     for at in words.keys() & hits.similar.keys():
         words[at][hits.similar[at]] = hits.similar[at]
