@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TypeAlias
 
-from app.domain.prices import Prices, call_cost
 from app.domain.extractive import READING, Reading
+from app.domain.prices import Prices, call_cost
 from app.domain.types import ReasoningRule, Usage
 from app.engine.messages.tokens import Estimate
 from app.engine.policy.budget import Budget
