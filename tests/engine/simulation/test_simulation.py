@@ -9,8 +9,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.domain.extractive import Reading
 from app.domain.prices import Prices
 from app.domain.sentences import read_sentence
+from app.domain.statements import statements
 from app.domain.types import ReasoningRule, Turn
 from app.engine.messages.tokens import Estimate
 from app.engine.policy.policy import ContextPolicy
@@ -91,7 +93,10 @@ def test_figures_are_those_of_a_past_that_is_laid_out_anew(
 ) -> None:
     models = {"one": _model("one", snapshot, estimate, None), "other": _model("other", snapshot, _thrice, rule)}
     setting = Setting(policy, snapshot.goal, models)
-    simulation, planned = Simulation(replace(setting, read=cache(read_sentence))), Planned(setting)
+    simulation, planned = (
+        Simulation(replace(setting, read=Reading(cache(statements), cache(read_sentence)))),
+        Planned(setting),
+    )
     for past in _past_turns(snapshot, setting, other_from):
         simulation.feed(past)
         planned.feed(past)

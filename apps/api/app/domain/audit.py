@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 from uuid import UUID
 
 from annotated_types import Ge, Le
@@ -42,7 +42,11 @@ class TurnContext:
 
     def public(self) -> JsonObject:
         """The `context` of a turn's answer, in its order."""
-        return {each.name: getattr(self, each.name) for each in fields(TurnContext)}
+        return {name: getattr(self, name) for name in _CONTEXT_FIELDS}
+
+
+_CONTEXT_FIELDS: Final = tuple(each.name for each in fields(TurnContext))
+"""In the order in which they are answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

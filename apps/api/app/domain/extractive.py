@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import log
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from app.domain.lasting import (
     OPEN_KINDS,
@@ -66,6 +66,17 @@ _GOAL: Final = re.compile(
     r"|mov|work|open|have to)|\b(?:help (?:me|us)|(?:goal|aim|task) is)\b",
     re.IGNORECASE,
 )
+
+
+class Reading(NamedTuple):
+    """What cuts a text into statements, and what reads one. Who reads the same again and again may keep what they
+    give."""
+
+    statements: Callable[[str], Sequence[str]] = statements
+    statement: ReadSentence = read_sentence
+
+
+READING: Final = Reading()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +163,7 @@ def extract(
     max_chars: int,
     context: Sequence[SourceText] = (),
     focus: str = "",
-    read: ReadSentence = read_sentence,
+    read: Reading = READING,
 ) -> Extract:
     """What is worth keeping of `sources`, in at most `max_chars` characters of text over all parts; see `gather`."""
     return gather(sources, context=context, focus=focus, read=read).within(max_chars)
@@ -164,7 +175,7 @@ def gather(
     context: Sequence[SourceText] = (),
     focus: str = "",
     previous: Extract | None = None,
-    read: ReadSentence = read_sentence,
+    read: Reading = READING,
 ) -> Material:
     """What an extract of `sources` is chosen from.
 
@@ -199,22 +210,22 @@ def _is_goal(unit: PlacedSentence) -> bool:
     return kind != "open_questions" and not leans and not standing and _GOAL.search(unit.text) is not None
 
 
-def _carried(previous: Extract, read: ReadSentence) -> list[PlacedSentence]:
+def _carried(previous: Extract, read: Reading) -> list[PlacedSentence]:
     """The items of the summary before; their places are before those of everything new."""
     items: list[tuple[SummaryList, ExtractItem]] = [
         (kind, item) for kind in SUMMARY_LISTS for item in getattr(previous, kind)
     ]
     found: list[PlacedSentence] = []
     for at, (kind, item) in enumerate(items):
-        sentence = read(item.text)
+        sentence = read.statement(item.text)
         worth = _value(sentence, kind) * _weight(sentence, "", kind)
         if worth >= _LEAST_CARRIED_WORTH or kind in OPEN_KINDS:
             found.append(PlacedSentence(at - _BEFORE, item.source_ids, "", sentence, kind, worth))
     return found
 
 
-def _of_before(at: int, line: str, read: ReadSentence) -> PlacedSentence | None:
-    sentence = read(line)
+def _of_before(at: int, line: str, read: Reading) -> PlacedSentence | None:
+    sentence = read.statement(line)
     return (
         PlacedSentence(at - 2 * _BEFORE, (), "", sentence, "key_facts", 0.5 + sentence.signals)
         if sentence.words
@@ -228,14 +239,14 @@ def _value(sentence: Sentence, kind: SummaryList) -> float:
 
 
 def _units(
-    sources: Sequence[SourceText], context: Sequence[SourceText], read: ReadSentence, focus: str = ""
+    sources: Sequence[SourceText], context: Sequence[SourceText], read: Reading, focus: str = ""
 ) -> Iterator[PlacedSentence]:
     """The sentences of the sources, each weighed by what it carries; without those that carry next to nothing."""
     answered_before = _last_answer(sources, context)
     found = [
         (at, source, sentence)
         for at, source in enumerate(sources)
-        for sentence in map(read, statements(source.text))
+        for sentence in map(read.statement, read.statements(source.text))
         if sentence.words
     ]
     seen_in = Counter(chain.from_iterable([sentence.words for _, _, sentence in found]))
@@ -246,7 +257,7 @@ def _units(
     rarity_of = {
         word: weight_of[seen] if len(word) > 2 or not word.isascii() else 0.0 for word, seen in seen_in.items()
     }.__getitem__
-    wanted = frozenset(telling_words(read(focus)))
+    wanted = frozenset(telling_words(read.statement(focus)))
     for place, (at, source, sentence) in enumerate(found):
         kind = _kind_of(sentence, source.role, is_answered=at < answered_before)
         words = sentence.words

@@ -81,7 +81,8 @@ class LastPrompt:
 
 @dataclass(slots=True)
 class _Entry:
-    """What is kept of one session; `used_at` is when it was read last, and changes in place: most uses are reads."""
+    """What is kept of one session, changed in place; `used_at` is when it was read last, `size_bytes` what it was
+    counted as when it was put last."""
 
     used_at: float
     last_prompt: LastPrompt | None = None
@@ -135,7 +136,8 @@ class Pasts:
         past = self._pasts.get(session_id)
         if past is None or past.counting is None or past.counting.past_version <= counting.past_version:
             past = past or _Entry(self._clock())
-            self._put(session_id, replace(past, counting=counting, columns=columns))
+            past.counting, past.columns = counting, columns
+            self._put(session_id, past)
         return Kept(columns, first, columns.turn_behind(turns[-1].seq) if turns else kept.end_turn)
 
     def index(self, session_id: SessionId) -> Index:
@@ -147,7 +149,8 @@ class Pasts:
         """Keeps an index in the place of a shorter one."""
         past = self._pasts.get(session_id) or _Entry(self._clock())
         if past.index.through_seq < index.through_seq:
-            self._put(session_id, replace(past, index=index))
+            past.index = index
+            self._put(session_id, past)
 
     def vectors(self, session_id: SessionId, model: str, dimensions: int) -> Vectors:
         """As far as they go; none of a session of which others are kept, or nothing."""
@@ -159,7 +162,8 @@ class Pasts:
     def keep_vectors(self, session_id: SessionId, vectors: Vectors) -> None:
         """Keeps vectors in the place of those before."""
         past = self._pasts.get(session_id) or _Entry(self._clock())
-        self._put(session_id, replace(past, vectors=vectors))
+        past.vectors = vectors
+        self._put(session_id, past)
 
     def last_prompt(self, session_id: SessionId) -> LastPrompt | None:
         """The prompt that was sent last, as far as this process knows."""
@@ -174,14 +178,15 @@ class Pasts:
     def keep_last_prompt(self, session_id: SessionId, prompt: LastPrompt) -> None:
         """Keeps a prompt that is about to be sent in the place of the one before it."""
         past = self._pasts.get(session_id) or _Entry(self._clock())
-        self._put(session_id, replace(past, last_prompt=replace(prompt, sent_at=self._clock())))
+        past.last_prompt = replace(prompt, sent_at=self._clock())
+        self._put(session_id, past)
 
     def note_cached(self, session_id: SessionId, usage: Usage) -> None:
         """Notes what the provider has cached of the prompt that was sent last, as far as it says so."""
         past = self._pasts.get(session_id)
         if past and past.last_prompt:
             tokens = usage.cached_prompt_tokens + usage.cache_write_prompt_tokens
-            self._put(session_id, replace(past, last_prompt=replace(past.last_prompt, cached_tokens=tokens)))
+            past.last_prompt = replace(past.last_prompt, cached_tokens=tokens)
 
     def keep_fork(
         self, source: SessionId, target: SessionId, through_seq: int, last_message_seq: int, past_version: int

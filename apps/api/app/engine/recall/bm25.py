@@ -50,7 +50,7 @@ def summed(positions: Ints, parts: Floats, messages: int) -> Floats:
 def term_scores(index: Index, seen_in: Ints, positions: Ints, counts: Ints, rare: Floats) -> tuple[Floats, Floats]:
     """By posting, as `Index.postings` gives them: its BM25 score, and the rarity of its term."""
     norm = SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE / _USUAL_TERMS * index.lengths[positions])
-    of_posting = np.repeat(rare, seen_in)
+    of_posting = rare.repeat(seen_in)
     return of_posting * counts * (SATURATION + 1) / (counts + norm), of_posting
 
 
@@ -89,16 +89,18 @@ def search(
     and only so many as a message is packed with are compared.
     """
     most_hits *= 1 if meaning is None else 2  # as many for each of the two that find some
-    messages = int(np.searchsorted(index.seqs, through_seq, "right"))
+    messages = int(index.seqs.searchsorted(through_seq, "right"))
     terms = _terms_of(text[:MOST_ASKED_CHARS])
     dates = () if said_day is None else date_keys(text, said_day)
     seen_in, positions, counts = index.postings(terms.wanted, messages)
     shared_terms = np.bincount(positions[int(seen_in[: len(terms.related)].sum()) :], minlength=messages)
-    dated = [index.said_between(date.first_day, date.last_day, messages) for date in dates]
     of_words = int(seen_in[: terms.scored].sum())
-    seen_in = np.append(seen_in[: terms.scored], [len(found) for found in dated]).astype(np.int64)
-    positions = np.concatenate((positions[:of_words], *dated))
-    counts = np.append(counts[:of_words], np.ones(len(positions) - of_words, np.int64))
+    seen_in, positions, counts = seen_in[: terms.scored], positions[:of_words], counts[:of_words]
+    if dates:
+        dated = [index.said_between(date.first_day, date.last_day, messages) for date in dates]
+        seen_in = np.append(seen_in, [len(found) for found in dated])
+        positions = np.concatenate((positions, *dated))
+        counts = np.append(counts, np.ones(len(positions) - of_words, np.int64))
     rare = rarities(seen_in, messages, most_seen_share)
     rare[terms.scored :] *= _DATE_FACTOR
     weigh_related(rare, terms.related)
@@ -107,7 +109,7 @@ def search(
         counting = one_of_a_word(terms.related, seen_in, positions, messages)
         scored, covered = scored * counting, covered * counting
     scores, coverage = summed(positions, scored, messages), summed(positions, covered, messages)
-    found = np.flatnonzero(scores)
+    (found,) = scores.nonzero()
     if len(found) > most_hits:  # a sort of all that match is the dearest part of a search
         found = found[scores[found] >= np.partition(scores[found], -most_hits)[-most_hits]]
     if len(found):
@@ -144,8 +146,8 @@ def _terms_of(text: str) -> _Terms:
     compared = dict.fromkeys(map(term_hash, distinct_query_terms(text)[:MOST_TERMS_OF_A_MESSAGE]))
     related, in_order = related_terms(own), tuple(own.values())
     return _Terms(
-        (*(other.term for other in related), *(own | compared)),
+        (*[other.term for other in related], *(own | compared)),
         len(related) + len(own),
         related,
-        (*(LookedFor(other.word, in_order[other.of]) for other in related), *(LookedFor(w, w) for w in in_order)),
+        (*[LookedFor(other.word, in_order[other.of]) for other in related], *map(LookedFor, in_order, in_order)),
     )

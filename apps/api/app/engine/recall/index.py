@@ -162,10 +162,10 @@ class Index:
         seen = np.zeros(len(wanted), np.int64)
         found: list[tuple[U64, Ints]] = []
         for keys in (self.keys, self.unmerged):
-            first = np.searchsorted(keys, wanted)
-            counts = np.searchsorted(keys, wanted | np.uint64(messages << 5)) - first
-            of_term = np.repeat(np.arange(len(wanted)), counts)
-            within = np.arange(len(of_term)) - np.repeat(np.cumsum(counts) - counts, counts)
+            first = keys.searchsorted(wanted)
+            counts = keys.searchsorted(wanted | np.uint64(messages << 5)) - first
+            of_term = np.arange(len(wanted)).repeat(counts)
+            within = np.arange(len(of_term)) - (counts.cumsum() - counts).repeat(counts)
             found.append((keys[first[of_term] + within], of_term))
             seen += counts
         every = np.concatenate([keys for keys, _ in found])

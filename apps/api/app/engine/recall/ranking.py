@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import sqrt
 from typing import Final, NamedTuple
 
@@ -74,6 +75,7 @@ class Evicted:
     turns: tuple[Turn, ...] = ()
 
 
+@lru_cache(maxsize=16)  # a turn asks before it searches, and when what was found is brought into its prompt
 def wanted_share(text: str) -> float:
     """How much of the block's largest size the user's message calls for, 0 to 1.
 
@@ -119,7 +121,7 @@ def candidates(
     near = hits.positions[:, None] + _NEIGHBOURS
     inside = (near >= 0) & (near < messages)
     shares = summed(near[inside], (hits.scores[:, None] * _SHARES)[inside], messages)
-    at = np.flatnonzero(shares)
+    (at,) = shares.nonzero()
     alone = at[(index.kinds[at] < CALL) & (index.tokens[at] <= room_tokens)]
     values = shares[alone] * np.where(index.questions[alone], _QUESTION_FACTOR, 1.0)
     values /= np.sqrt(index.tokens[alone] + (MESSAGE_FRAMING_TOKENS + _TOKENS_OF_ANY))
@@ -168,8 +170,8 @@ def _with_words(index: Index, hits: Hits, chosen: Sequence[_Found]) -> tuple[Can
     words = {at: dict[str, str]() for unit in chosen for at in range(unit.first, unit.end)}
     is_chosen = np.zeros(len(hits.shared_terms), np.bool_)
     is_chosen[list(words)] = True
-    theirs = np.flatnonzero(is_chosen[hits.postings])
-    of_word = np.searchsorted(np.cumsum(hits.seen_in), theirs, "right")
+    (theirs,) = is_chosen[hits.postings].nonzero()
+    of_word = hits.seen_in.cumsum().searchsorted(theirs, "right")
     for at, word in zip(hits.postings[theirs].tolist(), of_word.tolist(), strict=True):
         looked_for = hits.words[int(word)]
         words[at][looked_for.of] = related_word(*looked_for)
@@ -180,7 +182,7 @@ def _with_words(index: Index, hits: Hits, chosen: Sequence[_Found]) -> tuple[Can
             tuple(index.seqs[unit.first : unit.end].tolist()),
             unit.score,
             unit.tokens,
-            tuple(tuple(sorted(words[at].values())) for at in range(unit.first, unit.end)),
+            tuple([tuple(sorted(words[at].values())) for at in range(unit.first, unit.end)]),
         )
         for unit in chosen
     )

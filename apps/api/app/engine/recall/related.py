@@ -9,6 +9,7 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -51,20 +52,27 @@ def related_terms(terms: Mapping[int, str]) -> tuple[Related, ...]:
 
     Each once, for the word that it is nearest to; none of the question's own terms, and none for a long text.
     """
-    table = related_words()
     if len(terms) > MOST_WORDS:
         return ()
-    wanted = np.fromiter(terms, np.uint32, len(terms))
-    at = np.minimum(np.searchsorted(table["term"], wanted), len(table) - 1)
-    known = np.flatnonzero(table["term"][at] == wanted)
-    rows = table[at[known]]
     found: dict[int, Related] = {}
-    targets = table[rows["related"]]
-    for of, others, weights in zip(known.tolist(), targets, rows["weight"].tolist(), strict=True):
-        for term, word, weight in zip(others["term"].tolist(), others["word"].tolist(), weights, strict=True):
-            if weight and term not in terms and (term not in found or found[term].weight < weight / LARGEST_WEIGHT):
-                found[term] = Related(term, word.decode(), of, weight / LARGEST_WEIGHT)
-    return tuple(sorted(found.values(), key=lambda related: related.weight))
+    for of, own in enumerate(terms):
+        for term, word, weight in _related_to(own):
+            if term not in terms and (term not in found or found[term].weight < weight):
+                found[term] = Related(term, word, of, weight)
+    return tuple(sorted(found.values(), key=attrgetter("weight")))
+
+
+@lru_cache(maxsize=2048)  # the words of questions are few, and come again
+def _related_to(term: int) -> tuple[tuple[int, str, float], ...]:
+    """The related terms of one, each with its word and how near it is, the nearest first."""
+    table = related_words()
+    at = int(table["term"].searchsorted(np.uint32(term)))
+    if at == len(table) or table["term"][at] != term:
+        return ()
+    row = table[at]
+    others = table[row["related"]]
+    named = zip(others["term"].tolist(), others["word"].tolist(), row["weight"].tolist(), strict=True)
+    return tuple([(other, word.decode(), weight / LARGEST_WEIGHT) for other, word, weight in named if weight])
 
 
 def weigh_related(rare: Floats, related: Sequence[Related]) -> None:
@@ -79,8 +87,8 @@ def one_of_a_word(related: Sequence[Related], seen_in: Ints, positions: Ints, me
     """By posting, as `Index.postings` gives them for the related terms and then the question's, whether it counts: of
     those that a message has for one word of the question the nearest does, and that is the word itself if it has it."""
     own = len(seen_in) - len(related)
-    of_term = np.append([other.of for other in related], np.arange(own))
-    keys = np.repeat(of_term, seen_in) * messages + positions
+    of_term = np.array([*[other.of for other in related], *range(own)])
+    keys = of_term.repeat(seen_in) * messages + positions
     order = np.arange(len(keys))
     last = np.empty(own * messages, np.int64)  # read only where it was written
     last[keys] = order  # of equal keys the last is stored, and the nearest comes last

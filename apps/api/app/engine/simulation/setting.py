@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TypeAlias
 
+from app.domain.extractive import READING, Reading
 from app.domain.prices import Prices, call_cost
-from app.domain.sentences import ReadSentence, read_sentence
 from app.domain.types import ReasoningRule, Usage
 from app.engine.messages.tokens import Estimate
 from app.engine.policy.budget import Budget
@@ -51,12 +51,12 @@ class SimulatedModel:
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What holds for a whole simulation: `models` has every alias that a turn may be asked of. `read` may keep what it
-    gives: other policies summarize the same sentences."""
+    gives: other policies summarize the same texts."""
 
     policy: ContextPolicy
     goal: str | None
     models: Mapping[str, SimulatedModel]
-    read: ReadSentence = read_sentence
+    read: Reading = READING
 
 
 class Bill:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from app.domain.extractive import Extract, ExtractItem, Material, SourceText, gather
-from app.domain.sentences import ReadSentence, read_sentence
+from app.domain.extractive import READING, Extract, ExtractItem, Material, Reading, SourceText, gather
 from app.domain.types import SUMMARY_LISTS, SummaryBody, SummaryItem, SummaryList
 from app.engine.messages.tokens import Estimate
 from app.engine.summary.block import fit_summary, render_summary
@@ -14,9 +13,7 @@ _CHARS_PER_TOKEN = 4
 _MOST_TRIES = 4
 
 
-def fallback_summary(
-    fold: Fold, estimate: Estimate, read: ReadSentence = read_sentence, *, focus: str = ""
-) -> SummaryBody | None:
+def fallback_summary(fold: Fold, estimate: Estimate, read: Reading = READING, *, focus: str = "") -> SummaryBody | None:
     """An extractive summary within the fold's cap, deterministic; None when nothing fits.
 
     What the previous summary records goes on with the messages it cites, in up to half of the room.
@@ -34,7 +31,7 @@ def fallback_summary(
     return fit_summary(body, fold.cap_tokens, estimate)
 
 
-def material_of(fold: Fold, read: ReadSentence = read_sentence, *, focus: str = "") -> Material:
+def material_of(fold: Fold, read: Reading = READING, *, focus: str = "") -> Material:
     """What an extractive summary of the fold is chosen from."""
     previous = fold.previous.body if fold.previous else None
     sources = [SourceText(message.id, message.role, source_text(message)) for message in fold.sources]

@@ -105,6 +105,8 @@ def worth_making(fold: Fold, found: Foldable, policy: ContextPolicy, *, before_c
 
 def fold_after_turn(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Fold | None:
     """What a summary takes in that is due by what is looked at after turns; the running turn has no message yet."""
+    if not policy.summarizes_after_turns:
+        return None
     return _due(lay_out_cleared(snapshot, policy, estimate), policy, _reason_after_turn).fold
 
 
@@ -154,8 +156,6 @@ def turns_to_next_summary(snapshot: Snapshot, policy: ContextPolicy) -> int | No
 
 
 def _reason_after_turn(window: Window, policy: ContextPolicy) -> SummaryReason | None:
-    if not policy.summarizes_after_turns:
-        return None
     if _at_trigger(window, policy):
         return "threshold"
     return "turn_count" if _enough_turns(window, policy) else _by_usage(window, policy)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import floor
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from app.domain.recalled import Recalled
 from app.domain.types import Pin, Summary
@@ -221,19 +221,19 @@ class Window:
     def with_pins(self, pins: Sequence[PromptItem]) -> Window:
         """The same with these in the place of its pins."""
         head = (*(item for item in self.head if item.region != "pins"), *pins)
-        return replace(self._resized(self.pins, pins), head=head)
+        return self._resized(self.pins, pins, head=head)
 
     def with_summary(self, summary: PromptItem | None) -> Window:
         """The same with this in the place of its summary."""
         before, now = ((item,) if item else () for item in (self.summary, summary))
-        return replace(self._resized(before, now), summary=summary)
+        return self._resized(before, now, summary=summary)
 
     def with_recalled(
         self, items: Sequence[PromptItem], rows: tuple[Recalled, ...], today: PromptItem | None = None
     ) -> Window:
         """The same with these brought back before the running turn, or the line before it."""
-        window = self.with_days(self.days, today or self.today)._resized(self.recalled, items)
-        return replace(window, recalled=tuple(items), log=replace(self.log, recalled=rows))
+        window = self if today is None else self.with_days(self.days, today)
+        return window._resized(self.recalled, items, recalled=tuple(items), log=replace(self.log, recalled=rows))
 
     def with_days(self, days: Sequence[tuple[int, PromptItem]], today: PromptItem | None) -> Window:
         """The same with these lines that say when."""
@@ -241,9 +241,8 @@ class Window:
             (*(item for _, item in lines), *(() if line is None else (line,)))
             for lines, line in ((self.days, self.today), (days, today))
         )
-        resized = self._resized(before, now)
-        history_tokens = self.history_tokens + resized.tokens - self.tokens
-        return replace(resized, history_tokens=history_tokens, days=tuple(days), today=today)
+        history_tokens = self.history_tokens + _tokens_of(now) - _tokens_of(before)
+        return self._resized(before, now, history_tokens=history_tokens, days=tuple(days), today=today)
 
     def with_pieces(self, pieces: Sequence[Piece], actions: Iterable[Removal] = ()) -> Window:
         """The same with these in the place of its pieces, and how that came about."""
@@ -274,9 +273,14 @@ class Window:
         """
         return replace(self.snapshot, budget=budget, log=self.log.without_stages(), overflowed=True)
 
-    def _resized(self, before: Sequence[PromptItem], now: Sequence[PromptItem]) -> Window:
-        more = sum(item.tokens for item in now) - sum(item.tokens for item in before)
-        return replace(self, tokens=self.tokens + more, messages=self.messages + len(now) - len(before))
+    def _resized(self, before: Sequence[PromptItem], now: Sequence[PromptItem], **changes: Any) -> Window:
+        """The same with these changes, by which some items are exchanged for others."""
+        tokens = self.tokens + _tokens_of(now) - _tokens_of(before)
+        return replace(self, tokens=tokens, messages=self.messages + len(now) - len(before), **changes)
+
+
+def _tokens_of(items: Sequence[PromptItem]) -> int:
+    return sum([item.tokens for item in items])
 
 
 def lay_out(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Window:

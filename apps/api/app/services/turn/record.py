@@ -98,8 +98,8 @@ class Record:
         """A prompt that is about to be sent: its audit, and the blocks it is rebuilt from."""
         claim = self._turn.claim
         attempts = sum(audit.round == claim.round for audit in self._audits)
-        audit = plan.audit(claim, self._rt.new_id(), attempts + 1, assembled)
-        audit = replace(audit, cache_break=note_prompt(self._rt, self._turn, plan, assembled))
+        broken_by = note_prompt(self._rt, self._turn, plan, assembled)
+        audit = plan.audit(claim, self._rt.new_id(), attempts + 1, assembled, broken_by)
         if self.sent is None:
             self.listen(TurnEvent("context.assembled", {"context": audit.public()}, summary=self.summary))
         self.sent = plan

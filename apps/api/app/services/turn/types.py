@@ -10,7 +10,7 @@ from uuid import UUID
 
 from app.db.claims import Claim
 from app.db.responses import ResponseNote
-from app.domain.audit import Audit, TurnContext
+from app.domain.audit import Audit, CacheBreak, TurnContext
 from app.domain.stored import StoredSummary
 from app.domain.trim_log import TrimLog
 from app.domain.types import (
@@ -228,7 +228,14 @@ class TurnPlan:
             prompt_sha256=assembled.sha256 if assembled else None,
         )
 
-    def audit(self, claim: Claim, audit_id: UUID, attempt: int, assembled: Assembled | None) -> Audit:
+    def audit(
+        self,
+        claim: Claim,
+        audit_id: UUID,
+        attempt: int,
+        assembled: Assembled | None,
+        cache_break: CacheBreak | None = None,
+    ) -> Audit:
         """The audit of a call in the claim's round."""
         return Audit(
             **self.context(assembled).public(),
@@ -239,6 +246,7 @@ class TurnPlan:
             attempt=attempt,
             estimator=self._estimator(),
             calibration_ratio=self.snapshot.calibration_ratio,
+            cache_break=cache_break,
             prompt_refs=assembled.refs if assembled else None,
         )
 

@@ -10,7 +10,9 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Final
 
+from app.domain.extractive import Reading
 from app.domain.sentences import read_sentence
+from app.domain.statements import statements
 from app.domain.stored import StoredMessage, StoredTurn, values_of
 from app.domain.types import JsonObject, Message, Pin, SessionId, Turn, TurnId, TurnStatus
 from app.engine.messages.image_rules import image_rule_for
@@ -24,6 +26,8 @@ from app.tokenizers.counters import by_words
 
 SENTENCES_KEPT: Final = 8_192
 """Some 8 MB: the raw windows of all policies."""
+TEXTS_KEPT: Final = 512
+"""As statements: of a small raw window all, which several policies summarize soon after each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ class SimulationJob:
         self._tokenizers = tools.tokenizers
         self._happened = Happened()
         self._estimates: dict[str, Estimate] = {}
-        self._read = lru_cache(SENTENCES_KEPT)(read_sentence)
+        self._read = Reading(lru_cache(TEXTS_KEPT)(statements), lru_cache(SENTENCES_KEPT)(read_sentence))
 
     def begin(self, plan: Plan) -> None:
         self._plan = plan
