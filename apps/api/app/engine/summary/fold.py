@@ -65,12 +65,11 @@ def choose_fold(
     most_tokens: int,
 ) -> Fold | None:
     """A summary of the eligible turns of `most_tokens` at most, or None when one would not shrink anything."""
-    turns = tuple(eligible)  # at once: those of columns are made anew whenever they are looked at
-    newly_folded_tokens = wire_tokens_of(turns)
+    newly_folded_tokens = wire_tokens_of(eligible)
     cap_tokens = min((newly_folded_tokens + previous_tokens) * 3 // 4, most_tokens)
     if not newly_folded_tokens or cap_tokens < MIN_SUMMARY_TOKENS:
         return None
-    return fold_of(reason, turns, protected, previous, previous_tokens, cap_tokens)
+    return fold_of(reason, eligible, protected, previous, previous_tokens, cap_tokens)
 
 
 def fold_of(

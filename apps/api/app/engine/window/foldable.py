@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor
 
-from app.domain.types import Turn
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.fold import Fold, SummaryReason, choose_fold
@@ -21,14 +20,14 @@ from app.engine.window.window import Window, protected_room
 class Foldable:
     """What a summary may take in.
 
-    `window` is what is sent if none is made, `older` and `protected` are its past turns. `room_tokens` is the largest
-    summary that fits beside what may never leave, negative when that alone is over the budget; `most_tokens` bounds it
-    as well. `previous_tokens` is what the summary of now costs on the wire, whatever shares make of it.
+    `window` is what is sent if none is made; its past turns from the place `first_protected` on stay. `room_tokens` is
+    the largest summary that fits beside what may never leave, negative when that alone is over the budget;
+    `most_tokens` bounds it as well. `previous_tokens` is what the summary of now costs on the wire, whatever shares
+    make of it.
     """
 
     window: Window
-    older: Sequence[Turn]
-    protected: Sequence[Turn]
+    first_protected: int
     previous_tokens: int
     room_tokens: int
     most_tokens: int
@@ -38,9 +37,10 @@ class Foldable:
 
         Its cap is never over the room: a summary that was paid for must not be what a turn is refused for.
         """
-        previous = self.window.snapshot.summary
+        past, previous = self.window.snapshot.past, self.window.snapshot.summary
+        older, protected = past.turns(0, self.first_protected), past.turns(self.first_protected)
         most_tokens = min(self.most_tokens, self.room_tokens)
-        return choose_fold(reason, self.older, self.protected, previous, self.previous_tokens, most_tokens)
+        return choose_fold(reason, older, protected, previous, self.previous_tokens, most_tokens)
 
 
 def foldable(window: Window, policy: ContextPolicy) -> Foldable:
@@ -52,7 +52,7 @@ def foldable(window: Window, policy: ContextPolicy) -> Foldable:
     if room_tokens < most_tokens:
         room_tokens = room_beside(window, untouchable(window, policy))
     previous_tokens = window.summary.wire_tokens if window.summary else 0
-    return Foldable(window, snapshot.turns[:cut], snapshot.turns[cut:], previous_tokens, room_tokens, most_tokens)
+    return Foldable(window, cut, previous_tokens, room_tokens, most_tokens)
 
 
 def room_beside(window: Window, pieces: Sequence[Piece]) -> int:

@@ -9,12 +9,12 @@ unresolved and is looked at again.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate, groupby
 from operator import attrgetter
-from typing import Final, TypeVar, overload
+from typing import Final, overload
 
 from app.domain.types import MessageId, Turn, TurnStatus
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
@@ -23,29 +23,7 @@ from app.engine.window.columns import Columns
 from app.engine.window.pieces import Piece, pieces_of
 from app.engine.window.prompt import PromptItem, Run
 
-T = TypeVar("T")
 NOTHING_KNOWN: Final[Mapping[int, Sequence[Piece]]] = {}
-
-
-class _Made(Sequence[T]):
-    """Values that are made when they are read, and not kept."""
-
-    def __init__(self, make: Callable[[int], T], places: range) -> None:
-        self._make = make
-        self._places = places
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __iter__(self) -> Iterator[T]:
-        return map(self._make, self._places)
-
-    @overload
-    def __getitem__(self, at: int) -> T: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[T]: ...
-    def __getitem__(self, at: int | slice) -> T | Sequence[T]:
-        return _Made(self._make, self._places[at]) if isinstance(at, slice) else self._make(self._places[at])
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +78,12 @@ class Past:
     sent_turns: tuple[int, ...] = ()
     other_seqs: tuple[int, ...] = ()
 
-    @property
-    def turns(self) -> Sequence[Turn]:
-        """All turns; those that are kept are made anew whenever they are read."""
-        return _Made(self._turn, range(self.turn_count)) if self.kept.turns else self.newest
+    def turns(self, first: int = 0, end: int | None = None) -> tuple[Turn, ...]:
+        """The turns from the place `first` to before `end`; those that are kept are made anew whenever they are asked
+        for."""
+        kept, end = self.kept, self.turn_count if end is None else end
+        made = [kept.columns.turn(kept.first_turn + at) for at in range(first, min(end, kept.turns))]
+        return tuple(made) + self.newest[max(0, first - kept.turns) : max(0, end - kept.turns)]
 
     @property
     def turn_count(self) -> int:
@@ -237,10 +217,6 @@ class Past:
     def _sent(self, at: int) -> int:
         """The place of a turn by its place among those that were not rejected; no kept one was."""
         return at if at < self.kept.turns else self.sent_turns[at - self.kept.turns]
-
-    def _turn(self, at: int) -> Turn:
-        kept = self.kept
-        return kept.columns.turn(kept.first_turn + at) if at < kept.turns else self.newest[at - kept.turns]
 
     def _wire_before(self, turn: int) -> int:
         kept = self.kept

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from app.domain.types import Message, Region, Turn, TurnId
 from app.engine.messages.media import has_media
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import Unit, UnitKind, sendable_units
 from app.engine.recall.dates import day_said
-from app.engine.window.prompt import PromptItem, RunOfPast, whole_message_block
+from app.engine.window.prompt import PromptItem, whole_message_block
+
+if TYPE_CHECKING:
+    from app.engine.window.columns import Columns
 
 PieceState: TypeAlias = Literal["settled", "unresolved", "running"]
 """Of its turn; unresolved is only the latest turn of the past."""
-
-
-class Stored(RunOfPast, Protocol):
-    """Where the items of a piece come from that has none of its own."""
-
-    def items(self, place: int) -> tuple[PromptItem, ...]: ...
-
-    def turn_id(self, place: int) -> TurnId: ...
-
-    def label(self, place: int) -> str: ...
-
-    def day(self, place: int) -> int | None: ...
 
 
 class Piece(NamedTuple):
@@ -33,7 +24,7 @@ class Piece(NamedTuple):
 
     `newest` says that none of its kind follows in its turn, `answered` that an assistant spoke after it there.
     `tokens` are without framing and `longest_tokens` those of its dearest item; `seq` and `last_seq` are of its first
-    and last message. It has `made` items, or those of the `stored` past at a `place`.
+    and last message. It has `made` items, or those of the `stored` columns at a `place`.
     """
 
     kind: UnitKind
@@ -49,7 +40,7 @@ class Piece(NamedTuple):
     tokens: int
     longest_tokens: int
     made: tuple[PromptItem, ...] = ()
-    stored: Stored | None = None
+    stored: Columns | None = None
     place: int = 0
 
     @property

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
-from typing import Final, Literal, NamedTuple, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 import orjson
 
@@ -18,17 +18,18 @@ from app.domain.types import (
     Content,
     JsonObject,
     Message,
-    MessageId,
     Pin,
     PromptMessage,
     ReasoningForm,
     Region,
     Role,
     ToolDefinition,
-    TurnId,
 )
 from app.engine.messages.reasoning import NO_REASONING
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate
+
+if TYPE_CHECKING:
+    from app.engine.window.columns import Columns
 
 OPENING: Final = b'{"messages":['
 """What the canonical JSON of every prompt begins with."""
@@ -131,30 +132,11 @@ class Hash(Protocol):
     def hexdigest(self) -> str: ...
 
 
-class RunOfPast(Protocol):
-    """Stored messages in pieces by their places, as `Columns` has them; its methods say what they give."""
-
-    @property
-    def has_reasoning(self) -> bool: ...
-
-    def items_of_run(self, first: int, end: int) -> Iterator[PromptItem]: ...
-
-    def ids_of_run(self, first: int, end: int) -> Iterator[tuple[int, MessageId, TurnId]]: ...
-
-    def largest_of_run(self, first: int, end: int, count: int) -> list[PromptItem]: ...
-
-    def json_of_run(self, first: int, end: int) -> bytes: ...
-
-    def stretches_of_run(self, first: int, end: int) -> Iterator[Stretch]: ...
-
-    def hash_of_run(self, before: bytes, first: int, end: int) -> Hash: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Run:
     """Neighbouring pieces of the past, sent as they are stored: as many messages, with the sum of their tokens."""
 
-    past: RunOfPast
+    past: Columns
     first: int
     end: int
     tokens: int

@@ -86,9 +86,9 @@ class Snapshot:
         return bool(self.tools) and self.tools[-1] is LOOK_BACK
 
     @property
-    def turns(self) -> Sequence[Turn]:
+    def turns(self) -> tuple[Turn, ...]:
         """The past turns in time order."""
-        return self.past.turns
+        return self.past.turns()
 
     def with_summary(self, fold: Fold, summary: Summary, actions: Iterable[Removal] = ()) -> Snapshot:
         """The same with the summary in the place of the turns that it took in, and `actions` in the log for it."""
