@@ -48,9 +48,7 @@ def foldable(window: Window, policy: ContextPolicy) -> Foldable:
     snapshot = window.snapshot
     cut = snapshot.past.first_protected(policy.protected_turns, protected_room(snapshot, policy))
     most_tokens = policy.most_summary_tokens(window.budget.input_budget)
-    room_tokens = room_beside(window, staying(window, policy))
-    if room_tokens < most_tokens:
-        room_tokens = room_beside(window, untouchable(window, policy))
+    room_tokens = room_beside(window, untouchable(window, policy))
     previous_tokens = window.summary.wire_tokens if window.summary else 0
     return Foldable(window, cut, previous_tokens, room_tokens, most_tokens)
 
@@ -64,19 +62,16 @@ def room_beside(window: Window, pieces: Sequence[Piece]) -> int:
     return floor(left / window.snapshot.calibration_ratio) - MESSAGE_FRAMING_TOKENS
 
 
-def staying(window: Window, policy: ContextPolicy) -> list[Piece]:
-    """What neither a summary nor a prune can take: of the protected turns and of the running one."""
-    first = bisect_left(window.past, window.rules.protected_from, key=lambda piece: piece.seq)
-    return [piece for piece in (*window.past[first:], *window.current) if window.rules.keep(piece, policy)]
-
-
 def untouchable(window: Window, policy: ContextPolicy) -> list[Piece]:
-    """The same as small as it can be made.
+    """What neither a summary nor a prune can take of the protected turns and of the running one, as small as it can be
+    made.
 
     Users' words of protected turns, what the summary of now cites of them (the next one takes over what it can),
     and what may never leave: the newest results of an open turn at their floor, older media as their markers.
     """
-    return [_at_least(piece, window, policy) for piece in staying(window, policy)]
+    first = bisect_left(window.past, window.rules.protected_from, key=lambda piece: piece.seq)
+    kept = (piece for piece in (*window.past[first:], *window.current) if window.rules.keep(piece, policy))
+    return [_at_least(piece, window, policy) for piece in kept]
 
 
 def remains(window: Window, policy: ContextPolicy, *, shortened: bool = True) -> list[Piece]:

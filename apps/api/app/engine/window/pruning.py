@@ -18,7 +18,7 @@ from typing import Final
 from app.domain.content import content_text
 from app.domain.sentences import demands
 from app.domain.trim_log import TrimKind
-from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
+from app.engine.messages.tokens import Estimate
 from app.engine.messages.turns import UnitKind
 from app.engine.policy.policy import ContextPolicy
 from app.engine.window.past import first_seq
@@ -146,7 +146,6 @@ class Prune:
         self.pieces = window.pieces
         self.kept: list[Piece | None] = list(self.pieces)
         self.tokens = self.messages = self.history_tokens = 0
-        self._wire_tokens, self._overhead_tokens = window.wire_tokens, window.overhead_tokens
         self.actions: list[Removal] = []
         # What may be shortened, by place, the next one last.
         longest = min(LONG_TOOL_RESULT_TOKENS, window.budget.input_budget)
@@ -161,13 +160,7 @@ class Prune:
         """Whether the window costs as much, and has history above the floor."""
         if self.window.history_tokens - self.history_tokens <= self.window.history_floor:
             return False
-        framing = MESSAGE_FRAMING_TOKENS * self.messages
-        input_tokens = self.window.budget.input_tokens(
-            wire_tokens=self._wire_tokens - self.tokens - framing,
-            overhead_tokens=self._overhead_tokens - framing,
-            calibration_ratio=self.window.snapshot.calibration_ratio,
-        )
-        return input_tokens >= at_tokens
+        return self.window.input_tokens(self.tokens, self.messages) >= at_tokens
 
     def calls(self, from_tokens: float) -> Iterator[Piece]:
         """The newest piece of each call so far at which the window, as it was left, cost so much.
