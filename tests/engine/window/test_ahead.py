@@ -43,7 +43,7 @@ def _behind(snapshot: Snapshot, policy: ContextPolicy, reply_tokens: int) -> Sna
 
 def _with_message(behind: Snapshot, policy: ContextPolicy, tokens: int) -> Snapshot:
     """The next turn's snapshot, of a message of so many tokens."""
-    message = replace(behind.past.turns()[-1].messages[-1], role="user", content="", tokens=tokens)
+    message = replace(behind.past.turns[-1].messages[-1], role="user", content="", tokens=tokens)
     message = replace(message, seq=message.seq + 1)
     current = replace(behind.current, messages=(message,))
     return with_shared_budget(replace(behind, current=current), policy, estimate)

@@ -120,7 +120,7 @@ def _summary(fold: Fold) -> Summary:
 def test_a_past_asks_the_same_of_its_columns_as_of_its_turns(snapshot: Snapshot, kept_turns: int, seq: int) -> None:
     read, kept = _pasts(snapshot, kept_turns, 0, None)
     assert (kept.turn_count, kept.messages[-1], kept.tokens[-1]) == (
-        len(read.turns()),
+        len(read.turns),
         read.messages[-1],
         read.tokens[-1],
     )
@@ -130,9 +130,9 @@ def test_a_past_asks_the_same_of_its_columns_as_of_its_turns(snapshot: Snapshot,
     assert kept.completed_after(seq) == read.completed_after(seq)
     for at in range(kept.turn_count):
         assert kept.first_seq(at) == read.first_seq(at)
-        assert kept.place_of_turn(read.turns()[at].seq) == at
+        assert kept.place_of_turn(read.turns[at].seq) == at
         assert kept.wire_tokens(at) == read.wire_tokens(at)
-    ids = frozenset(message.id for turn in read.turns()[::2] for message in turn.messages)
+    ids = frozenset(message.id for turn in read.turns[::2] for message in turn.messages)
     assert kept.pieces_citing(ids) == read.pieces_citing(ids)
 
 

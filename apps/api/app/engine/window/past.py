@@ -78,10 +78,14 @@ class Past:
     sent_turns: tuple[int, ...] = ()
     other_seqs: tuple[int, ...] = ()
 
-    def turns(self, first: int = 0, end: int | None = None) -> tuple[Turn, ...]:
-        """The turns from the place `first` to before `end`; those that are kept are made anew whenever they are asked
-        for."""
-        kept, end = self.kept, self.turn_count if end is None else end
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """All turns."""
+        return self.turns_between(0, self.turn_count)
+
+    def turns_between(self, first: int, end: int) -> tuple[Turn, ...]:
+        """The turns from the place `first` to before `end`; those that are kept are made anew for it."""
+        kept = self.kept
         made = [kept.columns.turn(kept.first_turn + at) for at in range(first, min(end, kept.turns))]
         return tuple(made) + self.newest[max(0, first - kept.turns) : max(0, end - kept.turns)]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 import orjson
@@ -152,6 +152,10 @@ class Run:
         past = self.past
         return past.has_reasoning and any(each.form for each in past.stretches_of_run(self.first, self.end))
 
+    def items(self) -> Iterator[PromptItem]:
+        """Its messages as items of their own."""
+        return chain.from_iterable(map(self.past.items, range(self.first, self.end)))
+
     def json(self) -> bytes:
         """The canonical JSON of its messages, each led by a comma."""
         return self.past.json_of_run(self.first, self.end)
@@ -256,7 +260,7 @@ class Prompt:
 
 
 def _items_of(part: Part) -> Iterable[PromptItem]:
-    return (part,) if isinstance(part, PromptItem) else part.past.items_of_run(part.first, part.end)
+    return (part,) if isinstance(part, PromptItem) else part.items()
 
 
 def block_item(region: Region, name: str, role: str, text: str, estimate: Estimate) -> PromptItem:

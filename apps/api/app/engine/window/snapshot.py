@@ -88,7 +88,7 @@ class Snapshot:
     @property
     def turns(self) -> tuple[Turn, ...]:
         """The past turns in time order."""
-        return self.past.turns()
+        return self.past.turns
 
     def with_summary(self, fold: Fold, summary: Summary, actions: Iterable[Removal] = ()) -> Snapshot:
         """The same with the summary in the place of the turns that it took in, and `actions` in the log for it."""

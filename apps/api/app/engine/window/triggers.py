@@ -17,7 +17,7 @@ from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.messages.turns import framed_tokens
 from app.engine.policy.budget import exceeds_window
 from app.engine.policy.policy import ContextPolicy
-from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold, SummaryReason, reclaims_enough
+from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold, SummaryReason
 from app.engine.window.calibration import HIGHEST_RATIO, LOWEST_RATIO
 from app.engine.window.clearing import lay_out_cleared
 from app.engine.window.foldable import Foldable, foldable
@@ -31,6 +31,9 @@ _NOBODY = UUID(int=0)
 NEAR_SHARE = 0.05
 """Of a threshold: within it, the provider's own count is worth a call."""
 _WHATEVER_IT_RECLAIMS: frozenset[SummaryReason] = frozenset({"turn_count", "requested"})
+_MIN_RECLAIM_SHARE = 0.05
+"""Of the input budget, or of the tokens at which summaries are made: with less below the prune threshold, the next turn
+would make the next summary."""
 _MIN_MESSAGES_SHARE = 0.5
 """Of `max_messages`: what protected turns hold alone can reach it, and would have a summary made every turn."""
 
@@ -99,9 +102,8 @@ def worth_making(fold: Fold, found: Foldable, policy: ContextPolicy, *, before_c
         return True
     if fold.reason == "message_count":
         return len(fold.sources) >= _MIN_MESSAGES_SHARE * (policy.max_messages or 0)
-    return fold.reason in _WHATEVER_IT_RECLAIMS or reclaims_enough(
-        fold, policy.summarized_room(found.window.budget.input_budget)
-    )
+    least_tokens = _MIN_RECLAIM_SHARE * policy.summarized_room(found.window.budget.input_budget)
+    return fold.reason in _WHATEVER_IT_RECLAIMS or fold.folded_tokens - fold.previous_tokens >= least_tokens
 
 
 def fold_after_turn(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Fold | None:
