@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import accumulate, groupby
+from itertools import accumulate, chain, groupby
 from operator import attrgetter
 from typing import Final, overload
 
@@ -64,9 +64,9 @@ class Past:
     """The turns before the current one, and the pieces of what may be sent of them, in time order.
 
     After the turns that are `kept` as columns come the `newest`. `first_piece` has the place of each of these turns'
-    first piece, `tokens` (without framing) and `messages` the sums of all pieces before one of theirs; all three are
-    one longer than what they count. `sent_turns` are the places of those that were not rejected, `other_seqs` the `seq`
-    of all their messages that are no user's, sent or not.
+    first piece among theirs, `tokens` (without framing) and `messages` the sums of all pieces before the turn; all
+    three are one longer than these turns. `sent_turns` are the places of those that were not rejected, `other_seqs` the
+    `seq` of all their messages that are no user's, sent or not.
     """
 
     kept: Kept = field(default_factory=nothing_kept)
@@ -121,19 +121,17 @@ class Past:
             known.get(turn.seq) or pieces_of(turn, "unresolved" if turn is unresolved else "settled")
             for turn in whole[same:]
         ]
-        end, first_new = self.first_piece[same] - self.first_piece[0], first_seq(whole[same:])
-        pieces = [piece for of_turn in new for piece in of_turn]
-        tokens = accumulate([piece.tokens for piece in pieces], initial=self.tokens[end])
-        messages = accumulate([piece.messages for piece in pieces], initial=self.messages[end])
-        first = self.kept.turns
+        first, first_new, end = self.kept.turns, first_seq(whole[same:]), self.first_piece[same]
+        tokens = accumulate([sum([piece.tokens for piece in of_turn]) for of_turn in new], initial=self.tokens[same])
+        messages = [sum([piece.messages for piece in of_turn]) for of_turn in new]
         # Tuples that are put together are copied once; one that is written with stars is copied three times.
         return Past(
             kept=self.kept,
             newest=whole,
-            newest_pieces=self.newest_pieces[:end] + tuple(pieces),
+            newest_pieces=self.newest_pieces[:end] + tuple(chain.from_iterable(new)),
             first_piece=self.first_piece[:same] + tuple(accumulate(map(len, new), initial=self.first_piece[same])),
-            tokens=self.tokens[:end] + tuple(tokens),
-            messages=self.messages[:end] + tuple(messages),
+            tokens=self.tokens[:same] + tuple(tokens),
+            messages=self.messages[:same] + tuple(accumulate(messages, initial=self.messages[same])),
             sent_turns=self.sent_turns[: bisect_left(self.sent_turns, first + same)]
             + tuple([first + at for at in range(same, len(whole)) if whole[at].status is not TurnStatus.REJECTED]),
             other_seqs=self.other_seqs[: bisect_left(self.other_seqs, first_new) if first_new else None]
@@ -228,7 +226,7 @@ class Past:
             columns, first, at = kept.columns, kept.first_piece, kept.columns.first_piece(kept.first_turn + turn)
             messages = columns.messages[at] - columns.messages[first]
             return columns.tokens[at] - columns.tokens[first] + MESSAGE_FRAMING_TOKENS * messages
-        at = self.first_piece[turn - kept.turns] - self.first_piece[0]
+        at = turn - kept.turns
         return self.tokens[at] + MESSAGE_FRAMING_TOKENS * self.messages[at]
 
 
@@ -310,7 +308,6 @@ def past_of_kept(kept: Kept, newest: Iterable[Turn] = ()) -> Past:
     first, end, columns = kept.first_piece, kept.end_piece, kept.columns
     past = Past(
         kept=kept,
-        first_piece=(end - first,),
         tokens=(columns.tokens[end] - columns.tokens[first],),
         messages=(columns.messages[end] - columns.messages[first],),
     )

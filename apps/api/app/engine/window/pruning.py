@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import pairwise
 from operator import attrgetter
@@ -223,15 +223,7 @@ class Prune:
         """What is left of the window."""
         if not self.actions:
             return self.window
-        cut = len(self.window.past)
-        return replace(
-            self.window,
-            past=tuple([piece for piece in self.kept[:cut] if piece]),
-            current=tuple([piece for piece in self.kept[cut:] if piece]),
-            tokens=self.window.tokens - self.tokens,
-            messages=self.window.messages - self.messages,
-            history_tokens=self.window.history_tokens - self.history_tokens,
-        ).logged(self.actions)
+        return self.window.with_pieces(self._left_of(slice(None)), self.actions)
 
     def _left_of(self, group: slice) -> list[Piece]:
         return [piece for piece in self.kept[group] if piece]
