@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import pairwise
 from operator import attrgetter
@@ -18,7 +18,7 @@ from typing import Final
 from app.domain.content import content_text
 from app.domain.sentences import demands
 from app.domain.trim_log import TrimKind
-from app.engine.messages.tokens import Estimate
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.messages.turns import UnitKind
 from app.engine.policy.policy import ContextPolicy
 from app.engine.window.past import first_seq
@@ -146,6 +146,7 @@ class Prune:
         self.pieces = window.pieces
         self.kept: list[Piece | None] = list(self.pieces)
         self.tokens = self.messages = self.history_tokens = 0
+        self._wire_tokens, self._overhead_tokens = window.wire_tokens, window.overhead_tokens
         self.actions: list[Removal] = []
         # What may be shortened, by place, the next one last.
         longest = min(LONG_TOOL_RESULT_TOKENS, window.budget.input_budget)
@@ -160,7 +161,13 @@ class Prune:
         """Whether the window costs as much, and has history above the floor."""
         if self.window.history_tokens - self.history_tokens <= self.window.history_floor:
             return False
-        return self.window.input_tokens(self.tokens, self.messages) >= at_tokens
+        framing = MESSAGE_FRAMING_TOKENS * self.messages
+        input_tokens = self.window.budget.input_tokens(
+            wire_tokens=self._wire_tokens - self.tokens - framing,
+            overhead_tokens=self._overhead_tokens - framing,
+            calibration_ratio=self.window.snapshot.calibration_ratio,
+        )
+        return input_tokens >= at_tokens
 
     def calls(self, from_tokens: float) -> Iterator[Piece]:
         """The newest piece of each call so far at which the window, as it was left, cost so much.
@@ -223,7 +230,15 @@ class Prune:
         """What is left of the window."""
         if not self.actions:
             return self.window
-        return self.window.with_pieces(self._left_of(slice(None)), self.actions)
+        cut = len(self.window.past)
+        return replace(
+            self.window,
+            past=tuple([piece for piece in self.kept[:cut] if piece]),
+            current=tuple([piece for piece in self.kept[cut:] if piece]),
+            tokens=self.window.tokens - self.tokens,
+            messages=self.window.messages - self.messages,
+            history_tokens=self.window.history_tokens - self.history_tokens,
+        ).logged(self.actions)
 
     def _left_of(self, group: slice) -> list[Piece]:
         return [piece for piece in self.kept[group] if piece]

@@ -125,12 +125,16 @@ class Window:
         """The history and the running turn, in time order."""
         return (*self.past, *self.current)
 
-    @cached_property
-    def overhead_tokens(self) -> int:
-        """What the overhead reserve is there for; a prune asks for it again and again."""
-        return MESSAGE_FRAMING_TOKENS * self.messages + PROMPT_FRAMING_TOKENS + self.tools_tokens
+    @property
+    def framing_tokens(self) -> int:
+        return MESSAGE_FRAMING_TOKENS * self.messages + PROMPT_FRAMING_TOKENS
 
-    @cached_property
+    @property
+    def overhead_tokens(self) -> int:
+        """What the overhead reserve is there for."""
+        return self.framing_tokens + self.tools_tokens
+
+    @property
     def wire_tokens(self) -> int:
         return self.tokens + self.overhead_tokens
 
@@ -283,7 +287,14 @@ def lay_out(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Wi
     past, current = snapshot.past, tuple(pieces_of(snapshot.current, "running"))
     first_protected = past.first_protected(policy.protected_turns, protected_room(snapshot, policy))
     items = (*head, *((summary,) if summary else ()), *(item for piece in current for item in piece.items))
-    window = Window(
+    tokens = sum([item.tokens for item in items]) + past.tokens[-1]
+    messages, tools = len(items) + past.messages[-1], tools_tokens(snapshot.tools, estimate)
+    overhead_tokens = MESSAGE_FRAMING_TOKENS * messages + PROMPT_FRAMING_TOKENS + tools
+    wire_tokens = tokens + overhead_tokens
+    input_tokens = snapshot.budget.input_tokens(
+        wire_tokens=wire_tokens, overhead_tokens=overhead_tokens, calibration_ratio=snapshot.calibration_ratio
+    )
+    return Window(
         snapshot=snapshot,
         estimate=estimate,
         head=head,
@@ -297,16 +308,14 @@ def lay_out(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Wi
             whole_turns=policy.prune_unit == "turn",
         ),
         recalled=(),
-        tools_tokens=tools_tokens(snapshot.tools, estimate),
-        tokens=sum([item.tokens for item in items]) + past.tokens[-1],
-        messages=len(items) + past.messages[-1],
+        tools_tokens=tools,
+        tokens=tokens,
+        messages=messages,
         history_tokens=past.tokens[-1] + sum([piece.tokens for piece in current if piece.kind != "user"]),
-        log=snapshot.log or PlanLog(0, 0, 0, 0),
+        log=replace(snapshot.log, tokens_after_summary=input_tokens)
+        if snapshot.log
+        else PlanLog(wire_tokens, input_tokens, input_tokens, tools),
     )
-    input_tokens = window.charged_tokens
-    if snapshot.log:
-        return replace(window, log=replace(snapshot.log, tokens_after_summary=input_tokens))
-    return replace(window, log=PlanLog(window.wire_tokens, input_tokens, input_tokens, window.tools_tokens))
 
 
 def protected_room(snapshot: Snapshot, policy: ContextPolicy) -> int | None:
