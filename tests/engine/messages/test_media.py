@@ -110,9 +110,9 @@ def test_an_image_costs_something_the_same_turned_on_its_side_and_never_without_
 ) -> None:
     rule = size_rule_for(model)
     assert rule is not None
-    tokens = rule.tokens(size, detail)
+    tokens = rule(size, detail)
     assert tokens >= 1
-    assert tokens == rule.tokens((size[1], size[0]), detail)
+    assert tokens == rule((size[1], size[0]), detail)
     if not model.startswith("gemini"):
         assert tokens <= 2833 + 8 * 5667
 

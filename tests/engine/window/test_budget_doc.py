@@ -19,6 +19,7 @@ from app.engine.window.past import past_of
 from app.engine.window.plan import Ready, Refused, SummaryDue, plan
 from app.engine.window.prompt import pin_text
 from app.engine.window.snapshot import Snapshot
+from app.engine.window.stages import STAGES
 from app.engine.window.window import lay_out
 from tests.engine.histories import History, estimate, text_of
 from tests.engine.turn_stand_in import new_snapshot
@@ -38,6 +39,13 @@ def _table(heading: str) -> dict[str, int]:
 
 _GIVEN = _table("given")
 _CALIBRATION = float(re.findall(r"calibration of this alias stands at (\d+\.\d+)", _DOCUMENT)[0])
+
+
+def test_the_steps_of_the_document_are_the_stages_in_their_order() -> None:
+    steps = re.findall(r"^\d+\. \*\*(.+?)\*\*", _DOCUMENT, re.MULTILINE)
+    named = [[word for word in step.lower().split() if word != "the"] for step in steps[3:-1]]
+    stages = [stage.__name__.split("_") for stage, _ in STAGES]
+    assert [words[: len(stage)] for words, stage in zip(named, stages, strict=True)] == stages
 
 
 def test_the_window_is_divided_as_the_document_says() -> None:

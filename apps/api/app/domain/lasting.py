@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from app.domain.sentences import DEMAND, ReadSentence, Sentence, demands, read_sentence
+from app.domain.sentences import DEMAND, Sentence, demands, read_sentence
 from app.domain.types import SummaryList
 
 OPEN_KINDS: Final = frozenset[SummaryList](("open_questions", "action_items"))
@@ -193,7 +193,6 @@ def left_out(
     said: Iterable[ExtractItem],
     room: float,
     cost: Callable[[str], float],
-    read: ReadSentence = read_sentence,
 ) -> list[PlacedSentence]:
     """Those of the units, which come newest first, that `said` leaves out: the oldest first, tasks last.
 
@@ -201,7 +200,7 @@ def left_out(
     """
     taken = Taken()
     for at, item in enumerate(said):
-        taken.add(PlacedSentence(_OF_A_SUMMARY + at, item.source_ids, "", read(item.text), "key_facts", 0.0))
+        taken.add(PlacedSentence(_OF_A_SUMMARY + at, item.source_ids, "", read_sentence(item.text), "key_facts", 0.0))
     missing: set[int] = set()
     holding: list[PlacedSentence] = []
     for unit in units:

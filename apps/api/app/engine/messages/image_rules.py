@@ -15,10 +15,9 @@ percent on the high side. An image of unknown size is counted as the dearer of t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from math import ceil
-from typing import Protocol
+from typing import NamedTuple, TypeAlias
 
 from app.domain.types import ContentPart
 from app.engine.messages.media import ImageTokens, flat_image_tokens, image_detail, image_size
@@ -27,105 +26,87 @@ from app.engine.messages.media_headers import Size
 _ASSUMED_SIZES: tuple[Size, ...] = ((2048, 2048), (2048, 768))
 
 
-class SizeRule(Protocol):
-    """Tokens by size and detail."""
-
-    def tokens(self, size: Size, detail: str) -> int: ...
+SizeRule: TypeAlias = Callable[[Size, str], int]
+"""Tokens by size and detail."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tiles:
+def _tiles(base: int, tile: int) -> SizeRule:
     """OpenAI's tiles: into 2,048 px, the short side to 768 px, then `tile` for each 512 px tile, and `base`."""
 
-    base: int
-    tile: int
-
-    def tokens(self, size: Size, detail: str) -> int:
+    def tokens(size: Size, detail: str) -> int:
         if detail == "low":
-            return self.base
+            return base
         long_side, short_side = max(size), min(size)
         scale = min(1.0, 2048 / long_side)
         scale = min(scale, 768 / short_side)
         # Not a hair above a whole tile: 768 px scaled to 767.9999 is 768.
         tiles = ceil(round(long_side * scale, 3) / 512) * ceil(round(short_side * scale, 3) / 512)
-        return self.base + self.tile * tiles
+        return base + tile * tiles
+
+    return tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class _Bound(NamedTuple):
     """An image is scaled down to this: pixels of its long side, and patches."""
 
     side: int
     patches: int
 
 
-@dataclass(frozen=True, slots=True)
-class Patches:
+def _patches(patch: int, multiplier: float, auto: _Bound, **by_detail: _Bound) -> SizeRule:
     """Patches of `patch` pixels, `multiplier` tokens each, within the bound of the detail; `auto` is for the others."""
 
-    patch: int
-    multiplier: float
-    auto: Bound
-    by_detail: Mapping[str, Bound] = field(default_factory=dict[str, Bound])
-
-    def tokens(self, size: Size, detail: str) -> int:
-        bound = self.by_detail.get(detail, self.auto)
+    def tokens(size: Size, detail: str) -> int:
+        bound = by_detail.get(detail, auto)
         scale = min(1.0, bound.side / max(size))
-        columns, rows = (ceil(max(1, round(side * scale)) / self.patch) for side in size)
+        columns, rows = (ceil(max(1, round(side * scale)) / patch) for side in size)
         # Rounded before it is rounded up: 100 x 1.2 is 120.
-        return ceil(round(min(columns * rows, bound.patches) * self.multiplier, 6))
+        return ceil(round(min(columns * rows, bound.patches) * multiplier, 6))
+
+    return tokens
 
 
-@dataclass(frozen=True, slots=True)
-class GeminiTiles:
+def _gemini_tiles(size: Size, _detail: str) -> int:
     """Tiles of two thirds of the short side, 256 to 768 px each; one tile for an image within 384 px."""
-
-    def tokens(self, size: Size, detail: str) -> int:  # noqa: ARG002 - its detail is no part of a message
-        if max(size) <= 384:
-            return 258
-        tile = min(768, max(256, int(min(size) / 1.5)))
-        return 258 * ceil(size[0] / tile) * ceil(size[1] / tile)
+    if max(size) <= 384:
+        return 258
+    tile = min(768, max(256, int(min(size) / 1.5)))
+    return 258 * ceil(size[0] / tile) * ceil(size[1] / tile)
 
 
-@dataclass(frozen=True, slots=True)
-class Flat:
-    """The same for every image."""
-
-    each: int
-
-    def tokens(self, size: Size, detail: str) -> int:  # noqa: ARG002 - by no detail and no size
-        return self.each
+def _gemini_3(_size: Size, _detail: str) -> int:
+    return 1120
 
 
-_LOW = Bound(512, 256)
-_BOX = Bound(2048, 6144)
-_FINE = Bound(2048, 2500)
-_WHOLE = Bound(65_535, 30_000)
-_GPT_6 = Patches(32, 1.2, _WHOLE, {"low": _LOW, "high": Bound(65_535, 2500)})
-_GPT_5_5 = Patches(32, 1.2, Bound(6000, 10_000), {"low": _LOW, "high": _FINE})
-_GPT_5_4 = Patches(32, 1.2, _FINE, {"low": _BOX, "original": Bound(6000, 10_000)})
-_CLAUDE = Patches(28, 1.0, Bound(1568, 1568))
-_CLAUDE_4_7 = Patches(28, 1.0, Bound(2576, 4784))
+_LOW = _Bound(512, 256)
+_BOX = _Bound(2048, 6144)
+_FINE = _Bound(2048, 2500)
+_WHOLE = _Bound(65_535, 30_000)
+_GPT_6 = _patches(32, 1.2, _WHOLE, low=_LOW, high=_Bound(65_535, 2500))
+_GPT_5_5 = _patches(32, 1.2, _Bound(6000, 10_000), low=_LOW, high=_FINE)
+_GPT_5_4 = _patches(32, 1.2, _FINE, low=_BOX, original=_Bound(6000, 10_000))
+_CLAUDE = _patches(28, 1.0, _Bound(1568, 1568))
+_CLAUDE_4_7 = _patches(28, 1.0, _Bound(2576, 4784))
 
 _BY_NAME: tuple[tuple[re.Pattern[str], SizeRule], ...] = tuple(
     (re.compile(rf"(?:^|[/.:]){pattern}"), rule)
     for pattern, rule in (
-        ("gpt-4o-mini", Tiles(2833, 5667)),
-        ("gpt-4\\.1-mini", Patches(32, 1.62, _BOX)),
-        ("gpt-4\\.1-nano", Patches(32, 2.46, _BOX)),
-        ("(?:chat)?gpt-4(?:o|\\.1|\\.5|-turbo|-vision)", Tiles(85, 170)),
+        ("gpt-4o-mini", _tiles(2833, 5667)),
+        ("gpt-4\\.1-mini", _patches(32, 1.62, _BOX)),
+        ("gpt-4\\.1-nano", _patches(32, 2.46, _BOX)),
+        ("(?:chat)?gpt-4(?:o|\\.1|\\.5|-turbo|-vision)", _tiles(85, 170)),
         ("gpt-(?:[6-9]|\\d\\d|5\\.(?:[6-9]|\\d\\d))", _GPT_6),
         ("gpt-5\\.5", _GPT_5_5),
         ("gpt-5\\.4", _GPT_5_4),
-        ("gpt-5\\.[23]|gpt-5\\.1-codex-mini|gpt-5-codex-mini", Patches(32, 1.2, _BOX)),
-        ("gpt-5-mini", Patches(32, 1.2, _BOX)),
-        ("gpt-5-nano", Patches(32, 1.5, _BOX)),
-        ("gpt-5", Tiles(70, 140)),
-        ("o4-mini", Patches(32, 1.72, _BOX)),
-        ("o[134](?:$|-)", Tiles(75, 150)),
-        ("computer-use-preview", Tiles(65, 129)),
-        ("gemini-(?:[3-9]|\\d\\d)", Flat(1120)),
-        ("gemini-", GeminiTiles()),
+        ("gpt-5\\.[23]|gpt-5\\.1-codex-mini|gpt-5-codex-mini", _patches(32, 1.2, _BOX)),
+        ("gpt-5-mini", _patches(32, 1.2, _BOX)),
+        ("gpt-5-nano", _patches(32, 1.5, _BOX)),
+        ("gpt-5", _tiles(70, 140)),
+        ("o4-mini", _patches(32, 1.72, _BOX)),
+        ("o[134](?:$|-)", _tiles(75, 150)),
+        ("computer-use-preview", _tiles(65, 129)),
+        ("gemini-(?:[3-9]|\\d\\d)", _gemini_3),
+        ("gemini-", _gemini_tiles),
     )
 )
 _CLAUDE_NAME = re.compile(r"(?:^|[/.:])claude-")
@@ -144,7 +125,7 @@ def image_rule_for(model: str) -> ImageTokens:
     def image_tokens(part: ContentPart) -> int:
         size, detail = image_size(part), image_detail(part)
         sizes = _ASSUMED_SIZES if size is None else (size,)
-        return max(rule.tokens(each, detail) for each in sizes)
+        return max(rule(each, detail) for each in sizes)
 
     return image_tokens
 

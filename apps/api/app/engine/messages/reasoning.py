@@ -36,8 +36,11 @@ def _marked(message: Message, form: ReasoningForm) -> Message:
     """Messages of every role are marked, so that their neighbours stay one run in an audit's references."""
     if message.role != "assistant":
         return replace(message, reasoning_sent=form)
+    return replace(message, reasoning_sent=form, tokens=message.tokens + sent_reasoning_tokens(message, form))
+
+
+def sent_reasoning_tokens(message: Message, form: ReasoningForm) -> int:
+    """What the reasoning of an assistant's message adds to its tokens where it is sent back in this form."""
     if form == "blocks":
-        added = message.reasoning_tokens if message.reasoning_blocks else 0
-    else:
-        added = message.reasoning_tokens if message.reasoning else 1
-    return replace(message, reasoning_sent=form, tokens=message.tokens + added)
+        return message.reasoning_tokens if message.reasoning_blocks else 0
+    return message.reasoning_tokens if message.reasoning else 1

@@ -27,12 +27,6 @@ _SEALED_CHARS_PER_TOKEN = 16 / 3
 """Base64 of encrypted text: four characters hold three bytes, and a token of text is about four of those."""
 
 
-def part_tokens(part: ContentPart, estimate: Estimate, image_tokens: ImageTokens = flat_image_tokens) -> int:
-    """Tokens of one content part."""
-    text = part_text(part)
-    return media_tokens(part, image_tokens) if text is None else estimate(text)
-
-
 def part_text(part: ContentPart) -> str | None:
     """The words a part is counted by: its text, or those of a file of plain text; None for what is no text."""
     return file_text(part) if is_media(part) else str(part.get("text", ""))
@@ -44,7 +38,8 @@ def content_tokens(content: Content, estimate: Estimate, image_tokens: ImageToke
         return 0
     if isinstance(content, str):
         return estimate(content)
-    return sum(part_tokens(part, estimate, image_tokens) for part in content)
+    texts = ((part, part_text(part)) for part in content)
+    return sum(media_tokens(part, image_tokens) if text is None else estimate(text) for part, text in texts)
 
 
 def with_images_by_rule(message: Message, image_tokens: ImageTokens) -> Message:
@@ -86,10 +81,18 @@ def message_tokens(
     )
 
 
-def tokens_of(message: Message | IncomingMessage, estimate: Estimate) -> int:
+def tokens_of(
+    message: Message | IncomingMessage, estimate: Estimate, image_tokens: ImageTokens = flat_image_tokens
+) -> int:
     """The same of a whole message."""
-    calls, call_id = message.tool_calls, message.tool_call_id
-    return message_tokens(message.content, estimate, tool_calls=calls, tool_call_id=call_id, name=message.name)
+    return message_tokens(
+        message.content,
+        estimate,
+        tool_calls=message.tool_calls,
+        tool_call_id=message.tool_call_id,
+        name=message.name,
+        image_tokens=image_tokens,
+    )
 
 
 def counted(message: Message, estimate: Estimate) -> Message:

@@ -80,9 +80,9 @@ def latest_unresolved(turns: Sequence[Turn]) -> Turn | None:
 
 def wire_tokens_of(turns: Sequence[Turn]) -> int:
     """What the sendable messages of the turns cost on the wire."""
-    return sum(message.tokens + MESSAGE_FRAMING_TOKENS for message in sendable_messages(turns))
+    return framed_tokens(sendable_messages(turns))
 
 
-def completed_after(turns: Sequence[Turn], seq: int) -> int:
-    """How many completed turns have a `seq` above the given one."""
-    return sum(1 for turn in turns if turn.status is TurnStatus.COMPLETED and turn.seq > seq)
+def framed_tokens(messages: Sequence[Message]) -> int:
+    """What messages cost with their framing."""
+    return sum([message.tokens for message in messages]) + MESSAGE_FRAMING_TOKENS * len(messages)

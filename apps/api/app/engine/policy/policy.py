@@ -70,25 +70,11 @@ class ClearToolResults:
 class ContextPolicy:
     """What fires compression, when, what is protected from it, and what leaves first.
 
-    The annotations state which values a field takes; `services/policies.py` holds clients to them.
-
-    Triggers, each off where it is None: `summary_trigger_ratio` is a share of the turn's input budget,
-    `summary_trigger_tokens` a number of tokens as they count against it, `mandatory_summary_turn` a number of completed
-    turns, `usage_threshold` a share of the model's window, `max_messages` a number of messages in the raw window. Below
-    them all stands `prune_trigger_ratio`, a share of the input budget: there every policy that summarizes at all tries
-    a summary before anything is pruned.
-
-    The newest `protected_turns` turns stay raw, as far as they fit into `protected_share` of the input budget; either
-    may be None, not both. A prune takes the oldest first, or what is worth the least per token, and `prune_block_share`
-    of the input budget more than it must, so that the next turns need none. `max_context_tokens` caps the model's
-    window from above, so that a model with a window of a million tokens still compacts at a chosen size.
-    The window of an unknown model is `unknown_window_tokens`, or else `unknown_window_outputs` times
-    `max_output_tokens`, the ceiling of the output reserve, which is the deployment's by default.
-    With `look_back` a model that takes tools is offered to read back what left its window: once something has, or `on`
-    in every prompt. With `clear_tool_results` older tool results leave before anything else is decided. `allow_extreme`
-    takes values that are mistakes most often. With `show_time` a prompt says on which days its messages were sent; with
-    `show_names` who spoke stands before the words for every model. `whole_past` is no field of a session's policy
-    (`with_whole_past`).
+    `MEANINGS` (`fields.py`) says what each field does. The annotations state which values it takes, to which
+    `services/policies.py` holds clients. A trigger that is None is off. Below all triggers stands
+    `prune_trigger_ratio`: there every policy that summarizes at all tries a summary before anything is pruned.
+    `protected_turns` and `protected_share` bound each other; either may be None, not both. `whole_past` is no field of
+    a session's policy (`with_whole_past`).
     """
 
     preset: PresetName = "guarded"

@@ -17,94 +17,63 @@ class Preset:
     policy: ContextPolicy
 
 
-_NO_RECALL = Recall(enabled=False)
-"""The published designs know none, and no look-back; a session can switch either on."""
-
-_POST_TURN = ContextPolicy(
-    preset="post_turn",
-    summary_trigger_ratio=None,
-    mandatory_summary_turn=None,
-    usage_threshold=0.80,
-    protected_turns=5,
-    protected_share=None,
-    summarize_when="post_turn",
-    summarize_ahead=False,
-    recall=_NO_RECALL,
-    look_back="off",
-)
-_ROLLING = ContextPolicy(
-    preset="rolling",
-    summary_trigger_ratio=None,
-    mandatory_summary_turn=None,
-    usage_threshold=0.80,
-    protected_turns=None,
-    protected_share=0.50,
-    incremental=True,
-    summarize_ahead=False,
-    recall=_NO_RECALL,
-    look_back="off",
-)
-_ALLOCATED = ContextPolicy(
-    preset="allocated",
+_PUBLISHED = ContextPolicy(
     summary_trigger_ratio=None,
     mandatory_summary_turn=None,
     protected_share=None,
-    prune_unit="turn",
-    allocation=Allocation(),
     summarize_ahead=False,
-    recall=_NO_RECALL,
+    recall=Recall(enabled=False),
     look_back="off",
 )
-_TURN_ATOMIC = ContextPolicy(
-    preset="turn_atomic",
-    summary_trigger_ratio=None,
-    mandatory_summary_turn=None,
-    usage_threshold=0.75,
-    max_messages=20,
-    protected_share=None,
-    prune_unit="turn",
-    summarize_when="both",
-    emergency_drop_ratio=0.5,
-    unknown_window_outputs=4,
-    summarize_ahead=False,
-    recall=_NO_RECALL,
-    look_back="off",
-)
+"""What the published designs have in common: they know no recall and no look-back, which a session can switch on."""
 
 GUARDED = Preset(
     "guarded",
     "Before the call: a summary at 70 % of the input budget or after 8 turns, then a prune at 90 %, then a refusal.",
     ContextPolicy(),
 )
+_POST_TURN = Preset(
+    "post_turn",
+    "After the answer, in the background: a summary at 80 % of the window by a summarizer of its own; the last 5 turns "
+    "stay raw.",
+    replace(_PUBLISHED, preset="post_turn", usage_threshold=0.80, protected_turns=5, summarize_when="post_turn"),
+)
+_ROLLING = Preset(
+    "rolling",
+    "Before the call, at 80 % of the window: the summary is extended by what is new, and as many recent turns stay raw "
+    "as fit.",
+    replace(
+        _PUBLISHED,
+        preset="rolling",
+        usage_threshold=0.80,
+        protected_turns=None,
+        protected_share=0.50,
+        incremental=True,
+    ),
+)
+_ALLOCATED = Preset(
+    "allocated",
+    "Shares of the window for goal, pins, summary and output. While the whole fits nothing is trimmed; over the limit "
+    "the lowest priority is trimmed first, down to its share, shortened before it is dropped.",
+    replace(_PUBLISHED, preset="allocated", prune_unit="turn", allocation=Allocation()),
+)
+_TURN_ATOMIC = Preset(
+    "turn_atomic",
+    "Whole turns only: summarized in the background and before the call, and the oldest half leaves when the provider "
+    "refuses.",
+    replace(
+        _PUBLISHED,
+        preset="turn_atomic",
+        usage_threshold=0.75,
+        max_messages=20,
+        prune_unit="turn",
+        summarize_when="both",
+        emergency_drop_ratio=0.5,
+        unknown_window_outputs=4,
+    ),
+)
 PRESETS: Mapping[str, Preset] = {
-    preset.name: preset
-    for preset in (
-        GUARDED,
-        Preset(
-            "post_turn",
-            "After the answer, in the background: a summary at 80 % of the window by a summarizer of its own; the last "
-            "5 turns stay raw.",
-            _POST_TURN,
-        ),
-        Preset(
-            "rolling",
-            "Before the call, at 80 % of the window: the summary is extended by what is new, and as many recent turns "
-            "stay raw as fit.",
-            _ROLLING,
-        ),
-        Preset(
-            "allocated",
-            "Shares of the window for goal, pins, summary and output. While the whole fits nothing is trimmed; over "
-            "the limit the lowest priority is trimmed first, down to its share, shortened before it is dropped.",
-            _ALLOCATED,
-        ),
-        Preset(
-            "turn_atomic",
-            "Whole turns only: summarized in the background and before the call, and the oldest half leaves when the "
-            "provider refuses.",
-            _TURN_ATOMIC,
-        ),
-    )
+    preset.name: preset for preset in (GUARDED, _POST_TURN, _ROLLING, _ALLOCATED, _TURN_ATOMIC)
 }
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from app.domain.types import Message, Pin, ReasoningRule, ToolDefinition, Turn, TurnStatus
 from app.engine.messages.reasoning import with_reasoning
-from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate, tools_tokens
-from app.engine.messages.turns import wire_tokens_of
+from app.engine.messages.tokens import PROMPT_FRAMING_TOKENS, Estimate, tools_tokens
+from app.engine.messages.turns import framed_tokens, wire_tokens_of
 from app.engine.window.pieces import Piece, pieces_of
 from app.engine.window.window import head_items
 
@@ -110,7 +110,7 @@ class TurnCounter:
         answer = turn.messages[end] if end < len(turn.messages) else None
         return SimulatedCall(
             with_reasoning(current, self._rule),
-            _wire_tokens(turn.messages[:end]),
+            framed_tokens(turn.messages[:end]),
             answer.tokens + answer.reasoning_tokens if answer else None,
         )
 
@@ -128,7 +128,3 @@ def _call_ends(messages: Sequence[Message]) -> list[int]:
     if messages and messages[-1].role != "assistant":
         ends.append(len(messages))
     return ends
-
-
-def _wire_tokens(messages: Iterable[Message]) -> int:
-    return sum(message.tokens + MESSAGE_FRAMING_TOKENS for message in messages)

@@ -1,4 +1,4 @@
-"""Which turns a summary takes in, and whether making one is worth its price."""
+"""Which turns a summary takes in, and the room that it has."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ SummaryReason: TypeAlias = Literal[
 messages in it, the window with the output beside it, what the other regions leave to the history, somebody, or the
 provider that refused the prompt."""
 
-MIN_RECLAIM_SHARE = 0.05
-"""Below the prune threshold a summary must take in at least this share of the input budget, or the next turn would
-make the next one: peers' users paid for a summary every turn."""
 MIN_SUMMARY_TOKENS = 96
 """The fence and a sentence or two: nothing smaller can stand for anything."""
 
@@ -56,23 +53,6 @@ class Fold:
         return sendable_messages(self.protected)
 
 
-def choose_fold(
-    reason: SummaryReason,
-    eligible: Sequence[Turn],
-    protected: Sequence[Turn],
-    previous: Summary | None,
-    previous_tokens: int,
-    most_tokens: int,
-) -> Fold | None:
-    """A summary of the eligible turns of `most_tokens` at most, or None when one would not shrink anything."""
-    turns = tuple(eligible)  # at once: those of columns are made anew whenever they are looked at
-    newly_folded_tokens = wire_tokens_of(turns)
-    cap_tokens = min((newly_folded_tokens + previous_tokens) * 3 // 4, most_tokens)
-    if not newly_folded_tokens or cap_tokens < MIN_SUMMARY_TOKENS:
-        return None
-    return fold_of(reason, turns, protected, previous, previous_tokens, cap_tokens)
-
-
 def fold_of(
     reason: SummaryReason,
     turns: Sequence[Turn],
@@ -84,9 +64,3 @@ def fold_of(
     """A fold of just these turns."""
     folded_tokens = wire_tokens_of(turns) + previous_tokens
     return Fold(reason, tuple(turns), tuple(protected), previous, previous_tokens, folded_tokens, cap_tokens)
-
-
-def reclaims_enough(fold: Fold, room_tokens: int) -> bool:
-    """Whether the newly folded turns are worth a summary that only the threshold asks for: enough of the input budget,
-    or of the tokens at which summaries are made."""
-    return fold.folded_tokens - fold.previous_tokens >= MIN_RECLAIM_SHARE * room_tokens

@@ -21,7 +21,7 @@ what another's prompts count.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log, sqrt
 from statistics import median
 
@@ -107,7 +107,7 @@ def _with_mean(calibration: Calibration, mean: float) -> Calibration:
     """The same, with what was counted set so that the mean over a start at 1 is `mean`."""
     weight = _prior_weight(calibration)
     actual = mean * (calibration.estimated_tokens + weight) - weight
-    return Calibration(calibration.estimated_tokens, actual, calibration.squared_errors, calibration.observed_tokens)
+    return replace(calibration, actual_tokens=actual)
 
 
 def _prior_weight(calibration: Calibration) -> float:

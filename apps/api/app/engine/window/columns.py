@@ -17,7 +17,8 @@ from uuid import UUID
 
 import orjson
 
-from app.domain.types import Message, MessageId, ToolCall, Turn, TurnId, TurnStatus
+from app.domain.content import tool_calls_from_json
+from app.domain.types import Message, MessageId, Turn, TurnId, TurnStatus
 from app.engine.recall.dates import day_of
 from app.engine.window.pieces import Piece
 from app.engine.window.prompt import OPENING, Hash, PromptItem, Stretch
@@ -246,11 +247,6 @@ class Columns:
         first, turn_id = self._first_messages[place], self.turn_id(place)
         return tuple([self._item(message, turn_id) for message in range(first, first + self._size(place))])
 
-    def items_of_run(self, first: int, end: int) -> Iterator[PromptItem]:
-        """The messages of these pieces as they are sent."""
-        for place in range(first, end):
-            yield from self.items(place)
-
     def ids_of_run(self, first: int, end: int) -> Iterator[tuple[int, MessageId, TurnId]]:
         """What each message of these pieces costs, its id and its turn's, without its text."""
         for place in range(first, end):
@@ -336,7 +332,6 @@ class Columns:
 
     def _message(self, at: int, turn_id: TurnId) -> Message:
         fields: dict[str, Any] = orjson.loads(self._wire[self._ends[at] + 1 : self._ends[at + 1]])
-        calls = fields.get("tool_calls", ())
         return Message(
             id=self._message_id(at),
             turn_id=turn_id,
@@ -344,9 +339,7 @@ class Columns:
             role=fields["role"],
             content=fields["content"],
             tokens=self._message_tokens[at],
-            tool_calls=tuple(
-                ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls
-            ),
+            tool_calls=tool_calls_from_json(fields.get("tool_calls")),
             tool_call_id=fields.get("tool_call_id"),
             reasoning=fields.get("reasoning_content"),
             reasoning_blocks=tuple(fields.get("reasoning_blocks", ())),

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor
 
-from app.domain.types import Turn
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
+from app.engine.messages.turns import wire_tokens_of
 from app.engine.policy.policy import ContextPolicy
-from app.engine.summary.fold import Fold, SummaryReason, choose_fold
+from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold, SummaryReason, fold_of
 from app.engine.window.pieces import Piece
 from app.engine.window.pruning import shortened_media
 from app.engine.window.shortening import fit_results
@@ -21,14 +21,14 @@ from app.engine.window.window import Window, protected_room
 class Foldable:
     """What a summary may take in.
 
-    `window` is what is sent if none is made, `older` and `protected` are its past turns. `room_tokens` is the largest
-    summary that fits beside what may never leave, negative when that alone is over the budget; `most_tokens` bounds it
-    as well. `previous_tokens` is what the summary of now costs on the wire, whatever shares make of it.
+    `window` is what is sent if none is made; its past turns from the place `first_protected` on stay. `room_tokens` is
+    the largest summary that fits beside what may never leave, negative when that alone is over the budget;
+    `most_tokens` bounds it as well. `previous_tokens` is what the summary of now costs on the wire, whatever shares
+    make of it.
     """
 
     window: Window
-    older: Sequence[Turn]
-    protected: Sequence[Turn]
+    first_protected: int
     previous_tokens: int
     room_tokens: int
     most_tokens: int
@@ -38,9 +38,14 @@ class Foldable:
 
         Its cap is never over the room: a summary that was paid for must not be what a turn is refused for.
         """
-        previous = self.window.snapshot.summary
-        most_tokens = min(self.most_tokens, self.room_tokens)
-        return choose_fold(reason, self.older, self.protected, previous, self.previous_tokens, most_tokens)
+        past, previous = self.window.snapshot.past, self.window.snapshot.summary
+        older = past.turns_between(0, self.first_protected)
+        older_tokens = wire_tokens_of(older)
+        cap_tokens = min((older_tokens + self.previous_tokens) * 3 // 4, self.most_tokens, self.room_tokens)
+        if not older_tokens or cap_tokens < MIN_SUMMARY_TOKENS:
+            return None
+        protected = past.turns_between(self.first_protected, past.turn_count)
+        return fold_of(reason, older, protected, previous, self.previous_tokens, cap_tokens)
 
 
 def foldable(window: Window, policy: ContextPolicy) -> Foldable:
@@ -48,11 +53,9 @@ def foldable(window: Window, policy: ContextPolicy) -> Foldable:
     snapshot = window.snapshot
     cut = snapshot.past.first_protected(policy.protected_turns, protected_room(snapshot, policy))
     most_tokens = policy.most_summary_tokens(window.budget.input_budget)
-    room_tokens = room_beside(window, staying(window, policy))
-    if room_tokens < most_tokens:
-        room_tokens = room_beside(window, untouchable(window, policy))
+    room_tokens = room_beside(window, untouchable(window, policy))
     previous_tokens = window.summary.wire_tokens if window.summary else 0
-    return Foldable(window, snapshot.turns[:cut], snapshot.turns[cut:], previous_tokens, room_tokens, most_tokens)
+    return Foldable(window, cut, previous_tokens, room_tokens, most_tokens)
 
 
 def room_beside(window: Window, pieces: Sequence[Piece]) -> int:
@@ -64,19 +67,16 @@ def room_beside(window: Window, pieces: Sequence[Piece]) -> int:
     return floor(left / window.snapshot.calibration_ratio) - MESSAGE_FRAMING_TOKENS
 
 
-def staying(window: Window, policy: ContextPolicy) -> list[Piece]:
-    """What neither a summary nor a prune can take: of the protected turns and of the running one."""
-    first = bisect_left(window.past, window.rules.protected_from, key=lambda piece: piece.seq)
-    return [piece for piece in (*window.past[first:], *window.current) if window.rules.keep(piece, policy)]
-
-
 def untouchable(window: Window, policy: ContextPolicy) -> list[Piece]:
-    """The same as small as it can be made.
+    """What neither a summary nor a prune can take of the protected turns and of the running one, as small as it can be
+    made.
 
     Users' words of protected turns, what the summary of now cites of them (the next one takes over what it can),
     and what may never leave: the newest results of an open turn at their floor, older media as their markers.
     """
-    return [_at_least(piece, window, policy) for piece in staying(window, policy)]
+    first = bisect_left(window.past, window.rules.protected_from, key=lambda piece: piece.seq)
+    kept = (piece for piece in (*window.past[first:], *window.current) if window.rules.keep(piece, policy))
+    return [_at_least(piece, window, policy) for piece in kept]
 
 
 def remains(window: Window, policy: ContextPolicy, *, shortened: bool = True) -> list[Piece]:

@@ -8,9 +8,10 @@ from dataclasses import replace
 from app.domain.content import tool_calls_from_json
 from app.domain.figures import LaidOut
 from app.domain.trim_log import CLEARED, TrimAction
-from app.domain.types import Content, JsonObject, Message, Region, Turn, TurnId
+from app.domain.types import JsonObject, Message, Region, Turn, TurnId
 from app.engine.messages.media import ImageTokens
-from app.engine.messages.tokens import Estimate, message_tokens, reasoning_tokens
+from app.engine.messages.reasoning import sent_reasoning_tokens
+from app.engine.messages.tokens import Estimate, counted, message_tokens, tokens_of
 from app.engine.window.clearing import cleared_items
 from app.engine.window.past import past_of
 from app.engine.window.pieces import Piece
@@ -43,37 +44,16 @@ def rebuilt_row(part: RebuiltPart, region: Region | None, estimate: Estimate, im
         return _row(
             region, message_tokens(part.sent["content"], estimate, tool_calls=calls, tool_call_id=call_id), None
         )
-    tokens = _counted(message, part.sent["content"], estimate, image_tokens) + _reasoning(message, estimate)
+    tokens = tokens_of(replace(message, content=part.sent["content"]), estimate, image_tokens)
+    if message.role == "assistant" and message.reasoning_sent is not None:
+        tokens += sent_reasoning_tokens(counted(message, estimate), message.reasoning_sent)
     return _row(region, tokens, message, shortened=part.shortened)
 
 
 def counted_turn(turn: Turn, estimate: Estimate, image_tokens: ImageTokens) -> Turn:
     """The turn with its messages counted again, without reasoning."""
-    messages = [
-        replace(message, tokens=_counted(message, message.content, estimate, image_tokens)) for message in turn.messages
-    ]
+    messages = [replace(message, tokens=tokens_of(message, estimate, image_tokens)) for message in turn.messages]
     return replace(turn, messages=tuple(messages))
-
-
-def _counted(message: Message, content: Content, estimate: Estimate, image_tokens: ImageTokens) -> int:
-    return message_tokens(
-        content,
-        estimate,
-        tool_calls=message.tool_calls,
-        tool_call_id=message.tool_call_id,
-        name=message.name,
-        image_tokens=image_tokens,
-    )
-
-
-def _reasoning(message: Message, estimate: Estimate) -> int:
-    if message.role != "assistant" or message.reasoning_sent is None:
-        return 0
-    if message.reasoning_sent == "blocks" and not message.reasoning_blocks:
-        return 0
-    if message.reasoning_sent == "text" and not message.reasoning:
-        return 1
-    return reasoning_tokens(message.reasoning, message.reasoning_blocks, estimate)
 
 
 def _row(region: Region | None, tokens: int, message: Message | None, *, shortened: bool = False) -> LaidOut:

@@ -9,12 +9,12 @@ unresolved and is looked at again.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import accumulate, groupby
+from itertools import accumulate, chain, groupby
 from operator import attrgetter
-from typing import Final, TypeVar, overload
+from typing import Final, overload
 
 from app.domain.types import MessageId, Turn, TurnStatus
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
@@ -23,29 +23,7 @@ from app.engine.window.columns import Columns
 from app.engine.window.pieces import Piece, pieces_of
 from app.engine.window.prompt import PromptItem, Run
 
-T = TypeVar("T")
 NOTHING_KNOWN: Final[Mapping[int, Sequence[Piece]]] = {}
-
-
-class _Made(Sequence[T]):
-    """Values that are made when they are read, and not kept."""
-
-    def __init__(self, make: Callable[[int], T], places: range) -> None:
-        self._make = make
-        self._places = places
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __iter__(self) -> Iterator[T]:
-        return map(self._make, self._places)
-
-    @overload
-    def __getitem__(self, at: int) -> T: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[T]: ...
-    def __getitem__(self, at: int | slice) -> T | Sequence[T]:
-        return _Made(self._make, self._places[at]) if isinstance(at, slice) else self._make(self._places[at])
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +64,9 @@ class Past:
     """The turns before the current one, and the pieces of what may be sent of them, in time order.
 
     After the turns that are `kept` as columns come the `newest`. `first_piece` has the place of each of these turns'
-    first piece, `tokens` (without framing) and `messages` the sums of all pieces before one of theirs; all three are
-    one longer than what they count. `sent_turns` are the places of those that were not rejected, `other_seqs` the `seq`
-    of all their messages that are no user's, sent or not.
+    first piece among theirs, `tokens` (without framing) and `messages` the sums of all pieces before the turn; all
+    three are one longer than these turns. `sent_turns` are the places of those that were not rejected, `other_seqs` the
+    `seq` of all their messages that are no user's, sent or not.
     """
 
     kept: Kept = field(default_factory=nothing_kept)
@@ -101,9 +79,15 @@ class Past:
     other_seqs: tuple[int, ...] = ()
 
     @property
-    def turns(self) -> Sequence[Turn]:
-        """All turns; those that are kept are made anew whenever they are read."""
-        return _Made(self._turn, range(self.turn_count)) if self.kept.turns else self.newest
+    def turns(self) -> tuple[Turn, ...]:
+        """All turns."""
+        return self.turns_between(0, self.turn_count)
+
+    def turns_between(self, first: int, end: int) -> tuple[Turn, ...]:
+        """The turns from the place `first` to before `end`; those that are kept are made anew for it."""
+        kept = self.kept
+        made = [kept.columns.turn(kept.first_turn + at) for at in range(first, min(end, kept.turns))]
+        return tuple(made) + self.newest[max(0, first - kept.turns) : max(0, end - kept.turns)]
 
     @property
     def turn_count(self) -> int:
@@ -137,19 +121,17 @@ class Past:
             known.get(turn.seq) or pieces_of(turn, "unresolved" if turn is unresolved else "settled")
             for turn in whole[same:]
         ]
-        end, first_new = self.first_piece[same] - self.first_piece[0], first_seq(whole[same:])
-        pieces = [piece for of_turn in new for piece in of_turn]
-        tokens = accumulate([piece.tokens for piece in pieces], initial=self.tokens[end])
-        messages = accumulate([piece.messages for piece in pieces], initial=self.messages[end])
-        first = self.kept.turns
+        first, first_new, end = self.kept.turns, first_seq(whole[same:]), self.first_piece[same]
+        tokens = accumulate([sum([piece.tokens for piece in of_turn]) for of_turn in new], initial=self.tokens[same])
+        messages = [sum([piece.messages for piece in of_turn]) for of_turn in new]
         # Tuples that are put together are copied once; one that is written with stars is copied three times.
         return Past(
             kept=self.kept,
             newest=whole,
-            newest_pieces=self.newest_pieces[:end] + tuple(pieces),
+            newest_pieces=self.newest_pieces[:end] + tuple(chain.from_iterable(new)),
             first_piece=self.first_piece[:same] + tuple(accumulate(map(len, new), initial=self.first_piece[same])),
-            tokens=self.tokens[:end] + tuple(tokens),
-            messages=self.messages[:end] + tuple(messages),
+            tokens=self.tokens[:same] + tuple(tokens),
+            messages=self.messages[:same] + tuple(accumulate(messages, initial=self.messages[same])),
             sent_turns=self.sent_turns[: bisect_left(self.sent_turns, first + same)]
             + tuple([first + at for at in range(same, len(whole)) if whole[at].status is not TurnStatus.REJECTED]),
             other_seqs=self.other_seqs[: bisect_left(self.other_seqs, first_new) if first_new else None]
@@ -238,17 +220,13 @@ class Past:
         """The place of a turn by its place among those that were not rejected; no kept one was."""
         return at if at < self.kept.turns else self.sent_turns[at - self.kept.turns]
 
-    def _turn(self, at: int) -> Turn:
-        kept = self.kept
-        return kept.columns.turn(kept.first_turn + at) if at < kept.turns else self.newest[at - kept.turns]
-
     def _wire_before(self, turn: int) -> int:
         kept = self.kept
         if turn < kept.turns:
             columns, first, at = kept.columns, kept.first_piece, kept.columns.first_piece(kept.first_turn + turn)
             messages = columns.messages[at] - columns.messages[first]
             return columns.tokens[at] - columns.tokens[first] + MESSAGE_FRAMING_TOKENS * messages
-        at = self.first_piece[turn - kept.turns] - self.first_piece[0]
+        at = turn - kept.turns
         return self.tokens[at] + MESSAGE_FRAMING_TOKENS * self.messages[at]
 
 
@@ -330,7 +308,6 @@ def past_of_kept(kept: Kept, newest: Iterable[Turn] = ()) -> Past:
     first, end, columns = kept.first_piece, kept.end_piece, kept.columns
     past = Past(
         kept=kept,
-        first_piece=(end - first,),
         tokens=(columns.tokens[end] - columns.tokens[first],),
         messages=(columns.messages[end] - columns.messages[first],),
     )

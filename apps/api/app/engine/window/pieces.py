@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from app.domain.types import Message, Region, Turn, TurnId
 from app.engine.messages.media import has_media
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import Unit, UnitKind, sendable_units
 from app.engine.recall.dates import day_said
-from app.engine.window.prompt import PromptItem, RunOfPast, whole_message_block
+from app.engine.window.prompt import PromptItem, whole_message_block
+
+if TYPE_CHECKING:
+    from app.engine.window.columns import Columns
 
 PieceState: TypeAlias = Literal["settled", "unresolved", "running"]
 """Of its turn; unresolved is only the latest turn of the past."""
-
-
-class Stored(RunOfPast, Protocol):
-    """Where the items of a piece come from that has none of its own."""
-
-    def items(self, place: int) -> tuple[PromptItem, ...]: ...
-
-    def turn_id(self, place: int) -> TurnId: ...
-
-    def label(self, place: int) -> str: ...
-
-    def day(self, place: int) -> int | None: ...
 
 
 class Piece(NamedTuple):
@@ -33,7 +25,7 @@ class Piece(NamedTuple):
 
     `newest` says that none of its kind follows in its turn, `answered` that an assistant spoke after it there.
     `tokens` are without framing and `longest_tokens` those of its dearest item; `seq` and `last_seq` are of its first
-    and last message. It has `made` items, or those of the `stored` past at a `place`.
+    and last message. It has `made` items, or those of the `stored` columns at a `place`.
     """
 
     kind: UnitKind
@@ -49,7 +41,7 @@ class Piece(NamedTuple):
     tokens: int
     longest_tokens: int
     made: tuple[PromptItem, ...] = ()
-    stored: Stored | None = None
+    stored: Columns | None = None
     place: int = 0
 
     @property
@@ -92,34 +84,40 @@ class Piece(NamedTuple):
 
 def pieces_of(turn: Turn, state: PieceState) -> list[Piece]:
     """What may be sent of a turn."""
+    units = sendable_units(turn)
+    places = newest_and_answered(tuple([unit.kind for unit in units]))
     pieces: list[Piece] = []
-    later: set[UnitKind] = set()
-    for unit in reversed(sendable_units(turn)):
-        region: Region = "user" if state == "running" and unit.kind == "user" else "history"
-        pieces.append(_piece(unit, turn.seq, region, state, later))
-        later.add(unit.kind)
-    pieces.reverse()
+    for (kind, messages), (newest, answered) in zip(units, places, strict=True):
+        region: Region = "user" if state == "running" and kind == "user" else "history"
+        tokens = [message.tokens for message in messages]
+        piece = Piece(
+            kind=kind,
+            state=state,
+            newest=newest,
+            answered=answered,
+            has_media=any(has_media(message.content) for message in messages),
+            region=region,
+            turn_seq=turn.seq,
+            seq=messages[0].seq,
+            last_seq=messages[-1].seq,
+            messages=len(messages),
+            tokens=sum(tokens),
+            longest_tokens=max(tokens),
+            made=tuple([_item(region, message) for message in messages]),
+        )
+        pieces.append(piece)
     return pieces
 
 
-def _piece(unit: Unit, turn_seq: int, region: Region, state: PieceState, later: set[UnitKind]) -> Piece:
-    messages: Sequence[Message] = unit.messages
-    tokens = [message.tokens for message in messages]
-    return Piece(
-        kind=unit.kind,
-        state=state,
-        newest=unit.kind not in later,
-        answered=bool(later) and later != {"user"},
-        has_media=any(has_media(message.content) for message in messages),
-        region=region,
-        turn_seq=turn_seq,
-        seq=messages[0].seq,
-        last_seq=messages[-1].seq,
-        messages=len(messages),
-        tokens=sum(tokens),
-        longest_tokens=max(tokens),
-        made=tuple([_item(region, message) for message in messages]),
-    )
+@lru_cache(1024)
+def newest_and_answered(kinds: tuple[UnitKind, ...]) -> tuple[tuple[bool, bool], ...]:
+    """Of the units of a turn: whether none of the same kind follows, and whether an assistant spoke afterwards."""
+    found: list[tuple[bool, bool]] = []
+    later: set[UnitKind] = set()
+    for kind in reversed(kinds):
+        found.append((kind not in later, bool(later) and later != {"user"}))
+        later.add(kind)
+    return tuple(reversed(found))
 
 
 def _item(region: Region, message: Message) -> PromptItem:

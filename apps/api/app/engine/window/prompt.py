@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import takewhile
-from typing import Final, Literal, NamedTuple, Protocol, Self, TypeAlias
+from itertools import chain, takewhile
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 import orjson
 
@@ -18,17 +18,18 @@ from app.domain.types import (
     Content,
     JsonObject,
     Message,
-    MessageId,
     Pin,
     PromptMessage,
     ReasoningForm,
     Region,
     Role,
     ToolDefinition,
-    TurnId,
 )
 from app.engine.messages.reasoning import NO_REASONING
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate
+
+if TYPE_CHECKING:
+    from app.engine.window.columns import Columns
 
 OPENING: Final = b'{"messages":['
 """What the canonical JSON of every prompt begins with."""
@@ -131,30 +132,11 @@ class Hash(Protocol):
     def hexdigest(self) -> str: ...
 
 
-class RunOfPast(Protocol):
-    """Stored messages in pieces by their places, as `Columns` has them; its methods say what they give."""
-
-    @property
-    def has_reasoning(self) -> bool: ...
-
-    def items_of_run(self, first: int, end: int) -> Iterator[PromptItem]: ...
-
-    def ids_of_run(self, first: int, end: int) -> Iterator[tuple[int, MessageId, TurnId]]: ...
-
-    def largest_of_run(self, first: int, end: int, count: int) -> list[PromptItem]: ...
-
-    def json_of_run(self, first: int, end: int) -> bytes: ...
-
-    def stretches_of_run(self, first: int, end: int) -> Iterator[Stretch]: ...
-
-    def hash_of_run(self, before: bytes, first: int, end: int) -> Hash: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Run:
     """Neighbouring pieces of the past, sent as they are stored: as many messages, with the sum of their tokens."""
 
-    past: RunOfPast
+    past: Columns
     first: int
     end: int
     tokens: int
@@ -169,6 +151,10 @@ class Run:
         """Whether any of its messages is sent with its reasoning."""
         past = self.past
         return past.has_reasoning and any(each.form for each in past.stretches_of_run(self.first, self.end))
+
+    def items(self) -> Iterator[PromptItem]:
+        """Its messages as items of their own."""
+        return chain.from_iterable(map(self.past.items, range(self.first, self.end)))
 
     def json(self) -> bytes:
         """The canonical JSON of its messages, each led by a comma."""
@@ -274,7 +260,7 @@ class Prompt:
 
 
 def _items_of(part: Part) -> Iterable[PromptItem]:
-    return (part,) if isinstance(part, PromptItem) else part.past.items_of_run(part.first, part.end)
+    return (part,) if isinstance(part, PromptItem) else part.items()
 
 
 def block_item(region: Region, name: str, role: str, text: str, estimate: Estimate) -> PromptItem:

@@ -128,7 +128,9 @@ def emergency_fold(snapshot: Snapshot, policy: ContextPolicy, previous_tokens: i
     """
     if policy.emergency_drop_ratio is None:
         return None
-    may_go = [turn for turn in snapshot.turns if turn is not latest_unresolved(snapshot.turns)]
+    turns = snapshot.turns
+    unresolved = latest_unresolved(turns)
+    may_go = [turn for turn in turns if turn is not unresolved]
     leaving = may_go[: ceil(len(may_go) * policy.emergency_drop_ratio)]
     if not wire_tokens_of(leaving):
         return None

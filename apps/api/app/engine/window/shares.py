@@ -69,7 +69,7 @@ def foldable_within_shares(window: Window, policy: ContextPolicy) -> Foldable:
             cut = past.first_protected(0, None)
     room_tokens = min(share, room_beside(held, remains(held, policy)))
     previous_tokens = window.summary.wire_tokens if window.summary else 0
-    return Foldable(held, past.turns[:cut], past.turns[cut:], previous_tokens, room_tokens, window.budget.input_budget)
+    return Foldable(held, cut, previous_tokens, room_tokens, window.budget.input_budget)
 
 
 def hold_shares(window: Window, policy: ContextPolicy) -> Window:

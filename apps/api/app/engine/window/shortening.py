@@ -13,7 +13,7 @@ from app.domain.content import canonical_json
 from app.domain.trim_log import ShorteningKind
 from app.domain.types import Pin
 from app.engine.messages.media import has_media, marked_parts, marked_text
-from app.engine.messages.tokens import Estimate, message_tokens
+from app.engine.messages.tokens import Estimate, tokens_of
 from app.engine.policy.policy import ContextPolicy
 from app.engine.recall.pages import handle_of
 from app.engine.recall.relevance import question_of, relevances
@@ -247,11 +247,5 @@ def _replaced(kind: ShorteningKind, item: PromptItem, block: Block, estimate: Es
     message = item.message
     if message is None:
         return None
-    tokens = message_tokens(
-        block.content,
-        estimate,
-        tool_calls=message.tool_calls,
-        tool_call_id=message.tool_call_id,
-        name=message.name,
-    )
+    tokens = tokens_of(replace(message, content=block.content), estimate)
     return Shortening(kind, item, replace(item, tokens=tokens, block=block)) if tokens < item.tokens else None

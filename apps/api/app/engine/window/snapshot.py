@@ -86,7 +86,7 @@ class Snapshot:
         return bool(self.tools) and self.tools[-1] is LOOK_BACK
 
     @property
-    def turns(self) -> Sequence[Turn]:
+    def turns(self) -> tuple[Turn, ...]:
         """The past turns in time order."""
         return self.past.turns
 

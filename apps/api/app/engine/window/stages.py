@@ -1,6 +1,7 @@
-"""Making the prompt fit: what leaves, in which order, until it is within its budget or nothing more may leave.
+"""Making the prompt fit: what leaves, in which order, until it is within its budget or nothing more may leave; and what
+is brought into the room that is left.
 
-`STAGES` is steps 4 to 6 of `docs/budget.md` as a table. Each stage takes a window and gives a smaller one, and is
+`STAGES` is steps 4 to 11 of `docs/budget.md` as a table. Each stage takes a window and gives another, and is
 passed over where its condition does not hold.
 """
 

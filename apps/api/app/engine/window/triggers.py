@@ -14,9 +14,10 @@ from uuid import UUID
 
 from app.domain.types import Message, MessageId, Turn, TurnId, TurnStatus
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
+from app.engine.messages.turns import framed_tokens
 from app.engine.policy.budget import exceeds_window
 from app.engine.policy.policy import ContextPolicy
-from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold, SummaryReason, reclaims_enough
+from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold, SummaryReason
 from app.engine.window.calibration import HIGHEST_RATIO, LOWEST_RATIO
 from app.engine.window.clearing import lay_out_cleared
 from app.engine.window.foldable import Foldable, foldable
@@ -30,6 +31,9 @@ _NOBODY = UUID(int=0)
 NEAR_SHARE = 0.05
 """Of a threshold: within it, the provider's own count is worth a call."""
 _WHATEVER_IT_RECLAIMS: frozenset[SummaryReason] = frozenset({"turn_count", "requested"})
+_MIN_RECLAIM_SHARE = 0.05
+"""Of the input budget, or of the tokens at which summaries are made: with less below the prune threshold, the next turn
+would make the next summary."""
 _MIN_MESSAGES_SHARE = 0.5
 """Of `max_messages`: what protected turns hold alone can reach it, and would have a summary made every turn."""
 
@@ -98,9 +102,8 @@ def worth_making(fold: Fold, found: Foldable, policy: ContextPolicy, *, before_c
         return True
     if fold.reason == "message_count":
         return len(fold.sources) >= _MIN_MESSAGES_SHARE * (policy.max_messages or 0)
-    return fold.reason in _WHATEVER_IT_RECLAIMS or reclaims_enough(
-        fold, policy.summarized_room(found.window.budget.input_budget)
-    )
+    least_tokens = _MIN_RECLAIM_SHARE * policy.summarized_room(found.window.budget.input_budget)
+    return fold.reason in _WHATEVER_IT_RECLAIMS or fold.folded_tokens - fold.previous_tokens >= least_tokens
 
 
 def fold_after_turn(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Fold | None:
@@ -212,7 +215,8 @@ def may_fold_behind_answer(window: Window, reply_tokens: int, policy: ContextPol
     turns = policy.mandatory_summary_turn
     if turns is not None and snapshot.completed_since_summary + 1 >= turns:
         return True
-    past, said = snapshot.past, _tokens_of(snapshot.current) + reply_tokens + MESSAGE_FRAMING_TOKENS
+    current_tokens = framed_tokens(snapshot.current.messages)
+    past, said = snapshot.past, current_tokens + reply_tokens + MESSAGE_FRAMING_TOKENS
     raw_messages = past.messages[-1] + len(snapshot.current.messages) + 1
     if policy.max_messages is not None and raw_messages >= policy.max_messages:
         return True
@@ -221,7 +225,7 @@ def may_fold_behind_answer(window: Window, reply_tokens: int, policy: ContextPol
         return False
     ratio = snapshot.calibration_ratio
     # A smaller message leaves the output more, where it has a share; and the window's own limit takes no calibration.
-    of_output = ceil(_tokens_of(snapshot.current) * budget.output_pct / 100)
+    of_output = ceil(current_tokens * budget.output_pct / 100)
     of_window = floor(min(1.0, ratio) * (budget.input_budget + budget.overhead_reserve)) - budget.overhead_reserve
     most = ceil(ratio * (reply_tokens + MESSAGE_FRAMING_TOKENS + _average(past, said) + MESSAGE_FRAMING_TOKENS)) + 1
     return window.log.tokens_after_summary + most >= min(trigger, of_window) - of_output
@@ -240,7 +244,3 @@ def _average(past: Past, *more_tokens: int) -> int:
     """Wire tokens of an average turn that is sent, those of `more_tokens` among them."""
     turns = past.sent_turn_count + len(more_tokens)
     return ceil((past.wire_tokens() + sum(more_tokens)) / turns) if turns else 0
-
-
-def _tokens_of(turn: Turn) -> int:
-    return sum(message.tokens + MESSAGE_FRAMING_TOKENS for message in turn.messages)

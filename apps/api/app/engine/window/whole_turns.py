@@ -13,7 +13,8 @@ from app.domain.stored import StoredTexts
 from app.domain.types import Message, ReasoningForm, Role, Turn, TurnStatus
 from app.engine.messages.media import has_media
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
-from app.engine.messages.turns import Unit, UnitKind, sendable_units
+from app.engine.messages.turns import UnitKind, sendable_units
+from app.engine.window.pieces import newest_and_answered
 from app.engine.window.prompt import message_json, text_format
 
 STATUSES: Final = tuple(TurnStatus)
@@ -86,7 +87,7 @@ def of_turns(turns: Sequence[Turn]) -> WholeTurns:
             tokens = [message.tokens for message in unit.messages]
             pieces.append((at, max(tokens), sum(tokens), len(tokens)))
             at += len(tokens)
-            traits[number] |= MEDIA * _has_media(unit)
+            traits[number] |= MEDIA * any(has_media(message.content) for message in unit.messages)
         place += len(turn.messages)
     return WholeTurns(
         turn_ids=b"".join([turn.id.bytes for turn in turns]),
@@ -154,16 +155,9 @@ def _traits_of_letters(letters: str) -> bytes:
 @lru_cache(1024)
 def _traits(kinds: tuple[UnitKind, ...]) -> bytes:
     """Of the pieces of a turn, in its order; whether they have media is not known yet."""
-    traits: list[int] = []
-    for at, kind in enumerate(kinds):
-        later = set(kinds[at + 1 :])
-        answered = bool(later) and later != {"user"}
-        traits.append(UNIT_KINDS.index(kind) | (kind not in later) * NEWEST | answered * ANSWERED)
-    return bytes(traits)
-
-
-def _has_media(unit: Unit) -> bool:
-    return any(not isinstance(message.content, str) and has_media(message.content) for message in unit.messages)
+    index = UNIT_KINDS.index
+    places = zip(kinds, newest_and_answered(kinds), strict=True)
+    return bytes([index(kind) | newest * NEWEST | answered * ANSWERED for kind, (newest, answered) in places])
 
 
 def _most_tokens(message: Message) -> int:

@@ -249,8 +249,9 @@ class Window:
         cut = len(pieces)
         while cut and pieces[cut - 1].state == "running":
             cut -= 1
-        less_tokens = sum([piece.tokens for piece in self.pieces]) - sum([piece.tokens for piece in pieces])
-        less_messages = sum([piece.messages for piece in self.pieces]) - sum([piece.messages for piece in pieces])
+        before = self.pieces
+        less_tokens = sum([piece.tokens for piece in before]) - sum([piece.tokens for piece in pieces])
+        less_messages = sum([piece.messages for piece in before]) - sum([piece.messages for piece in pieces])
         return replace(
             self,
             past=tuple(pieces[:cut]),
