@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from app.domain.recalled import related_word
 from app.engine.recall.dates import date_keys
 from app.engine.recall.index import Floats, Index, Ints
 from app.engine.recall.related import LookedFor, Related, one_of_a_word, related_terms, weigh_related
@@ -69,6 +70,21 @@ class Hits:
     words: tuple[LookedFor, ...]
     seen_in: Ints
     postings: Ints
+
+    def matched(self, positions: Collection[int]) -> dict[int, tuple[str, ...]]:
+        """Why messages were found, by position: the words of the text that each has, for those that it has not its
+        related words, and the mark of one that is near in meaning; sorted."""
+        found = {at: dict[str, str]() for at in positions}
+        is_wanted = np.zeros(len(self.shared_terms), np.bool_)
+        is_wanted[list(found)] = True
+        theirs = np.flatnonzero(is_wanted[self.postings])
+        of_word = np.searchsorted(np.cumsum(self.seen_in), theirs, "right")
+        for at, word in zip(self.postings[theirs].tolist(), of_word.tolist(), strict=True):
+            looked_for = self.words[int(word)]
+            found[at][looked_for.of] = related_word(*looked_for)
+        for at in found.keys() & self.similar.keys():
+            found[at][self.similar[at]] = self.similar[at]
+        return {at: tuple(sorted(words.values())) for at, words in found.items()}
 
 
 def search(

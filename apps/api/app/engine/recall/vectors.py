@@ -123,7 +123,7 @@ class Vectors:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Meaning:
     """What is looked for by its meaning: the packed vector of a text, and the vectors that it is compared with."""
 
