@@ -106,8 +106,7 @@ export function SessionSearch({ sessionId, tab, turn, total }: Props) {
                 <a href={addressOf(sessionId, target, hit.turn_seq)} onClick={() => setOpen(false)}>
                   Turn {hit.turn_seq}, {speakerOf(hit)}
                 </a>{" "}
-                <span class="quiet small">{day(hit.said_at)}</span>{" "}
-                <FoundExcerpt hit={hit} terms={terms} />{" "}
+                <span class="quiet small">{day(hit.said_at)}</span> <FoundExcerpt hit={hit} terms={terms} />{" "}
                 {tab === "window" && turn && turn !== String(hit.turn_seq) && (
                   <a
                     class="small"
