@@ -405,7 +405,7 @@ class Pin(Answer):
 
 
 class PinFigures(Answer):
-    """What a pin costs in every prompt, and how relevant it is; `relevance_from` is `given` or `computed`. Of a computed
+    """What a pin costs in every prompt, and how relevant it is (`relevance_from`: `given` or `computed`). Of a computed
     one `matched`, `related` and `similarity` say why, as in `RecalledMessage`."""
 
     tokens: int
