@@ -15,7 +15,8 @@ def test_a_search_answers_messages_that_have_the_words(client: httpx.Client) -> 
     (hit,) = answer["items"]
     assert (hit["turn_id"], hit["turn_seq"]) == (turn["id"], 1)
     of_message = {"session_id", "message_id", "turn_id", "turn_seq", "seq", "role", "name", "said_at"}
-    assert hit.keys() == {*of_message, "score", "excerpt", "complete"}
+    assert hit.keys() == {*of_message, "score", "matched", "related", "similarity", "excerpt", "complete"}
+    assert (hit["matched"], hit["related"], hit["similarity"]) == (["crane", "invoice"], [], None)
     assert "invoice" in hit["excerpt"]
 
 

@@ -353,6 +353,14 @@ async def test_where_thinking_would_be_refused_the_call_goes_without(fields: dic
     assert "thinking" not in body
 
 
+async def test_a_summary_behind_a_turn_with_tool_calls_thinks_as_turns_do() -> None:
+    turn = [user("?"), assistant(None, call("t1")), tool("t1", "x"), assistant("It is x.")]
+    body = await body_of(
+        [*turn, {"role": "system", "content": "Summarize."}], tools=[WEATHER], purpose="summary", endpoint=THINKING
+    )
+    assert body["thinking"] == {"type": "enabled", "budget_tokens": 2000}
+
+
 async def test_a_thinking_budget_leaves_room_in_the_output_limit() -> None:
     endpoint = {"parameters": {"thinking": {"type": "enabled", "budget_tokens": 10_000}}}
     body = await body_of([user("Hi")], endpoint=endpoint)

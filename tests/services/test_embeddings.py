@@ -4,17 +4,20 @@ on without it."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.domain.errors import NotFound
-from app.domain.types import SessionId, TenantId
+from app.domain.types import Pin, SessionId, TenantId
 from app.services.archive.transfer import fork_session
-from app.services.sessions import delete_session, session_usage
+from app.services.sessions import delete_session, put_pin, session_usage
 from app.services.turn.types import TurnRequest
+from app.services.views.context import pin_figures
 from app.services.views.preview import preview_turn
+from app.services.views.search import look_back, search_session
 from app.services.views.turns import get_audit, get_prompt
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.services.service import TENANT, Service, model, models_toml, service
@@ -219,6 +222,46 @@ async def test_vectors_go_with_a_fork_and_an_erased_session_and_are_made_anew_fo
             await delete_session(at.rt, TENANT, session_id)
             assert not await _rows(at, session_id)
             assert await _rows(at, fork.id) == made, "the other session's are its own"
+
+
+async def test_a_search_and_a_look_back_find_by_meaning_too_and_say_so(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(_answers()) as server,
+        service(database_url, _models(server), folder=tmp_path, embeds_with="vectors") as at,
+    ):
+        session_id = await _talked(at)
+        best = (await search_session(at.rt, TENANT, session_id, QUESTION, 5)).items[0]
+        assert (best.excerpt, best.similarity, best.matched) == (FACT, 1.0, [])
+        page = await look_back(at.rt, TENANT, session_id, query="insects", handle=None, page=None)
+        assert FACT in page.content
+        for tenant in (TENANT, TenantId("another")):
+            empty = await at.session()
+            with suppress(NotFound):
+                assert not (await search_session(at.rt, tenant, empty.id, "Who is it?", 5)).items
+        assert "Who is it?" not in _asked_for(server), "there is nothing to compare it with"
+
+
+async def test_pins_that_have_to_give_way_do_so_by_meaning_from_the_second_turn_on_and_in_its_preview(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        serving(_answers()) as server,
+        service(database_url, _models(server), folder=tmp_path, embeds_with="vectors") as at,
+    ):
+        session = await at.session(policy={"preset": "allocated"})
+        for name, text in (("crane", SAID[1]), ("bees", FACT)):
+            await put_pin(at.rt, TENANT, session.id, Pin(name, f"{text} {'Lorem ipsum dolor. ' * 900}"))
+        trimmed: list[str] = []
+        for _ in range(2):
+            preview = await preview_turn(at.rt, TENANT, session.id, TurnRequest("Which insects?", ""))
+            outcome = await at.turn(session.id, "Which insects?")
+            await at.rt.chores.settle()
+            assert preview.context["prompt_sha256"] == outcome.context["prompt_sha256"]
+            trimmed += [action["target"] for action in outcome.context["context_trim_log"]["actions"]]
+        assert trimmed == ["bees", "crane"]
+        figures = await pin_figures(at.rt, TENANT, session.id)
+        assert figures["bees"].similarity == 1.0
+        assert figures["bees"].relevance > figures["crane"].relevance
 
 
 async def test_of_a_session_that_is_not_the_tenants_nothing_is_asked(database_url: str, tmp_path: Path) -> None:

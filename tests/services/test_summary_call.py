@@ -77,11 +77,15 @@ async def sold(
     *,
     ahead: bool = False,
     provider: str = "openai",
+    thinking: JsonObject | None = None,
 ) -> AsyncGenerator[tuple[Service, ScriptedServer]]:
     """A service whose aliases have these prices, and where no time passes for what a provider has cached."""
     async with serving(model) as server:
         models = _MODELS.format(url=server.base_url).replace('"openai"', f'"{provider}"')
-        policy = ContextPolicy(summarize_ahead=ahead)
+        if thinking:
+            parameters = f'thinking = {{ type = "{thinking["type"]}", budget_tokens = {thinking["budget_tokens"]} }}'
+            models = models.replace('model = "large"', f'model = "large"\nparameters = {{ {parameters} }}')
+        policy = ContextPolicy(summarize_ahead=ahead, max_output_tokens=4_096 if thinking else 2_048)
         async with service(database_url, models, folder=folder, policy=policy) as at:
             listed = at.rt.catalogue
             catalogue = Catalogue(
@@ -106,8 +110,8 @@ class AnthropicModel:
         self.bodies: list[tuple[JsonObject, JsonObject]] = []
 
     def __call__(self, request: Seen) -> Answer:
-        is_repeated = request.json["messages"][-1]["content"][-1]["text"].startswith(_INSTRUCTION)
-        answer = self.cache.billed(request, recorded("point 1. the  RECONCILIATION job") if is_repeated else "Noted.")
+        text = recorded("point 1. the  RECONCILIATION job") if _is_repeated(request.json) else "Noted."
+        answer = self.cache.billed(request, text)
         self.bodies.append((request.json, answer.body["usage"]))
         return answer
 
@@ -223,13 +227,35 @@ async def test_at_anthropic_turns_and_their_summaries_read_the_conversation_from
     assert model.paid() < 0.6 * sum(sum(usage.values()) - usage["output_tokens"] for _, usage in model.bodies)
     before: JsonObject = {}
     for body, _ in model.bodies:
-        if body["messages"][-1]["content"][-1]["text"].startswith(_INSTRUCTION):
+        if _is_repeated(body):
             assert body.get("tool_choice") == before.get("tool_choice")
             assert _unmarked(body["tools"]) == _unmarked(before["tools"])
             assert _unmarked(body["system"]) == _unmarked(before["system"])
             sent = _unmarked(before["messages"])
             assert _unmarked(body["messages"])[: len(sent)] == sent
         before = body
+
+
+async def test_at_anthropic_a_model_that_thinks_does_so_in_its_summary_as_in_its_turns_and_reads_its_cache(
+    database_url: str, tmp_path: Path
+) -> None:
+    model, policy = AnthropicModel(), {"summary_call": "cached", "summary_max_ratio": 0.05}
+    thinking = {"type": "enabled", "budget_tokens": 2_300}
+    async with sold(database_url, tmp_path, model, {}, provider="anthropic", thinking=thinking) as (at, _):
+        session_id = await talk(at, 9, policy)
+        assert await calls_of(at, session_id) == [("cached", "policy")]
+        used = {each.purpose: each for each in await session_usage(at.rt, session_id)}
+        assert used["summary"].cached_prompt_tokens >= 0.5 * used["summary"].prompt_tokens
+        no_room = await talk(at, 9, policy | {"summary_max_ratio": 0.15})
+        assert await calls_of(at, no_room) == [("separate", "too_large")]
+    repeated = [body for body, _ in model.bodies if _is_repeated(body)]
+    assert [body["thinking"] for body in repeated] == [thinking]
+    assert repeated[0]["max_tokens"] > thinking["budget_tokens"]
+
+
+def _is_repeated(body: JsonObject) -> bool:
+    text: str = body["messages"][-1]["content"][-1]["text"]
+    return text.startswith(_INSTRUCTION)
 
 
 def _unmarked(blocks: Any) -> Any:

@@ -165,17 +165,20 @@ export interface TrimLog {
 }
 
 /**
- * An older message that came back. `matched` are the user's words that it has, `related` words that it has instead of
- * others, where the service names them; `similarity` is how near its meaning is to the user's message, 0 to 1, where it
- * is near.
+ * Why a message was found, as far as the service says it: `matched` are the words that it has of those that were looked
+ * for, `related` words that it has instead of others; `similarity` is how near its meaning is, 0 to 1, where it is near.
  */
-export interface Recalled {
+export interface Reasons {
+  matched?: string[];
+  related?: { word: string; of: string }[];
+  similarity?: number | null;
+}
+
+/** An older message that came back. */
+export interface Recalled extends Reasons {
   message_id: string;
   score: number;
   tokens: number;
-  matched?: string[];
-  related?: { word: string; of: string }[];
-  similarity?: number;
 }
 
 export interface Audit {
@@ -276,6 +279,8 @@ export interface WindowNow {
 export interface SummaryItem {
   text: string;
   message_ids: string[];
+  /** The summarizer left it out and the service added it, so that it lasts. */
+  kept?: boolean;
 }
 
 export interface Summary {
@@ -303,7 +308,7 @@ export interface Pin {
   content: string;
   relevance: number | null;
   source: string | null;
-  figures?: { tokens: number; relevance: number; relevance_from: "given" | "computed" };
+  figures?: Reasons & { tokens: number; relevance: number; relevance_from: "given" | "computed" };
 }
 
 /** The part of JSON Schema that fields of a policy are described in. */
@@ -390,7 +395,7 @@ export interface Simulation {
 }
 
 /** A message that a search found, in one session or in all. */
-export interface FoundMessage {
+export interface FoundMessage extends Reasons {
   session_id: string;
   message_id: string;
   turn_seq: number;

@@ -2,6 +2,8 @@
 // that what is highlighted is what matched. Scripts without spaces are compared in runs of two characters there and not
 // highlighted here.
 
+import type { Reasons } from "./types";
+
 const WORD = /[\p{L}\p{N}_]+(?:['’]\p{L}+)?/gu;
 const STEM_CHARACTERS = 6;
 const ENDINGS = [
@@ -94,4 +96,15 @@ function stemOf(given: string): string {
   const last = word.at(-1) ?? "";
   if (word.length > 3 && last === word.at(-2) && !"aeiouls".includes(last)) word = word.slice(0, -1);
   return word.length > 3 && word.endsWith("e") ? word.slice(0, -1) : word;
+}
+
+/** The words of a found message's text that it was found for. */
+export function foundWords({ matched = [], related = [] }: Reasons): string[] {
+  return [...matched, ...related.map((pair) => pair.word)];
+}
+
+/** Why a message was found, besides the words that were looked for. */
+export function otherReasons({ related = [], similarity = null }: Reasons): string[] {
+  const similar = similarity === null ? [] : [`similar meaning (${similarity.toFixed(1)})`];
+  return [...related.map((pair) => `${pair.word} (related to ${pair.of})`), ...similar];
 }

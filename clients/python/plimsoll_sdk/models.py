@@ -405,11 +405,15 @@ class Pin(Answer):
 
 
 class PinFigures(Answer):
-    """What a pin costs in every prompt, and how relevant it is; `relevance_from` is `given` or `computed`."""
+    """What a pin costs in every prompt, and how relevant it is (`relevance_from`: `given` or `computed`). Of a computed
+    one `matched`, `related` and `similarity` say why, as in `RecalledMessage`."""
 
     tokens: int
     relevance: float
     relevance_from: str
+    matched: list[str] = Field(default_factory=list[str])
+    related: list[RelatedWord] = Field(default_factory=list[RelatedWord])
+    similarity: float | None = None
 
 
 class ListedPin(Pin):
@@ -527,9 +531,12 @@ class FoundInSession(Answer):
 
 
 class FoundMessage(FoundInSession):
-    """A message of one session that matches a search, and how well."""
+    """A message of one session that matches a search, how well, and why, as in `RecalledMessage`."""
 
     score: float
+    matched: list[str] = Field(default_factory=list[str])
+    related: list[RelatedWord] = Field(default_factory=list[RelatedWord])
+    similarity: float | None = None
 
 
 class Found(Page[FoundMessage]):

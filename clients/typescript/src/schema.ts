@@ -2146,6 +2146,18 @@ export interface components {
             complete: boolean;
             /** Score */
             score: number;
+            /**
+             * Matched
+             * @description The words of the query that it has.
+             */
+            matched: string[];
+            /** Related */
+            related: components["schemas"]["RelatedWordOut"][];
+            /**
+             * Similarity
+             * @description How near its meaning is to the query's, by the deployment's embedding model; null where it is not near, and where that has none.
+             */
+            similarity: number | null;
         };
         /**
          * FoundOut
@@ -2529,7 +2541,7 @@ export interface components {
             relevance: number | null;
             /** Source */
             source: string | null;
-            figures?: components["schemas"]["PinFigures"] | null;
+            figures?: components["schemas"]["PinFiguresOut"] | null;
         };
         /**
          * ListedSession
@@ -3049,10 +3061,10 @@ export interface components {
             next_cursor: null;
         };
         /**
-         * PinFigures
-         * @description What a pin costs in every prompt, and how relevant it is: where pins have to be trimmed, the least goes first.
+         * PinFiguresOut
+         * @description What a pin costs in every prompt, and how relevant it is and why.
          */
-        PinFigures: {
+        PinFiguresOut: {
             /**
              * Tokens
              * @description As it stands in a prompt, without framing.
@@ -3065,10 +3077,22 @@ export interface components {
             relevance: number;
             /**
              * Relevance From
-             * @description Computed: its words against the room goal's and those of the newest message.
+             * @description Computed: a search for the room goal's words and those of the newest message.
              * @enum {string}
              */
             relevance_from: "given" | "computed";
+            /**
+             * Matched
+             * @description Words of theirs that it has, where that is computed.
+             */
+            matched: string[];
+            /** Related */
+            related: components["schemas"]["RelatedWordOut"][];
+            /**
+             * Similarity
+             * @description How near its meaning is to the newest message's; null where it is not near.
+             */
+            similarity: number | null;
         };
         /**
          * PinIn

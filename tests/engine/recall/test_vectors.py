@@ -82,6 +82,18 @@ def test_vectors_that_were_extended_find_what_those_that_were_put_in_at_once_fin
     assert extended.through_seq == 4_200
 
 
+def test_of_many_the_nearest_are_found_though_not_all_are_compared() -> None:
+    """Texts have subjects: the vectors of one are near each other."""
+    subjects = np.random.default_rng(5).normal(0, 1, (60, DIMENSIONS * 4))
+    rows = np.repeat(subjects, 100, axis=0) + np.random.default_rng(6).normal(0.2, 0.4, (6_000, DIMENSIONS * 4))
+    vectors = Vectors.none_of("m", DIMENSIONS * 4).extended(np.arange(1, 6_001), b"".join(packed_vectors(rows)))
+    query = packed_query(subjects[17])
+    assert query is not None
+    found = vectors.similar(query, 6_000, 100)
+    assert set(found.seqs.tolist()) == set(range(1_701, 1_801))
+    assert set(vectors.similar(query, 1_750, 50).seqs.tolist()) == set(range(1_701, 1_751))
+
+
 def test_what_has_no_direction_is_packed_as_nothing() -> None:
     odd = np.array([[0.0, 0.0], [np.nan, 1.0], [np.inf, 1.0], [1e300, 1e300], [3.0, 4.0]])
     assert [len(packed) for packed in packed_vectors(odd)] == [0, 0, 0, 0, 2]

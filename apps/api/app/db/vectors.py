@@ -31,6 +31,12 @@ _SAVE = sql("""
         WHERE message_vectors.model <> excluded.model
     """)
 
+_HAS = sql("""
+    SELECT EXISTS (
+        SELECT 1 FROM message_vectors WHERE session_id = CAST(:session_id AS uuid) AND model = :model
+    ) AS found
+    """)
+
 _STORED = sql("""
     SELECT coalesce(string_agg(int8send(message_seq), ''), '') AS seqs, coalesce(string_agg(vector, ''), '') AS vectors
     FROM (
@@ -55,6 +61,12 @@ async def save_vectors(
 ) -> None:
     """Stores packed vectors of messages. Raises `NotFound` where the session is erased meanwhile."""
     await tx.execute(_SAVE, session_id=session_id, model=model, seqs=seqs, vectors=vectors)
+
+
+async def has_vectors(tx: Transaction, session_id: SessionId, model: str) -> bool:
+    """Whether a session has any of a model's vectors."""
+    row = await tx.fetchrow(_HAS, session_id=session_id, model=model)
+    return bool(row and row["found"])
 
 
 async def stored_vectors(

@@ -44,7 +44,12 @@ class PinFigures:
     tokens: int = field(metadata={"description": "As it stands in a prompt, without framing."})
     relevance: float = field(metadata={"description": "0 to 1."})
     relevance_from: Literal["given", "computed"] = field(
-        metadata={"description": "Computed: its words against the room goal's and those of the newest message."}
+        metadata={"description": "Computed: a search for the room goal's words and those of the newest message."}
+    )
+    matched: Sequence[str] = field(metadata={"description": "Words of theirs that it has, where that is computed."})
+    related: Sequence[JsonObject] = field(metadata={"description": "Related words of those that it has not."})
+    similarity: float | None = field(
+        metadata={"description": "How near its meaning is to the newest message's; null where it is not near."}
     )
 
 

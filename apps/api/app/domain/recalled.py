@@ -63,16 +63,21 @@ def similar_mark(cosine: float) -> str:
 
 
 def public_row(message_id: UUID, score: int, tokens: int, matched: Sequence[str]) -> JsonObject:
-    """The row of a message that was recalled: the user's words that it has, and the words that it has instead."""
-    row: JsonObject = {"message_id": str(message_id), "score": score / 100, "tokens": tokens}
+    """The row of a message that was recalled, with the reasons that there are."""
+    reasons = {name: reason for name, reason in reasons_of(matched).items() if reason not in ([], None)}
+    return {"message_id": str(message_id), "score": score / 100, "tokens": tokens} | reasons
+
+
+def reasons_of(matched: Sequence[str]) -> JsonObject:
+    """Why a message was found: the user's words that it has (`matched`), the words that it has instead of others
+    (`related`), and how near it is in meaning (`similarity`), None where it is not."""
     words = [word for word in matched if not word.startswith(_SIMILAR)]
-    if own := [word for word in words if _RELATED not in word]:
-        row["matched"] = own
-    if pairs := [word.split(_RELATED) for word in words if _RELATED in word]:
-        row["related"] = [{"word": word, "of": of} for word, of in pairs]
-    if similarity := [float(mark[1:]) for mark in matched if mark.startswith(_SIMILAR)]:
-        row["similarity"] = similarity[0]
-    return row
+    pairs = [word.split(_RELATED) for word in words if _RELATED in word]
+    return {
+        "matched": [word for word in words if _RELATED not in word],
+        "related": [{"word": word, "of": of} for word, of in pairs],
+        "similarity": next((float(mark[1:]) for mark in matched if mark.startswith(_SIMILAR)), None),
+    }
 
 
 def recalled_ref(rows: Sequence[Recalled]) -> list[Any]:

@@ -28,6 +28,7 @@ TrimKind: TypeAlias = (
     ]
 )
 
+PIN_KINDS: Final = frozenset({"pinned_trim", "pinned_drop"})
 _UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 CLEARED: Final = "clear_tool_results"
 """The reason of what a policy of this name has left out."""

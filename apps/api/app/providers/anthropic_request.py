@@ -147,15 +147,26 @@ def _thinking(request: CompletionRequest, wanted: JsonObject, form: Form) -> Jso
     """
     if not wanted or wanted.get("type") == "disabled":
         return wanted
-    loop = [message for message in request.messages[_loop_begins(request.messages) + 1 :] if message.get("tool_calls")]
+    newest = request.messages[_loop_begins(request.messages) + 1 :]
+    goes_on = request.purpose == "turn"  # a summary's instruction ends the loop of the prompt that it stands behind
+    loop = [message for message in newest if goes_on and message.get("tool_calls")]
     is_forced = bool(request.tools) and request.tool_choice not in {None, "auto", "none"}
     if not form.with_thinking or is_forced or not all(map(_thinking_blocks, loop)):
         return {}
     budget = wanted.get("budget_tokens")
-    if isinstance(budget, int) and budget >= request.max_output_tokens:
-        half = request.max_output_tokens // 2
-        return {**wanted, "budget_tokens": half} if half >= _LEAST_THINKING_TOKENS else {}
-    return wanted
+    if not isinstance(budget, int):
+        return wanted
+    budget = thinking_tokens(budget, request.max_output_tokens)
+    return {**wanted, "budget_tokens": budget} if budget else {}
+
+
+def thinking_tokens(budget: int, max_output_tokens: int) -> int:
+    """What a budget of thinking is in an output limit: itself below it, else half of the limit; 0 where that is too
+    little to think."""
+    if budget < max_output_tokens:
+        return budget
+    half = max_output_tokens // 2
+    return half if half >= _LEAST_THINKING_TOKENS else 0
 
 
 def _tools(request: CompletionRequest, form: Form) -> list[JsonObject]:

@@ -21,6 +21,7 @@ from app.domain.prices import Prices
 from app.domain.types import ReasoningRule, TenantId
 from app.providers.anthropic import DEFAULT_BASE_URL as ANTHROPIC_BASE_URL
 from app.providers.anthropic import AnthropicProvider
+from app.providers.anthropic_request import thinking_tokens
 from app.providers.base import Endpoint, Provider
 from app.providers.catalogue_file import CatalogueError, Instructions, ModelEntry, key_of, read_catalogue
 from app.providers.offline import OfflineProvider
@@ -60,12 +61,19 @@ class Model:
     reasoning_rule: ReasoningRule | None = None
     exact_counts: bool = False
     takes_tools: bool = True
+    thinking_budget: int | None = None
+    """Tokens that it may think in a call, where its entry says so in Anthropic's form."""
 
     @property
     def caches_conversations(self) -> bool:
-        """Whether its provider may serve the beginning of a conversation from a cache. At Anthropic a call with another
-        room for thinking reads none of it."""
-        return self.provider == "openai" or (self.provider == "anthropic" and self.reasoning_rule is None)
+        """Whether its provider may serve the beginning of a conversation from a cache. At Anthropic a call with other
+        thinking reads none of it; without a budget of thinking nothing says how much room that needs."""
+        has_known_room = self.reasoning_rule is None or self.thinking_budget is not None
+        return self.provider == "openai" or (self.provider == "anthropic" and has_known_room)
+
+    def thinking_tokens(self, max_output_tokens: int) -> int:
+        """What of an output limit it may think."""
+        return thinking_tokens(self.thinking_budget, max_output_tokens) if self.thinking_budget is not None else 0
 
     @property
     def reports_cache_writes(self) -> bool:
@@ -185,11 +193,19 @@ def _model(alias: str, listed: ModelEntry, name: str, encoding: str, fallback_wi
         reasoning_rule=_reasoning_rule(listed, name),
         exact_counts=listed.exact_counts,
         takes_tools=listed.provider != "offline" and listed.tools is not False,
+        thinking_budget=_thinking_budget(listed),
     )
 
 
 def _base_url(listed: ModelEntry) -> str:
     return listed.base_url or (OPENAI_BASE_URL if listed.provider == "openai" else ANTHROPIC_BASE_URL)
+
+
+def _thinking_budget(listed: ModelEntry) -> int | None:
+    thinking = fields_of(listed.parameters.get("thinking"))
+    budget = thinking.get("budget_tokens")
+    is_known = listed.provider == "anthropic" and thinking.get("type") == "enabled" and isinstance(budget, int)
+    return budget if is_known else None
 
 
 def _reasoning_rule(listed: ModelEntry, name: str) -> ReasoningRule | None:

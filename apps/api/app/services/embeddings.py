@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import sha256
 from time import perf_counter
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar
 
 from app.domain.errors import ProviderError, ProviderOverflow, ProviderRefused
 from app.domain.types import SessionId, TenantId
@@ -20,6 +20,7 @@ from app.telemetry.metrics import Telemetry
 K = TypeVar("K")
 V = TypeVar("V")
 
+Use: TypeAlias = Literal["recall", "pins"]
 LOCAL: Final = "local"
 """What the setting calls the model of the extra."""
 _VERSION: Final = 1
@@ -30,7 +31,7 @@ _REFUSED_CHARS: Final = 250
 _TOO_LONG: Final = frozenset({400, 413, 422})
 _TIMEOUT_S: Final = 10.0
 _MOST_KEPT: Final = 1_024
-"""Questions, and sessions of which it is known how far they have vectors."""
+"""Texts with their vectors, and sessions of which it is known how far they have vectors."""
 _MOST_WAITING: Final = 16
 """Questions whose vectors are being made; others go without."""
 
@@ -65,7 +66,7 @@ class Embeddings:
         self._resting_as = f"embeddings:{alias}"
         self._questions: OrderedDict[tuple[TenantId, bytes], asyncio.Future[Rows | None]] = OrderedDict()
         self._waiting = 0
-        self._recalls: OrderedDict[tuple[TenantId, SessionId], None] = OrderedDict()
+        self._uses: OrderedDict[tuple[TenantId, SessionId, Use], None] = OrderedDict()
         self._through: OrderedDict[SessionId, int] = OrderedDict()
 
     async def embed(self, texts: Sequence[str]) -> Embedded:
@@ -111,12 +112,26 @@ class Embeddings:
         found = self._questions.get(_key(tenant_id, text))
         return found.result() if found and found.done() else None
 
-    def recalls_in(self, tenant_id: TenantId, session_id: SessionId) -> bool:
-        """Whether a session of the tenant's was recalled in here: of no other is a question asked before its claim."""
-        return (tenant_id, session_id) in self._recalls
+    def has_asked(self, tenant_id: TenantId, text: str) -> bool:
+        """Whether the vector of a text is there or on its way, or the model gave none that is usable."""
+        return _key(tenant_id, text) in self._questions
 
-    def recalled_in(self, tenant_id: TenantId, session_id: SessionId) -> None:
-        _keep(self._recalls, (tenant_id, session_id), None)
+    async def remember(self, tenant_id: TenantId, session_id: SessionId, texts: Sequence[str]) -> None:
+        """Makes vectors of texts that questions are compared with, and keeps them. Raises a `ProviderError`."""
+        embedded = await self.embed(texts)
+        self._count(session_id, embedded)
+        for text, vector in zip(texts, embedded.vectors, strict=True):
+            found: asyncio.Future[Rows | None] = asyncio.get_running_loop().create_future()
+            found.set_result(packed_query(vector))
+            _keep(self._questions, _key(tenant_id, text), found)
+
+    def compares_in(self, tenant_id: TenantId, session_id: SessionId, use: Use) -> bool:
+        """Whether a session of the tenant's has compared in here by meaning: of no other is a question asked before
+        its claim."""
+        return (tenant_id, session_id, use) in self._uses
+
+    def compared_in(self, tenant_id: TenantId, session_id: SessionId, use: Use) -> None:
+        _keep(self._uses, (tenant_id, session_id, use), None)
 
     def through(self, session_id: SessionId) -> int:
         """The number through which all of a session's messages are known to have vectors."""
@@ -132,14 +147,17 @@ class Embeddings:
         try:
             embedded = await self.embed([text])
             vector = packed_query(embedded.vectors[0])
-            tokens = self.question_tokens.get(session_id, 0) + (embedded.prompt_tokens or 0)
-            _keep(self.question_tokens, session_id, tokens)
+            self._count(session_id, embedded)
         finally:
             self._waiting -= 1
             if not answered.done():
                 answered.set_result(vector)
             if vector is None:
                 self._questions.pop(key, None)
+
+    def _count(self, session_id: SessionId, embedded: Embedded) -> None:
+        tokens = self.question_tokens.get(session_id, 0) + (embedded.prompt_tokens or 0)
+        _keep(self.question_tokens, session_id, tokens)
 
     async def _measured(self, texts: Sequence[str]) -> Embedded:
         started, error_kind = perf_counter(), None

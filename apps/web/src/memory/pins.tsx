@@ -8,6 +8,7 @@ import { Confirm } from "../ui/confirm";
 import { Gauge } from "../ui/gauge";
 import { Outcome, type Result, resultOf } from "../ui/outcome";
 import { PinForm } from "./pin-form";
+import { otherReasons } from "../words";
 
 const NEW: Pin = { name: "", content: "", relevance: null, source: null };
 const SHOWN_CHARACTERS = 400;
@@ -99,12 +100,14 @@ export function Pins({ sessionId }: { sessionId: string }) {
 
 function Relevance({ figures }: { figures: NonNullable<Pin["figures"]> }) {
   const { relevance, relevance_from: from } = figures;
+  const reasons = [...(figures.matched ?? []), ...otherReasons(figures)];
+  const why = reasons.length ? `: ${reasons.join(", ")}` : "";
   return (
     <div class="relevance">
       <span class="small">
         Relevance {wordOf(relevance)} <span class="number">({relevance.toFixed(2)})</span>{" "}
         <span class="quiet">
-          {from === "given" ? "as you set it" : "by the words it shares with the goal and the newest message"}
+          {from === "given" ? "as you set it" : `as a search for the goal and the newest message finds it${why}`}
         </span>
       </span>
       <Gauge part={relevance} of={1} plain />

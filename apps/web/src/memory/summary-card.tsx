@@ -10,6 +10,8 @@ import { EditSummary, LISTS, type SummaryEdit } from "./edit-summary";
 
 const MOST_SOURCES = 100;
 const MOST_CHARACTERS = 2000;
+const KEPT = "The summarizer left it out. The service added it, so that it lasts until it is replaced or done.";
+
 interface Props {
   sessionId: string;
   summary: Summary;
@@ -26,6 +28,7 @@ export function SummaryCard({ sessionId, summary, coverage, predecessor, onUndo,
   const active = summary.status === "active";
   const [open, setOpen] = useState(active);
   const [editing, setEditing] = useState(false);
+  const kept = LISTS.reduce((sum, { name }) => sum + summary[name].filter((item) => item.kept).length, 0);
   const title = coverage ? turnsOf(coverage) : "older turns";
   return (
     <article
@@ -51,6 +54,7 @@ export function SummaryCard({ sessionId, summary, coverage, predecessor, onUndo,
           <span>requested, or made after an answer</span>
         )}
         {predecessor && <span>includes the one of {turnsOf(predecessor)}</span>}
+        {kept > 0 && <span title={KEPT}>{plural(kept, "kept item")}</span>}
         <span>{dateTime(summary.created_at)}</span>
       </p>
       {active && (
@@ -115,6 +119,11 @@ function Item({ sessionId, item }: { sessionId: string; item: SummaryItem }) {
   return (
     <li>
       {item.text}
+      {item.kept && (
+        <span class="status kept" title={KEPT}>
+          kept
+        </span>
+      )}
       {item.message_ids.length > 0 && (
         <details open={open} onToggle={(event) => setOpen(event.currentTarget.open)}>
           <summary class="small quiet">from {plural(item.message_ids.length, "message")}</summary>

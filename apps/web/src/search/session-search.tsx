@@ -8,7 +8,7 @@ import type { FoundMessage } from "../types";
 import { Marked } from "../ui/marked";
 import { useSearchKey } from "../ui/search-key";
 import { useSettled } from "../ui/settled";
-import { excerptOf, termsOf } from "../words";
+import { excerptOf, foundWords, otherReasons, termsOf } from "../words";
 
 interface Found {
   items: FoundMessage[];
@@ -25,7 +25,7 @@ interface Props {
   total: number;
 }
 
-/** Finds messages of a session by their words, and turns by their number. */
+/** Finds messages of a session by their words and, where the service can, by their meaning; and turns by their number. */
 export function SessionSearch({ sessionId, tab, turn, total }: Props) {
   const field = useSearchKey();
   const [typed, setTyped] = useState("");
@@ -99,15 +99,14 @@ export function SessionSearch({ sessionId, tab, turn, total }: Props) {
             </a>
           )}
           {found.loading && seq === null && <p class="quiet">Searching…</p>}
-          {found.value?.items.length === 0 && !found.loading && <p class="quiet">No message has these words.</p>}
+          {found.value?.items.length === 0 && !found.loading && <p class="quiet">No message matches.</p>}
           <ol class="plain-list">
             {(found.value?.items ?? []).map((hit) => (
               <li key={hit.message_id}>
                 <a href={addressOf(sessionId, target, hit.turn_seq)} onClick={() => setOpen(false)}>
                   Turn {hit.turn_seq}, {speakerOf(hit)}
                 </a>{" "}
-                <span class="quiet small">{day(hit.said_at)}</span>{" "}
-                <Marked text={excerptOf(hit.excerpt, terms, 160)} terms={terms} />{" "}
+                <span class="quiet small">{day(hit.said_at)}</span> <FoundExcerpt hit={hit} terms={terms} />{" "}
                 {tab === "window" && turn && turn !== String(hit.turn_seq) && (
                   <a
                     class="small"
@@ -129,6 +128,18 @@ export function SessionSearch({ sessionId, tab, turn, total }: Props) {
         </div>
       )}
     </search>
+  );
+}
+
+function FoundExcerpt({ hit, terms }: { hit: FoundMessage; terms: ReadonlySet<string> }) {
+  const named = foundWords(hit);
+  const matched = named.length ? termsOf(named.join(" ")) : terms;
+  const reasons = otherReasons(hit);
+  return (
+    <>
+      {reasons.length > 0 && <strong class="small">{reasons.join(", ")}: </strong>}
+      <Marked text={excerptOf(hit.excerpt, matched, 160)} terms={matched} />
+    </>
   );
 }
 

@@ -5,7 +5,7 @@ import { addressOf } from "../router";
 import { wholeText } from "../text";
 import type { Prompt, Recalled, StoredMessage } from "../types";
 import { Marked } from "../ui/marked";
-import { excerptOf, termsOf, wordsWith } from "../words";
+import { excerptOf, foundWords, otherReasons, termsOf, wordsWith } from "../words";
 
 const EXCERPT_CHARACTERS = 150;
 const MOST_OPEN = 10;
@@ -55,11 +55,9 @@ interface RowProps {
 function RecalledRow({ sessionId, row, message, terms }: RowProps) {
   if (!message) return <span>A message</span>;
   const text = wholeText({ ...message, tool_calls: message.tool_calls ?? [] });
-  const similar = row.similarity === undefined ? [] : [`similar meaning (${row.similarity.toFixed(1)})`];
-  const named = [...(row.matched ?? []), ...(row.related ?? []).map((pair) => pair.word)];
+  const named = foundWords(row);
   const matched = named.length ? termsOf(named.join(" ")) : terms;
-  const related = (row.related ?? []).map((pair) => `${pair.word} (related to ${pair.of})`);
-  const found = [...(row.matched ?? []), ...related, ...similar];
+  const found = [...(row.matched ?? []), ...otherReasons(row)];
   const words = found.length ? found : wordsWith(text, matched);
   return (
     <span

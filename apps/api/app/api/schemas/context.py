@@ -90,6 +90,8 @@ class WindowOut(answer_of(CurrentWindow, Open)):
 class FoundMessageOut(answer_of(FoundMessage)):
     """A message that matches. `complete` says whether the excerpt is all of its text."""
 
+    related: list[RelatedWordOut]
+
 
 class FoundOut(answer_of(Found, absent=("next_cursor",))):
     """What a search found, best first, on one page."""

@@ -9,6 +9,7 @@ from uuid import UUID
 import orjson
 from pydantic import BaseModel, Field, StringConstraints, field_validator
 
+from app.api.schemas.context import RelatedWordOut
 from app.api.schemas.values import In, NotEmpty, Paged, answer_of
 from app.domain.figures import PinFigures, SessionFigures
 from app.domain.types import Name, Pin, Session, SessionUsage
@@ -113,10 +114,16 @@ class PinIn(In):
 class PinOut(answer_of(Pin)): ...
 
 
+class PinFiguresOut(answer_of(PinFigures)):
+    """What a pin costs in every prompt, and how relevant it is and why."""
+
+    related: list[RelatedWordOut]
+
+
 class ListedPin(PinOut):
     """A pin in a list; `figures` stand there with `figures=true`."""
 
-    figures: PinFigures | None = None
+    figures: PinFiguresOut | None = None
 
 
 class PinPage(Paged[ListedPin]): ...

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from app.domain.recalled import related_word
 from app.engine.recall.dates import date_keys
 from app.engine.recall.index import Floats, Index, Ints
 from app.engine.recall.related import LookedFor, Related, one_of_a_word, related_terms, weigh_related
@@ -70,6 +71,21 @@ class Hits:
     seen_in: Ints
     postings: Ints
 
+    def matched(self, positions: Collection[int]) -> dict[int, tuple[str, ...]]:
+        """Why messages were found, by position: the words of the text that each has, for those that it has not its
+        related words, and the mark of one that is near in meaning; sorted."""
+        found = {at: dict[str, str]() for at in positions}
+        is_wanted = np.zeros(len(self.shared_terms), np.bool_)
+        is_wanted[list(found)] = True
+        (theirs,) = is_wanted[self.postings].nonzero()
+        of_word = self.seen_in.cumsum().searchsorted(theirs, "right")
+        for at, word in zip(self.postings[theirs].tolist(), of_word.tolist(), strict=True):
+            looked_for = self.words[int(word)]
+            found[at][looked_for.of] = related_word(*looked_for)
+        for at in found.keys() & self.similar.keys():
+            found[at][self.similar[at]] = self.similar[at]
+        return {at: tuple(sorted(words.values())) for at, words in found.items()}
+
 
 def search(
     index: Index,
@@ -109,15 +125,8 @@ def search(
         counting = one_of_a_word(terms.related, seen_in, positions, messages)
         scored, covered = scored * counting, covered * counting
     scores, coverage = summed(positions, scored, messages), summed(positions, covered, messages)
-    (found,) = scores.nonzero()
-    if len(found) > most_hits:  # a sort of all that match is the dearest part of a search
-        found = found[scores[found] >= np.partition(scores[found], -most_hits)[-most_hits]]
-    if len(found):
-        found = found[np.lexsort((-found, -scores[found]))[:most_hits]]
-        scores = scores[found] * (coverage[found] / coverage[found].max()) ** _COVERAGE_POWER
-        order = np.lexsort((-found, -scores))
-        found, scores = found[order], scores[order]
-    found, scores, similar = with_similar(index, meaning, through_seq, found, scores[: len(found)])
+    found, scores = _best(scores, coverage, most_hits)
+    found, scores, similar = with_similar(index, meaning, through_seq, found, scores)
     return Hits(
         positions=found[:most_hits],
         scores=scores[:most_hits],
@@ -127,6 +136,17 @@ def search(
         seen_in=seen_in,
         postings=positions,
     )
+
+
+def _best(scores: Floats, coverage: Floats, most_hits: int) -> tuple[Ints, Floats]:
+    """The positions of the messages that match best, best first, and their scores with what they cover of the text."""
+    (found,) = scores.nonzero()
+    if len(found) > most_hits:  # a sort of all that match is the dearest part of a search
+        found = found[scores[found] >= np.partition(scores[found], -most_hits)[-most_hits]]
+    found = found[np.lexsort((-found, -scores[found]))[:most_hits]]
+    scores = scores[found] * (coverage[found] / coverage[found].max(initial=0.0)) ** _COVERAGE_POWER
+    order = np.lexsort((-found, -scores))
+    return found[order], scores[order]
 
 
 class _Terms(NamedTuple):

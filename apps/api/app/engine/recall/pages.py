@@ -24,6 +24,7 @@ from app.engine.recall.bm25 import MOST_HITS, search
 from app.engine.recall.index import Index
 from app.engine.recall.ranking import candidates
 from app.engine.recall.terms import query_terms
+from app.engine.recall.vectors import Meaning
 
 MOST_LONG_MESSAGES: Final = 8
 """Of those that are read for one page: each may have a megabyte."""
@@ -80,13 +81,22 @@ def seq_of(handle: str) -> int | None:
 
 
 def matching_seqs(
-    index: Index, words: str, through_seq: int, sent: Collection[int], said_day: int | None = None
+    index: Index,
+    words: str,
+    through_seq: int,
+    sent: Collection[int],
+    said_day: int | None = None,
+    meaning: Meaning | None = None,
 ) -> list[int]:
-    """The messages through a number that match the words or stand beside a match, best first, without those `sent`.
-    Days that the words name are understood on `said_day`."""
-    hits = search(index, words, through_seq, said_day=said_day, most_hits=MOST_HITS, most_seen_share=1.0)
+    """The messages through a number that match the words or their meaning or stand beside a match, best first, without
+    those `sent`. Days that the words name are understood on `said_day`."""
+    hits = search(
+        index, words, through_seq, said_day=said_day, most_hits=MOST_HITS, most_seen_share=1.0, meaning=meaning
+    )
     best = [seq for seq in index.seqs[hits.positions].tolist() if seq not in sent]
-    units = candidates(index, words, through_seq, room_tokens=_ANY_ROOM, min_score_ratio=0.0, said_day=said_day)
+    units = candidates(
+        index, words, through_seq, room_tokens=_ANY_ROOM, min_score_ratio=0.0, said_day=said_day, meaning=meaning
+    )
     found = [*best[:_BEST], *(seq for unit in units for seq in unit.seqs if seq not in sent), *best[_BEST:]]
     return _few_long(index, list(dict.fromkeys(found)))
 

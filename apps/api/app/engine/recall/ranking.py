@@ -19,7 +19,6 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from app.domain.content import content_text, named
-from app.domain.recalled import related_word
 from app.domain.types import Message, Turn
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import Unit, sendable_units
@@ -167,22 +166,13 @@ def _with_room(found: Iterable[_Found], room_tokens: int) -> list[_Found]:
 
 def _with_words(index: Index, hits: Hits, chosen: Sequence[_Found]) -> tuple[Candidate, ...]:
     """What was chosen, with the words that each message has, and how near it is in meaning."""
-    words = {at: dict[str, str]() for unit in chosen for at in range(unit.first, unit.end)}
-    is_chosen = np.zeros(len(hits.shared_terms), np.bool_)
-    is_chosen[list(words)] = True
-    (theirs,) = is_chosen[hits.postings].nonzero()
-    of_word = hits.seen_in.cumsum().searchsorted(theirs, "right")
-    for at, word in zip(hits.postings[theirs].tolist(), of_word.tolist(), strict=True):
-        looked_for = hits.words[int(word)]
-        words[at][looked_for.of] = related_word(*looked_for)
-    for at in words.keys() & hits.similar.keys():
-        words[at][hits.similar[at]] = hits.similar[at]
+    matched = hits.matched([at for unit in chosen for at in range(unit.first, unit.end)])
     return tuple(
         Candidate(
             tuple(index.seqs[unit.first : unit.end].tolist()),
             unit.score,
             unit.tokens,
-            tuple([tuple(sorted(words[at].values())) for at in range(unit.first, unit.end)]),
+            tuple(matched[at] for at in range(unit.first, unit.end)),
         )
         for unit in chosen
     )

@@ -1,36 +1,58 @@
-"""How relevant pins are to a turn where none is given: BM25 of their words against the goal's and the user's."""
+"""How relevant pins are to a turn where none is given: the search that finds messages, over pins, for the goal's words
+and the user's."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from app.domain.content import content_text
 from app.domain.types import Pin, Turn
-from app.engine.recall.bm25 import SATURATION, rarities, summed, term_scores
-from app.engine.recall.index import EMPTY, Packed, packed_text
-from app.engine.recall.terms import distinct_query_terms, term_hash
+from app.engine.recall.bm25 import SATURATION, Hits, rarities, search
+from app.engine.recall.index import EMPTY, Index, Packed, packed_text
+from app.engine.recall.vectors import Meaning
 
 MOST_TERMS: Final = 16_384
 """Of all pins together, each having the same part of them: what bounds the work to about 25 ms."""
 _MOST_CHARS: Final = 8 * MOST_TERMS
-_MOST_QUERY_TERMS: Final = 256
 
 
-def relevances(pins: Sequence[Pin], query: str) -> tuple[float, ...]:
-    """The relevance of each pin, 0 to 1: the given one, or else how much of the query its text has.
+class Relevance(NamedTuple):
+    """Of a pin, 0 to 1; and why it was found, as `Hits.matched` has it, where it is computed."""
 
-    Computed is BM25 over these pins, divided by what a text could score that has nothing but the query's words: 0 for a
-    pin that has none of them, never quite 1. The same input gives the same figures.
+    value: float
+    matched: tuple[str, ...] = ()
+
+
+def relevances(pins: Sequence[Pin], query: str, meaning: Meaning | None = None) -> tuple[Relevance, ...]:
+    """The relevance of each pin: the given one, or else how well its text matches the query.
+
+    Computed is the score of a search over these pins, divided by what a text could score that has nothing but the
+    query's words: 0 for a pin that has none of them, nor a related one, and is not near in `meaning`, which has pins
+    by their places. The same input gives the same figures.
     """
     if all(pin.relevance is not None for pin in pins):
-        return tuple(pin.relevance or 0.0 for pin in pins)
+        return tuple(Relevance(pin.relevance or 0.0) for pin in pins)
     chars = _MOST_CHARS // len(pins)
-    scored = _scored(tuple(f"{pin.name} {pin.content[:chars]}" for pin in pins), query)
-    return tuple(score if pin.relevance is None else pin.relevance for pin, score in zip(pins, scored, strict=True))
+    index = _index_of(tuple(text_of(pin, chars) for pin in pins))
+    hits = search(index, query, len(pins), most_hits=len(pins), most_seen_share=1.0, meaning=meaning)
+    most = _most_score(hits, len(pins)) or 1.0
+    scores = dict(zip(hits.positions.tolist(), hits.scores.tolist(), strict=True))
+    matched = hits.matched(scores)
+    return tuple(
+        Relevance(min(1.0, scores.get(at, 0.0) / most), matched.get(at, ()))
+        if pin.relevance is None
+        else Relevance(pin.relevance)
+        for at, pin in enumerate(pins)
+    )
+
+
+def text_of(pin: Pin, most_chars: int) -> str:
+    """What of a pin is held against a turn."""
+    return f"{pin.name} {pin.content[:most_chars]}"
 
 
 def question_of(goal: str | None, turn: Turn) -> str:
@@ -39,14 +61,15 @@ def question_of(goal: str | None, turn: Turn) -> str:
     return "\n".join((goal or "", *words))
 
 
+def _most_score(hits: Hits, texts: int) -> float:
+    """What a text could score that has all the query's words that any has, itself or by a related one."""
+    rare = rarities(hits.seen_in, texts, most_seen_share=1.0).tolist()
+    had = {word.of for word, seen in zip(hits.words, hits.seen_in.tolist(), strict=True) if seen}
+    own = {word.of: worth for word, worth in zip(hits.words, rare, strict=True) if word.word == word.of}
+    return (SATURATION + 1) * sum(own[of] for of in sorted(had))
+
+
 @lru_cache(maxsize=16)  # a turn is decided several times: before and after a summary, and once a tool round
-def _scored(texts: tuple[str, ...], query: str) -> tuple[float, ...]:
+def _index_of(texts: tuple[str, ...]) -> Index:
     packed = b"".join(packed_text(text, most_terms=max(1, MOST_TERMS // len(texts))) for text in texts)
-    index = EMPTY.extended(Packed(np.arange(len(texts)), np.zeros(len(texts), np.int64), packed), len(texts))
-    terms = dict.fromkeys(map(term_hash, distinct_query_terms(query)[:_MOST_QUERY_TERMS]))
-    seen_in, positions, counts = index.postings(terms, len(texts))
-    rare = rarities(seen_in, len(texts), most_seen_share=1.0)
-    most = (SATURATION + 1) * float(rare[seen_in > 0].sum())
-    scored, _ = term_scores(index, seen_in, positions, counts, rare)
-    scores = summed(positions, scored, len(texts))
-    return tuple((scores / most).tolist()) if most else (0.0,) * len(texts)
+    return EMPTY.extended(Packed(np.arange(len(texts)), np.zeros(len(texts), np.int64), packed), len(texts))

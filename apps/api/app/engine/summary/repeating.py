@@ -30,7 +30,7 @@ from app.engine.summary.summarizer_prompt import FOCUS, source_text
 MOST_QUOTATIONS: Final = 2_000
 """Of an answer: each is looked for in all that a summary may cite."""
 _LEAST_CHARS: Final = 8
-_QUOTED_SHARE: Final = 1.25
+QUOTED_SHARE: Final = 1.25
 """What an answer with quotations costs of one with ids."""
 _CARRY_OVER: Final = "Carry over what still matters of the record, drop what is settled or replaced."
 _EXTEND: Final = "Repeat the record's items, change only what newer messages settle or replace, and add what is new."
@@ -117,15 +117,17 @@ def cheaper_call(
     own: Prices,
     answer_tokens: int,
     written_tokens: int = 0,
+    thinking_tokens: int = 0,
 ) -> CallChoice:
     """The call that costs less, by published prices and the tokens that are expected; the separate one of equals, and
     where a price is unknown.
 
     `repeated_tokens` are those of the whole repeated prompt with its instruction, of which the provider has
-    `cached_tokens` and writes `written_tokens` to its cache; `answer_tokens` are those of an answer that cites by ids.
+    `cached_tokens` and writes `written_tokens` to its cache; `answer_tokens` are those of an answer that cites by ids,
+    `thinking_tokens` what the model may think before a repeated prompt's.
     """
     separate_usd = call_cost(Usage(separate_tokens, answer_tokens), separate.of_prompt(separate_tokens))
-    usage = Usage(repeated_tokens, int(_QUOTED_SHARE * answer_tokens), cached_tokens)
+    usage = Usage(repeated_tokens, int(QUOTED_SHARE * answer_tokens) + thinking_tokens, cached_tokens)
     repeated_usd = call_cost(usage, own.of_prompt(repeated_tokens), cache_write_tokens=written_tokens)
     if separate_usd is None or repeated_usd is None or own.of_prompt(repeated_tokens).cached_input_usd is None:
         return CallChoice("separate", "no_price")

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import floor
 
+from app.domain.trim_log import PIN_KINDS
 from app.engine.messages.tokens import Estimate
 from app.engine.policy.budget import with_output_share
 from app.engine.policy.policy import Allocation, ContextPolicy, PriorityRegion
@@ -138,7 +139,7 @@ def _relogged(window: Window, policy: ContextPolicy, region: PriorityRegion, act
 def _region_of(action: Removal) -> PriorityRegion:
     if action.kind == "summary_shortened":
         return "summary"
-    return "pins" if action.kind in {"pinned_trim", "pinned_drop"} else "history"
+    return "pins" if action.kind in PIN_KINDS else "history"
 
 
 def _division(

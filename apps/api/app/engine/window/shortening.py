@@ -81,8 +81,9 @@ def with_fitted_pins(window: Window, room_tokens: int) -> Window:
     pins, items, estimate = window.snapshot.pins, window.pins, window.estimate
     if sum(item.tokens for item in items) <= room_tokens:
         return window
-    relevance_of = relevances(pins, question_of(window.snapshot.goal, window.snapshot.current))
-    first_to_go = sorted(range(len(pins)), key=lambda at: (relevance_of[at], -at))
+    question = question_of(window.snapshot.goal, window.snapshot.current)
+    relevance_of = relevances(pins, question, window.snapshot.pin_meaning)
+    first_to_go = sorted(range(len(pins)), key=lambda at: (relevance_of[at].value, -at))
     least = [_shorter_pin(pin, item, _LEAST_PIN_CHARS, estimate) for pin, item in zip(pins, items, strict=True)]
     now: dict[int, PromptItem] = dict(enumerate(items))
     actions: list[Removal] = []

@@ -11,6 +11,7 @@ from app.domain.trim_log import TrimAction, TrimKind
 from app.domain.types import Pin, Summary, ToolDefinition, Turn
 from app.engine.policy.budget import Budget
 from app.engine.recall.ranking import Evicted
+from app.engine.recall.vectors import Meaning
 from app.engine.summary.fold import Fold
 from app.engine.window.look_back import LOOK_BACK
 from app.engine.window.past import Past
@@ -60,7 +61,8 @@ class Snapshot:
     `layers` are the active system layers as (label, text), outermost first. `past` are the turns after the active
     summary; `current` is the running one, whose first message is the user's. `completed_since_summary`
     counts completed turns since the active summary was made or the count was restarted. `evicted` is what was found of
-    the past before the window; who puts a summary in the place of turns looks for it anew. `log` is what earlier plans
+    the past before the window; who puts a summary in the place of turns looks for it anew. `pin_meaning` has vectors of
+    pins, by their places. `log` is what earlier plans
     of the turn did, None before the first; with `overflowed` a provider refused what they sent as too long. With
     `may_look_back` the model can be offered to read back what has left.
     """
@@ -76,6 +78,7 @@ class Snapshot:
     completed_since_summary: int = 0
     calibration_ratio: float = 1.0
     evicted: Evicted | None = None
+    pin_meaning: Meaning | None = None
     log: PlanLog | None = None
     overflowed: bool = False
     may_look_back: bool = False

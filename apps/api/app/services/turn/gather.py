@@ -39,6 +39,7 @@ from app.services.pasts import Counting, settled_columns
 from app.services.policies import resolve_policy
 from app.services.runtime import Runtime
 from app.services.turn.recall import look_up
+from app.services.turn.vectors import meaning_of_pins
 from app.tokenizers.counters import TWO_FIFTHS, Estimator
 
 _LARGE_PIN_CHARS = 16_384
@@ -330,6 +331,9 @@ def snapshot_of(
         completed_since_summary=past.completed_after(session.summary_count_after_seq),
         calibration_ratio=rt.calibrations.ratio(session.tenant_id, rows.model.alias, rows.encoding),
         evicted=_evicted_with_reasoning(rows),
+        pin_meaning=meaning_of_pins(rt, session.tenant_id, rows.context.pins, current)
+        if rows.policy.allocation
+        else None,
         may_look_back=may_look_back,
     )
     return with_shared_budget(snapshot, rows.policy, estimator_of(rt, rows))

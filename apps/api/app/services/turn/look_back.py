@@ -10,7 +10,7 @@ from datetime import datetime
 
 from app.db.database import Transaction
 from app.db.recall import settled_seq, turns_with
-from app.domain.types import Completion, JsonObject, Message, SessionId, ToolCall, Turn, TurnStatus
+from app.domain.types import Completion, JsonObject, Message, SessionId, TenantId, ToolCall, Turn, TurnStatus
 from app.engine.messages.reasoning import with_reasoning
 from app.engine.messages.tokens import Estimate
 from app.engine.recall.dates import day_said
@@ -40,8 +40,10 @@ from app.engine.window.look_back import (
 from app.engine.window.prompt import whole_message_block
 from app.services.pasts import extended_index, settled_index
 from app.services.runtime import Runtime
+from app.services.turn.recall import settled_meaning
 from app.services.turn.record import Record, with_own_ids
 from app.services.turn.types import ClaimedTurn, TurnPlan
+from app.services.turn.vectors import prepare_search
 
 _INLINE_CHARS = 32_768
 
@@ -132,7 +134,8 @@ async def _result(
         return None, AT_THE_CAP
     last_seq, said_day = turn.claim.assistant_seq - 1, day_said(window.snapshot.current.messages[0])
     wanted = next_search(lookup, turn.read, window.seqs_beside(of_round + size), said_day)
-    page = await read_page(rt, turn.claim.session_id, lookup, wanted, last_seq, size, plan.estimate)
+    session = turn.claim.session
+    page = await read_page(rt, session.tenant_id, session.id, lookup, wanted, last_seq, size, plan.estimate)
     nothing = NOT_THERE if lookup.handle else NOTHING_FOUND
     return page, page.text if page else nothing
 
@@ -153,19 +156,29 @@ def _note(
 
 
 async def read_page(
-    rt: Runtime, session_id: SessionId, lookup: LookBack, wanted: Search, last_seq: int, tokens: int, estimate: Estimate
+    rt: Runtime,
+    tenant_id: TenantId,
+    session_id: SessionId,
+    lookup: LookBack,
+    wanted: Search,
+    last_seq: int,
+    tokens: int,
+    estimate: Estimate,
 ) -> TextPage | None:
     """A page of at most so many tokens, of the messages through a number. None where there is no such message, or
     nothing that matches.
 
-    At most three statements; no connection is held while texts are counted. The caller has checked whose session it is.
+    At most three statements, and two for vectors; no connection is held while texts are counted or the model that makes
+    vectors is waited for. The caller has checked whose session it is.
     """
+    if lookup.handle is None:
+        await prepare_search(rt, tenant_id, session_id, lookup.query)
     async with rt.database.autocommit() as tx:
         if lookup.handle is not None:
             seq = seq_of(lookup.handle)
             found = await _messages(tx, session_id, [] if seq is None else [seq])
         else:
-            seqs = await _matching(rt, tx, session_id, lookup.query, last_seq, wanted)
+            seqs = await _matching(rt, tx, tenant_id, session_id, lookup.query, last_seq, wanted)
             found = await _messages(tx, session_id, seqs[: messages_to_read(wanted.number, tokens)])
     if not found:
         return None
@@ -180,12 +193,13 @@ async def read_page(
 
 
 async def _matching(
-    rt: Runtime, tx: Transaction, session_id: SessionId, words: str, last_seq: int, wanted: Search
+    rt: Runtime, tx: Transaction, tenant_id: TenantId, session_id: SessionId, words: str, last_seq: int, wanted: Search
 ) -> list[int]:
     settled = await settled_seq(tx, session_id, last_seq)
     index, _ = await settled_index(rt.pasts, tx, session_id, settled)
     index, _ = await extended_index(tx, session_id, index, last_seq)
-    return matching_seqs(index, words, last_seq, wanted.without, wanted.said_day)
+    meaning = await settled_meaning(tx, rt.pasts, session_id, settled, tenant_id, rt.embeddings, words)
+    return matching_seqs(index, words, last_seq, wanted.without, wanted.said_day, meaning)
 
 
 async def _messages(tx: Transaction, session_id: SessionId, seqs: Sequence[int]) -> list[Message]:

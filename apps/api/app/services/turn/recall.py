@@ -45,18 +45,13 @@ async def look_up(
     room_tokens = most_recalled_tokens(text, recall, input_budget)
     vector = None
     if embeddings and room_tokens > 0:
-        embeddings.recalled_in(tenant_id, session_id)
+        embeddings.compared_in(tenant_id, session_id, "recall")
         vector = embeddings.question(tenant_id, text)
     has_words = query_terms(text) or (said_day is not None and date_keys(text, said_day))
     if room_tokens <= 0 or not (has_words or vector is not None):
         return None
     index, _ = await settled_index(pasts, tx, session_id, through_seq, pack=pack)
-    meaning = None
-    if embeddings and vector is not None:
-        vectors = await settled_vectors(
-            pasts, tx, session_id, through_seq, model=embeddings.model, dimensions=len(vector)
-        )
-        meaning = Meaning(vector, vectors)
+    meaning = await settled_meaning(tx, pasts, session_id, through_seq, tenant_id, embeddings, text)
     rank = partial(
         candidates,
         index,
@@ -71,3 +66,21 @@ async def look_up(
     seqs = seqs_of(found)
     turns = await turns_with(tx, session_id, seqs, encoding) if seqs else ()
     return Evicted(found, turns)
+
+
+async def settled_meaning(
+    tx: Transaction,
+    pasts: Pasts,
+    session_id: SessionId,
+    through_seq: int,
+    tenant_id: TenantId,
+    embeddings: Embeddings | None,
+    text: str,
+) -> Meaning | None:
+    """What a text is compared with by its meaning: the vectors of a session's messages through a number, all settled;
+    None where that of the text is not there. At most one statement for vectors that this process does not keep."""
+    vector = embeddings.question(tenant_id, text) if embeddings else None
+    if embeddings is None or vector is None:
+        return None
+    vectors = await settled_vectors(pasts, tx, session_id, through_seq, model=embeddings.model, dimensions=len(vector))
+    return Meaning(vector, vectors)

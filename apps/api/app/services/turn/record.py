@@ -20,6 +20,7 @@ from app.db.records import TurnEnd, record_end, recorded_before
 from app.domain.audit import Audit, CacheBreak
 from app.domain.content import bytea_json, tool_call_json
 from app.domain.errors import ContextBudgetExceeded, DatabaseUnavailable, PlimsollError, ProviderError, TurnLost
+from app.domain.trim_log import PIN_KINDS
 from app.domain.types import Completion, Delta, JsonObject, Summary, ToolCall, TurnRecord, TurnStatus, Usage
 from app.engine.window.cache_break import cache_break
 from app.engine.window.plan import Assembled
@@ -33,7 +34,7 @@ from app.services.turn.gather import count_message, count_reasoning
 from app.services.turn.provider_call import sum_of, total_cost, used_row
 from app.services.turn.steps import Steps, of_audit, of_turn
 from app.services.turn.types import ClaimedTurn, Listener, TurnEvent, TurnOutcome, TurnPlan, to_nobody
-from app.services.turn.vectors import start_vectors
+from app.services.turn.vectors import start_pin_vectors, start_vectors
 
 logger = logging.getLogger(__name__)
 
@@ -180,6 +181,8 @@ class Record:
         turn = await self._end(end, self._audits[-1])
         if (summary := plan.snapshot.summary) is not None and plan.rows.policy.recall.enabled:
             start_vectors(self._rt, claim.session_id, summary.to_message_seq)
+        if any(removal.kind in PIN_KINDS for removal in plan.decided.window.log.actions):
+            start_pin_vectors(self._rt, claim.session.tenant_id, claim.session_id, plan.snapshot.pins)
         if not calls:
             reply_tokens = message["token_estimate"] + message["reasoning_tokens"]
             start_after_turn(self._rt, self._turn, plan, reply_tokens)

@@ -173,10 +173,13 @@ def _repeating_request(
     The schema of the answer is only in the instruction: a provider would put it before the prompt.
     """
     policy = summarizer.rows.policy
+    budget = budget_of(model, policy)
+    thinks = model.thinking_tokens(budget.output_reserve) > 0
     behind = behind_the_prompt(fold, extend=policy.incremental, focus=policy.focus)
     request = CompletionRequest(
         messages=[*prompt.messages(), *behind],
-        max_output_tokens=_answer_tokens(budget_of(model, policy), fold),
+        # One that thinks has the room of a turn: with other thinking Anthropic reads nothing of its cache.
+        max_output_tokens=budget.output_reserve if thinks else _answer_tokens(budget, fold),
         purpose="summary",
         tools=prompt.tools,
         # At Anthropic another choice than the turns' keeps the messages from being read from its cache.

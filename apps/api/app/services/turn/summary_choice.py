@@ -7,7 +7,7 @@ import asyncio
 import orjson
 
 from app.engine.summary.fold import Fold
-from app.engine.summary.repeating import CallChoice, behind_the_prompt, cheaper_call
+from app.engine.summary.repeating import QUOTED_SHARE, CallChoice, behind_the_prompt, cheaper_call
 from app.engine.summary.summarizer_prompt import summarizer_usage
 from app.engine.window.cache_break import Repeated, repeated
 from app.engine.window.prompt import Prompt
@@ -38,7 +38,10 @@ async def chosen_call(
     found = await planned(snapshot, lambda: repeated(snapshot, policy, estimate))
     behind = behind_the_prompt(fold, extend=policy.incremental, focus=policy.focus)
     tokens = found.prompt.wire_tokens + sum(estimate(message["content"]) for message in behind)
-    if tokens * snapshot.calibration_ratio > budget_of(model, policy).prompt_ceiling:
+    budget = budget_of(model, policy)
+    answer_room = budget.output_reserve - model.thinking_tokens(budget.output_reserve)
+    has_room = answer_room >= min(budget.output_reserve, QUOTED_SHARE * fold.cap_tokens)
+    if tokens * snapshot.calibration_ratio > budget.prompt_ceiling or not has_room:
         return CallChoice("separate", "too_large"), None
     choice = CallChoice("cached", "policy")
     if policy.summary_call == "auto":
@@ -74,4 +77,5 @@ async def _by_cost(
         written_tokens=found.prompt.wire_tokens - cached_tokens if rows.model.reports_cache_writes else 0,
         own=own,
         answer_tokens=fold.cap_tokens,
+        thinking_tokens=rows.model.thinking_tokens(budget_of(rows.model, policy).output_reserve),
     )

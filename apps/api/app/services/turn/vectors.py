@@ -3,18 +3,22 @@ have left the window, made behind turns (docs/decisions/0020-embeddings.md)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
+import numpy as np
+
 from app.db.records import add_usages
-from app.db.vectors import messages_without_vectors, save_vectors
+from app.db.vectors import has_vectors, messages_without_vectors, save_vectors
 from app.domain.content import content_text, named
 from app.domain.errors import NotFound
-from app.domain.types import Content, JsonObject, SessionId, TenantId, Usage
+from app.domain.types import Content, JsonObject, Pin, SessionId, TenantId, Turn, Usage
 from app.engine.policy.policy import Recall
 from app.engine.recall.ranking import MOST_RECALLED_TOKENS, most_recalled_tokens
-from app.engine.recall.vectors import packed_vectors
-from app.services.embeddings import Embeddings
+from app.engine.recall.relevance import text_of
+from app.engine.recall.vectors import Meaning, Vectors, packed_vectors
+from app.services.embeddings import MOST_EMBEDDED_CHARS, Embeddings
 from app.services.runtime import Runtime
 from app.services.turn.provider_call import used_row
 
@@ -22,18 +26,61 @@ EMBEDDED_A_TURN: Final = 500
 """Messages of one session that are given vectors behind one turn."""
 _BATCH: Final = 16
 """Texts of a call: of the longest vectors an answer is parsed in some milliseconds."""
+_MOST_PINS: Final = 64
+"""Of a session, the oldest, that are compared by their meaning."""
 
 
 async def prepare_question(rt: Runtime, tenant_id: TenantId, session_id: SessionId, content: Content) -> None:
-    """Has the vector of a message made where it calls for recall and this process has recalled in the session before.
+    """Has the vector of a message made where it calls for recall and this process has recalled in the session before,
+    or the session's pins have had to give way in here.
 
     Holds no connection; waits within the deployment's bound.
     """
-    if rt.embeddings is None or not rt.embeddings.recalls_in(tenant_id, session_id):
+    if rt.embeddings is None:
         return
-    text = content_text(content)
-    if most_recalled_tokens(text, Recall(max_share=1.0), MOST_RECALLED_TOKENS):
+    compares_in, text = partial(rt.embeddings.compares_in, tenant_id, session_id), content_text(content)
+    recalls = compares_in("recall") and most_recalled_tokens(text, Recall(max_share=1.0), MOST_RECALLED_TOKENS)
+    if recalls or compares_in("pins"):
         await rt.embeddings.prepare(tenant_id, session_id, text)
+
+
+async def prepare_search(rt: Runtime, tenant_id: TenantId, session_id: SessionId, words: str) -> None:
+    """The same for what is searched for in a session of the tenant's, where it has vectors to compare it with."""
+    if rt.embeddings is None or not words.strip():
+        return
+    async with rt.database.autocommit() as tx:
+        has_some = await has_vectors(tx, session_id, rt.embeddings.model)
+    if has_some:
+        await rt.embeddings.prepare(tenant_id, session_id, words)
+
+
+def start_pin_vectors(rt: Runtime, tenant_id: TenantId, session_id: SessionId, pins: Sequence[Pin]) -> None:
+    """For pins that had to give way: starts to make the vectors of those without a given relevance. They are kept in
+    memory; this process waits for the questions' of the session from now on."""
+    if (embeddings := rt.embeddings) is None or embeddings.is_resting:
+        return
+    texts = [text_of(pin, MOST_EMBEDDED_CHARS) for pin in pins if pin.relevance is None]
+    if texts:
+        embeddings.compared_in(tenant_id, session_id, "pins")
+    missing = [text for text in texts if not embeddings.has_asked(tenant_id, text)][:_MOST_PINS]
+    for at in range(0, len(missing), _BATCH):
+        made = embeddings.remember(tenant_id, session_id, missing[at : at + _BATCH])
+        rt.chores.start(made, f"the vectors of pins of session {session_id}")
+
+
+def meaning_of_pins(rt: Runtime, tenant_id: TenantId, pins: Sequence[Pin], turn: Turn) -> Meaning | None:
+    """The vectors of pins by their places, and that of what the user says in a turn; None where there are none."""
+    embeddings = rt.embeddings
+    if embeddings is None or not (pins and turn.messages):
+        return None
+    query = embeddings.question(tenant_id, content_text(turn.messages[0].content))
+    if query is None:
+        return None
+    given = ((at, embeddings.question(tenant_id, text_of(pin, MOST_EMBEDDED_CHARS))) for at, pin in enumerate(pins))
+    found = {at: vector for at, vector in given if vector is not None and len(vector) == len(query)}
+    vectors = Vectors.none_of(embeddings.model, len(query))
+    packed = b"".join(vector.tobytes() for vector in found.values())
+    return Meaning(query, vectors.extended(np.array([*found], np.int64), packed)) if found else None
 
 
 def start_vectors(rt: Runtime, session_id: SessionId, through_seq: int) -> None:

@@ -24,6 +24,7 @@ from app.domain.figures import (
     TimelineRange,
     TurnPoint,
 )
+from app.domain.recalled import reasons_of
 from app.domain.stored import values_of
 from app.domain.types import JsonObject, Message, SessionId, SummaryId, TenantId, Turn, TurnId, TurnStatus
 from app.engine.policy.budget import history_budget
@@ -36,6 +37,7 @@ from app.services.paging import LAST_SEQ, Page, after_seq, in_order, page_of
 from app.services.runtime import Runtime
 from app.services.sessions import prompt_view
 from app.services.turn.gather import WindowRows, estimator_of, read_window, session_policy, snapshot_of, with_all_counts
+from app.services.turn.vectors import meaning_of_pins
 
 
 async def session_window(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> WindowRows:
@@ -122,9 +124,16 @@ async def pin_figures(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -
     pins, estimate = rows.context.pins, estimator_of(rt, rows)
     newest = rows.turns[-1] if rows.turns else no_turn(rows.turn_seq)
     goal = goal_text(rows.session.room_goal, rows.session.mode)
+    found = relevances(pins, question_of(goal, newest), meaning_of_pins(rt, tenant_id, pins, newest))
     return {
-        pin.name: PinFigures(estimate(pin_text(pin)), relevance, "computed" if pin.relevance is None else "given")
-        for pin, relevance in zip(pins, relevances(pins, question_of(goal, newest)), strict=True)
+        pin.name: record_of(
+            PinFigures,
+            reasons_of(relevance.matched),
+            tokens=estimate(pin_text(pin)),
+            relevance=relevance.value,
+            relevance_from="computed" if pin.relevance is None else "given",
+        )
+        for pin, relevance in zip(pins, found, strict=True)
     }
 
 

@@ -13,7 +13,8 @@ from app.db.recall import messages_with_words, sessions_with_messages, settled_s
 from app.db.turns import turn_numbers
 from app.domain.content import content_text
 from app.domain.errors import InvalidRequest, NotFound
-from app.domain.types import Message, MessageId, Role, SessionId, TenantId, TurnId
+from app.domain.recalled import reasons_of
+from app.domain.types import JsonObject, Message, MessageId, Role, SessionId, TenantId, TurnId
 from app.engine.recall.bm25 import MOST_HITS, search
 from app.engine.recall.dates import day_of
 from app.engine.recall.pages import handle_of, seq_of
@@ -25,6 +26,8 @@ from app.services.runtime import Runtime
 from app.services.sessions import LOOKED_THROUGH, prompt_view
 from app.services.turn.gather import budget_of, encoding_of, session_policy
 from app.services.turn.look_back import read_page
+from app.services.turn.recall import settled_meaning
+from app.services.turn.vectors import prepare_search
 
 _LEAST_PAGE_TOKENS = 128
 """Of a route's page, also in a window that has room for nothing."""
@@ -52,9 +55,17 @@ class FoundInSession:
 
 @dataclass(frozen=True, slots=True)
 class FoundMessage(FoundInSession):
-    """A message that matches, and how well: `score` is 0 to 1."""
+    """A message that matches, how well and why: a higher `score` matches better, within one answer."""
 
     score: float
+    matched: Sequence[str] = field(metadata={"description": "The words of the query that it has."})
+    related: Sequence[JsonObject] = field(metadata={"description": "Related words of those that it has not."})
+    similarity: float | None = field(
+        metadata={
+            "description": "How near its meaning is to the query's, by the deployment's embedding model; null "
+            "where it is not near, and where that has none."
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +85,10 @@ async def search_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
 
     Writes nothing. Raises `NotFound`.
     """
-    async with rt.database.begin() as tx:
+    async with rt.database.autocommit() as tx:
         row = await prompt_view(tx, tenant_id, session_id)
+    await prepare_search(rt, tenant_id, session_id, words)
+    async with rt.database.begin() as tx:
         last_seq: int = row["last_message_seq"]
         settled = await settled_seq(tx, session_id, last_seq)
         index, unpacked = await settled_index(rt.pasts, tx, session_id, settled)
@@ -88,14 +101,17 @@ async def search_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
             said_day=day_of(rt.now()),
             most_hits=max(MOST_HITS, 2 * limit),
             most_seen_share=1.0,
+            meaning=await settled_meaning(tx, rt.pasts, session_id, settled, tenant_id, rt.embeddings, words),
         )
-        scores = dict(zip(index.seqs[hits.positions].tolist(), hits.scores.tolist(), strict=True))
+        matched = hits.matched(hits.positions.tolist())
+        best = zip(hits.positions.tolist(), index.seqs[hits.positions].tolist(), hits.scores.tolist(), strict=True)
+        scores = {seq: (score, matched[at]) for at, seq, score in best if matched[at]}
         turns = await turns_with(tx, session_id, list(scores), "") if scores else ()
         numbers = await turn_numbers(tx, session_id, [turn.id for turn in turns])
     found = {message.seq: (numbers[turn.id], message) for turn in turns for message in turn.messages}
     terms = tuple(term for looked_for in hits.words for term in terms_of(looked_for.word))
-    best = [(*found[seq], score) for seq, score in scores.items() if seq in found][:limit]
-    items = [_found(session_id, turn_seq, message, score, terms) for turn_seq, message, score in best]
+    shown = [(*found[seq], *why) for seq, why in scores.items() if seq in found][:limit]
+    items = [_found(session_id, terms, *each) for each in shown]
     return Found(items, None, last_seq - unpacked - more_unpacked, unpacked + more_unpacked)
 
 
@@ -139,7 +155,12 @@ def _in_session(row: Record, terms: tuple[str, ...]) -> FoundInSession:
 
 
 def _found(
-    session_id: SessionId, turn_seq: int, message: Message, score: float, terms: tuple[str, ...]
+    session_id: SessionId,
+    terms: tuple[str, ...],
+    turn_seq: int,
+    message: Message,
+    score: float,
+    matched: tuple[str, ...],
 ) -> FoundMessage:
     text = content_text(message.content)
     part = excerpt(text, terms, _EXCERPT_CHARS)
@@ -156,6 +177,7 @@ def _found(
         part,
         part == text,
         round(score, 4),
+        **reasons_of(matched),
     )
 
 
@@ -190,7 +212,7 @@ async def look_back(
     tokens = max(_LEAST_PAGE_TOKENS, page_tokens(budget_of(model, policy).input_budget))
     lookup, number = LookBack(query, handle, page), page or 1
     wanted = Search(number, number, said_day=day_of(rt.now()))
-    found = await read_page(rt, session_id, lookup, wanted, row["last_message_seq"], tokens, estimate)
+    found = await read_page(rt, tenant_id, session_id, lookup, wanted, row["last_message_seq"], tokens, estimate)
     if found is None and handle is not None:
         raise NotFound("message")
     if found is None:
