@@ -40,6 +40,8 @@ _MAY_CALL: Final[tuple[object, ...]] = (None, "auto", "required")
 MOST_CALLS: Final = 4
 """Of one turn."""
 _PAGE_SHARE: Final = 0.3
+_MOST_PAGE_SHARE: Final = 0.5
+"""Of a budget so small that the usual share of it would be no useful page."""
 _MOST_PAGE_TOKENS: Final = 2_400
 """Of a page: of the input budget, and of any window."""
 _USEFUL_PAGE_TOKENS: Final = 400
@@ -93,7 +95,8 @@ def may_look_back(
 
 def page_tokens(input_budget: int) -> int:
     """The most tokens of one page."""
-    return max(0, min(_MOST_PAGE_TOKENS, int(_PAGE_SHARE * input_budget)))
+    least = min(_USEFUL_PAGE_TOKENS, _MOST_PAGE_SHARE * input_budget)
+    return max(0, min(_MOST_PAGE_TOKENS, int(max(least, _PAGE_SHARE * input_budget))))
 
 
 def next_page_tokens(
