@@ -23,10 +23,10 @@ from bench.conversation import question
 from bench.figures import percentile
 from bench.report import SERVICE
 from plimsoll_demo.client import Service
-from plimsoll_demo.figures import SessionFigures, Totals, TurnFigures, totals
+from plimsoll_demo.figures import ReplayedSession, ReplayedTurn, Totals, totals
 from plimsoll_demo.full_history import FullHistory
-from plimsoll_demo.playing import Playing, TurnPlay
 from plimsoll_demo.recording import RecordedTurn
+from plimsoll_demo.turn_replay import Playing, TurnPlay
 
 SUMMARIZER_MS = 200.0
 PAUSE_S = 0.05
@@ -75,7 +75,7 @@ class Run:
     """A preset's sessions, and the summaries that were made in them."""
 
     preset: str
-    sessions: Sequence[SessionFigures]
+    sessions: Sequence[ReplayedSession]
     made: Sequence[Made]
 
     @property
@@ -102,20 +102,20 @@ class Run:
         return found
 
 
-def play(url: str, preset: str, turns: int) -> SessionFigures:
+def play(url: str, preset: str, turns: int) -> ReplayedSession:
     """A session of its own from its first turn to its last, with no summary on its way at the end."""
     with Service(url) as service:
         policy = {"preset": preset, "max_context_tokens": WINDOW_TOKENS, **POLICIES[preset]}
         session_id = service.create_session({"policy": policy})
         playing = Playing(service, session_id, (), False, False, FullHistory(), Counter(), Counter())
-        played: list[TurnFigures] = []
+        played: list[ReplayedTurn] = []
         for number in range(1, turns + 1):
             played.append(TurnPlay(playing, number, RecordedTurn(question(number))).play())
             if played[-1].outcome != "completed":
                 raise NotTheRunThatWasMeant(f"{preset}: {played[-1]}")
             time.sleep(PAUSE_S)
         time.sleep(2 * SUMMARIZER_MS / 1000)
-        return SessionFigures(preset, session_id, played, {}, {}, service.summarizer_tokens(session_id))
+        return ReplayedSession(preset, session_id, played, {}, {}, service.summarizer_tokens(session_id))
 
 
 async def measure(target: targets.Target, preset: str) -> Run:

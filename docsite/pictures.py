@@ -19,7 +19,7 @@ from docsite.pages import ROOT
 from plimsoll_demo.client import Service
 from plimsoll_demo.demo import GOAL, WINDOW_TOKENS, shipped_conversation
 from plimsoll_demo.driver import ReplayOptions, replay_conversation
-from plimsoll_demo.figures import SessionFigures, TurnFigures, Window
+from plimsoll_demo.figures import PromptFigures, ReplayedSession, ReplayedTurn
 from plimsoll_demo.own_service import own_service
 from plimsoll_demo.picture import COLOURS, STYLE, window_svg
 
@@ -36,8 +36,8 @@ class Played(NamedTuple):
     The default leaves so much room that nothing of this conversation is ever pruned.
     """
 
-    default: SessionFigures
-    raw: SessionFigures
+    default: ReplayedSession
+    raw: ReplayedSession
 
 
 def play(service: Service) -> Played:
@@ -62,26 +62,26 @@ def pictures(played: Played) -> dict[str, str]:
     }
 
 
-def _with_most_regions(turns: Sequence[TurnFigures]) -> TurnFigures:
+def _with_most_regions(turns: Sequence[ReplayedTurn]) -> ReplayedTurn:
     """The turn whose prompt has most regions of a visible size, the fullest of them."""
 
-    def seen(turn: TurnFigures) -> tuple[int, int]:
+    def seen(turn: ReplayedTurn) -> tuple[int, int]:
         regions = turn.window.regions.values() if turn.window else ()
         return sum(tokens >= 100 for tokens in regions), turn.window.input_tokens if turn.window else 0
 
     return max(turns, key=seen)
 
 
-def _relief_tokens(turn: TurnFigures) -> int:
+def _relief_tokens(turn: ReplayedTurn) -> int:
     return turn.window.input_before_tokens - turn.window.input_tokens if turn.window else 0
 
 
-def _piece(session: SessionFigures, first: int, last: int, title: str) -> str:
+def _piece(session: ReplayedSession, first: int, last: int, title: str) -> str:
     turns = [turn for turn in session.turns if first <= turn.number <= last]
     return window_svg(replace(session, turns=turns), title=f"{title}: turns {turns[0].number} to {turns[-1].number}")
 
 
-def anatomy_svg(turn: TurnFigures) -> str:
+def anatomy_svg(turn: ReplayedTurn) -> str:
     """One prompt against its window: what stands in it, what is free, and what is set aside."""
     window = turn.window
     if window is None:
@@ -99,11 +99,11 @@ def anatomy_svg(turn: TurnFigures) -> str:
     return "\n".join((head, f"<title>{says}</title>", f"<style>{STYLE}</style>", *parts, "</svg>")) + "\n"
 
 
-def _x(window: Window, tokens: float) -> float:
+def _x(window: PromptFigures, tokens: float) -> float:
     return _LEFT + _PLOT_WIDTH * tokens / window.limit_tokens
 
 
-def _legend(window: Window) -> Iterator[str]:
+def _legend(window: PromptFigures) -> Iterator[str]:
     x = float(_LEFT)
     for name, tokens in window.input_regions().items():
         if tokens:
@@ -113,7 +113,7 @@ def _legend(window: Window) -> Iterator[str]:
             x += 16 + 7.2 * len(label) + 14
 
 
-def _bar(window: Window) -> Iterator[str]:
+def _bar(window: PromptFigures) -> Iterator[str]:
     at = 0
     for name, tokens in window.input_regions().items():
         yield _box(window, at, at + tokens, f'fill="{COLOURS[name]}"')
@@ -128,19 +128,19 @@ def _bar(window: Window) -> Iterator[str]:
     yield f'<rect x="{_LEFT}" y="{_BAR_Y}" width="{_PLOT_WIDTH}" height="{_BAR_HEIGHT}" fill="none" class="axis"/>'
 
 
-def _box(window: Window, start: int, end: int, look: str) -> str:
+def _box(window: PromptFigures, start: int, end: int, look: str) -> str:
     x, right = _x(window, start), _x(window, end)
     return f'<rect x="{x:.2f}" y="{_BAR_Y}" width="{right - x:.2f}" height="{_BAR_HEIGHT}" {look}/>'
 
 
-def _label(window: Window, start: int, end: int, text: str) -> str:
+def _label(window: PromptFigures, start: int, end: int, text: str) -> str:
     x, right = _x(window, start), _x(window, end)
     if right - x < _SLIVER_PX:
         return ""
     return f'<text class="small mid" x="{(x + right) / 2:.1f}" y="{_BAR_Y + 27}">{text}</text>'
 
 
-def _marks(window: Window) -> Iterator[str]:
+def _marks(window: PromptFigures) -> Iterator[str]:
     foot = _BAR_Y + _BAR_HEIGHT
     budget = window.input_budget_tokens
     for row, (ratio, name, look) in enumerate(

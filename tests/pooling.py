@@ -23,7 +23,7 @@ def behind_pooler() -> bool:
 
 
 def pooler_settings() -> dict[str, str]:
-    """What a service of its own process has to be told."""
+    """What a service of its own process has to know."""
     return {"PLIMSOLL_DB_POOLER": "transaction"} if behind_pooler() else {}
 
 

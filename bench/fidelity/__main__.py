@@ -18,7 +18,7 @@ from rich.progress import track
 from rich.table import Table
 
 from app.engine.policy.presets import PRESETS
-from app.tokenizers.counting import Tokenizers
+from app.tokenizers.counters import Tokenizers
 from bench.fidelity.engine_rule import EngineRule, local_vectors
 from bench.fidelity.kept import measure_kept
 from bench.fidelity.look_back import measure_look_backs

@@ -37,7 +37,7 @@ from app.engine.window.snapshot import Snapshot
 from app.engine.window.triggers import fold_after_turn
 from app.providers.local_embeddings import LocalEmbeddings
 from app.providers.offline import OfflineProvider
-from app.services.embeddings import MOST_CHARS
+from app.services.embeddings import MOST_EMBEDDED_CHARS
 from bench.fidelity.measure import Sent
 from bench.fidelity.plain_rules import calls_of
 from bench.fidelity.recorded import Conversation, Question, numbered_message
@@ -234,7 +234,7 @@ def local_vectors() -> Callable[[str], Rows]:
 
     @cache
     def vector_of(text: str) -> Rows:
-        embedded = asyncio.run(model.embed([text[:MOST_CHARS]], timeout_s=60.0))
+        embedded = asyncio.run(model.embed([text[:MOST_EMBEDDED_CHARS]], timeout_s=60.0))
         found = packed_query(embedded.vectors[0])
         assert found is not None, "the model gives every text a direction"
         return found

@@ -27,7 +27,7 @@ from app.engine.window.look_back import (
     NOTHING_FOUND,
     LookBack,
     Read,
-    exchange,
+    look_back_messages,
     next_page_tokens,
     next_search,
     with_look_backs,
@@ -96,7 +96,7 @@ class LookedBack:
         own = replace(running, messages=tuple(m for m in running.messages if not m.is_look_back))
         call = ToolCall(f"back_{calls}", NAME, "{}")
         answer = Completion(None, "tool_calls", None, (call,))
-        new = exchange(own.id, own.messages[-1].seq, answer, [(call, lookup, text)])
+        new = look_back_messages(own.id, own.messages[-1].seq, answer, [(call, lookup, text)])
         with_new = (*self.looked_back, *(_counted(message, estimate) for message in new))
         for looked_back in (with_new, tuple(_counted(message, estimate) for message in without_newest(with_new))):
             snapshot = replace(window.snapshot, current=with_look_backs(own, looked_back), log=None)

@@ -13,7 +13,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from plimsoll_demo.render import PRUNE_RATIO, SUMMARY_RATIO
+from plimsoll_demo.figures import PRUNE_RATIO
+from plimsoll_demo.render import SUMMARY_RATIO
 
 SHOWN_ACTIONS = 8
 PANEL_WIDTH = 100

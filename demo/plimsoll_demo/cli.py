@@ -15,10 +15,10 @@ from rich.text import Text
 
 from plimsoll_demo.client import Service, ServiceUnavailableError
 from plimsoll_demo.driver import ReplayOptions, replay_conversation
-from plimsoll_demo.figures import SessionFigures, TurnFigures, totals
+from plimsoll_demo.figures import ReplayedSession, ReplayedTurn, totals
 from plimsoll_demo.picture import window_svg
 from plimsoll_demo.reader import UnreadableRecordingError, read_conversations
-from plimsoll_demo.recording import Conversation
+from plimsoll_demo.recording import RecordedConversation
 from plimsoll_demo.render import legend, notes, prompts_table, totals_table, turn_lines
 
 EXIT_BROKEN_PROMISE = 1
@@ -78,12 +78,12 @@ def replay(
 
 def replay_all(
     service: Service,
-    conversations: list[Conversation],
+    conversations: list[RecordedConversation],
     options: ReplayOptions,
     console: Console,
     *,
     bars: bool,
-) -> list[SessionFigures]:
+) -> list[ReplayedSession]:
     """Replays one conversation after the other under a progress bar; with `bars` a line for every model call."""
     planned = sum(len(conversation.turns[: options.max_turns]) for conversation in conversations)
     columns = (
@@ -93,13 +93,13 @@ def replay_all(
         TextColumn("turns"),
         TimeRemainingColumn(),
     )
-    sessions: list[SessionFigures] = []
+    sessions: list[ReplayedSession] = []
     if bars:
         console.print(legend())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("replaying", total=planned)
 
-        def on_turn(turn: TurnFigures) -> None:
+        def on_turn(turn: ReplayedTurn) -> None:
             if bars:
                 for line in turn_lines(turn):
                     progress.console.print(line, overflow="crop", no_wrap=True)
@@ -113,7 +113,7 @@ def replay_all(
     return sessions
 
 
-def print_table(console: Console, sessions: list[SessionFigures]) -> None:
+def print_table(console: Console, sessions: list[ReplayedSession]) -> None:
     """The tables and what their figures stand for."""
     console.print(totals_table(sessions))
     console.print(prompts_table(sessions))
@@ -121,7 +121,7 @@ def print_table(console: Console, sessions: list[SessionFigures]) -> None:
         console.print(Padding(Text(note, "dim"), (0, 0, 0, 2)))
 
 
-def report(sessions: list[SessionFigures]) -> dict[str, Any]:
+def report(sessions: list[ReplayedSession]) -> dict[str, Any]:
     """The whole replay for machines: sessions with their turns and totals, and the grand total."""
     return {
         "sessions": [
@@ -139,11 +139,11 @@ def report(sessions: list[SessionFigures]) -> dict[str, Any]:
     }
 
 
-def _turn(turn: TurnFigures) -> dict[str, Any]:
+def _turn(turn: ReplayedTurn) -> dict[str, Any]:
     rounds = [asdict(round_) | {"over_budget": round_.over_budget} for round_ in turn.rounds]
     return {"number": turn.number, "outcome": turn.outcome, "turn_id": turn.turn_id, "rounds": rounds}
 
 
-def _totals(name: str, sessions: list[SessionFigures]) -> dict[str, Any]:
+def _totals(name: str, sessions: list[ReplayedSession]) -> dict[str, Any]:
     summed = totals(name, sessions)
     return asdict(summed) | {"saved_ratio": summed.saved_ratio}

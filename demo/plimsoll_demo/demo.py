@@ -23,13 +23,13 @@ from plimsoll_demo.audit_view import audit_panel, refusal_panel
 from plimsoll_demo.cli import EXIT_BROKEN_PROMISE, EXIT_UNUSABLE, print_table, replay_all
 from plimsoll_demo.client import Service, ServiceUnavailableError
 from plimsoll_demo.driver import ReplayOptions
-from plimsoll_demo.figures import SessionFigures, TurnFigures, totals
+from plimsoll_demo.figures import ReplayedSession, ReplayedTurn, totals
 from plimsoll_demo.own_process import ServerDidNotStartError
 from plimsoll_demo.own_service import own_service
 from plimsoll_demo.picture import window_svg
-from plimsoll_demo.playing import unanswered_figures
 from plimsoll_demo.reader import read_conversations
-from plimsoll_demo.recording import Conversation
+from plimsoll_demo.recording import RecordedConversation
+from plimsoll_demo.turn_replay import unanswered_figures
 
 WINDOW_TOKENS = 16_384
 GOAL = "Prove every night, before 06:30 UTC, that what the ledger booked is what the processors paid."
@@ -37,7 +37,7 @@ PASTED_BREAKS = 900
 """Lines of the message that cannot fit: about 35 tokens each, more than twice the input budget."""
 
 
-def shipped_conversation() -> Conversation:
+def shipped_conversation() -> RecordedConversation:
     """The conversation that comes with Plimsoll: a team designs, breaks and repairs a payment reconciliation."""
     with as_file(files("plimsoll_demo.conversations") / "reconciliation.jsonl") as path:
         return read_conversations(path, session_per_line=False)[0]
@@ -53,10 +53,10 @@ def message_that_cannot_fit() -> str:
     return "Here is the whole export of the 19th, please classify every line:\n" + "\n".join(rows)
 
 
-def turn_of_interest(session: SessionFigures) -> TurnFigures | None:
+def turn_of_interest(session: ReplayedSession) -> ReplayedTurn | None:
     """The turn whose window was relieved of most tokens, a pruned one before a summarized one."""
 
-    def relief(turn: TurnFigures) -> tuple[bool, bool, int]:
+    def relief(turn: ReplayedTurn) -> tuple[bool, bool, int]:
         window = turn.window
         removed_tokens = window.input_before_tokens - window.input_tokens if window else 0
         return turn.prune, turn.summary, removed_tokens
@@ -82,7 +82,7 @@ def demo(
             _show_audit(console, service, sessions[0])
             refused = service.post_turn(sessions[0].session_id, {"content": message_that_cannot_fit()})
             console.print(refusal_panel(refused.status_code, refused.body))
-            refusal = TurnFigures(len(sessions[0].turns) + 1, "refused", (unanswered_figures(1, refused),))
+            refusal = ReplayedTurn(len(sessions[0].turns) + 1, "refused", (unanswered_figures(1, refused),))
     except (ServerDidNotStartError, ServiceUnavailableError) as error:
         Console(stderr=True, highlight=False).print(str(error), style="red", markup=False)
         raise typer.Exit(EXIT_UNUSABLE) from error
@@ -94,7 +94,7 @@ def demo(
         raise typer.Exit(EXIT_BROKEN_PROMISE)
 
 
-def _show_audit(console: Console, service: Service, session: SessionFigures) -> None:
+def _show_audit(console: Console, service: Service, session: ReplayedSession) -> None:
     turn = turn_of_interest(session)
     if turn is None or turn.turn_id is None:
         return
@@ -103,14 +103,14 @@ def _show_audit(console: Console, service: Service, session: SessionFigures) -> 
         console.print(audit_panel(audit, turn_number=turn.number))
 
 
-def _opening(conversation: Conversation, window_tokens: int) -> Text:
+def _opening(conversation: RecordedConversation, window_tokens: int) -> Text:
     text = Text("\n  Plimsoll ", "bold")
     text.append(f"a conversation of {len(conversation.turns)} turns through a window of {window_tokens:,} tokens\n")
     text.append("  replies are recorded; summaries come from the offline summarizer, no model", "dim")
     return text
 
 
-def _picture_title(conversation: Conversation, window_tokens: int) -> str:
+def _picture_title(conversation: RecordedConversation, window_tokens: int) -> str:
     return f"{len(conversation.turns)} turns of a technical conversation in a window of {window_tokens:,} tokens"
 
 

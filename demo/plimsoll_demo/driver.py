@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plimsoll_demo.client import Service
-from plimsoll_demo.figures import SessionFigures, TurnFigures
+from plimsoll_demo.figures import ReplayedSession, ReplayedTurn
 from plimsoll_demo.full_history import FullHistory
-from plimsoll_demo.playing import Playing, TurnPlay
-from plimsoll_demo.recording import Conversation, LeftOut, RecordedTurn
+from plimsoll_demo.recording import LeftOut, RecordedConversation, RecordedTurn
+from plimsoll_demo.turn_replay import Playing, TurnPlay
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ class ReplayOptions:
 
 def replay_conversation(
     service: Service,
-    conversation: Conversation,
+    conversation: RecordedConversation,
     options: ReplayOptions,
-    on_turn: Callable[[TurnFigures], None],
-) -> SessionFigures:
+    on_turn: Callable[[ReplayedTurn], None],
+) -> ReplayedSession:
     """Makes a session, plays every turn of the conversation, and calls `on_turn` after each.
 
     A refusal, a rejected request and a server error are figures, and the replay goes on with the next user message.
@@ -55,12 +55,12 @@ def replay_conversation(
         left_out=Counter(conversation.left_out or {}),
         mended=Counter(conversation.mended or {}),
     )
-    turns: list[TurnFigures] = []
+    turns: list[ReplayedTurn] = []
     for number, turn in enumerate(conversation.turns[: options.max_turns], start=1):
         played = turn if options.recorded else users_words(turn, playing.left_out)
         turns.append(TurnPlay(playing, number, played).play())
         on_turn(turns[-1])
-    return SessionFigures(
+    return ReplayedSession(
         name=conversation.name,
         session_id=playing.session_id,
         turns=turns,
@@ -70,7 +70,7 @@ def replay_conversation(
     )
 
 
-def session_body(conversation: Conversation, options: ReplayOptions) -> dict[str, Any]:
+def session_body(conversation: RecordedConversation, options: ReplayOptions) -> dict[str, Any]:
     """The body of `POST /v1/sessions` for a conversation."""
     body: dict[str, Any] = {"metadata": {"replay_of": conversation.name}}
     named = {"preset": options.preset, "max_context_tokens": options.window_tokens}

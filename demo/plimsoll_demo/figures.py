@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
-REGIONS = ("system", "goal", "pins", "summary", "history", "recall", "user", "tools", "framing")
-"""The regions of a prompt in the order of the contract's section 5."""
+from app.domain.types import REGIONS
+
+PRUNE_RATIO = 0.9
 RESERVED_REGIONS = ("framing", "tools")
 """What the overhead reserve pays for before anything of it counts against the input budget, in this order."""
 
@@ -20,7 +21,7 @@ Outcome: TypeAlias = Literal["completed", "cancelled", "refused", "rejected_requ
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class PromptFigures:
     """A prompt against its budget, in tokens. `input_tokens` is what the input budget pays for."""
 
     limit_tokens: int
@@ -50,7 +51,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundFigures:
+class ReplayedRound:
     """One model call of a turn, or the attempt at one. `window` is None when the answer carried none (a 5xx, a request
     that did not validate).
 
@@ -62,7 +63,7 @@ class RoundFigures:
     outcome: RoundOutcome
     status_code: int
     code: str | None = None
-    window: Window | None = None
+    window: PromptFigures | None = None
     summary: bool = False
     prune: bool = False
     reported_prompt_tokens: int | None = None
@@ -85,18 +86,18 @@ class RoundFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnFigures:
+class ReplayedTurn:
     """One turn of a replay, with a round for each model call; at least one. `summary_after` says that a summary was
     made when the client had its answer."""
 
     number: int
     outcome: Outcome
-    rounds: tuple[RoundFigures, ...]
+    rounds: tuple[ReplayedRound, ...]
     turn_id: str | None = None
     summary_after: bool = False
 
     @property
-    def window(self) -> Window | None:
+    def window(self) -> PromptFigures | None:
         """The fullest of the turn's windows; of a refused turn, the one that did not fit."""
         windows = [round_.window for round_ in self.rounds if round_.window is not None]
         return max(windows, key=_fill_ratio, default=None)
@@ -120,12 +121,12 @@ class TurnFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionFigures:
+class ReplayedSession:
     """A replayed session: its turns and what they sum to. `summarizer_tokens` went to and from the summarizer."""
 
     name: str
     session_id: str
-    turns: Sequence[TurnFigures]
+    turns: Sequence[ReplayedTurn]
     left_out: Mapping[str, int]
     mended: Mapping[str, int]
     summarizer_tokens: int | None = None
@@ -134,11 +135,11 @@ class SessionFigures:
         return sum(1 for turn in self.turns if turn.outcome == outcome)
 
     @property
-    def rounds(self) -> list[RoundFigures]:
+    def rounds(self) -> list[ReplayedRound]:
         return [round_ for turn in self.turns for round_ in turn.rounds]
 
     @property
-    def sent(self) -> list[tuple[RoundFigures, Window]]:
+    def sent(self) -> list[tuple[ReplayedRound, PromptFigures]]:
         """The rounds whose prompt reached the model, with their windows."""
         return [(round_, round_.window) for round_ in self.rounds if round_.outcome == "answered" and round_.window]
 
@@ -180,7 +181,7 @@ class Totals:
         return bool(self.over_budget or self.server_errors or self.broken)
 
 
-def totals(name: str, sessions: Iterable[SessionFigures]) -> Totals:
+def totals(name: str, sessions: Iterable[ReplayedSession]) -> Totals:
     """Sums sessions; the largest prompt is the one that fills most of its budget."""
     sessions = list(sessions)
     rounds = [round_ for session in sessions for round_ in session.rounds]
@@ -213,9 +214,9 @@ def totals(name: str, sessions: Iterable[SessionFigures]) -> Totals:
     )
 
 
-def window_of_context(context: Mapping[str, Any]) -> Window:
+def window_of_context(context: Mapping[str, Any]) -> PromptFigures:
     """Reads the `context` member of a turn's answer, or an audit row that carries `regions`."""
-    return Window(
+    return PromptFigures(
         limit_tokens=int(context["model_context_limit"]),
         input_budget_tokens=int(context["input_budget"]),
         output_reserve_tokens=int(context["output_reserve"]),
@@ -228,14 +229,14 @@ def window_of_context(context: Mapping[str, Any]) -> Window:
     )
 
 
-def window_of_refusal(problem: Mapping[str, Any]) -> Window | None:
+def window_of_refusal(problem: Mapping[str, Any]) -> PromptFigures | None:
     """Reads what a 422 `context_budget_exceeded` says about the prompt that did not fit."""
     budget, regions = problem.get("budget"), problem.get("regions")
     if not isinstance(budget, dict) or not isinstance(regions, dict):
         return None
     budget, regions = cast("dict[str, int]", budget), cast("dict[str, int]", regions)
     estimated_tokens = int(budget["estimated"])
-    return Window(
+    return PromptFigures(
         limit_tokens=int(budget["limit"]),
         input_budget_tokens=int(budget["input_budget"]),
         output_reserve_tokens=0,
@@ -248,5 +249,5 @@ def window_of_refusal(problem: Mapping[str, Any]) -> Window | None:
     )
 
 
-def _fill_ratio(window: Window) -> float:
+def _fill_ratio(window: PromptFigures) -> float:
     return window.input_tokens / window.input_budget_tokens if window.input_budget_tokens > 0 else 0.0

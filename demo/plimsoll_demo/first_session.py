@@ -19,7 +19,7 @@ from plimsoll_demo.conversations import DOCUMENT
 from plimsoll_demo.driver import ReplayOptions, replay_conversation
 from plimsoll_demo.own_service import own_service
 from plimsoll_demo.reader import read_conversations
-from plimsoll_demo.recording import Conversation
+from plimsoll_demo.recording import RecordedConversation
 
 METADATA = {"title": "Demo", "guide": "bakery"}
 """The inspector shows its guide of this name with the session (`apps/web/src/pages/guide.tsx`)."""
@@ -28,7 +28,7 @@ GOAL = "Open the bakery Kornblume in Feldgasse 12."
 _FOLDER = files("plimsoll_demo.conversations")
 
 
-def first_conversation() -> Conversation:
+def first_conversation() -> RecordedConversation:
     """The recorded conversation that the document was made of."""
     with as_file(_FOLDER / "bakery.jsonl") as path:
         return read_conversations(path, session_per_line=False)[0]

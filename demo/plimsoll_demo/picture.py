@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from plimsoll_demo.figures import REGIONS, SessionFigures, TurnFigures, Window
+from app.domain.types import REGIONS
+from plimsoll_demo.figures import PRUNE_RATIO, PromptFigures, ReplayedSession, ReplayedTurn
 
 WIDTH, HEIGHT = 1000, 500
 LEFT, RIGHT, TOP, BOTTOM = 66, 150, 96, 74
 PLOT_WIDTH, PLOT_HEIGHT = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 FLOOR = TOP + PLOT_HEIGHT
-PRUNE_RATIO = 0.9
 
 COLOURS = {
     "system": "#64748b", "goal": "#14b8a6", "pins": "#eab308", "summary": "#8b5cf6", "history": "#3b82f6",
@@ -62,7 +62,7 @@ class Scale:
 
 
 def window_svg(
-    session: SessionFigures, *, title: str = "The window, turn by turn", summarize_ratio: float = 0.7
+    session: ReplayedSession, *, title: str = "The window, turn by turn", summarize_ratio: float = 0.7
 ) -> str:
     """The picture of a session with at least one turn that has a window; raises `ValueError` without one.
 
@@ -92,7 +92,7 @@ def window_svg(
     return "\n".join((head, sentence, f"<style>{STYLE}</style>", *parts, "</svg>")) + "\n"
 
 
-def _sentence(session: SessionFigures, window: Window) -> str:
+def _sentence(session: ReplayedSession, window: PromptFigures) -> str:
     summaries = sum(turn.summary for turn in session.turns)
     prunes = sum(turn.prune for turn in session.turns)
     return (
@@ -101,7 +101,7 @@ def _sentence(session: SessionFigures, window: Window) -> str:
     )
 
 
-def _legend(session: SessionFigures) -> Iterator[str]:
+def _legend(session: ReplayedSession) -> Iterator[str]:
     windows = [turn.window.input_regions() for turn in session.turns if turn.window is not None]
     x = float(LEFT)
     for name in (name for name in REGIONS if any(regions[name] for regions in windows)):
@@ -118,12 +118,12 @@ def _legend(session: SessionFigures) -> Iterator[str]:
         x += 19 + 7.0 * len(meaning) + 12
 
 
-def _reserve(scale: Scale, window: Window) -> Iterator[str]:
+def _reserve(scale: Scale, window: PromptFigures) -> Iterator[str]:
     budget_y = scale.y(window.input_budget_tokens)
     yield f'<rect class="reserve" x="{LEFT}" y="{TOP}" width="{PLOT_WIDTH}" height="{budget_y - TOP:.1f}"/>'
 
 
-def _token_axis(scale: Scale, window: Window) -> Iterator[str]:
+def _token_axis(scale: Scale, window: PromptFigures) -> Iterator[str]:
     step = next(
         step for step in (250, 500, 1000, 2000, 4000, 8000, 16000, 32000, 10**9) if window.limit_tokens / step <= 8
     )
@@ -135,7 +135,7 @@ def _token_axis(scale: Scale, window: Window) -> Iterator[str]:
     yield f'<text class="small end" x="{LEFT - 8}" y="{TOP - 10}">tokens</text>'
 
 
-def _bar(scale: Scale, turn: TurnFigures, window: Window) -> Iterator[str]:
+def _bar(scale: Scale, turn: ReplayedTurn, window: PromptFigures) -> Iterator[str]:
     gap = min(2.0, scale.step * 0.16)
     x, width = scale.x(turn.number) + gap / 2, scale.step - gap
     refused = turn.outcome == "refused"
@@ -153,7 +153,7 @@ def _bar(scale: Scale, turn: TurnFigures, window: Window) -> Iterator[str]:
         yield f'<rect class="ghost" x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{floor - y:.2f}"/>'
 
 
-def _levels(scale: Scale, window: Window, summarize_ratio: float) -> Iterator[str]:
+def _levels(scale: Scale, window: PromptFigures, summarize_ratio: float) -> Iterator[str]:
     budget_tokens = window.input_budget_tokens
     right = LEFT + PLOT_WIDTH
     yield f'<text class="small" x="{right + 8}" y="{TOP + 4}">window {window.limit_tokens:,}</text>'
@@ -170,7 +170,7 @@ def _levels(scale: Scale, window: Window, summarize_ratio: float) -> Iterator[st
         yield f'<text class="small {text}" x="{right + 8}" y="{y + 4:.1f}">{label}{figure}</text>'
 
 
-def _full_history(scale: Scale, turns: Sequence[TurnFigures]) -> Iterator[str]:
+def _full_history(scale: Scale, turns: Sequence[ReplayedTurn]) -> Iterator[str]:
     points = [(scale.x(turn.number) + scale.step / 2, turn) for turn in turns if turn.full_history_tokens]
     inside = [(x, turn) for x, turn in points if turn.full_history_tokens <= scale.top_tokens]
     left_window = next(((x, turn) for x, turn in points if turn.full_history_tokens > scale.top_tokens), None)
@@ -198,13 +198,13 @@ def _turn_axis(scale: Scale) -> Iterator[str]:
     yield f'<text class="small mid" x="{LEFT + PLOT_WIDTH / 2}" y="{FLOOR + 62}">turn</text>'
 
 
-def _marks(scale: Scale, turns: Sequence[TurnFigures]) -> Iterator[str]:
+def _marks(scale: Scale, turns: Sequence[ReplayedTurn]) -> Iterator[str]:
     for turn in turns:
         for row, mark in enumerate(_marks_of(turn)):
             yield from _badge(scale.x(turn.number) + scale.step / 2, FLOOR + 10 + 14 * row, mark)
 
 
-def _marks_of(turn: TurnFigures) -> str:
+def _marks_of(turn: ReplayedTurn) -> str:
     when = ("S" if turn.summary else "") + ("B" if turn.summary_after else "")
     return when + ("P" if turn.prune else "") + ("X" if turn.outcome == "refused" else "")
 

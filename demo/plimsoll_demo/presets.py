@@ -18,10 +18,10 @@ from app.engine.policy.presets import PRESETS
 from plimsoll_demo.client import Service
 from plimsoll_demo.demo import GOAL, WINDOW_TOKENS, shipped_conversation
 from plimsoll_demo.driver import ReplayOptions, replay_conversation
-from plimsoll_demo.figures import SessionFigures, Totals, TurnFigures, totals
+from plimsoll_demo.figures import ReplayedSession, ReplayedTurn, Totals, totals
 from plimsoll_demo.own_service import own_service
 from plimsoll_demo.picture import window_svg
-from plimsoll_demo.recording import Conversation
+from plimsoll_demo.recording import RecordedConversation
 
 HEADINGS = (
     "preset",
@@ -43,7 +43,7 @@ class PresetRun:
     """A conversation under a preset."""
 
     preset: str
-    session: SessionFigures
+    session: ReplayedSession
     dropped: int
     summarize_ratio: float
 
@@ -68,7 +68,7 @@ class PresetRun:
         )
 
 
-def play_preset(service: Service, preset: str, conversation: Conversation) -> PresetRun:
+def play_preset(service: Service, preset: str, conversation: RecordedConversation) -> PresetRun:
     """Plays the conversation. What a turn leaves to the background is waited for, as a person who reads would."""
     after: set[int] = set()
     dropped: set[str] = set()
@@ -78,7 +78,7 @@ def play_preset(service: Service, preset: str, conversation: Conversation) -> Pr
     def look() -> dict[str, Any]:
         return dict(service.request("GET", f"/v1/sessions/{session_id}/context").body)
 
-    def on_turn(turn: TurnFigures) -> None:
+    def on_turn(turn: ReplayedTurn) -> None:
         nonlocal session_id, seen_summary
         if not session_id:
             session_id = newest_session(service)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from plimsoll_demo.definitions import united
-from plimsoll_demo.recording import Conversation, LeftOut, Mended
-from plimsoll_demo.sorting import conversation
+from plimsoll_demo.message_sorter import conversation
+from plimsoll_demo.recording import LeftOut, Mended, RecordedConversation
 
 GZIP_MAGIC = b"\x1f\x8b"
 KNOWN_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
@@ -29,14 +29,14 @@ class UnreadableRecordingError(Exception):
         self.line = line
 
 
-def read_conversations(path: Path, *, session_per_line: bool) -> list[Conversation]:
+def read_conversations(path: Path, *, session_per_line: bool) -> list[RecordedConversation]:
     """The conversations of `path`, one for each session to be made.
 
     With `session_per_line` every line that holds a conversation is one; without it they follow one another in a single
     one. Raises `UnreadableRecordingError` when the file is missing, is no JSON lines, or holds no turn.
     """
     spoken: list[Mapping[str, Any]] = []
-    conversations: list[Conversation] = []
+    conversations: list[RecordedConversation] = []
     for number, line in _objects(path):
         if isinstance(line.get("messages"), list):
             name = str(line.get("id", f"line {number}"))
@@ -51,7 +51,7 @@ def read_conversations(path: Path, *, session_per_line: bool) -> list[Conversati
     return conversations if session_per_line else [_in_one_session(_name(path), conversations)]
 
 
-def _in_one_session(name: str, conversations: Sequence[Conversation]) -> Conversation:
+def _in_one_session(name: str, conversations: Sequence[RecordedConversation]) -> RecordedConversation:
     """One after the other; a session has one set of instructions, so the first conversation's stand for all."""
     left_out: Counter[LeftOut] = Counter()
     mended: Counter[Mended] = Counter()
@@ -62,7 +62,7 @@ def _in_one_session(name: str, conversations: Sequence[Conversation]) -> Convers
     left_out["system_messages"] += sum(
         1 for found in conversations[1:] if found.instructions not in {None, instructions}
     )
-    return Conversation(
+    return RecordedConversation(
         name=name,
         turns=tuple(turn for found in conversations for turn in found.turns),
         instructions=instructions,

@@ -72,7 +72,7 @@ class RecordedTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class RecordedConversation:
     """A recorded conversation.
 
     `instructions` come from its leading system message. `tools` are its definitions in the OpenAI form, the same for

@@ -9,14 +9,15 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from app.domain.types import REGIONS
 from plimsoll_demo.figures import (
-    REGIONS,
+    PRUNE_RATIO,
     PromptFault,
-    RoundFigures,
-    SessionFigures,
+    PromptFigures,
+    ReplayedRound,
+    ReplayedSession,
+    ReplayedTurn,
     Totals,
-    TurnFigures,
-    Window,
     totals,
 )
 from plimsoll_demo.full_history import TOOL_MESSAGES_ENCODING
@@ -24,7 +25,6 @@ from plimsoll_demo.full_history import TOOL_MESSAGES_ENCODING
 BAR_CELLS = 34
 RESERVE_CELLS = 4
 SUMMARY_RATIO = 0.70
-PRUNE_RATIO = 0.90
 
 REGION_LETTERS = {
     "system": "s", "goal": "g", "pins": "p", "summary": "m", "history": "h",
@@ -72,7 +72,7 @@ def legend() -> Text:
     return text.append("overhead  tokens / budget  fill".rjust(BAR_CELLS + 8), "dim")
 
 
-def turn_lines(turn: TurnFigures) -> list[Text]:
+def turn_lines(turn: ReplayedTurn) -> list[Text]:
     """One turn, a line of at most 80 columns for each of its model calls: `7`, then `7.2`, `7.3` for tool rounds."""
     lines = [_round_line(turn.number, round_) for round_ in turn.rounds]
     if turn.outcome == "cancelled":
@@ -80,7 +80,7 @@ def turn_lines(turn: TurnFigures) -> list[Text]:
     return lines
 
 
-def _round_line(turn_number: int, round_: RoundFigures) -> Text:
+def _round_line(turn_number: int, round_: ReplayedRound) -> Text:
     label = f"{turn_number}" if round_.number == 1 else f"{turn_number}.{round_.number}"
     line = Text(f"{label:>6}  ", "dim", end="")
     if round_.window is None:
@@ -95,7 +95,7 @@ def _round_line(turn_number: int, round_: RoundFigures) -> Text:
     return line
 
 
-def totals_table(sessions: Sequence[SessionFigures]) -> Table:
+def totals_table(sessions: Sequence[ReplayedSession]) -> Table:
     """A row a session, and one for all when there are several."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     table.add_column("session", no_wrap=True)
@@ -110,7 +110,7 @@ def totals_table(sessions: Sequence[SessionFigures]) -> Table:
     return table
 
 
-def prompts_table(sessions: Sequence[SessionFigures]) -> Table:
+def prompts_table(sessions: Sequence[ReplayedSession]) -> Table:
     """What the prompts that were sent break: a row for every session where one does, and one for all."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     table.add_column("prompts sent", no_wrap=True)
@@ -126,7 +126,7 @@ def prompts_table(sessions: Sequence[SessionFigures]) -> Table:
     return table
 
 
-def notes(sessions: Sequence[SessionFigures]) -> list[str]:
+def notes(sessions: Sequence[ReplayedSession]) -> list[str]:
     """What the table's figures stand for, what was left out, and where the full history would have ended."""
     found = [
         (
@@ -138,10 +138,10 @@ def notes(sessions: Sequence[SessionFigures]) -> list[str]:
         found.append(f"calls and tool results of the full history are counted here, in {TOOL_MESSAGES_ENCODING}.")
     if summarizer_tokens := sum(session.summarizer_tokens or 0 for session in sessions):
         found.append(
-            f"the summarizer took and gave {summarizer_tokens:,} tokens beside that; saved counts them as sent."
+            f"the summarizer's calls took {summarizer_tokens:,} tokens beside that; saved counts them as sent."
         )
     if any(session.summarizer_tokens is None for session in sessions):
-        found.append("the service does not tell what the summarizer took and gave; saved leaves it out.")
+        found.append("the service does not report the tokens of the summarizer's calls; saved leaves them out.")
     for said, counts in (
         ("left out of the replay", [session.left_out for session in sessions]),
         ("mended or as it stood", [session.mended for session in sessions]),
@@ -194,7 +194,7 @@ def _alarm(count: int) -> Text:
     return Text(f"{count:,}", "bold red" if count else "green")
 
 
-def _marks(round_: RoundFigures) -> str:
+def _marks(round_: ReplayedRound) -> str:
     marks = "".join(
         mark
         for mark, holds in (("S", round_.summary), ("P", round_.prune), ("X", round_.outcome == "refused"))
@@ -204,7 +204,7 @@ def _marks(round_: RoundFigures) -> str:
     return marks + ("!" if broken else "")
 
 
-def _bar(window: Window) -> Text:
+def _bar(window: PromptFigures) -> Text:
     budget_tokens = max(1, window.input_budget_tokens)
     ends = _cell_ends(list(window.input_regions().values()), budget_tokens)
     bar = Text("│", "dim")
@@ -231,7 +231,7 @@ def _cell_ends(tokens: list[int], budget_tokens: int) -> list[int]:
     return ends
 
 
-def _reserve(window: Window) -> Text:
+def _reserve(window: PromptFigures) -> Text:
     reserve = Text()
     share = window.reserve_used_tokens / window.overhead_reserve_tokens if window.overhead_reserve_tokens else 0
     cells = round(share * RESERVE_CELLS) or (1 if window.reserve_used_tokens else 0)
@@ -240,5 +240,5 @@ def _reserve(window: Window) -> Text:
     return reserve.append(" " * (RESERVE_CELLS - cells)).append("│", "dim")
 
 
-def _percent(window: Window) -> int:
+def _percent(window: PromptFigures) -> int:
     return round(100 * window.input_tokens / max(1, window.input_budget_tokens))

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import httpx
 
-from app.domain.figures import TurnNews
+from app.domain.figures import TurnChange
 from app.domain.types import SessionId, TenantId, TurnId, TurnStatus
 from app.services.keys import revoke_key
 from app.services.views import activity
@@ -131,7 +131,7 @@ async def test_a_follower_that_does_not_read_gets_a_gap_and_delays_nobody() -> N
     follower = activity.Follower(TenantId("t"))
     ids, began = (SessionId(UUID(int=1)), TurnId(UUID(int=2))), datetime(2026, 1, 1, tzinfo=UTC)
     for number in range(1000):
-        follower.deliver(TurnNews(*ids, number, TurnStatus.RUNNING, "offline", began, None))
+        follower.deliver(TurnChange(*ids, number, TurnStatus.RUNNING, "offline", began, None))
     assert follower.missed
     assert follower.events.qsize() < 1000
     first = await activity.next_event(follower, 0.01)

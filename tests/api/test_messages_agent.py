@@ -9,7 +9,7 @@ from typing import Any
 from app.domain.content import tool_calls_from_json
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, message_tokens
 from app.engine.window.plan import assert_tool_pairing
-from app.tokenizers.counting import Tokenizers
+from app.tokenizers.counters import Tokenizers
 from tests.api.chatting import chat_service, say
 from tests.api.messaging import TOOLS, anthropic_at, create, result, text, user
 from tests.providers.server import Seen, Step

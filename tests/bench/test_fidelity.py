@@ -12,7 +12,7 @@ from typing import Any
 
 from app.engine.policy.policy import Recall
 from app.engine.policy.presets import PRESETS
-from app.tokenizers.counting import Tokenizers
+from app.tokenizers.counters import Tokenizers
 from bench.fidelity.engine_rule import EngineRule, budget_of_input
 from bench.fidelity.kept import LEAST_FOLDS, measure_kept
 from bench.fidelity.kept import PLANTED as STATEMENTS

@@ -13,24 +13,24 @@ from app.engine.summary.summarizer_prompt import accept_summary
 from bench.conversation import SUMMARY_FACTS
 from bench.mock_provider import summary_response
 from bench.summaries import Made, Run
-from plimsoll_demo.figures import RoundFigures, SessionFigures, TurnFigures, Window
+from plimsoll_demo.figures import PromptFigures, ReplayedRound, ReplayedSession, ReplayedTurn
 
 
-def turn(number: int, *, ms: float, sent: int, full: int, tried: bool = False) -> TurnFigures:
-    window = Window(8_192, 5_530, 1_638, 1_024, {"user": sent}, sent, sent, sent, sent)
-    return TurnFigures(
+def turn(number: int, *, ms: float, sent: int, full: int, tried: bool = False) -> ReplayedTurn:
+    window = PromptFigures(8_192, 5_530, 1_638, 1_024, {"user": sent}, sent, sent, sent, sent)
+    return ReplayedTurn(
         number,
         "completed",
         (
-            RoundFigures(
+            ReplayedRound(
                 1, "answered", 201, window=window, summary=tried, full_history_tokens=full, elapsed_s=ms / 1000
             ),
         ),
     )
 
 
-def session(name: str, *turns: TurnFigures, summarizer_tokens: int) -> SessionFigures:
-    return SessionFigures("conversation", name, turns, {}, {}, summarizer_tokens)
+def session(name: str, *turns: ReplayedTurn, summarizer_tokens: int) -> ReplayedSession:
+    return ReplayedSession("conversation", name, turns, {}, {}, summarizer_tokens)
 
 
 def test_a_summary_concerns_the_turns_from_where_it_fell_due_to_where_it_stood_and_only_its_own_sessions() -> None:

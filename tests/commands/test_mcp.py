@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters
 
-from app.commands.mcp import CLOSE, MOST_CHARS, OPEN, PREAMBLE, shown
+from app.commands.mcp import CLOSE, MOST_ANSWER_CHARS, OPEN, PREAMBLE, shown
 from plimsoll_sdk import Plimsoll
 from tests.api.conftest import serving, settings_for
 from tests.api.test_auth import make_key
@@ -71,7 +71,7 @@ async def call(client: Client, tool: str, /, **arguments: Any) -> Result:
     answer: Any = await client.call_tool(tool, arguments)
     assert answer.structured_content is None, "a host could show it without its fence"
     (part,) = answer.content
-    assert len(part.text) <= MOST_CHARS
+    assert len(part.text) <= MOST_ANSWER_CHARS
     return Result(part.text, bool(answer.is_error))
 
 
@@ -224,7 +224,7 @@ def test_every_poison_stays_in_one_line_of_the_fence() -> None:
 )
 def test_what_is_shown_is_bounded_and_says_that_more_is_there(value: Any) -> None:
     text = shown(value)
-    assert len(text) <= MOST_CHARS
+    assert len(text) <= MOST_ANSWER_CHARS
     assert "more " in text or "too large" in text
     json.loads(text.split("\n")[2])
 

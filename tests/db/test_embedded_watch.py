@@ -101,15 +101,15 @@ def test_a_folder_that_is_away_for_a_moment_is_waited_for_and_never_made_anew(da
 
 
 def test_one_that_can_not_be_started_is_given_up_and_the_process_ends(data_dir: Path) -> None:
-    told = threading.Event()
+    notified = threading.Event()
 
     def break_it() -> None:
         with kept(data_dir, give_up_after_s=1.0):
             (data_dir / "postgres" / "data" / "PG_VERSION").unlink()
             os.kill(postmaster_id(data_dir), signal.SIGKILL)
-            assert told.wait(_WITHIN_S)
+            assert notified.wait(_WITHIN_S)
 
-    before = signal.signal(signal.SIGTERM, lambda _number, _frame: told.set())
+    before = signal.signal(signal.SIGTERM, lambda _number, _frame: notified.set())
     try:
         with pytest.raises(embedded.EmbeddedPostgresError, match=r"could not be started again, \d+ tries in .* s: "):
             break_it()

@@ -21,7 +21,7 @@ SUMMARY_TOKENS = 5
 
 @dataclass
 class Held:
-    """What the server was told, and the faults a test asked for: turn number (from 1) to the status it answers."""
+    """What the server got, and the faults a test asked for: turn number (from 1) to the status it answers."""
 
     sessions: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     turn_bodies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -64,9 +64,9 @@ class Held:
             session |= {"summary": SUMMARY_TOKENS, "history": 0, "messages": 1}
         after = _input_tokens(regions, overhead) + self.overshoot_tokens
         if after > budget and not self.overshoot_tokens:
-            told = {"limit": limit, "input_budget": budget, "estimated": after, "over_by": after - budget}
+            stated = {"limit": limit, "input_budget": budget, "estimated": after, "over_by": after - budget}
             recovery = {"shorten": "user", "by_tokens": after - budget}
-            return 422, {"code": "context_budget_exceeded", "budget": told, "regions": regions, "recovery": recovery}
+            return 422, {"code": "context_budget_exceeded", "budget": stated, "regions": regions, "recovery": recovery}
         reply = body.get("recorded_reply", {}).get("content", "offline reply")
         session["history"] += regions["user"] + len(reply.split())
         session["messages"] += 2

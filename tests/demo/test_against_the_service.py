@@ -15,9 +15,9 @@ from plimsoll_demo.cli import replay, replay_all
 from plimsoll_demo.client import Service
 from plimsoll_demo.demo import GOAL, WINDOW_TOKENS, message_that_cannot_fit, shipped_conversation, turn_of_interest
 from plimsoll_demo.driver import ReplayOptions
-from plimsoll_demo.figures import SessionFigures, totals
+from plimsoll_demo.figures import ReplayedSession, totals
+from plimsoll_demo.message_sorter import conversation
 from plimsoll_demo.recording import MISSING_RESULT
-from plimsoll_demo.sorting import conversation
 from tests.api.conftest import serving, settings_for
 
 
@@ -81,7 +81,7 @@ def assistant(content: str) -> dict[str, Any]:
 
 def replayed(
     database_url: str, talk: list[dict[str, Any]], *, window_tokens: int | None = None, recorded: bool = True
-) -> tuple[SessionFigures, list[list[dict[str, Any]]]]:
+) -> tuple[ReplayedSession, list[list[dict[str, Any]]]]:
     """A conversation on the service: its figures, and the messages of the last prompt of each turn that sent one."""
     options = ReplayOptions(window_tokens=window_tokens, recorded=recorded)
     with serving(settings_for(database_url)) as url, Service(url) as service:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from plimsoll_demo.message_sorter import conversation
 from plimsoll_demo.reader import UnreadableRecordingError, read_conversations
-from plimsoll_demo.recording import OPENING_PROMPT, Conversation
-from plimsoll_demo.sorting import conversation
+from plimsoll_demo.recording import OPENING_PROMPT, RecordedConversation
 
 
 def said(role: str, content: Any = None, **members: Any) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def calling(*calls: tuple[str | None, str], text: str | None = None) -> dict[str
     return said("assistant", text, tool_calls=made)
 
 
-def rounds_of(found: Conversation) -> list[tuple[str | None, list[tuple[str, str | None]]]]:
+def rounds_of(found: RecordedConversation) -> list[tuple[str | None, list[tuple[str, str | None]]]]:
     """Of the first turn: text, and the calls' ids with their results."""
     rounds = found.turns[0].rounds
     return [(round_.text, [(call.id, call.result) for call in round_.calls]) for round_ in rounds]

@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from plimsoll_demo.cli import EXIT_BROKEN_PROMISE, EXIT_UNUSABLE, replay
-from plimsoll_demo.figures import Window
+from plimsoll_demo.figures import PromptFigures
 from plimsoll_demo.render import legend
 from tests.demo.contract_server import Held, contract_server
 
@@ -222,7 +222,7 @@ def test_the_picture_is_well_formed_and_marks_what_happened(tmp_path: Path) -> N
 
 
 def test_what_the_reserve_pays_for_is_not_drawn_against_the_budget() -> None:
-    window = Window(1000, 700, 200, 100, {"user": 50, "tools": 90, "framing": 40}, 180, 80, 80, 80)
+    window = PromptFigures(1000, 700, 200, 100, {"user": 50, "tools": 90, "framing": 40}, 180, 80, 80, 80)
     counted = window.input_regions()
     assert (counted["framing"], counted["tools"], counted["user"]) == (0, 30, 50)
     assert sum(counted.values()) == window.input_tokens

@@ -24,7 +24,7 @@ from app.api.problems import KINDS
 from app.core.config import Settings
 from app.providers.registry import load_catalogue
 from app.telemetry.metrics import Telemetry
-from app.tokenizers.counting import encoding_for_model
+from app.tokenizers.counters import encoding_for_model
 from tests.deploy.promql import exported, reads
 from tests.docs.answers import agrees, shown
 from tests.docs.checkout import environment
@@ -127,9 +127,9 @@ class Reader:
 
     def problem(self, block: Block) -> None:
         """A problem as a client sees it: its code is one of ours, with its own status."""
-        told: dict[str, Any] = shown(block.text)
-        code = str(told.get("code"))
-        if code not in KINDS or told.get("status", KINDS[code].status) != KINDS[code].status:
+        documented: dict[str, Any] = shown(block.text)
+        code = str(documented.get("code"))
+        if code not in KINDS or documented.get("status", KINDS[code].status) != KINDS[code].status:
             raise BlockFailed(f"{block}: no problem of ours has the code {code!r} and that status")
 
     def catalogue(self, block: Block) -> None:

@@ -1,4 +1,4 @@
-"""What of a resent list is new: told for full histories, their newest part, the newest message alone, and retries."""
+"""What of a resent list is new: for full histories, their newest part, the newest message alone, and retries."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from app.domain.types import Pin
 from plimsoll_demo.demo import GOAL, WINDOW_TOKENS, shipped_conversation
-from plimsoll_demo.recording import Conversation, RecordedCall, RecordedTurn, Round
+from plimsoll_demo.recording import RecordedCall, RecordedConversation, RecordedTurn, Round
 
 TOOL = {
     "type": "function",
@@ -24,7 +24,7 @@ TOOL_TURNS = 16
 class Scene:
     """A conversation, the window and pins it is had with, and what of the preset it has otherwise."""
 
-    conversation: Conversation
+    conversation: RecordedConversation
     window_tokens: int
     pins: tuple[Pin, ...] = ()
     policy: Mapping[str, object] = field(default_factory=dict[str, object])
@@ -53,10 +53,10 @@ def _tool_turn(turn: int) -> RecordedTurn:
     return RecordedTurn(said, (*rounds, answer))
 
 
-def tool_conversation() -> Conversation:
+def tool_conversation() -> RecordedConversation:
     """An assistant that reads a ledger by tools."""
     turns = tuple(_tool_turn(turn) for turn in range(1, TOOL_TURNS + 1))
-    return Conversation("ledger", turns, "You read the ledger by tools and add up differences.", (TOOL,))
+    return RecordedConversation("ledger", turns, "You read the ledger by tools and add up differences.", (TOOL,))
 
 
 def _pin(name: str, relevance: float | None, lines: int) -> Pin:

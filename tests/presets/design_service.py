@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from app.domain.types import JsonObject
-from app.tokenizers.counting import Tokenizers
+from app.tokenizers.counters import Tokenizers
 from tests.api.conftest import serving, settings_for
 from tests.conftest import lasting_database
 from tests.providers.playing import ThreadedServer, threaded_serving

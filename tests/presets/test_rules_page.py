@@ -19,5 +19,5 @@ def test_every_rule_of_the_page_has_the_test_it_names_and_every_test_is_on_the_p
     code = (ROOT / "tests" / "presets" / f"test_rules_{design}.py").read_text()
     there = set(re.findall(r"^def (test_\w+)", code, re.MULTILINE))
     assert {name for name in named if "/" not in name} <= there
-    # What is refused or listed for all designs alike is told above the tables.
+    # What is refused or listed for all designs alike stands above the tables.
     assert len(there - named) <= 2

@@ -13,7 +13,7 @@ from app.domain.errors import InvalidRequest
 from app.domain.prices import Prices
 from app.domain.types import CompletionRequest, ReasoningRule, TenantId
 from app.providers.registry import Catalogue, CatalogueError, load_catalogue
-from app.tokenizers.counting import encoding_for_model
+from app.tokenizers.counters import encoding_for_model
 
 from .server import Answer, serving
 

@@ -84,7 +84,7 @@ def plimsoll(the_model: ModelServer, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def catalogue(base_url: str) -> str:
-    """One model under three aliases: its window told, told too large, and not told."""
+    """One model under three aliases: its window stated, stated too large, and not stated."""
     windows = {
         "main": f"context_window = {WINDOW_TOKENS}",
         "overstated": f"context_window = {OVERSTATED_TOKENS}",

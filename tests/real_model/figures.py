@@ -52,16 +52,16 @@ class Figures:
     """The figures of a whole run, filled by its tests."""
 
     turns: list[TurnRow] = field(default_factory=list[TurnRow])
-    told: dict[str, Any] = field(default_factory=dict[str, Any])
+    noted: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def write(self, path: Path) -> None:
-        body = {"turns": [row.as_json() for row in self.turns], **self.told}
+        body = {"turns": [row.as_json() for row in self.turns], **self.noted}
         path.write_text(json.dumps(body, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def print(self) -> None:
         console = Console(width=126, highlight=False)
         console.print(_turn_table(self.turns))
-        for name, value in self.told.items():
+        for name, value in self.noted.items():
             console.print(f"  {name}: {json.dumps(value, ensure_ascii=False)}", markup=False)
 
 

@@ -38,7 +38,7 @@ def test_a_window_that_is_stated_too_large_is_learned_and_the_turn_completes(
     first = service.audit(session_id, _turn_ids(plimsoll, session_id)[1])
     assert (first["model_context_limit"], first["context_limit_source"]) == (OVERSTATED_TOKENS, "catalogue")
     assert plimsoll.overflow_errors() - errors_before == 1
-    figures.told["provoked: the catalogue says 16,384"] = _told(audit)
+    figures.noted["provoked: the catalogue says 16,384"] = _noted(audit)
 
 
 def test_a_streamed_turn_survives_the_refusal_that_the_server_streams_as_nothing(
@@ -51,8 +51,8 @@ def test_a_streamed_turn_survives_the_refusal_that_the_server_streams_as_nothing
     for page in range(1, PAGES):
         assert service.post_turn(session_id, _body(page)).status_code == 201
     refused_before = the_model.answers(400)
-    told = _streamed(plimsoll, session_id, _body(PAGES) | {"stream": True})
-    names = [name for name, _ in told]
+    noted = _streamed(plimsoll, session_id, _body(PAGES) | {"stream": True})
+    names = [name for name, _ in noted]
     assert (names[0], names[1], names[-1]) == ("turn.created", "context.assembled", "turn.completed")
     assert "output.delta" in names
     assert the_model.answers(400) - refused_before == 1
@@ -61,7 +61,7 @@ def test_a_streamed_turn_survives_the_refusal_that_the_server_streams_as_nothing
     assert audit["actual_prompt_tokens"] is None, "this server reports usage in a stream by now: hold it to the window"
     model = _model(plimsoll)
     assert (model["context_window"], model["context_window_source"]) == (WINDOW_TOKENS, "learned")
-    figures.told["provoked, streamed: nobody says"] = _told(audit)
+    figures.noted["provoked, streamed: nobody says"] = _noted(audit)
 
     fresh = service.create_session({"model_alias": "unstated"})
     answer = service.post_turn(fresh, {"content": "Good morning.", "max_output_tokens": MAX_REPLY_TOKENS})
@@ -83,7 +83,7 @@ def _assert_shrunk(audit: Any) -> None:
     assert "emergency_drop" in {action["kind"] for action in audit["context_trim_log"]["actions"]}
 
 
-def _told(audit: Any) -> dict[str, Any]:
+def _noted(audit: Any) -> dict[str, Any]:
     return {
         "learned window": audit["model_context_limit"],
         "attempt that completed": audit["attempt"],

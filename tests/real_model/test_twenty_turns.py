@@ -20,7 +20,7 @@ def test_every_turn_is_answered_and_the_model_refuses_no_prompt_as_too_long(play
     assert [audit["attempt"] for audit in played.audits] == [1] * len(TURNS)
     assert (played.refused_by_the_model, played.overflow_errors) == (0, 0)
     assert figures.turns[-1].resent_tokens > WINDOW_TOKENS
-    figures.told["overflow errors in twenty turns"] = played.refused_by_the_model
+    figures.noted["overflow errors in twenty turns"] = played.refused_by_the_model
 
 
 def test_every_prompt_is_within_its_budget_by_our_count_and_leaves_room_for_the_reply_by_the_models(
@@ -33,7 +33,7 @@ def test_every_prompt_is_within_its_budget_by_our_count_and_leaves_room_for_the_
         assert audit["model_context_limit"] == WINDOW_TOKENS
         assert audit["actual_prompt_tokens"] <= WINDOW_TOKENS - audit["output_reserve"]
         assert answer["turn"]["completion_tokens"] <= MAX_REPLY_TOKENS
-    figures.told["largest prompt by the model's count"] = max(row.reported_tokens for row in figures.turns)
+    figures.noted["largest prompt by the model's count"] = max(row.reported_tokens for row in figures.turns)
 
 
 def test_the_window_and_its_summaries_are_what_the_audits_say(played: Played, plimsoll: Plimsoll) -> None:
@@ -63,7 +63,7 @@ def test_the_calibration_closes_the_gap_to_the_models_own_count(played: Played, 
     covered = [row for row in settled if row.ratio_after <= 1.0]
     assert len(covered) >= 0.8 * len(settled)
     assert _shortfall(settled, calibrated=True) < _shortfall(settled, calibrated=False) / 4
-    figures.told["reported over estimated tokens from turn 5 on"] = {
+    figures.noted["reported over estimated tokens from turn 5 on"] = {
         "raw, mean": round(mean(row.ratio_before for row in settled), 3),
         "raw, highest": round(max(row.ratio_before for row in settled), 3),
         "calibrated, mean": round(mean(row.ratio_after for row in settled), 3),
@@ -94,8 +94,8 @@ def test_summaries_that_are_no_summaries_are_refused_and_the_fallback_stands_in(
     assert active["summary_text"].strip()
     known = {message for summary in summaries for message in _cited(summary)}
     assert known, "no summary cites a message"
-    figures.told["summaries by origin"] = origins
-    figures.told["why the model's were not used"] = dict(refused)
+    figures.noted["summaries by origin"] = origins
+    figures.noted["why the model's were not used"] = dict(refused)
 
 
 def _cited(summary: dict[str, object]) -> set[str]:

@@ -36,7 +36,7 @@ from app.services.upkeep.learned import Calibrations
 from app.services.upkeep.process_state import Chores, Cooldowns, HeavyWork, Leases
 from app.telemetry.metrics import Telemetry
 from app.telemetry.tracing import NO_TRACES, Tracer
-from app.tokenizers.counting import Tokenizers, encoding_for_model
+from app.tokenizers.counters import Tokenizers, encoding_for_model
 from tests.pooling import behind_pooler
 from tests.providers.server import Answer, ScriptedServer, Seen
 

@@ -15,7 +15,7 @@ from app.providers.registry import Catalogue, load_catalogue
 from app.services.sessions import session_usage
 from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.preview import preview_turn
-from app.tokenizers.counting import encoding_for_model
+from app.tokenizers.counters import encoding_for_model
 from tests.providers.server import serving
 from tests.providers.wires import ANTHROPIC, OPENAI, ModelReply, Wire
 from tests.services.service import TENANT, Service, service

@@ -12,7 +12,7 @@ import pytest
 from app.domain.errors import ContextBudgetExceeded
 from app.domain.types import JsonObject, TurnStatus
 from app.services.views.turns import get_audit
-from app.tokenizers.counting import Tokenizers
+from app.tokenizers.counters import Tokenizers
 from tests.providers.server import Answer, Reset, ScriptedServer, Seen, Step, serving
 from tests.providers.wires import ANTHROPIC, ModelReply
 from tests.services.service import TENANT, Service, service

@@ -22,13 +22,13 @@ from uuid_utils.compat import uuid7
 from app.api.schemas.archive import read_import
 from app.domain.errors import InvalidRequest, ProcessBusy
 from app.domain.stored import Counters, NewHistory, NewRows
-from app.services.archive.new_rows import ImportJob, Read
+from app.services.archive.new_rows import BodyReader, ImportJob
 from app.services.archive.transfer import SMALL_BYTES, export_session
 from app.services.heavy.child import JobFailed, Tools
 from app.services.heavy.jobs import HeavyJobs
 from app.services.sessions import list_sessions
 from app.services.views.simulation import SMALL_TURNS_DECIDED, THRESHOLDS, simulate
-from app.tokenizers.counting import Tokenizers
+from app.tokenizers.counters import Tokenizers
 from tests.services.service import TENANT, Service, service
 
 CONVERSATION = {
@@ -39,7 +39,7 @@ CONVERSATION = {
     ]
 }
 LARGE = orjson.dumps(CONVERSATION)
-UNTIL_WRITTEN = cast(Read, Path.read_bytes)
+UNTIL_WRITTEN = cast(BodyReader, Path.read_bytes)
 """A `read` that goes on, given a pipe, until somebody writes: what a document that takes long would do."""
 
 
@@ -254,7 +254,7 @@ async def test_what_nobody_expects_is_reported_by_its_type_and_the_process_serve
         for _ in range(2):
             with pytest.raises(JobFailed, match="TypeError"):
                 async with jobs.job(ImportJob) as job:
-                    await job.do(ImportJob.read, cast(Read, time.sleep), b"no number")
+                    await job.do(ImportJob.read, cast(BodyReader, time.sleep), b"no number")
         assert len(jobs.pids) == 1
 
 
@@ -291,7 +291,7 @@ from uuid_utils.compat import uuid7
 from app.services.archive.new_rows import ImportJob
 from app.services.heavy.child import Tools
 from app.services.heavy.jobs import HeavyJobs
-from app.tokenizers.counting import Tokenizers
+from app.tokenizers.counters import Tokenizers
 
 async def main():
     jobs = HeavyJobs(Tools(Tokenizers(), uuid7))

@@ -13,7 +13,7 @@ from app.domain.types import Pin, TurnStatus
 from app.engine.window.plan import assert_tool_pairing
 from app.services.sessions import put_pin, session_usage
 from app.services.views.turns import get_audit, get_prompt
-from app.tokenizers.counting import Tokenizers
+from app.tokenizers.counters import Tokenizers
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.services.service import TENANT, chat, model, models_toml, service
 

@@ -29,7 +29,7 @@ from app.services.turn.claim import claim_drafted, draft_turn
 from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.upkeep.background import renew_forever, sweep_forever
 from app.services.views.turns import get_prompt, get_turn
-from app.tokenizers.counting import Tokenizers
+from app.tokenizers.counters import Tokenizers
 from bench.wire import Tally, counting_proxy
 from tests.providers.server import Answer, Seen, serving
 from tests.services.service import TENANT, chat, models_toml, service

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.tokenizers.counting import HEURISTIC, Tokenizers, by_words
+from app.tokenizers.counters import HEURISTIC, Tokenizers, by_words
 from app.tokenizers.vocabularies import ENCODINGS, load_vocabulary
 
 TOKENIZERS = Tokenizers(load_vocabulary)

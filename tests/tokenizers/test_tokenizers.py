@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.tokenizers.counting import Tokenizers, encoding_for_model, heuristic_tokens
+from app.tokenizers.counters import Tokenizers, encoding_for_model, heuristic_tokens
 from app.tokenizers.vocabularies import ENCODINGS, Vocabulary, load_vocabulary
 
 MEGABYTE = 1_000_000
@@ -141,7 +141,7 @@ def test_both_vocabularies_load_with_no_network_no_cache_and_without_the_native_
         "import socket, sys\n"
         "def closed(*_a, **_k): raise OSError('no network here')\n"
         "socket.getaddrinfo = socket.create_connection = socket.socket.connect = closed\n"
-        "from app.tokenizers.counting import Tokenizers\n"
+        "from app.tokenizers.counters import Tokenizers\n"
         "from app.tokenizers.vocabularies import ENCODINGS\n"
         "t = Tokenizers()\n"
         "es = [t.estimator(e) for e in ENCODINGS]\n"

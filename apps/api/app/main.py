@@ -23,7 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 from uuid_utils.compat import uuid7
 
-from app.api.direct_route import Service, authenticate
+from app.api.direct_route import AppState, authenticate
 from app.api.edge import Edge, refusal
 from app.api.hosts import Hosts
 from app.api.openapi import describe
@@ -72,7 +72,7 @@ from app.services.upkeep.process_state import Allowance, Chores, Cooldowns, Heav
 from app.services.views.activity import Activity
 from app.telemetry.metrics import Telemetry
 from app.telemetry.tracing import NO_TRACES, Tracer
-from app.tokenizers.counting import Tokenizers, encoding_for_model
+from app.tokenizers.counters import Tokenizers, encoding_for_model
 
 logger = logging.getLogger(__name__)
 
@@ -189,16 +189,6 @@ async def _runtime(
         await tokenizers.warm(encoding)
     telemetry = Telemetry((*catalogue.aliases, LOCAL), multiprocess_dir(os.environ))
     chores, cooldowns = Chores(), Cooldowns(monotonic)
-    embeddings = None
-    if own_processes and settings.context_embedding_model:
-        embeddings = Embeddings(
-            *_embedding_model(settings.context_embedding_model, catalogue, owned),
-            alias=settings.context_embedding_model,
-            wait_s=settings.context_embedding_wait_ms / 1000,
-            chores=chores,
-            cooldowns=cooldowns,
-            telemetry=telemetry,
-        )
     return Runtime(
         database=database,
         heavy=heavy,
@@ -218,7 +208,24 @@ async def _runtime(
         tracer=_tracer(settings, owned),
         recognizes_sessions=settings.recognize_sessions,
         log_content=settings.log_content,
-        embeddings=embeddings,
+        embeddings=_embeddings(settings, catalogue, owned, chores, cooldowns, telemetry) if own_processes else None,
+    )
+
+
+def _embeddings(
+    settings: Settings,
+    catalogue: Catalogue,
+    owned: AsyncExitStack,
+    chores: Chores,
+    cooldowns: Cooldowns,
+    telemetry: Telemetry,
+) -> Embeddings | None:
+    if not (alias := settings.context_embedding_model):
+        return None
+    source, model = _embedding_model(alias, catalogue, owned)
+    wait_s = settings.context_embedding_wait_ms / 1000
+    return Embeddings(
+        source, model, alias=alias, wait_s=wait_s, chores=chores, cooldowns=cooldowns, telemetry=telemetry
     )
 
 
@@ -245,7 +252,7 @@ def _tracer(settings: Settings, owned: AsyncExitStack) -> Tracer:
     return traces
 
 
-async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
+async def _start(settings: Settings, owned: AsyncExitStack) -> AppState:
     if settings.log_content:
         logger.warning("PLIMSOLL_LOG_CONTENT is on: prompts and replies are written to this log")
     dsn = await _dsn(settings, owned)
@@ -262,7 +269,7 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> Service:
     # Callbacks run in reverse order: turns end first, then their background work.
     owned.push_async_callback(rt.chores.drain, settings.drain_s)
     owned.push_async_callback(rt.leases.drain, settings.drain_s)
-    return Service(
+    return AppState(
         rt,
         Authenticator(database, monotonic),
         Activity(Allowance("event streams", settings.max_event_streams, settings.tenant_share)),

@@ -4,14 +4,14 @@ import { useContext, useEffect, useRef, useState } from "preact/hooks";
 import { events } from "./api";
 import type { TurnState } from "./types";
 
-export interface TurnNews {
+export interface TurnChange {
   session_id: string;
   turn_id: string;
   seq: number;
   status: TurnState;
 }
 
-type Listener = (news: TurnNews | null) => void;
+type Listener = (change: TurnChange | null) => void;
 
 interface Live {
   connected: boolean;
@@ -29,8 +29,8 @@ export function LiveProvider({ children }: { children: ComponentChildren }) {
 
   useEffect(() => {
     const abort = new AbortController();
-    const notify = (news: TurnNews | null) => {
-      for (const listener of listeners.current) listener(news);
+    const notify = (change: TurnChange | null) => {
+      for (const listener of listeners.current) listener(change);
     };
     void follow(abort.signal, notify, setConnected);
     return () => abort.abort();
@@ -45,7 +45,7 @@ export function LiveProvider({ children }: { children: ComponentChildren }) {
   return <LiveContext.Provider value={{ connected, listen: listen.current }}>{children}</LiveContext.Provider>;
 }
 
-/** Reads the stream for ever. Whoever listened before it began, or through a gap, gets `null`: news may be missed. */
+/** Reads the stream for ever. Whoever listened before it began, or through a gap, gets `null`: changes may have been missed. */
 async function follow(signal: AbortSignal, notify: Listener, setConnected: (now: boolean) => void): Promise<void> {
   let wait = FIRST_WAIT_MS;
   while (!signal.aborted) {
@@ -55,7 +55,7 @@ async function follow(signal: AbortSignal, notify: Listener, setConnected: (now:
           setConnected(true);
           wait = FIRST_WAIT_MS;
           notify(null);
-        } else if (event.name === "turn.changed") notify(event.data as TurnNews);
+        } else if (event.name === "turn.changed") notify(event.data as TurnChange);
         else if (event.name === "stream.gap") notify(null);
       }
     } catch {
@@ -72,12 +72,12 @@ export function useConnected(): boolean {
   return useContext(LiveContext).connected;
 }
 
-/** Calls back for every turn that changes, and with null when news may have been missed. */
-export function useNews(callback: Listener): void {
+/** Calls back for every turn that changes, and with null when some may have been missed. */
+export function useTurnChanges(callback: Listener): void {
   const { listen } = useContext(LiveContext);
   const latest = useRef(callback);
   latest.current = callback;
-  useEffect(() => listen((news) => latest.current(news)), [listen]);
+  useEffect(() => listen((change) => latest.current(change)), [listen]);
 }
 
 /** Runs `todo` at most once in `ms`, the last call always. */

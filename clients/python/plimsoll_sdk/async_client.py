@@ -15,12 +15,12 @@ import httpx
 
 from plimsoll_sdk import operations
 from plimsoll_sdk.call import Call, Reply
-from plimsoll_sdk.connection import LIMITS, came_of, headers_of, options_of, request_of
+from plimsoll_sdk.connection import POOL_LIMITS, came_of, default_headers, options_of, request_of
 from plimsoll_sdk.errors import DeadlinePassed
 from plimsoll_sdk.events import TurnEvent
 from plimsoll_sdk.models import Page, TurnAnswer
 from plimsoll_sdk.progress import Progress
-from plimsoll_sdk.retrying import Came, OutOfTime, Patience, Send, Sleep, exchange
+from plimsoll_sdk.retries import Came, OutOfTime, Patience, Send, Sleep, exchange
 from plimsoll_sdk.tool_loop import Ask, Invoke, Pause, ToolStep, run_turn
 
 T = TypeVar("T")
@@ -162,7 +162,9 @@ class AsyncPlimsoll:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._options = options_of(url, deadline_s, max_retries)
-        self._http = httpx.AsyncClient(headers=headers_of(api_key), transport=transport, limits=LIMITS, trust_env=False)
+        self._http = httpx.AsyncClient(
+            headers=default_headers(api_key), transport=transport, limits=POOL_LIMITS, trust_env=False
+        )
 
     def __repr__(self) -> str:
         return f"AsyncPlimsoll({self._options!r})"

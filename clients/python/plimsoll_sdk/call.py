@@ -123,7 +123,7 @@ def _adapter(kind: type[T]) -> TypeAdapter[T]:
     return TypeAdapter(kind)
 
 
-def refusal_of(reply: Reply, retry_after_s: float | None) -> Problem | UnexpectedAnswer:
+def error_of(reply: Reply, retry_after_s: float | None) -> Problem | UnexpectedAnswer:
     """The error that an answer of 400 and more is."""
     try:
         value: Any = json.loads(reply.body)

@@ -12,12 +12,12 @@ import httpx
 
 from plimsoll_sdk import operations
 from plimsoll_sdk.call import Call, Reply
-from plimsoll_sdk.connection import LIMITS, came_of, headers_of, options_of, request_of
+from plimsoll_sdk.connection import POOL_LIMITS, came_of, default_headers, options_of, request_of
 from plimsoll_sdk.errors import DeadlinePassed
 from plimsoll_sdk.events import TurnEvent
 from plimsoll_sdk.models import Page, TurnAnswer
 from plimsoll_sdk.progress import Progress
-from plimsoll_sdk.retrying import Came, OutOfTime, Patience, Send, Sleep, exchange
+from plimsoll_sdk.retries import Came, OutOfTime, Patience, Send, Sleep, exchange
 from plimsoll_sdk.tool_loop import Ask, Invoke, Pause, ToolStep, run_turn
 
 T = TypeVar("T")
@@ -137,7 +137,7 @@ class Plimsoll:
     """A Plimsoll at `url` (else `PLIMSOLL_URL`, else this machine's port 8000).
 
     `api_key` is `PLIMSOLL_API_KEY` of the environment where none is given. `deadline_s` is what each call may take in
-    all, retries, waits and streams included; `max_retries` how often it is sent again (`retrying.py` says when).
+    all, retries, waits and streams included; `max_retries` how often it is sent again (`retries.py` says when).
     `transport` is httpx's, for proxies, certificates and the like; nothing of that is read from the environment.
     Safe to share between threads. Raises `ValueError` for an address or a key that can be none.
     """
@@ -152,7 +152,9 @@ class Plimsoll:
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self._options = options_of(url, deadline_s, max_retries)
-        self._http = httpx.Client(headers=headers_of(api_key), transport=transport, limits=LIMITS, trust_env=False)
+        self._http = httpx.Client(
+            headers=default_headers(api_key), transport=transport, limits=POOL_LIMITS, trust_env=False
+        )
 
     def __repr__(self) -> str:
         return f"Plimsoll({self._options!r})"

@@ -10,12 +10,12 @@ from typing import Any, Final
 import httpx
 
 from plimsoll_sdk.call import Call
-from plimsoll_sdk.retrying import Came, Lost, OutOfTime, Patience
+from plimsoll_sdk.retries import Came, Lost, OutOfTime, Patience
 
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
 CONNECT_S: Final = 10.0
 # The service closes a connection that was idle for 5 s; one that may be closing now is not worth a try.
-LIMITS: Final = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=3.0)
+POOL_LIMITS: Final = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=3.0)
 _NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
@@ -43,7 +43,7 @@ def options_of(url: str | None, deadline_s: float, max_retries: int) -> Options:
     return Options(url, Patience(deadline_s, max_retries))
 
 
-def headers_of(api_key: str | None) -> dict[str, str]:
+def default_headers(api_key: str | None) -> dict[str, str]:
     """The headers of every request. Raises `ValueError`, without the key in it, for what can be none."""
     key = api_key if api_key is not None else os.environ.get("PLIMSOLL_API_KEY", "")
     headers = {"User-Agent": f"plimsoll-sdk/{_version()}"}

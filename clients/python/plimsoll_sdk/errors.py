@@ -55,7 +55,7 @@ class LargeItem(Answer):
     tokens: int
 
 
-class Shortening(Answer):
+class ToShorten(Answer):
     """What to shorten by how many tokens, so that the turn fits."""
 
     item: str
@@ -188,10 +188,10 @@ class ContextBudgetExceeded(Problem):
         return _each(LargeItem, self.fields.get("largest_items"))
 
     @property
-    def shorten(self) -> list[Shortening]:
+    def shorten(self) -> list[ToShorten]:
         """What to shorten by how much, so that it fits."""
         recovery = cast("Mapping[str, Any]", self.fields.get("recovery") or {})
-        return _each(Shortening, recovery.get("shorten"))
+        return _each(ToShorten, recovery.get("shorten"))
 
 
 class Conflict(Problem):

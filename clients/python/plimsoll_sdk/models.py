@@ -164,7 +164,7 @@ class ListedTurn(Turn):
     said_at: datetime
 
 
-class TurnNews(Answer):
+class TurnChange(Answer):
     """Where a turn stands."""
 
     session_id: str

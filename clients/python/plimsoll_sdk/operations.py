@@ -50,7 +50,7 @@ from plimsoll_sdk.models import (
     TimelineTurn,
     Turn,
     TurnAnswer,
-    TurnNews,
+    TurnChange,
     Window,
 )
 
@@ -582,9 +582,9 @@ def simulate(
 
 
 @operation("GET", "/v1/events", repeatable=True)
-def list_open_turns() -> Request[Page[TurnNews]]:
+def list_open_turns() -> Request[Page[TurnChange]]:
     """The tenant's open turns, of all sessions."""
-    return Request(reads(Page[TurnNews]))
+    return Request(reads(Page[TurnChange]))
 
 
 @operation("GET", "/v1/policies", repeatable=True)

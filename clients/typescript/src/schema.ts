@@ -3017,7 +3017,7 @@ export interface components {
         /** OpenTurns */
         OpenTurns: {
             /** Items */
-            items: components["schemas"]["TurnNews"][];
+            items: components["schemas"]["TurnChange"][];
             /** Next Cursor */
             next_cursor?: null;
         };
@@ -4743,6 +4743,34 @@ export interface components {
             context: components["schemas"]["ContextOut"];
         };
         /**
+         * TurnChange
+         * @description Where a turn stands.
+         */
+        TurnChange: {
+            /**
+             * Session Id
+             * Format: uuid
+             */
+            session_id: string;
+            /**
+             * Turn Id
+             * Format: uuid
+             */
+            turn_id: string;
+            /** Seq */
+            seq: number;
+            status: components["schemas"]["TurnStatus"];
+            /** Model Alias */
+            model_alias: string;
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Completed At */
+            completed_at: string | null;
+        };
+        /**
          * TurnIn
          * @description A user's message and how to answer it.
          */
@@ -4790,34 +4818,6 @@ export interface components {
              * @description When it was said, where that is not now.
              */
             said_at?: string | null;
-        };
-        /**
-         * TurnNews
-         * @description Where a turn stands.
-         */
-        TurnNews: {
-            /**
-             * Session Id
-             * Format: uuid
-             */
-            session_id: string;
-            /**
-             * Turn Id
-             * Format: uuid
-             */
-            turn_id: string;
-            /** Seq */
-            seq: number;
-            status: components["schemas"]["TurnStatus"];
-            /** Model Alias */
-            model_alias: string;
-            /**
-             * Created At
-             * Format: date-time
-             */
-            created_at: string;
-            /** Completed At */
-            completed_at: string | null;
         };
         /**
          * TurnOut

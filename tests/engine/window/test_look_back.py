@@ -11,7 +11,14 @@ from app.engine.messages.tokens import message_tokens, tools_tokens
 from app.engine.policy.policy import ContextPolicy
 from app.engine.policy.presets import PRESETS
 from app.engine.recall.pages import TextPage
-from app.engine.window.look_back import LOOK_BACK, LookBack, exchange, next_page_tokens, next_search, with_look_backs
+from app.engine.window.look_back import (
+    LOOK_BACK,
+    LookBack,
+    look_back_messages,
+    next_page_tokens,
+    next_search,
+    with_look_backs,
+)
 from app.engine.window.plan import Ready, assemble, plan
 from app.engine.window.prompt import prompt_sha256
 from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild
@@ -27,7 +34,7 @@ def _read(snapshot: Snapshot, tokens: int, number: int = 1) -> tuple[Message, ..
     current = snapshot.current
     call = ToolCall(f"back_{number}", "look_back", "{}")
     answered = [(call, LookBack("words", None, None), text_of(tokens, number))]
-    messages = exchange(current.id, current.messages[-1].seq, Completion(None, "tool_calls", None), answered)
+    messages = look_back_messages(current.id, current.messages[-1].seq, Completion(None, "tool_calls", None), answered)
     return tuple(
         replace(
             message,

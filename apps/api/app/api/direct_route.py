@@ -52,7 +52,7 @@ UUID_TEXT = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class AppState:
     """What handlers use through `Call`; the composition root sets it on the application's state."""
 
     rt: Runtime
@@ -76,9 +76,9 @@ class Call(Request):
     tenant_id: TenantId
 
     @property
-    def service(self) -> Service:
+    def service(self) -> AppState:
         """What the composition root made."""
-        return cast(Service, self.scope["app"].state.service)
+        return cast(AppState, self.scope["app"].state.service)
 
     @property
     def rt(self) -> Runtime:
@@ -155,7 +155,7 @@ class DirectRoute(APIRoute):
         if not self.authenticated:
             await self._exchange(scope, receive, send)
             return
-        service: Service = scope["app"].state.service
+        service: AppState = scope["app"].state.service
         exchange: Exchange = scope["plimsoll"]
         try:
             with service.drain.work(), service.rt.tracer.request(scope["method"], self.path, exchange.headers) as span:
@@ -233,7 +233,7 @@ async def authenticate(scope: Scope) -> TenantId:
     if exchange.auth_error is not None:
         raise exchange.auth_error
     if exchange.tenant_id is None:
-        service: Service = scope["app"].state.service
+        service: AppState = scope["app"].state.service
         try:
             exchange.tenant_id = await service.authenticator.tenant_of(credential(exchange.headers))
         except (Unauthenticated, DatabaseUnavailable) as error:

@@ -8,7 +8,7 @@ from typing import cast
 from uuid import UUID
 
 from app.db.database import Record, Transaction, record_of
-from app.db.sql import given, insert_row, sql
+from app.db.sql import binds, insert_row, sql
 from app.db.tables import api_keys
 from app.domain.stored import names_of
 from app.domain.types import TenantId
@@ -36,7 +36,7 @@ class KeyLookup:
 
 
 _COLUMNS = ", ".join(names_of(ApiKey))
-_GIVEN = given(api_keys, "id", "tenant_id", "name", "prefix", "secret_sha256")
+_GIVEN = binds(api_keys, "id", "tenant_id", "name", "prefix", "secret_sha256")
 _INSERT = sql(f"""
     {insert_row(api_keys, _GIVEN)} ON CONFLICT (secret_sha256) DO NOTHING
     RETURNING {_COLUMNS}

@@ -103,9 +103,7 @@ def _recorded(row: JsonObject, recalled: Sequence[PackedRow], ids: Mapping[int, 
         rows = [public_row(ids[each.seq], each.score, each.tokens, each.matched) for each in recalled]
         log = {**log, "recalled": rows}
     if refs and isinstance(refs.get("regions"), str):  # as rows had them before they had lines
-        words = refs["regions"].split()
-        runs = [[region, int(messages)] for region, messages in zip(words[::2], words[1::2], strict=True)]
-        refs = refs | {"regions": runs}
+        refs = refs | {"regions": _runs(refs["regions"])}
     return row | {"context_trim_log": log, "prompt_refs": refs, "regions": all_regions(row["regions"])}
 
 
@@ -195,15 +193,18 @@ def whole_refs(stored: Any) -> Any:
     if not isinstance(stored, str):
         return stored
     regions, *lines = stored.split("\n")
-    words = regions.split(" ")
     refs: JsonObject = {"items": [], "tools": None}
     for kind, *rest in (line.split(" ") for line in lines):
         if kind == _TOOLS:
             refs["tools"] = _whole(rest[0])
         else:
             refs["items"].append([kind, *_parts(kind, rest)])
-    runs = [[region, int(messages)] for region, messages in zip(words[::2], words[1::2], strict=True)]
-    return refs | {"regions": runs}
+    return refs | {"regions": _runs(regions)}
+
+
+def _runs(regions: str) -> list[list[Any]]:
+    words = regions.split()
+    return [[region, int(messages)] for region, messages in zip(words[::2], words[1::2], strict=True)]
 
 
 def _parts(kind: str, rest: list[str]) -> list[Any]:

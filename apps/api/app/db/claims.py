@@ -13,7 +13,7 @@ from app.db.database import Transaction, record_of
 from app.db.limits import TENANT_LIMITS, limits_of
 from app.db.messages import UNGIVEN
 from app.db.sessions import ON_ITS_NODE, STATE_COLUMNS, state_of
-from app.db.sql import CLOCK, given, insert_from, insert_row, json_rows, sql
+from app.db.sql import CLOCK, binds, insert_from, insert_row, json_rows, sql
 from app.domain.content import bytea_json, tool_calls_from_json
 from app.domain.limits import Limits, Scope
 from app.domain.stored import values_of
@@ -29,7 +29,7 @@ _NEW_TURN = insert_row(
         "seq": "s.last_turn_seq",
         "status": "'running'",
         "model_alias": "coalesce(CAST(:model_alias AS text), s.model_alias)",
-        **given(tables.turns, "user_input", "idempotency_key", "request_sha256", "request"),
+        **binds(tables.turns, "user_input", "idempotency_key", "request_sha256", "request"),
         "created_at": "s.claimed_at",
         "lease_expires_at": "s.claimed_at + make_interval(secs => CAST(:lease_s AS float))",
     },
@@ -43,7 +43,7 @@ _USERS_MESSAGE = insert_row(
         "turn_id": "CAST(:turn_id AS uuid)",
         "seq": "s.last_message_seq - 1",
         "role": "'user'",
-        **given(tables.messages, "content", "token_estimate", "token_encoding", "terms", "name", "said_at"),
+        **binds(tables.messages, "content", "token_estimate", "token_encoding", "terms", "name", "said_at"),
         "created_at": "s.claimed_at",
     },
     f"s, {ON_ITS_NODE}",

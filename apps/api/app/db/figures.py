@@ -5,13 +5,13 @@ turns do now, across sessions, whose rows name their tenant, and readers keep to
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from uuid import UUID
 
 from app.db.database import Record, Transaction, record_of
 from app.db.sessions import FIRST_INPUT
 from app.db.sql import OPEN_STATUSES_SQL, sql
-from app.domain.figures import SessionFigures, TurnNews, WindowFigures
+from app.domain.figures import PointWindow, SessionFigures, TurnChange, WindowFigures
+from app.domain.stored import names_of
 from app.domain.types import JsonObject, OpenTurnCount, SessionId, TenantId, TurnId, TurnStatus
 
 USER_INPUT_CHARS = 160
@@ -20,6 +20,9 @@ USER_INPUT_CHARS = 160
 # anything else too.
 _RECALLED = """jsonb_path_query_array(a.context_trim_log, 'lax $.recalled[*] ? (@.tokens.type() == "number"
                 && (!exists(@.count) || @.count.type() == "number"))')"""
+
+_NOT_STORED = ("model_alias", "summary_trigger_tokens", "prune_trigger_tokens")
+_OF_WINDOW = ", ".join(f"a.{name}" for name in names_of(PointWindow) if name not in _NOT_STORED)
 
 _TURNS = sql(f"""
     SELECT t.id AS turn_id, t.seq, t.status, t.model_alias, left(t.user_input, {USER_INPUT_CHARS}) AS user_input,
@@ -60,10 +63,7 @@ _TURNS = sql(f"""
         WHERE a.session_id = CAST(:session_id AS uuid) AND a.turn_id = t.id
     ) calls
     LEFT JOIN LATERAL (
-        SELECT a.model_alias AS asked_alias, a.model_context_limit, a.input_budget, a.output_reserve,
-            a.overhead_reserve, a.estimated_input_tokens_before, a.estimated_input_tokens_after_summary,
-            a.estimated_input_tokens_after_prune, a.estimated_wire_tokens, a.calibration_ratio, a.regions,
-            a.prompt_sha256
+        SELECT a.model_alias AS asked_alias, {_OF_WINDOW}
         FROM turn_context_audit a WHERE a.session_id = CAST(:session_id AS uuid) AND a.turn_id = t.id
         ORDER BY a.round DESC, a.attempt DESC LIMIT 1
     ) last ON true
@@ -125,7 +125,7 @@ async def summaries_between(tx: Transaction, session_id: SessionId, first_seq: i
 
 
 _COLUMNS = "s.tenant_id, " + ", ".join(
-    {"turn_id": "t.id AS turn_id"}.get(each.name, f"t.{each.name}") for each in fields(TurnNews)
+    {"turn_id": "t.id AS turn_id"}.get(name, f"t.{name}") for name in names_of(TurnChange)
 )
 
 # Three ways in, each by an index of its own: begun lately, running, and those that were open when last looked at.

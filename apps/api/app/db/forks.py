@@ -171,9 +171,8 @@ class LastTurn:
 async def fork_point(tx: Transaction, session_id: SessionId, through_seq: int | None) -> ForkPoint:
     """The last turn that has ended, at `through_seq` or before. The caller has checked whose session it is."""
     row = await tx.fetchrow(_POINT, session_id=session_id, through_seq=through_seq)
-    if row is None:
-        raise LookupError("an outer join with one row gives one row")
-    return ForkPoint(**dict(row))
+    assert row is not None, "an outer join with one row gives one row"
+    return ForkPoint(**row)
 
 
 async def last_turn(tx: Transaction, session_id: SessionId) -> LastTurn | None:

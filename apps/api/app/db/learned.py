@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from app.db.database import Transaction
-from app.db.sql import given, insert_row, sql
+from app.db.sql import binds, insert_row, sql
 from app.db.tables import calibrations, learned_windows
 from app.domain.stored import names_of
 
@@ -106,7 +106,7 @@ _WINDOWS = sql(f"""
 _STATEMENT = insert_row(
     learned_windows,
     {
-        **given(learned_windows, "model_alias", "tenant_id", "context_window"),
+        **binds(learned_windows, "model_alias", "tenant_id", "context_window"),
         "last_turn_id": "CAST(:turn_id AS uuid)",
         "expires_at": "statement_timestamp() + make_interval(secs => CAST(:believed_s AS float))",
     },

@@ -111,8 +111,8 @@ _FORGET_USE = sql("""
     WHERE tenant_usage.tenant_id = :tenant_id AND tenant_usage.span = in_order.span
     """)
 _LIST = sql(f"""
-    SELECT l.tenant_id, l.name, l.value, u.span, {_ENDS_AT.format("u")} AS ends_at, u.turns, u.tokens, u.usd,
-        u.reserved_tokens, u.reserved_usd
+    SELECT l.tenant_id, l.name, l.value, u.span, {_ENDS_AT.format("u")} AS ends_at,
+        {", ".join(f"u.{name}" for name in _SUMS)}
     FROM limits l LEFT JOIN tenant_usage u ON u.tenant_id = l.tenant_id
         AND u.span = regexp_replace(l.name, '^.*_', '')
         AND coalesce({_ENDS_AT.format("u")} > (SELECT at FROM {CLOCK}), true)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from app.db.claims import Claim
 from app.db.database import Record, Transaction, record_of
 from app.db.messages import AS_STORED, message_from_row
-from app.db.sql import given, insert_row, sql
+from app.db.sql import binds, insert_row, sql
 from app.db.tables import responses
 from app.domain.responses import ResponseNote, ResponseRef, StoredResponse
 from app.domain.stored import values_of
 from app.domain.types import SessionId, TenantId, TurnId, TurnStatus, Usage
 
-_KEEP = sql(insert_row(responses, given(responses, *responses.columns.keys())))
+_KEEP = sql(insert_row(responses, binds(responses, *responses.columns.keys())))
 
 _FOUND = f"""
     SELECT r.session_id AS response_session_id, r.reply_seq, r.turn_id AS response_turn_id, r.first_seq,

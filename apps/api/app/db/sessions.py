@@ -23,7 +23,7 @@ from typing import cast
 from uuid import UUID
 
 from app.db.database import Record, Transaction, record_of
-from app.db.sql import given, in_both_orders, insert_row, sql
+from app.db.sql import binds, in_both_orders, insert_row, sql
 from app.db.tables import pins, sessions
 from app.domain.stored import names_of, values_of
 from app.domain.types import Pin, Session, SessionId, SessionState, TenantId, TurnId
@@ -33,9 +33,9 @@ STATE_COLUMNS = names_of(SessionState)
 _OURS = "id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id"
 CHANGEABLE = ("model_alias", "mode", "agent_role", "room_goal", "instructions", "policy", "metadata", "limits")
 """Fields of a session that a request may set."""
-_SET = given(sessions, *CHANGEABLE)
+_SET = binds(sessions, *CHANGEABLE)
 
-_NEW = insert_row(sessions, {"id": "CAST(:session_id AS uuid)", **given(sessions, "tenant_id"), **_SET})
+_NEW = insert_row(sessions, {"id": "CAST(:session_id AS uuid)", **binds(sessions, "tenant_id"), **_SET})
 _INSERT = sql(f"{_NEW} RETURNING {_COLUMNS}")
 _GET = sql(f"SELECT {_COLUMNS} FROM sessions WHERE {_OURS}")
 _GET_LOCKED = sql(f"SELECT {_COLUMNS} FROM sessions WHERE {_OURS} FOR NO KEY UPDATE")
@@ -260,7 +260,7 @@ _PIN_COLUMNS = ", ".join(f"pins.{name}" for name in names_of(Pin))
 # The row is made from the session's own row, so a session of another tenant yields none.
 _NEW_PIN = insert_row(
     pins,
-    {"session_id": "s.id", **given(pins, "name", "content", "relevance", "source")},
+    {"session_id": "s.id", **binds(pins, "name", "content", "relevance", "source")},
     "sessions s WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id FOR KEY SHARE",
 )
 _PUT_PIN = sql(f"""

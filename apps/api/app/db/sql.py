@@ -56,7 +56,7 @@ def in_both_orders(text: str) -> Mapping[bool, Statement]:
     return {newest: sql(text.replace("{order}", order).replace("{beyond}", sign)) for newest, order, sign in orders}
 
 
-def given(table: sa.Table, *names: str) -> dict[str, str]:
+def binds(table: sa.Table, *names: str) -> dict[str, str]:
     """By column, the bind parameter of its name, of its type."""
     return {name: f"CAST(:{name} AS {table.c[name].type.compile(_DIALECT)})" for name in names}
 

@@ -214,8 +214,7 @@ class SummaryLease:
 async def prompt_context(tx: Transaction, session_id: SessionId, before_seq: int) -> PromptContext:
     """The active summary, the pins in the order they were made, and the newest settled turn's health."""
     row = await tx.fetchrow(_CONTEXT, session_id=session_id, before_seq=before_seq)
-    if row is None:
-        raise LookupError("a SELECT without FROM gives one row")
+    assert row is not None, "a SELECT without FROM gives one row"
     return PromptContext(
         summary=_summary(row["summary"]) if row["summary"] else None,
         pins=tuple(Pin(*pin) for pin in row["pins"] or ()),

@@ -22,7 +22,7 @@ from app.db.sql import (
     one_of,
     usage_columns,
 )
-from app.domain.types import SUMMARY_ORIGINS, TurnStatus
+from app.domain.types import SUMMARY_LISTS, SUMMARY_ORIGINS, TurnStatus
 
 
 def _session_fk() -> sa.ForeignKeyConstraint:
@@ -196,7 +196,7 @@ session_summaries = sa.Table(
     # The summary this one folded in; undoing this one makes that one active again.
     sa.Column("previous_summary_id", UUID(as_uuid=True)),
     sa.Column("summary_text", sa.Text, nullable=False),
-    *columns(JSONB, "key_facts", "open_questions", "decisions", "action_items"),
+    *columns(JSONB, *SUMMARY_LISTS),
     *columns(sa.Text, "status", "origin", "model_alias"),
     *columns(sa.Text, "call", "call_reason", nullable=True),
     sa.Column("token_estimate", sa.BigInteger, nullable=False),

@@ -169,7 +169,7 @@ class LaidOut:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnNews:
+class TurnChange:
     """Where a turn stands."""
 
     session_id: SessionId

@@ -24,7 +24,7 @@ LOCAL: Final = "local"
 """What the setting calls the model of the extra."""
 _VERSION: Final = 1
 """Of how a text becomes a vector here."""
-MOST_CHARS: Final = 1_000
+MOST_EMBEDDED_CHARS: Final = 1_000
 """Of a text, its beginning: what a small model reads of it."""
 _REFUSED_CHARS: Final = 250
 _TOO_LONG: Final = frozenset({400, 413, 422})
@@ -73,7 +73,7 @@ class Embeddings:
         after which the model is left alone for a while."""
         try:
             try:
-                return await self._measured([text[:MOST_CHARS] for text in texts])
+                return await self._measured([text[:MOST_EMBEDDED_CHARS] for text in texts])
             except (ProviderRefused, ProviderOverflow) as error:
                 if isinstance(error, ProviderRefused) and error.status not in _TOO_LONG:
                     raise
@@ -154,7 +154,7 @@ class Embeddings:
 
 
 def _key(tenant_id: TenantId, text: str) -> tuple[TenantId, bytes]:
-    return tenant_id, sha256(text[:MOST_CHARS].encode(errors="surrogatepass")).digest()
+    return tenant_id, sha256(text[:MOST_EMBEDDED_CHARS].encode(errors="surrogatepass")).digest()
 
 
 def _keep(kept: OrderedDict[K, V], key: K, value: V) -> None:

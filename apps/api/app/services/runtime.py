@@ -23,7 +23,7 @@ from app.services.upkeep.learned import Calibrations
 from app.services.upkeep.process_state import Chores, Cooldowns, HeavyWork, Leases
 from app.telemetry.metrics import Telemetry
 from app.telemetry.tracing import NO_TRACES, Tracer
-from app.tokenizers.counting import Tokenizers
+from app.tokenizers.counters import Tokenizers
 
 _PAUSES_S = (0.02, 0.1, 0.5)
 P = ParamSpec("P")

@@ -1,6 +1,6 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { call } from "../api";
-import { useNews, useThrottled } from "../live";
+import { useTurnChanges, useThrottled } from "../live";
 import { sentenceOf, useResource } from "../resource";
 import { addressOf, goTo } from "../router";
 import type { ModelList, Session, WindowNow } from "../types";
@@ -38,7 +38,7 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
     newest.reload();
     now.reload();
   };
-  useNews(useThrottledNews(sessionId, refresh));
+  useTurnChanges(useThrottledChange(sessionId, refresh));
   const stream = useTurnStream(() => {
     refresh();
     onTurn();
@@ -186,9 +186,9 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
   );
 }
 
-function useThrottledNews(sessionId: string, refresh: () => void) {
+function useThrottledChange(sessionId: string, refresh: () => void) {
   const soon = useThrottled(refresh, 300);
-  return (news: { session_id: string } | null) => {
-    if (news === null || news.session_id === sessionId) soon();
+  return (change: { session_id: string } | null) => {
+    if (change === null || change.session_id === sessionId) soon();
   };
 }

@@ -1,7 +1,7 @@
 import { useState } from "preact/hooks";
 import { all, call } from "../api";
 import { cut, plural, tokens } from "../format";
-import { useNews, useThrottled } from "../live";
+import { useTurnChanges, useThrottled } from "../live";
 import { useResource } from "../resource";
 import type { Pin } from "../types";
 import { Confirm } from "../ui/confirm";
@@ -18,8 +18,8 @@ export function Pins({ sessionId }: { sessionId: string }) {
   const [leaving, setLeaving] = useState<Pin | null>(null);
   const [result, setResult] = useState<Result | null>(null);
   const soon = useThrottled(pins.reload, 500);
-  useNews((news) => {
-    if (news === null || news.session_id === sessionId) soon(); // what is computed goes by the newest message
+  useTurnChanges((change) => {
+    if (change === null || change.session_id === sessionId) soon(); // what is computed goes by the newest message
   });
 
   async function change(done: string, todo: () => Promise<unknown>) {

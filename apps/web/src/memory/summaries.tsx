@@ -1,7 +1,7 @@
 import { useState } from "preact/hooks";
 import { call, type Page } from "../api";
 import { tokens } from "../format";
-import { useNews, useThrottled } from "../live";
+import { useTurnChanges, useThrottled } from "../live";
 import { useResource } from "../resource";
 import type { Summary, WindowNow } from "../types";
 import { Confirm } from "../ui/confirm";
@@ -33,8 +33,8 @@ export function Summaries({ sessionId, onChange }: Props) {
   const [leaving, setLeaving] = useState<Summary | null>(null);
   const listed = useResource<Listed>((signal) => read(sessionId, pages, signal), [sessionId, pages]);
   const soon = useThrottled(listed.reload, 500);
-  useNews((news) => {
-    if (news === null || news.session_id === sessionId) soon();
+  useTurnChanges((change) => {
+    if (change === null || change.session_id === sessionId) soon();
   });
 
   const summaries = listed.value?.summaries ?? [];

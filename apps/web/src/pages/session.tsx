@@ -1,7 +1,7 @@
 import { useState } from "preact/hooks";
 import { call } from "../api";
 import { ChatTab } from "../chat/chat-tab";
-import { useNews, useThrottled } from "../live";
+import { useTurnChanges, useThrottled } from "../live";
 import { MemoryTab } from "../memory/memory-tab";
 import { useResource } from "../resource";
 import { addressOf, type Place, TABS } from "../router";
@@ -24,8 +24,8 @@ export function SessionPage({ place, models }: Props) {
     session.reload();
     setVersion((before) => before + 1);
   }, 300);
-  useNews((news) => {
-    if (news === null || news.session_id === sessionId) refresh();
+  useTurnChanges((change) => {
+    if (change === null || change.session_id === sessionId) refresh();
   });
 
   const problem = session.problem && (

@@ -1,7 +1,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { call, type Page } from "../api";
 import { ago, cut, dollars, percent, shortId, tokens } from "../format";
-import { useConnected, useNews, useThrottled } from "../live";
+import { useConnected, useTurnChanges, useThrottled } from "../live";
 import { sentenceOf, useResource } from "../resource";
 import { addressOf, goTo } from "../router";
 import { FoundEverywhere } from "../search/everywhere";
@@ -48,7 +48,7 @@ export function SessionsPage({ models }: { models: ModelList }) {
     [words, isPartial],
   );
   const refresh = useThrottled(first.reload, 500);
-  useNews(refresh);
+  useTurnChanges(refresh);
 
   const pages = [...(first.value ? [first.value] : []), ...(more.words === words ? more.pages : [])];
   const read = unique(pages.flatMap((page) => page.items));

@@ -7,7 +7,7 @@ Each row is checked by itself here; `archive/document.py` checks them together. 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, TypeVar, cast
+from typing import Annotated, Any, Final, Literal, TypeVar, cast, get_args
 
 from pydantic import (
     BaseModel,
@@ -32,7 +32,7 @@ from app.archive.document import FORMAT, MOST_FAULTS, VERSION
 from app.domain.audit import CacheBreak
 from app.domain.errors import ImportRefused, InvalidRequest
 from app.domain.types import CHAT_OPTIONS, Count, JsonObject, Name, Region, SmallSeq, SummaryCall, SummaryCallReason
-from app.services.archive.new_rows import Conversation, Export
+from app.services.archive.new_rows import Export, ImportedMessages
 from app.services.policies import read_fields
 
 
@@ -150,33 +150,22 @@ class SummaryRow(SummaryFields):
 
 _LIST = Field(strict=False)  # JSON has no tuples
 
-_KINDS = {
-    "b": "block",
-    "m": "run",
-    "mt": "run",
-    "mb": "run",
-    "u": "run",
-    "c": "run",
-    "ct": "run",
-    "cb": "run",
-    "s": "shortened",
-    "j": "shortened",
-    "w": "block",
-}
+_Block = Literal["b", "w"]
+_Run = Literal["m", "mt", "mb", "u", "c", "ct", "cb"]
+_Shortened = Literal["s", "j"]
+_BRANCHES: Final = {"block": get_args(_Block), "run": get_args(_Run), "shortened": get_args(_Shortened)}
 
 
 def _kind_of_ref(value: object) -> str | None:
     kind = cast("list[object]", value)[0] if isinstance(value, list) and value else None
-    return _KINDS.get(kind) if isinstance(kind, str) else None
+    return next((branch for branch, kinds in _BRANCHES.items() if kind in kinds), None)
 
 
-BlockRef = Annotated[
-    tuple[Literal["b", "w"], Sha256, Literal["system", "user", "assistant", "tool"]], _LIST, Tag("block")
-]
+BlockRef = Annotated[tuple[_Block, Sha256, Literal["system", "user", "assistant", "tool"]], _LIST, Tag("block")]
 
-RunRef = Annotated[tuple[Literal["m", "mt", "mb", "u", "c", "ct", "cb"], Seq, Seq], _LIST, Tag("run")]
+RunRef = Annotated[tuple[_Run, Seq, Seq], _LIST, Tag("run")]
 
-ShortenedRef = Annotated[tuple[Literal["s", "j"], Seq, Sha256], _LIST, Tag("shortened")]
+ShortenedRef = Annotated[tuple[_Shortened, Seq, Sha256], _LIST, Tag("shortened")]
 
 Ref = Annotated[
     BlockRef | RunRef | ShortenedRef,
@@ -260,7 +249,7 @@ class ImportIn(Open):
 Schema = TypeVar("Schema", bound=BaseModel)
 
 
-def read_import(raw: bytes) -> Export | Conversation:
+def read_import(raw: bytes) -> Export | ImportedMessages:
     """The document, once every row of it is what it should be by itself. CPU-bound; raises `InvalidRequest`."""
     document = parse_body(raw)
     if not isinstance(document, dict):
@@ -313,10 +302,10 @@ def _faults_of_blocks(document: JsonObject) -> list[tuple[str, str]]:
     return faults
 
 
-def _conversation(document: JsonObject) -> Conversation:
+def _conversation(document: JsonObject) -> ImportedMessages:
     conversation = _validated(ArchivedConversationIn, document, "body")
     fields = {name: document[name] for name in conversation.model_fields_set - {"messages"}}
-    return Conversation(fields, document["messages"])
+    return ImportedMessages(fields, document["messages"])
 
 
 def _faults_of(model: type[BaseModel], row: object, *within: str) -> list[tuple[str, str]]:

@@ -57,9 +57,9 @@ def text_or_list(of: str) -> Discriminator:
     )
 
 
-Part = TypeVar("Part")
+PartT = TypeVar("PartT")
 TextOrParts: TypeAlias = Annotated[
-    Annotated[str, Tag(TEXT_TAG)] | Annotated[list[Part], Tag(PARTS_TAG)], text_or_list("parts")
+    Annotated[str, Tag(TEXT_TAG)] | Annotated[list[PartT], Tag(PARTS_TAG)], text_or_list("parts")
 ]
 ContentIn = TextOrParts[ContentPartIn]
 

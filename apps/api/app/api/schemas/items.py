@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import BaseModel, Discriminator, Field, StringConstraints, Tag, model_validator
 
@@ -10,7 +10,7 @@ from app.api.schemas.chat import CallId
 from app.api.schemas.content import InputAudio, TextOrParts
 from app.api.schemas.values import In, NotEmpty, Open
 from app.domain.types import Name
-from app.services.openai.conversations import MOST_ITEMS
+from app.services.openai.conversations import MOST_NEW_ITEMS
 
 
 class TextPartIn(Open):
@@ -127,19 +127,6 @@ class HostedItemIn(Open):
         raise ValueError(f"Items of {known} are of tools that OpenAI hosts; this service runs none")
 
 
-_ITEM_KINDS = (
-    "message",
-    "function_call",
-    "function_call_output",
-    "custom_tool_call",
-    "custom_tool_call_output",
-    "local_shell_call",
-    "local_shell_call_output",
-    "reasoning",
-    "compaction",
-    "item_reference",
-)
-
 HOSTED_ITEMS = frozenset(
     {
         "apply_patch_call",
@@ -169,7 +156,7 @@ def _item_kind(value: object) -> str | None:
     kind = item.get("type")
     if kind is None:
         return "message" if "role" in item else "item_reference"
-    return kind if kind in _ITEM_KINDS else "hosted" if isinstance(kind, str) else None
+    return kind if kind in _ITEM_TAGS else "hosted" if isinstance(kind, str) else None
 
 
 ItemIn = Annotated[
@@ -186,6 +173,8 @@ ItemIn = Annotated[
     | Annotated[HostedItemIn, Tag("hosted")],
     Discriminator(_item_kind, custom_error_type="item_type", custom_error_message="Must be an item"),
 ]
+
+_ITEM_TAGS = tuple(get_args(branch)[1].tag for branch in get_args(get_args(ItemIn)[0]))
 
 _MOST_PAIRS = 16
 
@@ -226,7 +215,7 @@ class DeletedOut(BaseModel):
 
 class ConversationIn(In):
     metadata: MetadataIn | None = None
-    items: list[ItemIn] | None = Field(default=None, max_length=MOST_ITEMS)
+    items: list[ItemIn] | None = Field(default=None, max_length=MOST_NEW_ITEMS)
 
 
 class ConversationPatch(In):
@@ -234,7 +223,7 @@ class ConversationPatch(In):
 
 
 class ItemsIn(In):
-    items: list[ItemIn] = Field(min_length=1, max_length=MOST_ITEMS)
+    items: list[ItemIn] = Field(min_length=1, max_length=MOST_NEW_ITEMS)
 
 
 class ConversationOut(BaseModel):

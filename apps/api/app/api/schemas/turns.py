@@ -14,7 +14,7 @@ from app.api.schemas.context import ContextOut, LayoutRow
 from app.api.schemas.sessions import SessionOut
 from app.api.schemas.values import In, Instant, Open, Paged, Speaker, answer_of, row_of
 from app.domain.audit import Audit
-from app.domain.figures import TurnNews
+from app.domain.figures import TurnChange
 from app.domain.types import MessageRecord, Name, TurnRecord
 from app.services.views.preview import Preview
 from app.services.views.turns import SentPrompt
@@ -165,5 +165,5 @@ class MessagePage(Paged[StoredMessageOut]): ...
 
 
 class OpenTurns(BaseModel):
-    items: list[TurnNews]
+    items: list[TurnChange]
     next_cursor: None = None

@@ -25,7 +25,7 @@ LARGEST_INTEGER: Final = 2**31 - 1
 Ratio: TypeAlias = Annotated[float, Gt(0), Le(1)]
 Share: TypeAlias = Annotated[float, Ge(0), Le(1)]
 Percent: TypeAlias = Annotated[float, Ge(0), Le(100.0)]
-Count: TypeAlias = Annotated[int, Ge(1), Le(LARGEST_INTEGER)]
+PositiveCount: TypeAlias = Annotated[int, Ge(1), Le(LARGEST_INTEGER)]
 TriggerTokens: TypeAlias = Annotated[int, Ge(1000), Le(LARGEST_INTEGER)]
 
 
@@ -58,8 +58,8 @@ class ClearToolResults:
     `clear_inputs` the arguments of the calls leave as well.
     """
 
-    trigger_tokens: Count = 100_000
-    trigger_uses: Count | None = None
+    trigger_tokens: PositiveCount = 100_000
+    trigger_uses: PositiveCount | None = None
     keep: Annotated[int, Ge(0), Le(LARGEST_INTEGER)] = 3
     at_least_tokens: Annotated[int, Ge(0), Le(LARGEST_INTEGER)] = 0
     exclude_tools: Annotated[tuple[Name, ...], Len(0, MOST_EXCLUDED_TOOLS)] = ()
@@ -95,7 +95,7 @@ class ContextPolicy:
     summary_trigger_ratio: Ratio | None = 0.70
     summary_trigger_tokens: TriggerTokens | None = None
     prune_trigger_ratio: Ratio = 0.90
-    mandatory_summary_turn: Count | None = 8
+    mandatory_summary_turn: PositiveCount | None = 8
     usage_threshold: Ratio | None = None
     max_messages: Annotated[int, Ge(2), Le(LARGEST_INTEGER)] | None = None
     protected_turns: Annotated[int, Ge(0), Le(LARGEST_INTEGER)] | None = 4
@@ -115,26 +115,26 @@ class ContextPolicy:
     focus: Annotated[str, Len(0, MOST_FOCUS_CHARS)] = ""
     allocation: Allocation | None = None
     context_priority: Annotated[tuple[PriorityRegion, ...], Len(4, 4)] = PRIORITY_REGIONS
-    max_context_tokens: Count | None = None
+    max_context_tokens: PositiveCount | None = None
     recall: Recall = Recall()
     look_back: LookBackMode = "auto"
     clear_tool_results: ClearToolResults | None = None
     emergency_drop_ratio: Ratio | None = None
-    unknown_window_tokens: Count | None = None
-    unknown_window_outputs: Count | None = None
+    unknown_window_tokens: PositiveCount | None = None
+    unknown_window_outputs: PositiveCount | None = None
     estimator: EstimatorKind = "tiktoken"
-    max_output_tokens: Count = 2048
+    max_output_tokens: PositiveCount = 2048
     allow_extreme: bool = False
     show_time: bool = False
     show_names: bool = False
     whole_past: bool = False
 
     def prune_from(self, input_budget: int) -> float:
-        """Charged tokens from which on something leaves: where shares are given out, nothing while the whole fits."""
+        """Input tokens from which on something leaves: where shares are given out, nothing while the whole fits."""
         return self.prune_trigger_ratio * input_budget if self.allocation is None else input_budget + 1
 
     def summary_from(self, input_budget: int) -> float | None:
-        """Charged tokens from which on a summary is due by the ratio or the number of tokens, whichever comes first."""
+        """Input tokens from which on a summary is due by the ratio or the number of tokens, whichever comes first."""
         ratio, tokens = self.summary_trigger_ratio, self.summary_trigger_tokens
         due = [each for each in (None if ratio is None else ratio * input_budget, tokens) if each is not None]
         return min(due, default=None)

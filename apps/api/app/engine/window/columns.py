@@ -24,10 +24,10 @@ from app.engine.window.prompt import OPENING, Hash, PromptItem, Stretch
 from app.engine.window.whole_turns import (
     ANSWERED,
     FORMS,
-    KINDS,
     MEDIA,
     NEWEST,
     STATUSES,
+    UNIT_KINDS,
     WholeTurns,
     instant_of,
     of_turns,
@@ -223,7 +223,7 @@ class Columns:
         return list(
             map(
                 Piece,
-                [KINDS[trait & 3] for trait in traits],
+                [UNIT_KINDS[trait & 3] for trait in traits],
                 repeat("settled"),
                 [trait & NEWEST != 0 for trait in traits],
                 [trait & ANSWERED != 0 for trait in traits],

@@ -173,7 +173,7 @@ def _storable(text: str) -> str:
     return text.encode(errors="replace").decode().replace("\0", " ").strip()
 
 
-def exchange(
+def look_back_messages(
     turn_id: TurnId, after_seq: int, completion: Completion, answered: Sequence[tuple[ToolCall, LookBack | None, str]]
 ) -> tuple[Message, ...]:
     """The messages of a look-back: the model's calls as they were understood, with its reasoning and, where it called

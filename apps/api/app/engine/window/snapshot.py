@@ -55,7 +55,7 @@ class PlanLog:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that a decision may depend on, as gathered in one transaction.
+    """All that a decision may depend on, as read in one transaction.
 
     `layers` are the active system layers as (label, text), outermost first. `past` are the turns after the active
     summary; `current` is the running one, whose first message is the user's. `completed_since_summary`

@@ -137,7 +137,7 @@ def exact_ratio(prompt: Prompt, counted_tokens: int) -> float | None:
 
 
 def trigger_tokens(policy: ContextPolicy, limit_tokens: int, input_budget: int) -> int | None:
-    """Charged tokens at which the policy asks for a summary, the lowest of its triggers; None when it never does."""
+    """Input tokens at which the policy asks for a summary, the lowest of its triggers; None when it never does."""
     if not policy.summarizes:
         return None
     trigger = policy.summary_from(input_budget)

@@ -17,7 +17,7 @@ from app.engine.messages.turns import Unit, UnitKind, sendable_units
 from app.engine.window.prompt import message_json, text_format
 
 STATUSES: Final = tuple(TurnStatus)
-KINDS: Final[tuple[UnitKind, ...]] = ("user", "assistant", "tool_group")
+UNIT_KINDS: Final[tuple[UnitKind, ...]] = ("user", "assistant", "tool_group")
 FORMS: Final[tuple[ReasoningForm | None, ...]] = (None, "text", "blocks")
 NEWEST, ANSWERED, MEDIA = 4, 8, 16
 NO_TIME: Final = -(2**63)
@@ -158,7 +158,7 @@ def _traits(kinds: tuple[UnitKind, ...]) -> bytes:
     for at, kind in enumerate(kinds):
         later = set(kinds[at + 1 :])
         answered = bool(later) and later != {"user"}
-        traits.append(KINDS.index(kind) | (kind not in later) * NEWEST | answered * ANSWERED)
+        traits.append(UNIT_KINDS.index(kind) | (kind not in later) * NEWEST | answered * ANSWERED)
     return bytes(traits)
 
 

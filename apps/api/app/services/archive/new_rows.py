@@ -34,7 +34,7 @@ from app.engine.summary.block import render_summary
 from app.engine.window.prompt_refs import SentHashes
 from app.openai.chat_messages import IncomingTurn, check_pairing, cut_turns, joined, read_messages
 from app.services.heavy.child import Tools
-from app.tokenizers.counting import HEURISTIC, TWO_FIFTHS
+from app.tokenizers.counters import HEURISTIC, TWO_FIFTHS
 from app.tokenizers.vocabularies import ENCODINGS
 
 BATCH_ROWS = 100
@@ -247,7 +247,7 @@ def _body(row: JsonObject) -> SummaryBody:
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class ImportedMessages:
     """OpenAI-style messages beside the fields of a new session, each valid by itself."""
 
     fields: JsonObject
@@ -269,7 +269,7 @@ class GivenSession:
     fields: JsonObject
 
 
-Read: TypeAlias = Callable[[bytes], Export | Conversation]
+BodyReader: TypeAlias = Callable[[bytes], Export | ImportedMessages]
 
 
 class ImportJob:
@@ -280,7 +280,7 @@ class ImportJob:
         self._source: Export | IncomingList | None = None
         self._parts: Iterator[NewHistory | NewRows | Counters] = iter(())
 
-    def read(self, read: Read, raw: bytes) -> GivenSession:
+    def read(self, read: BodyReader, raw: bytes) -> GivenSession:
         """The session's fields, once the whole body has been checked. Raises `InvalidRequest` with places.
 
         The system and developer messages of a conversation become the session's instructions, behind those given.

@@ -34,7 +34,7 @@ from app.domain.stored import Counters, NewHistory, NewRows
 from app.domain.types import OPEN_STATUSES, JsonObject, Session, SessionId, TenantId, TurnId, TurnStatus
 from app.engine.window.prompt_refs import spelled_out
 from app.openai.chat_messages import IncomingTurn
-from app.services.archive.new_rows import ImportJob, Read, drafted
+from app.services.archive.new_rows import BodyReader, ImportJob, drafted
 from app.services.heavy.child import Tools
 from app.services.runtime import Runtime
 from app.services.sessions import check_session, insert_checked, with_defaults, with_given_policy
@@ -68,7 +68,7 @@ async def _spelled_out(tx: Transaction, session_id: SessionId, audits: list[Json
     return [row | {"prompt_refs": row["prompt_refs"] and spelled_out(row["prompt_refs"])} for row in rows]
 
 
-async def import_session(rt: Runtime, tenant_id: TenantId, raw: bytes, read: Read) -> Session:
+async def import_session(rt: Runtime, tenant_id: TenantId, raw: bytes, read: BodyReader) -> Session:
     """Makes a session of a body in one transaction: all of it, or nothing.
 
     `read` validates a body by itself; `ImportJob` says what becomes of it. Ids are new. Every message is counted in the

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 if TYPE_CHECKING:
-    from app.tokenizers.counting import Tokenizers
+    from app.tokenizers.counters import Tokenizers
 
 _LESS_URGENT: Final = 5
 """Added to the niceness: turns come first."""
@@ -63,7 +63,7 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StepResult:
     """What a step gave, or what it raised."""
 
     value: Any = None
@@ -74,7 +74,7 @@ class JobFailed(Exception):
     """A job raised what no caller expects; the child's log has where."""
 
 
-def written(message: Begin | JobStep | Finish | Answer) -> list[bytes | memoryview]:
+def written(message: Begin | JobStep | Finish | StepResult) -> list[bytes | memoryview]:
     """The message as pieces to be sent one after the other; large `bytes` among a step's arguments are not copied."""
     if isinstance(message, JobStep):
         message = JobStep(message.method, tuple(map(_beside, message.arguments)))
@@ -126,7 +126,7 @@ def main(log_level: Any, log_format: Any) -> None:
         sys.stderr.write(f"plimsoll: the process for heavy work can not start: {type(error).__name__}: {error}\n")
         sys.exit(1)
     with suppress(ConnectionError, EOFError):
-        _send(connection, Answer())
+        _send(connection, StepResult())
         collect_seldom()
         _serve(connection, tools)
 
@@ -135,7 +135,7 @@ def _tools(log_level: Any, log_format: Any) -> Tools:
     from uuid_utils.compat import uuid7  # noqa: PLC0415 - late, when the parent's end is watched already
 
     from app.core.logging import configure_logging  # noqa: PLC0415
-    from app.tokenizers.counting import Tokenizers  # noqa: PLC0415
+    from app.tokenizers.counters import Tokenizers  # noqa: PLC0415
 
     configure_logging(log_level, log_format)
     return Tools(Tokenizers(), uuid7)
@@ -160,11 +160,11 @@ def _serve(connection: socket.socket, tools: Tools) -> None:
             if isinstance(message, Begin):
                 job = None  # before the next one is made
                 job = message.kind(tools)
-                answer = Answer()
+                answer = StepResult()
             else:
-                answer = Answer(message.method(job, *message.arguments))
+                answer = StepResult(message.method(job, *message.arguments))
         except Exception as error:
-            answer = Answer(error=_sendable(error))
+            answer = StepResult(error=_sendable(error))
         del message
         _send(connection, answer)
 
@@ -192,6 +192,6 @@ def _exactly(reader: BufferedReader, size: int) -> bytes:
     return data
 
 
-def _send(connection: socket.socket, answer: Answer) -> None:
+def _send(connection: socket.socket, answer: StepResult) -> None:
     for piece in written(answer):
         connection.sendall(piece)

@@ -19,17 +19,17 @@ from typing import Any, Generic, Protocol, TypeVar, TypeVarTuple
 from app.domain.errors import ProcessBusy
 from app.services.heavy.child import (
     COUNT_BYTES,
-    Answer,
     Begin,
     Finish,
     JobStep,
+    StepResult,
     Tools,
     head_size,
     read,
     sizes_in,
     written,
 )
-from app.services.upkeep.process_state import RETRY_AFTER_S
+from app.services.upkeep.process_state import BUSY_RETRY_S
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -197,7 +197,7 @@ class _Child:
         """The next answer, to a message or to the start."""
         try:
             sizes = sizes_in(await self._exactly(head_size(await self._exactly(COUNT_BYTES))))
-            answer: Answer = read([await self._exactly(size) for size in sizes])
+            answer: StepResult = read([await self._exactly(size) for size in sizes])
         except _GONE as error:
             raise self.gone() from error
         self._asked, self._ready = False, True
@@ -222,7 +222,7 @@ class _Child:
             self._process.wait(_REAPED_WITHIN_S)
         what = "ended" if self._ready else "did not start (its own lines above say why)"
         logger.error("The process for heavy work %s: pid %d, exit code %s", what, self.pid, self._process.returncode)
-        return ProcessBusy("The process that did this work here has ended; nothing was stored.", RETRY_AFTER_S)
+        return ProcessBusy("The process that did this work here has ended; nothing was stored.", BUSY_RETRY_S)
 
     def finish(self) -> bool:
         """Has it let go of its job; false when it is gone, or still at work on a step that nobody waits for."""

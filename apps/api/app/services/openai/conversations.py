@@ -24,7 +24,7 @@ from app.services.turn.types import RETRY_AFTER_S
 
 _MOST_TRIES = 5
 _IN_PROGRESS = "The conversation already runs a response."
-MOST_ITEMS = 20
+MOST_NEW_ITEMS = 20
 """Of one request, by OpenAI's reference."""
 
 

@@ -29,7 +29,7 @@ from app.domain.errors import (
 )
 from app.domain.incoming import Compaction
 from app.domain.responses import ResponseRef, StoredResponse
-from app.domain.stored import StoredSummary
+from app.domain.stored import StoredSummary, names_of
 from app.domain.types import JsonObject, SessionId, Summary, SummaryBody, TenantId, TurnStatus, Usage
 from app.engine.summary.block import render_summary
 from app.services.archive.transfer import fork_session, fork_within
@@ -313,5 +313,4 @@ def shown_text(summary: Summary | StoredSummary) -> str:
     """The summary as a model is shown it."""
     if isinstance(summary, Summary):
         return render_summary(summary.body)
-    lists = (summary.key_facts, summary.open_questions, summary.decisions, summary.action_items)
-    return render_summary(SummaryBody(summary.summary_text, *lists))
+    return render_summary(SummaryBody(**{name: getattr(summary, name) for name in names_of(SummaryBody)}))

@@ -42,7 +42,7 @@ from app.services.turn.summarize import (
     summarize,
 )
 from app.services.turn.types import ClaimedTurn, TurnOptions, TurnPlan
-from app.tokenizers.counting import Estimator
+from app.tokenizers.counters import Estimator
 
 _MOST_COUNTS = 2
 """Of a round: one for the prompt as it was found, one for what a summary made of it."""

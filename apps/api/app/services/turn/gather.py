@@ -39,7 +39,7 @@ from app.services.pasts import Counting, settled_columns
 from app.services.policies import resolve_policy
 from app.services.runtime import Runtime
 from app.services.turn.recall import look_up
-from app.tokenizers.counting import TWO_FIFTHS, Estimator
+from app.tokenizers.counters import TWO_FIFTHS, Estimator
 
 _LARGE_PIN_CHARS = 16_384
 _FEW_MESSAGES = 64

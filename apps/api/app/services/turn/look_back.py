@@ -31,8 +31,8 @@ from app.engine.window.look_back import (
     NOTHING_FOUND,
     LookBack,
     Search,
-    exchange,
     is_own,
+    look_back_messages,
     next_page_tokens,
     next_search,
     read_call,
@@ -87,7 +87,7 @@ async def look_back(
         found = [handle_of(seq) for seq in page.seqs] if page else []
         rows.append({**(lookup.arguments() if lookup else {}), "messages": found, "tokens": tokens})
     again = all(text != AT_THE_CAP for _, _, text in answered)
-    new = exchange(claim.turn_id, claim.assistant_seq - 1, completion, answered)
+    new = look_back_messages(claim.turn_id, claim.assistant_seq - 1, completion, answered)
     turn = replace(turn, looked_back=(*turn.looked_back, *new))
     _note(turn, plan, new, record, started_at, {"calls": rows, "may_look_back_again": again})
     if others:

@@ -17,7 +17,7 @@ from app.db.claims import Claim
 from app.db.records import add_usages
 from app.db.summaries import AttemptNote
 from app.domain.errors import DatabaseUnavailable
-from app.domain.stored import NewSummary
+from app.domain.stored import NewSummary, values_of
 from app.domain.types import (
     SUMMARY_LISTS,
     SessionId,
@@ -41,7 +41,7 @@ from app.services.turn.provider_call import total_cost, used_row
 from app.services.turn.summarizer_call import SummarizerCall, SummarizerResult, call_summarizer
 from app.services.turn.summary_choice import chosen_call
 from app.telemetry.metrics import SummaryOutcome
-from app.tokenizers.counting import Estimator
+from app.tokenizers.counters import Estimator
 
 logger = logging.getLogger(__name__)
 
@@ -260,11 +260,7 @@ def new_summary(
         to_message_id=summary.to_message_id,
         to_message_seq=summary.to_message_seq,
         previous_summary_id=previous.id if previous else None,
-        summary_text=body.summary_text,
-        key_facts=body.key_facts,
-        open_questions=body.open_questions,
-        decisions=body.decisions,
-        action_items=body.action_items,
+        **values_of(body),
         status="active",
         origin=summary.origin,
         model_alias=summarizer.alias,

@@ -31,7 +31,7 @@ from app.services.limits import call_within_limits
 from app.services.runtime import Runtime
 from app.services.turn.gather import WindowRows, budget_of, count_message
 from app.services.turn.provider_call import call_model, sum_of
-from app.tokenizers.counting import Estimator
+from app.tokenizers.counters import Estimator
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from app.engine.window.prompt import Prompt
 from app.engine.window.snapshot import Snapshot
 from app.services.runtime import Runtime
 from app.services.turn.gather import WindowRows, budget_of, planned
-from app.tokenizers.counting import Estimator
+from app.tokenizers.counters import Estimator
 
 _LEAST_CACHED_TOKENS = 1_024
 """Shorter beginnings are cached by neither OpenAI nor most others. Anthropic's least differs by model, and it says of

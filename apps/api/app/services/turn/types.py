@@ -30,7 +30,7 @@ from app.engine.window.plan import Assembled, Ready, Refused
 from app.engine.window.snapshot import Snapshot, in_ranges
 from app.providers.registry import Model
 from app.services.turn.gather import WindowRows
-from app.tokenizers.counting import Estimator
+from app.tokenizers.counters import Estimator
 
 RETRY_AFTER_S = 1
 

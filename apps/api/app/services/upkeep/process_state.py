@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 COOLDOWN_S = 30.0
 _RETRY_ELSEWHERE_AFTER_S = 1
-RETRY_AFTER_S = 2
+BUSY_RETRY_S = 2
 _MOST_WAITING = 64
 """Requests of one tenant that wait for a slot of heavy work; one more is refused at once."""
 _LONGEST_WAIT_S = 20.0
@@ -176,9 +176,9 @@ class Allowance:
     def take(self, tenant_id: TenantId, amount: int = 1) -> None:
         """Adds to what the tenant holds. Raises `TenantBusy` over its share, `ProcessBusy` over the whole."""
         if self._all_taken + amount > self._total:
-            raise ProcessBusy(f"This process has as many {self._what} in hand as it takes.", RETRY_AFTER_S)
+            raise ProcessBusy(f"This process has as many {self._what} in hand as it takes.", BUSY_RETRY_S)
         if self._taken[tenant_id] + amount > self._per_tenant:
-            raise TenantBusy(f"Your requests hold as many {self._what} of this process as they may.", RETRY_AFTER_S)
+            raise TenantBusy(f"Your requests hold as many {self._what} of this process as they may.", BUSY_RETRY_S)
         self._all_taken += amount
         self._taken[tenant_id] += amount
 
@@ -208,13 +208,11 @@ class HeavyWork:
         try:
             await self._gate.acquire(tenant_id, _LONGEST_WAIT_S)
         except QueueFull:
-            raise TenantBusy(
-                "You have as much heavy work running and waiting here as you may.", RETRY_AFTER_S
-            ) from None
+            raise TenantBusy("You have as much heavy work running and waiting here as you may.", BUSY_RETRY_S) from None
         except TimeoutError:
             if self._gate.full_for(tenant_id):
-                raise TenantBusy("Your other heavy work here takes longer than one waits.", RETRY_AFTER_S) from None
-            raise ProcessBusy("The heavy work of this process takes longer than one waits.", RETRY_AFTER_S) from None
+                raise TenantBusy("Your other heavy work here takes longer than one waits.", BUSY_RETRY_S) from None
+            raise ProcessBusy("The heavy work of this process takes longer than one waits.", BUSY_RETRY_S) from None
         try:
             yield self.database
         finally:

@@ -18,7 +18,7 @@ from uuid import UUID
 from app.db.database import Record, record_of
 from app.db.figures import changed_turns, open_turns
 from app.domain.errors import DatabaseUnavailable, ProcessBusy, TooManyStreams
-from app.domain.figures import TurnNews
+from app.domain.figures import TurnChange
 from app.domain.types import OPEN_STATUSES, TenantId
 from app.services.runtime import Runtime
 from app.services.upkeep.process_state import Allowance
@@ -39,10 +39,10 @@ class Follower:
     """One listener. `missed` is set when events were lost: too many at once, or the database was away."""
 
     tenant_id: TenantId
-    events: asyncio.Queue[TurnNews] = field(default_factory=lambda: asyncio.Queue[TurnNews](_MOST_WAITING))
+    events: asyncio.Queue[TurnChange] = field(default_factory=lambda: asyncio.Queue[TurnChange](_MOST_WAITING))
     missed: bool = False
 
-    def deliver(self, event: TurnNews) -> None:
+    def deliver(self, event: TurnChange) -> None:
         try:
             self.events.put_nowait(event)
         except asyncio.QueueFull:
@@ -84,7 +84,7 @@ class Activity:
             self._polling = None
             self._known.clear()
 
-    async def open_turns(self, rt: Runtime, tenant_id: TenantId) -> list[TurnNews]:
+    async def open_turns(self, rt: Runtime, tenant_id: TenantId) -> list[TurnChange]:
         """The tenant's turns that run or wait for tools, newest first, at most `MOST_OPEN_TURNS`.
 
         They are watched from now on, so that followers get their end.
@@ -134,7 +134,7 @@ class Activity:
                 follower.deliver(event)
 
 
-async def next_event(follower: Follower, within_s: float) -> TurnNews | None:
+async def next_event(follower: Follower, within_s: float) -> TurnChange | None:
     """The next event; None when there was none in that time."""
     with suppress(TimeoutError):
         async with asyncio.timeout(within_s):
@@ -147,5 +147,5 @@ def _key(row: Record) -> tuple[UUID, UUID]:
     return row["session_id"], row["turn_id"]
 
 
-def _event(row: Record) -> TurnNews:
-    return record_of(TurnNews, row)
+def _event(row: Record) -> TurnChange:
+    return record_of(TurnChange, row)

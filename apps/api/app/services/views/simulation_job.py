@@ -20,7 +20,7 @@ from app.engine.simulation.counted import CountKey, PastTurn, TurnCounter
 from app.engine.simulation.setting import Setting
 from app.engine.simulation.simulation import FullHistory, Simulation
 from app.services.heavy.child import Tools
-from app.tokenizers.counting import by_words
+from app.tokenizers.counters import by_words
 
 SENTENCES_KEPT: Final = 8_192
 """Some 8 MB: the raw windows of all policies."""

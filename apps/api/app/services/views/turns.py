@@ -37,7 +37,7 @@ from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild, rebui
 from app.services.paging import LAST_SEQ, Page, after_seq, in_order, page_of
 from app.services.runtime import Runtime
 from app.services.sessions import check_session, not_found
-from app.tokenizers.counting import Estimator
+from app.tokenizers.counters import Estimator
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any, TypeGuard, cast
 
 from plimsoll_demo.definitions import definitions, function_name
-from plimsoll_demo.recording import OPENING_PROMPT, Conversation, LeftOut, Mended, RecordedCall, RecordedTurn, Round
+from plimsoll_demo.recording import (
+    OPENING_PROMPT,
+    LeftOut,
+    Mended,
+    RecordedCall,
+    RecordedConversation,
+    RecordedTurn,
+    Round,
+)
 
 _LONGEST_ID = 200
 
@@ -40,13 +48,13 @@ class _Turn:
     rounds: list[_Round] = field(default_factory=list[_Round])
 
 
-def conversation(name: str, messages: Iterable[Mapping[str, Any]], tools: object = None) -> Conversation:
+def conversation(name: str, messages: Iterable[Mapping[str, Any]], tools: object = None) -> RecordedConversation:
     """The conversation of `messages`; `tools` is the recording's own list of definitions, if it has one."""
     sorter = _Sorter()
     for message in messages:
         sorter.take(message)
     turns = tuple(_frozen(turn) for turn in sorter.turns)
-    return Conversation(
+    return RecordedConversation(
         name=name,
         turns=turns,
         instructions="\n\n".join(filter(None, sorter.instructions)) or None,

@@ -15,7 +15,7 @@ from email.utils import parsedate_to_datetime
 from random import SystemRandom
 from typing import Any, Final, Literal, TypeAlias
 
-from plimsoll_sdk.call import Call, Reply, refusal_of
+from plimsoll_sdk.call import Call, Reply, error_of
 from plimsoll_sdk.errors import DeadlinePassed, PlimsollError, Unreachable
 
 _FIRST_WAIT_S: Final = 0.25
@@ -99,7 +99,7 @@ def _judged(call: Call[Any], came: Reply | Lost, asked_s: float | None) -> tuple
     if isinstance(came, Lost):
         again: _Again = "counted" if call.repeatable or not came.begun else "no"
         return again, Unreachable(f"The service does not answer: {came.reason}", maybe_done=came.begun)
-    error = refusal_of(came, asked_s)
+    error = error_of(came, asked_s)
     return _again(call.repeatable, came.status, getattr(error, "code", "unknown"), asked_s), error
 
 

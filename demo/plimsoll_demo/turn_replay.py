@@ -12,9 +12,9 @@ from plimsoll_demo.client import Answer, Service, ServiceUnavailableError
 from plimsoll_demo.figures import (
     Outcome,
     PromptFault,
-    RoundFigures,
+    ReplayedRound,
+    ReplayedTurn,
     RoundOutcome,
-    TurnFigures,
     window_of_context,
     window_of_refusal,
 )
@@ -47,11 +47,11 @@ class TurnPlay:
         self.number = number
         self.turn = turn
         self.turn_id: str | None = None
-        self.figures: list[RoundFigures] = []
+        self.figures: list[ReplayedRound] = []
         self._reported_tokens = (0, 0)
         self._model_replies = False
 
-    def play(self) -> TurnFigures:
+    def play(self) -> ReplayedTurn:
         """Plays the turn to its end. Raises `ServiceUnavailableError` when the service turns the replay away."""
         rounds = self.turn.rounds
         answer = self._take(self._posted())
@@ -113,7 +113,7 @@ class TurnPlay:
             self.figures.append(unanswered_figures(number, answer))
         return answer
 
-    def _answered_figures(self, number: int, answer: Answer) -> RoundFigures:
+    def _answered_figures(self, number: int, answer: Answer) -> ReplayedRound:
         turn = cast("Mapping[str, Any]", answer.body["turn"])
         context = cast("Mapping[str, Any]", answer.body["context"])
         history = self.playing.full_history
@@ -130,7 +130,7 @@ class TurnPlay:
             )
             history.replied(reply_tokens)
         self._reported_tokens = (prompt_tokens or prompts_before, completion_tokens or completions_before)
-        return RoundFigures(
+        return ReplayedRound(
             number=number,
             outcome="answered",
             status_code=answer.status_code,
@@ -149,24 +149,24 @@ class TurnPlay:
         audit = service.audit(session_id, turn_id, number)
         return prompt_faults(prompt, audit, user_message=self.turn.prompt, round_number=number)
 
-    def _ended(self, answer: Answer) -> TurnFigures:
+    def _ended(self, answer: Answer) -> ReplayedTurn:
         outcome = _turn_outcome(self.figures[-1].outcome, answer)
         # Also where outputs were not taken, the turn may wait on, and the session would take no other message.
         if outcome not in {"completed", "refused"} and self.turn_id is not None:
             self.playing.service.cancel_turn(self.playing.session_id, self.turn_id)
             self.playing.mended["turns_cancelled"] += outcome == "cancelled"
         self.playing.full_history.turn_ended(kept=outcome != "refused")
-        return TurnFigures(self.number, outcome, tuple(self.figures), self.turn_id)
+        return ReplayedTurn(self.number, outcome, tuple(self.figures), self.turn_id)
 
 
-def unanswered_figures(number: int, answer: Answer) -> RoundFigures:
+def unanswered_figures(number: int, answer: Answer) -> ReplayedRound:
     """The figures of a model call that was not made or not answered."""
     outcome: RoundOutcome = "rejected_request"
     if answer.status_code >= 500:
         outcome = "server_error"
     elif answer.status_code == 422 and answer.code == "context_budget_exceeded":
         outcome = "refused"
-    return RoundFigures(
+    return ReplayedRound(
         number=number,
         outcome=outcome,
         status_code=answer.status_code,
