@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from random import Random
 from typing import Final
 
@@ -82,10 +83,10 @@ def measure_values(
 def sampled(conversation: Conversation) -> list[Value]:
     """Some values of its tool outputs, the same every time: words with a digit."""
     draw = Random(conversation.id)  # noqa: S311 - values to measure with
+    messages = [message for turn in conversation.turns for message in turn.messages]
     found = [
-        _value(message.seq, text, match)
-        for turn in conversation.turns
-        for message in turn.messages
+        _value(message.seq, text, match, content_text(behind.content) if behind else "")
+        for message, behind in zip_longest(messages, messages[1:])
         if message.role == "tool"
         for text in [content_text(message.content)]
         for match in _VALUE.finditer(text)
@@ -93,10 +94,11 @@ def sampled(conversation: Conversation) -> list[Value]:
     return draw.sample(found, min(VALUES_OF_A_CONVERSATION, len(found)))
 
 
-def _value(seq: int, text: str, match: re.Match[str]) -> Value:
+def _value(seq: int, text: str, match: re.Match[str], behind_it: str) -> Value:
     before, behind = text[: match.start()][-_CHARS_BEFORE:], text[match.end() :][:_CHARS_BEHIND]
     words = _WORD.findall(f"{before} {behind}".replace(match[0], " "))
-    return Value(seq, before[-8:] + match[0], " ".join(words[1:-1]))
+    words = words[1:-1] or _WORD.findall(behind_it[:_CHARS_BEFORE])  # an output may be the value alone
+    return Value(seq, before[-8:] + match[0], " ".join(words))
 
 
 def _read(

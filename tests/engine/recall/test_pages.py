@@ -58,6 +58,14 @@ def test_the_place_where_the_words_stand_together_is_shown_whatever_stands_befor
     assert "Betrag 317.50" in _text(page_of_matches([message], words, 1, 400, _estimate))
 
 
+def test_of_places_with_the_same_words_the_one_where_they_follow_each_other_as_asked_is_shown() -> None:
+    filler = "seats free " * 120
+    text = f"{filler} departs 11, arrives 13 {filler} departs 13, arrives 11 {filler}"
+    assert "departs 13, arrives 11" in _text(
+        page_of_message(_message(3, text), "depart 13 arrive 11", None, 150, _estimate)
+    )
+
+
 @pytest.mark.parametrize("words", ["", "?!", "nowhere", "(", "日本 crane", "a" * 400])
 def test_words_that_a_message_does_not_have_open_its_first_page(words: str) -> None:
     page = page_of_message(_message(3, "order 5 is paid\n" * 400), words, None, 200, _estimate)
@@ -100,6 +108,14 @@ def test_what_has_no_room_leaves_it_to_the_next_and_begins_the_page_behind() -> 
     assert second is not None
     assert (first.seqs, first.more, first.in_part) == ((1, 3), True, ())
     assert (second.seqs, second.more) == ((2,), False)
+
+
+def test_tool_results_that_have_no_room_whole_are_listed_in_part() -> None:
+    long = [_message(seq, f"crane {seq} " + "filler words " * 50) for seq in (1, 2, 3)]
+    page = page_of_matches([*long, _message(4, "crane", "user")], "crane", 1, 400, _estimate)
+    assert page is not None
+    assert (page.seqs, page.in_part) == ((1, 2, 3, 4), (2, 3))
+    assert re.findall(r"(m\d) tool result, (\d+) characters, in part", page.text) == [("m2", "658"), ("m3", "658")]
 
 
 def test_the_calls_of_a_message_are_part_of_what_is_read() -> None:

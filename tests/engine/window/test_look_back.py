@@ -127,8 +127,11 @@ def test_a_turn_reads_three_pages_in_four_calls_none_under_half_of_one() -> None
     query, by_page = LookBack("words", None, None), LookBack("", "m7", 2)
     assert [next_page_tokens(query, 2000, 0, 0, room) for room in (-50, 299, 450, 9000)] == [300, 300, 450, 600]
     assert [next_page_tokens(by_page, 2000, 0, 0, room) for room in (450, 9000)] == [300, 600], "two sizes of pages"
-    assert next_page_tokens(query, 2000, 1, 600, 100, 600) == 600, "what was read before leaves for a useful page"
+    opened = LookBack("words", "m7", None)
+    assert next_page_tokens(opened, 2000, 1, 600, 100, 600) == 600, "what was read before leaves for a useful page"
+    assert next_page_tokens(query, 2000, 1, 600, 100, 600) == 300, "and stays beside more matches"
     assert next_page_tokens(query, 100_000, 0, 0, 90_000) == 2_400
+    assert [next_page_tokens(query, budget, 0, 0, 9000) for budget in (400, 1000)] == [200, 400], "not too small to use"
     assert next_page_tokens(query, 2000, 4, 0, 9000) is None
     assert next_page_tokens(query, 2000, 3, 1_300, 9000) is None
 

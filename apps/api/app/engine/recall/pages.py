@@ -11,7 +11,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import accumulate, islice, pairwise
 from typing import Final
 
 import numpy as np
@@ -21,9 +21,9 @@ from app.domain.types import Message
 from app.engine.messages.media import marked_text
 from app.engine.messages.tokens import Estimate
 from app.engine.recall.bm25 import MOST_HITS, search
-from app.engine.recall.index import Index
+from app.engine.recall.index import RESULT, Index
 from app.engine.recall.ranking import candidates
-from app.engine.recall.terms import query_terms
+from app.engine.recall.terms import query_terms, terms_of
 from app.engine.recall.vectors import Meaning
 
 MOST_LONG_MESSAGES: Final = 8
@@ -38,14 +38,22 @@ _FRAME_TOKENS: Final = 64
 """Of a page: its heading and its fence."""
 _LEAST_TEXT_TOKENS: Final = 64
 _BEST: Final = 3
-"""Messages that stand first, by what they score as a whole; those after them are ordered by their score per token."""
+"""Tool results that stand first, by what they score as a whole: of a long one a part is shown. All others are ordered
+by their score per token."""
 _ANY_ROOM: Final = 2**40
 _SHORT_TOKENS: Final = 400
 """Messages of so many are shown whole on any page that has room for one."""
+_SHORT_RESULT_TOKENS: Final = 200
+"""Tool results of more are shown in part: many may be alike but for the place that is looked for."""
 _EXCERPT_CHARS: Final = 400
+_LEAST_PART_TOKENS: Final = 60
+_LABEL_TOKENS: Final = 24
+"""Room of a page in which a part of a tool result is of use; and what stands before such a part."""
 _MOST_SCANNED_CHARS: Final = 256_000
 """Of a message for an excerpt; its handle and the words open it anywhere."""
 _NEAR_CHARS: Final = 300
+_NEXT_CHARS: Final = 48
+"""Between the beginnings of two words that follow each other."""
 _MOST_PLACES: Final = 50_000
 _EQUAL: Final = 1e-9
 _CHARS_PER_TOKEN: Final = 4
@@ -94,10 +102,12 @@ def matching_seqs(
         index, words, through_seq, said_day=said_day, most_hits=MOST_HITS, most_seen_share=1.0, meaning=meaning
     )
     best = [seq for seq in index.seqs[hits.positions].tolist() if seq not in sent]
+    results = set(index.seqs[hits.positions[index.kinds[hits.positions] == RESULT]].tolist())
+    first = [seq for seq in best[:_BEST] if seq in results]
     units = candidates(
         index, words, through_seq, room_tokens=_ANY_ROOM, min_score_ratio=0.0, said_day=said_day, meaning=meaning
     )
-    found = [*best[:_BEST], *(seq for unit in units for seq in unit.seqs if seq not in sent), *best[_BEST:]]
+    found = [*first, *(seq for unit in units for seq in unit.seqs if seq not in sent), *best]
     return _few_long(index, list(dict.fromkeys(found)))
 
 
@@ -149,7 +159,8 @@ def page_of_matches(
     shown_number: int | None = None,
 ) -> TextPage | None:
     """A page of messages in this order, each whole where it is short, or else the part of it around the words; None
-    where there are not so many pages. One that has no room leaves it to the next, and begins the page behind.
+    where there are not so many pages. A tool result that has no room whole is shown in part, which is enough to open
+    it by its handle; another message without room leaves it to the next, and begins the page behind.
 
     `shown_number` is what the page is called where what stood on those before it is not among the messages.
     """
@@ -158,9 +169,12 @@ def page_of_matches(
     entries = [_entry(message, words, whole_tokens, estimate) for message in messages]
     for at in range(1, number + 1):
         on_page, left, room = list[_Entry](), list[_Entry](), room_tokens
-        for entry in entries:
+        for whole in entries:
+            entry = whole
+            if whole.tokens > room >= _LEAST_PART_TOKENS and whole.message.role == "tool":
+                entry = _part(whole.message, words, 2 * (room - _LABEL_TOKENS), estimate)
             fits = entry.tokens <= room or not on_page
-            (on_page if fits else left).append(entry)
+            (on_page if fits else left).append(entry if fits else whole)
             room -= entry.tokens if fits else 0
         if at == number and on_page:
             return _page_of(on_page, shown_number or number, more=bool(left))
@@ -170,7 +184,7 @@ def page_of_matches(
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    seq: int
+    message: Message
     text: str
     tokens: int
     in_part: bool
@@ -178,25 +192,33 @@ class _Entry:
 
 def _page_of(entries: Sequence[_Entry], number: int, *, more: bool) -> TextPage:
     following = f" Page {number + 1} has more." if more else ""
-    heading = f"Messages that match, the best first. A handle reads one in full.{following} {_NOTE}"
+    handles = " A handle reads one in full." if any(entry.in_part for entry in entries) else ""
+    heading = f"Matches, the best first.{handles}{following} {_NOTE}"
     text = _fenced(heading, "\n".join(entry.text for entry in entries))
-    in_part = tuple(entry.seq for entry in entries if entry.in_part)
-    return TextPage(text, number, tuple(entry.seq for entry in entries), more=more, in_part=in_part)
+    in_part = tuple(entry.message.seq for entry in entries if entry.in_part)
+    return TextPage(text, number, tuple(entry.message.seq for entry in entries), more=more, in_part=in_part)
 
 
 _ROLES: Final = {"user": "user", "assistant": "assistant", "tool": "tool result"}
 
 
 def _entry(message: Message, words: str, whole_tokens: int, estimate: Estimate) -> _Entry:
+    if message.role == "tool":
+        whole_tokens = min(whole_tokens, _SHORT_RESULT_TOKENS)
     text, label = _readable(message), f"{handle_of(message.seq)} {_ROLES[message.role]}"
     if len(text) <= _MOST_CHARS_PER_TOKEN * whole_tokens:
         entry = f"[{label}] {text}"
         if (tokens := estimate(entry) + 1) <= whole_tokens:
-            return _Entry(message.seq, entry, tokens, in_part=False)
-    chars = min(_EXCERPT_CHARS, whole_tokens)
-    part = _excerpt(text, _densest_place(text[:_MOST_SCANNED_CHARS], words), chars)
+            return _Entry(message, entry, tokens, in_part=False)
+    return _part(message, words, whole_tokens, estimate)
+
+
+def _part(message: Message, words: str, most_chars: int, estimate: Estimate) -> _Entry:
+    text, label = _readable(message), f"{handle_of(message.seq)} {_ROLES[message.role]}"
+    place = _densest_place(text[:_MOST_SCANNED_CHARS], words)
+    part = _excerpt(text, place, min(len(text), _EXCERPT_CHARS, most_chars))
     entry = f"[{label}, {len(text)} characters, in part] {part}"
-    return _Entry(message.seq, entry, estimate(entry) + 1, in_part=True)
+    return _Entry(message, entry, estimate(entry) + 1, in_part=True)
 
 
 def _readable(message: Message) -> str:
@@ -244,19 +266,33 @@ def _excerpt(text: str, place: int, most_chars: int) -> str:
 
 
 def _densest_place(text: str, words: str) -> int:
-    """Where the text has most of the words close together, of which the rarer in it count more; 0 where it has none."""
+    """Where the text has most of the words close together, of which the rarer in it count more, and so do two that
+    follow each other as in `words`; 0 where it has none."""
+    in_order = [term.removesuffix("y") or term for term in terms_of(words)]
     stems = sorted({term.removesuffix("y") or term for term in query_terms(words)}, key=len, reverse=True)
     if not stems:
         return 0
     # A stem is how a word begins; a script that writes its words together begins them anywhere.
     begins = r"(?<![^\W_])" if all(map(str.isascii, stems)) else ""
     form = re.compile(f"{begins}(?:{'|'.join(map(re.escape, stems))})")
-    found = [(match.start(), match[0]) for match in islice(form.finditer(_bare(text)), _MOST_PLACES)]
-    counts = Counter(stem for _, stem in found)
+    single = [(match.start(), match[0]) for match in islice(form.finditer(_bare(text)), _MOST_PLACES)]
+    follow = set(pairwise(in_order))
+    pairs = (
+        (place, f"{one} {other}")
+        for (start, one), (place, other) in pairwise(single)
+        if (one, other) in follow and place - start <= _NEXT_CHARS
+    )
+    return _densest(sorted((*single, *pairs)))
+
+
+def _densest(found: Sequence[tuple[int, str]]) -> int:
+    """Of places where something stands, in their order, that of the rarest where most of what is rare stands close
+    together; 0 of none."""
+    counts = Counter(what for _, what in found)
     inside, first, value, most, best = Counter[str](), 0, 0.0, 0.0, 0
-    for at, (place, stem) in enumerate(found):
-        value += 0 if inside[stem] else 1 / counts[stem]
-        inside[stem] += 1
+    for at, (place, what) in enumerate(found):
+        value += 0 if inside[what] else 1 / counts[what]
+        inside[what] += 1
         while found[first][0] < place - _NEAR_CHARS:
             leaving = found[first][1]
             inside[leaving] -= 1

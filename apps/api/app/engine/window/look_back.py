@@ -40,6 +40,8 @@ _MAY_CALL: Final[tuple[object, ...]] = (None, "auto", "required")
 MOST_CALLS: Final = 4
 """Of one turn."""
 _PAGE_SHARE: Final = 0.3
+_MOST_PAGE_SHARE: Final = 0.5
+"""Of a budget so small that the usual share of it would be no useful page."""
 _MOST_PAGE_TOKENS: Final = 2_400
 """Of a page: of the input budget, and of any window."""
 _USEFUL_PAGE_TOKENS: Final = 400
@@ -93,7 +95,8 @@ def may_look_back(
 
 def page_tokens(input_budget: int) -> int:
     """The most tokens of one page."""
-    return max(0, min(_MOST_PAGE_TOKENS, int(_PAGE_SHARE * input_budget)))
+    least = min(_USEFUL_PAGE_TOKENS, _MOST_PAGE_SHARE * input_budget)
+    return max(0, min(_MOST_PAGE_TOKENS, int(max(least, _PAGE_SHARE * input_budget))))
 
 
 def next_page_tokens(
@@ -103,13 +106,14 @@ def next_page_tokens(
 
     Where a turn has less room it is less, but never under half of a page: the window makes room for that. A message
     that is read page by page has pages of one size or the other, so that they go on where the one before ended.
-    `before_tokens` are those of what was read before, which leave for a page that would be too small to be of use.
+    `before_tokens` are those of what was read before, which leave where a message is opened and its page would be too
+    small to be of use; more matches of a query do not push out the first ones, from which the answer may come.
     """
     if calls >= MOST_CALLS:
         return None
     whole = page_tokens(input_budget)
     half = whole // 2
-    if room_tokens < min(whole, _USEFUL_PAGE_TOKENS):
+    if lookup.handle and room_tokens < min(whole, _USEFUL_PAGE_TOKENS):
         room_tokens += before_tokens
     by_pages = lookup.handle is not None and (lookup.page is not None or not lookup.query)
     size = max(half, min(whole, room_tokens))

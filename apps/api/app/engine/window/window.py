@@ -23,8 +23,8 @@ from app.engine.window.snapshot import PlanLog, Removal, Snapshot
 Leaves: TypeAlias = Literal["never", "shortened", "marked", "dropped", "whole"]
 """What may leave of a piece: nothing; the middle of its tool results, when nothing else is left; its media; all of it,
 which a summary cites, so that its media are not marked before; or its long texts, its media, and then all of it."""
-_CALL_TOKENS = 64
-"""Of a call of a look-back, with its words and the framing of the two messages."""
+_CALL_TOKENS = 48
+"""Of a call of a look-back without its words, and the framing of the two messages."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Window:
 
     def room_for_result(self, tokens: int) -> int:
         """Wire tokens that a result of a look-back may have beside all but what was recalled, which gives way to it,
-        where others of the same round have so many."""
+        where others of the same round and the words of the call have so many."""
         recalled = sum(item.wire_tokens for item in self.recalled)
         return recalled - self.excess_tokens - tokens - _CALL_TOKENS
 

@@ -119,9 +119,10 @@ async def _result(
 
     `before` of the tokens used are in the prompt already.
     """
-    window, of_round = plan.decided.window, used.tokens - before
+    window = plan.decided.window
     if lookup is None:
         return None, NOT_UNDERSTOOD if used.calls < MOST_CALLS else AT_THE_CAP
+    of_round = used.tokens - before + plan.estimate(lookup.query)
     size = next_page_tokens(
         lookup,
         window.budget.input_budget,
