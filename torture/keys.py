@@ -14,7 +14,7 @@ from app.domain.types import TenantId
 from app.services.keys import create_key
 from tests.providers.server import Answer
 from torture.ledger import violations
-from torture.models import new_mark, reply
+from torture.models import Play, new_mark, reply
 from torture.replicas import Replica, end
 from torture.results import Result
 from torture.site import NETWORK_ERRORS, Answered, Site
@@ -23,6 +23,8 @@ KEYS = 500
 DUPLICATES = 8
 _AT_ONCE = 64
 _TOGETHER = 50
+_IN_FLIGHT_S = 0.5
+"""How long the model takes where duplicates arrive together, so that they meet their first in flight on any machine."""
 _DUPLICATE = "duplicates answered from the store"
 _IN_FLIGHT = "duplicates answered that the first is in flight"
 _CUT = "duplicates that met the restart"
@@ -78,8 +80,8 @@ async def keys(site: Site) -> Result:
         posts = [(mark, number) for number in range(1 + DUPLICATES) for mark in marks]
         first, second = posts[: len(posts) // 2], posts[len(posts) // 2 :]
         random.shuffle(first)
-        # Those of some keys arrive together, so that they meet their first in flight and not by chance.
         together = {mark: place for place, mark in enumerate(marks[:_TOGETHER])}
+        site.models.plays |= dict.fromkeys(together, _slow(_IN_FLIGHT_S))
         first.sort(key=lambda post: together.get(post[0], _TOGETHER))
         sessions = await _sessions(site, service.replica, tokens[0], marks)
         site.models.delay_s = 0.05
@@ -118,6 +120,10 @@ async def api_key(url: str, tenant: str) -> str:
         return (await create_key(database, uuid7, TenantId(tenant), "torture"))[1]
     finally:
         await database.aclose()
+
+
+def _slow(delay_s: float) -> Play:
+    return lambda seen: Answer(reply(seen), delay_s=delay_s)
 
 
 async def _sessions(site: Site, replica: Replica, token: str, marks: list[str]) -> dict[str, str]:
@@ -184,7 +190,7 @@ async def _refusals(service: _Service, sessions: dict[str, str], tokens: list[st
         (other.status, other.code) == (422, "idempotency_key_reused"), f"other body: {other.status} {other.code}"
     )
     slow = new_mark("slow")
-    service.site.models.plays[slow] = lambda seen: Answer(reply(seen), delay_s=1.0)
+    service.site.models.plays[slow] = _slow(1.0)
     path, body = f"{sessions[mark]}/turns", {"content": f"{slow} pay 30"}
     first = asyncio.create_task(service.post(path, body, slow, tokens[0]))
     await asyncio.sleep(0.4)
