@@ -79,7 +79,7 @@ class SummaryDue:
 
     def with_summary(self, summary: Summary, policy: ContextPolicy, estimate: Estimate) -> Snapshot:
         """What the turn is planned of once the summary is made."""
-        actions = summary_actions(self.fold, summary, summary_wire_tokens(summary, policy, estimate))
+        actions = summary_actions(self.fold, summary, policy, estimate)
         snapshot = self.snapshot.with_summary(self.fold, summary, actions)
         return replace(snapshot, log=snapshot.log and replace(snapshot.log, summary_triggered=True))
 
@@ -155,12 +155,12 @@ def _with_look_back(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimat
 
 
 def _accounts_of(window: Window) -> Accounts:
-    log, input_tokens, items = window.log, window.charged_tokens, window.beside
+    log, input_tokens, items = window.log, window.input_tokens, window.beside
     # What recall and the offer to look back added is no stage's: it is in the figures of every stage.
     offered = window.tools_tokens - log.tools_tokens
     tokens, messages = sum([item.tokens for item in items]), len(items)
-    beside = input_tokens - window.input_tokens(tokens, messages) if items else 0
-    with_tool = input_tokens - window.input_tokens(less_tools=offered) if offered else 0
+    beside = input_tokens - window.input_tokens_without(tokens, messages) if items else 0
+    with_tool = input_tokens - window.input_tokens_without(less_tools=offered) if offered else 0
     return Accounts(
         wire_before=log.wire_before + tokens + MESSAGE_FRAMING_TOKENS * messages + offered,
         tokens_before=log.tokens_before + beside + with_tool,
@@ -173,24 +173,19 @@ def _accounts_of(window: Window) -> Accounts:
     )
 
 
-def summary_actions(fold: Fold, new_summary: Summary, new_tokens: int) -> tuple[Removal, ...]:
+def summary_actions(fold: Fold, summary: Summary, policy: ContextPolicy, estimate: Estimate) -> tuple[Removal, ...]:
     """The trim log of a summary that was made: a row for each turn it took in, and one for the block itself.
 
-    `new_tokens` is the new block's cost on the wire; the rows sum to what the prompt lost by it. Turns that a provider
-    overflow made leave at once are logged as dropped, and only noted in the summary.
+    The rows sum to what the prompt lost by it. Turns that a provider overflow made leave at once are logged as dropped,
+    and only noted in the summary.
     """
     kind = "emergency_drop" if fold.reason == "provider_overflow" else "summary_folded"
     rows = [
         Removal(kind, f"turn:{turn.id}", fold.reason, wire_tokens_of((turn,)), turn.seq, turn.seq)
         for turn in fold.turns
     ]
-    block = Removal(kind, f"summary:{new_summary.id}", fold.reason, fold.previous_tokens - new_tokens)
-    return (*rows, block)
-
-
-def summary_wire_tokens(summary: Summary | None, policy: ContextPolicy, estimate: Estimate) -> int:
-    """What a summary's block costs on the wire; nothing when there is none."""
-    return summary_item(summary, policy, estimate).wire_tokens if summary else 0
+    block = summary_item(summary, policy, estimate)
+    return (*rows, Removal(kind, block.label, fold.reason, fold.previous_tokens - block.wire_tokens))
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +237,7 @@ def overflow_of(prompt: Prompt, budget: Budget, input_tokens: int, calibration_r
     """Explains why this prompt can not be sent."""
     over_by = input_tokens - budget.input_budget
     cut = ceil(over_by / calibration_ratio)
-    charged = _charged(prompt.regions(), budget)
+    counted = _counted(prompt.regions(), budget)
     return Overflow(
         detail=_detail(budget, input_tokens),
         budget={
@@ -251,12 +246,12 @@ def overflow_of(prompt: Prompt, budget: Budget, input_tokens: int, calibration_r
             "estimated": input_tokens,
             "over_by": over_by,
         },
-        regions=dict(zip(charged, _parts_of(input_tokens, list(charged.values())), strict=True)),
+        regions=dict(zip(counted, _parts_of(input_tokens, list(counted.values())), strict=True)),
         largest_items=[
             {
                 "item": item.label,
                 "region": item.region,
-                "tokens": item.tokens * input_tokens // max(1, sum(charged.values())),
+                "tokens": item.tokens * input_tokens // max(1, sum(counted.values())),
             }
             for item in prompt.largest(_LARGEST_SHOWN)
         ],
@@ -264,7 +259,7 @@ def overflow_of(prompt: Prompt, budget: Budget, input_tokens: int, calibration_r
     )
 
 
-def _charged(regions: dict[str, int], budget: Budget) -> dict[str, int]:
+def _counted(regions: dict[str, int], budget: Budget) -> dict[str, int]:
     """The regions less what the overhead reserve pays for: framing first, then tools."""
     of_framing = min(budget.overhead_reserve, regions["framing"])
     of_tools = min(budget.overhead_reserve - of_framing, regions["tools"])

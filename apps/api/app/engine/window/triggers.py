@@ -126,7 +126,7 @@ def would_be_pruned(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimat
 def is_near_threshold(window: Window, policy: ContextPolicy) -> bool:
     """Whether the window's input tokens are so near to the summary trigger, prune trigger or input budget that the
     estimate alone cannot tell on which side of it it is."""
-    budget, input_tokens = window.budget, window.charged_tokens
+    budget, input_tokens = window.budget, window.input_tokens
     trigger = trigger_tokens(policy, budget.limit, budget.input_budget)
     thresholds = (trigger, policy.prune_from(budget.input_budget), budget.input_budget)
     return any(each is not None and abs(input_tokens - each) <= NEAR_SHARE * each for each in thresholds)
@@ -172,7 +172,7 @@ def _usage_tokens(policy: ContextPolicy, limit_tokens: int, input_budget: int) -
 
 def _at_trigger(window: Window, policy: ContextPolicy) -> bool:
     trigger = policy.summary_from(window.budget.input_budget)
-    return trigger is not None and window.charged_tokens >= trigger
+    return trigger is not None and window.input_tokens >= trigger
 
 
 def _enough_turns(window: Window, policy: ContextPolicy) -> bool:
@@ -182,7 +182,7 @@ def _enough_turns(window: Window, policy: ContextPolicy) -> bool:
 
 def _by_usage(window: Window, policy: ContextPolicy) -> SummaryReason | None:
     threshold = _usage_tokens(policy, window.budget.limit, window.budget.input_budget)
-    if threshold is not None and window.charged_tokens >= threshold:
+    if threshold is not None and window.input_tokens >= threshold:
         return "usage"
     most = policy.max_messages
     raw_messages = window.snapshot.past.messages[-1]

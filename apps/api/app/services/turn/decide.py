@@ -12,7 +12,7 @@ from app.domain.types import CompletionRequest, Message, Summary, Turn, TurnId
 from app.engine.messages.reasoning import with_reasoning
 from app.engine.policy.budget import Budget
 from app.engine.window.look_back import may_look_back, with_look_backs, without_newest
-from app.engine.window.plan import Decision, Ready, Refused, SummaryDue, plan, summary_actions, summary_wire_tokens
+from app.engine.window.plan import Decision, Ready, Refused, SummaryDue, plan, summary_actions
 from app.engine.window.prompt import Prompt
 from app.engine.window.provider_overflow import emergency_fold
 from app.engine.window.snapshot import Snapshot
@@ -327,7 +327,7 @@ async def _leave_at_once(
 ) -> Snapshot:
     """The same without the turns that a policy's emergency path takes out when the provider refused."""
     rows, estimate, policy = refused.rows, refused.estimate, refused.rows.policy
-    fold = emergency_fold(snapshot, policy, summary_wire_tokens(snapshot.summary, policy, estimate))
+    fold = emergency_fold(snapshot, policy, estimate)
     if fold is None:
         return snapshot
     with record.steps.step("emergency_drop") as detail:
@@ -335,8 +335,7 @@ async def _leave_at_once(
         detail |= {"turns": len(fold.turns), "stored": noted is not None}
     if noted is None:
         return snapshot
-    new_tokens = summary_wire_tokens(noted, policy, estimate)
-    snapshot = snapshot.with_summary(fold, noted, summary_actions(fold, noted, new_tokens))
+    snapshot = snapshot.with_summary(fold, noted, summary_actions(fold, noted, policy, estimate))
     return await with_recall_anew(rt, rows, snapshot)
 
 

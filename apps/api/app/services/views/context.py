@@ -92,7 +92,7 @@ async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) ->
         model_alias=rows.model.alias,
         model_context_limit=budget.limit,
         context_limit_source=budget.limit_source,
-        estimated_input_tokens=window.input_tokens(),
+        estimated_input_tokens=window.input_tokens,
         estimated_wire_tokens=window.wire_tokens,
         regions=regions,
         history_budget=history_budget(
