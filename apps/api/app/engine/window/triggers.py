@@ -15,7 +15,6 @@ from uuid import UUID
 from app.domain.types import Message, MessageId, Turn, TurnId, TurnStatus
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.messages.turns import framed_tokens
-from app.engine.policy.budget import exceeds_window
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold, SummaryReason
 from app.engine.window.calibration import HIGHEST_RATIO, LOWEST_RATIO
@@ -87,7 +86,7 @@ def _reason_before_call(window: Window, policy: ContextPolicy) -> SummaryReason 
             return "turn_count"
         if not policy.summarizes_after_turns and (reason := _by_usage(window, policy)):
             return reason
-        if _exceeds_limit(window):
+        if window.wire_tokens > window.budget.prompt_ceiling:
             return "window"
     return "threshold" if policy.summarizes and window.at_prune_trigger(policy) else None
 
@@ -187,16 +186,6 @@ def _by_usage(window: Window, policy: ContextPolicy) -> SummaryReason | None:
     most = policy.max_messages
     raw_messages = window.snapshot.past.messages[-1]
     return "message_count" if most is not None and raw_messages >= most else None
-
-
-def _exceeds_limit(window: Window) -> bool:
-    """Whether the window and the output reserve do not fit into the model's window together."""
-    return exceeds_window(
-        messages_tokens=window.wire_tokens - window.tools_tokens,
-        tools_tokens=window.tools_tokens,
-        max_output_tokens=window.budget.output_reserve,
-        window_tokens=window.budget.limit,
-    )
 
 
 def fold_behind_answer(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Fold | None:
