@@ -62,7 +62,7 @@ def test_the_window_is_divided_as_the_document_says() -> None:
 
 def test_the_prompt_before_costs_what_the_document_says_and_a_summary_is_due() -> None:
     snapshot = _snapshot()
-    prompt = lay_out(snapshot, _POLICY, estimate).prompt()
+    prompt = lay_out(snapshot, _POLICY, estimate).prompt
     due = plan(snapshot, _POLICY, estimate)
     assert isinstance(due, SummaryDue)
     assert due.snapshot.log is not None

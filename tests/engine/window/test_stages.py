@@ -17,7 +17,7 @@ from tests.engine.strategies import policies, snapshots
 
 
 def _is_consistent(window: Window) -> None:
-    prompt = window.prompt()
+    prompt = window.prompt
     assert window.tokens == sum(item.tokens for item in prompt.items)
     assert window.messages == len(prompt.items)
     assert window.history_tokens == prompt.regions()["history"]

@@ -153,4 +153,4 @@ def seqs_beside_result(window: Window, tokens: int) -> frozenset[int]:
             room -= row.tokens
         else:
             leaving.add(row.seq)
-    return window.prompt().seqs_as_stored() - leaving
+    return window.prompt.seqs_as_stored() - leaving

@@ -146,7 +146,7 @@ def _division(
     window: Window, policy: ContextPolicy, allocation: Allocation, *, summary_tokens: int | None = None
 ) -> Division:
     """Who gets what of the room of goal, pins, summary and history; `summary_tokens` stand for the summary's own."""
-    regions = window.prompt().regions()
+    regions = window.prompt.regions()
     # What leaves takes its framing with it, and the reserve that paid for that: reckon with the least there can be.
     overheads = (window.overhead_tokens, window.with_pieces(()).overhead_tokens)
     room_tokens = min(_room(window, regions, overhead) for overhead in overheads)

@@ -166,6 +166,7 @@ class Window:
         """Whether it costs so much that something has to leave."""
         return self.input_tokens >= policy.prune_from(self.budget.input_budget)
 
+    @cached_property
     def prompt(self) -> Prompt:
         """What goes over the wire."""
         summary = () if self.summary is None else (self.summary,)
@@ -277,8 +278,9 @@ def lay_out(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Wi
         history_tokens=past.tokens[-1] + sum([piece.tokens for piece in current if piece.kind != "user"]),
         log=snapshot.log or PlanLog(0, 0, 0, tools),
     )
-    log = snapshot.log or PlanLog(window.wire_tokens, window.input_tokens, 0, tools)
-    return replace(window, log=replace(log, tokens_after_summary=window.input_tokens))
+    cost = window.input_tokens
+    first = PlanLog(window.wire_tokens, cost, cost, tools)
+    return replace(window, log=replace(snapshot.log, tokens_after_summary=cost) if snapshot.log else first)
 
 
 def first_protected(snapshot: Snapshot, policy: ContextPolicy, end: int | None = None) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TypeVar
 
-from app.domain.errors import ContextBudgetExceeded, ProviderError
+from app.domain.errors import ProviderError
 from app.domain.types import CompletionRequest, Message, Summary, Turn, TurnId
 from app.engine.messages.reasoning import with_reasoning
 from app.engine.policy.budget import Budget
@@ -119,17 +119,6 @@ async def _read_again(rt: Runtime, turn: ClaimedTurn, rows: WindowRows, model_al
             )
 
 
-def refusal_of(refused: Refused) -> ContextBudgetExceeded:
-    overflow = refused.overflow
-    return ContextBudgetExceeded(
-        overflow.detail,
-        budget=overflow.budget,
-        regions=overflow.regions,
-        largest_items=overflow.largest_items,
-        recovery=overflow.recovery,
-    )
-
-
 async def first_snapshot(
     rt: Runtime,
     rows: WindowRows,
@@ -208,7 +197,7 @@ async def counted_by_provider(
     window = lay_out(snapshot, rows.policy, estimate)
     if not is_near_threshold(window, rows.policy):
         return snapshot
-    prompt = window.prompt()
+    prompt = window.prompt
     ratio = await _ratio_by_provider(rt, rows.model, prompt, snapshot.budget.output_reserve, steps)
     return snapshot if ratio is None else replace(snapshot, calibration_ratio=ratio)
 

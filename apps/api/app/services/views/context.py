@@ -85,7 +85,7 @@ async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) ->
     estimate = estimator_of(rt, rows)
     snapshot = snapshot_of(rt, rows, no_turn(rows.turn_seq))
     window = lay_out(snapshot, policy, estimate)
-    budget, regions = snapshot.budget, window.prompt().regions()
+    budget, regions = snapshot.budget, window.prompt.regions()
     return record_of(
         CurrentWindow,
         values_of(budget),
