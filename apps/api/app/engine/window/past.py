@@ -148,9 +148,9 @@ class Past:
         pieces = {seq: tuple(of_turn) for seq, of_turn in groupby(self.newest_pieces, attrgetter("turn_seq"))}
         return left.extended((turn for turn in self.newest if turn.seq not in gone), pieces)
 
-    def wire_tokens(self, first: int = 0, end: int | None = None) -> int:
-        """What the turns from the place `first` to before `end` cost on the wire."""
-        return self._wire_before(self.turn_count if end is None else end) - self._wire_before(first)
+    def wire_tokens(self, first: int = 0) -> int:
+        """What the turns from the place `first` on cost on the wire."""
+        return self._wire_before(self.turn_count) - self._wire_before(first)
 
     def completed_after(self, seq: int) -> int:
         """How many completed turns have a number above the given one."""

@@ -69,7 +69,7 @@ class Needed:
 def refs_of(
     prompt: Prompt,
     recalled: Sequence[Recalled],
-    others_between: Callable[[int, int], int] = lambda _first, _last: 0,
+    others_between: Callable[[int, int], int],
 ) -> JsonObject:
     """The references that stand for a prompt with these recalled messages.
 

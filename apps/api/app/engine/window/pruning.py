@@ -314,9 +314,7 @@ def _of_long_texts(piece: Piece, window: Window) -> list[Shortening]:
     return shortened_texts(piece, window.budget.input_budget, window.estimate, with_handles=window.offers_look_back)
 
 
-def shortened_texts(
-    piece: Piece, input_budget: int, estimate: Estimate, *, with_handles: bool = False
-) -> list[Shortening]:
+def shortened_texts(piece: Piece, input_budget: int, estimate: Estimate, *, with_handles: bool) -> list[Shortening]:
     """How its long texts become short ones: an answered tool's, or what no prompt of the budget could ever hold.
 
     `with_handles` says whether the model can read them back.

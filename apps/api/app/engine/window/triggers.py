@@ -91,7 +91,7 @@ def _reason_before_call(window: Window, policy: ContextPolicy) -> SummaryReason 
     return "threshold" if policy.summarizes and window.at_prune_trigger(policy) else None
 
 
-def worth_making(fold: Fold, found: Foldable, policy: ContextPolicy, *, before_call: bool = False) -> bool:
+def worth_making(fold: Fold, found: Foldable, policy: ContextPolicy, *, before_call: bool) -> bool:
     """Whether the fold takes in enough, or for a reason that holds however little it takes in.
 
     Before a call also because what is sent without it would be pruned. Not so where the window is shared out: pins may

@@ -194,7 +194,7 @@ class Window:
         return self._resized(before, now, summary=summary)
 
     def with_recalled(
-        self, items: Sequence[PromptItem], rows: tuple[Recalled, ...], today: PromptItem | None = None
+        self, items: Sequence[PromptItem], rows: tuple[Recalled, ...], today: PromptItem | None
     ) -> Window:
         """The same with these brought back before the running turn, or the line before it."""
         window = self if today is None else self.with_days(self.days, today)
