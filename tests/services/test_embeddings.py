@@ -201,6 +201,34 @@ async def test_what_has_no_usable_vector_is_not_asked_for_again_and_long_texts_a
         assert SAID[1] not in _asked_for(server)[asked_for:]
 
 
+@pytest.mark.parametrize("status", [400, 500])
+async def test_a_text_that_the_model_never_takes_keeps_nothing_else_from_being_found(
+    database_url: str, tmp_path: Path, status: int
+) -> None:
+    def particular(request: Seen) -> Answer:
+        refused = any("\u06de" in text for text in request.json["input"])
+        return Answer({"error": {"message": "input is too large to process"}}, status) if refused else _vectors(request)
+
+    async with (
+        serving(_answers(particular)) as server,
+        service(database_url, _models(server), folder=tmp_path, embeds_with="vectors") as at,
+    ):
+        messages = _answered("\u06de" * 900, *SAID)
+        session = await at.imported({"messages": messages, "policy": POLICY})
+        await _small_talk(at, session.id)
+        await _small_talk(at, session.id)
+        sizes = {seq: size for seq, (_, size) in (await _rows(at, session.id)).items()}
+        assert [sizes[seq] for seq in range(1, 5)] == [0, 5, 5, 5]
+        for _ in range(2):
+            assert not (await search_session(at.rt, TENANT, session.id, "\u06de\u06de\u06de", 5)).items
+        assert FACT in await _recalled(at, session.id)
+        usage = {each.purpose: each for each in await session_usage(at.rt, session.id)}
+        asked_for = [seen.json["input"] for seen in server.seen if seen.path.endswith("/embeddings")]
+        taken = [texts for texts in asked_for if not any("\u06de" in text for text in texts)]
+        assert usage["embedding"].prompt_tokens == 3 * sum(map(len, taken))
+        assert asked_for.count(["\u06de\u06de\u06de"]) == 2, "once, and once more after a plain word"
+
+
 async def test_vectors_go_with_a_fork_and_an_erased_session_and_are_made_anew_for_another_model(
     database_url: str, tmp_path: Path
 ) -> None:
