@@ -112,7 +112,7 @@ async def make_vectors(rt: Runtime, embeddings: Embeddings, session_id: SessionI
             await _save(rt, embeddings, session_id, [], [], embeddings.question_tokens.pop(session_id, 0))
             for _ in range(0, EMBEDDED_A_TURN, _BATCH):
                 if embeddings.through(session_id) >= through_seq:
-                    return
+                    break
                 await _make_batch(rt, embeddings, session_id, through_seq)
     except NotFound:
         return  # erased meanwhile
