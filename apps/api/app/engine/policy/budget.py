@@ -34,12 +34,12 @@ class Budget:
         return self.limit - self.output_reserve
 
     def input_tokens(self, *, wire_tokens: int, overhead_tokens: int, calibration_ratio: float = 1.0) -> int:
-        """What a prompt of `wire_tokens` costs the input budget.
+        """What a prompt of `wire_tokens` costs the input budget, at least nothing.
 
         `overhead_tokens` of it are framing and tool definitions, which the overhead reserve pays for as far as it goes.
         The calibration scales the whole wire estimate, since that is what the provider's own count is compared with.
         """
-        return ceil(wire_tokens * calibration_ratio) - min(self.overhead_reserve, overhead_tokens)
+        return max(0, ceil(wire_tokens * calibration_ratio) - min(self.overhead_reserve, overhead_tokens))
 
     def wire_room(self, *, overhead_tokens: int, calibration_ratio: float = 1.0) -> int:
         """The most wire tokens, with so much overhead among them, that fit the input budget."""
