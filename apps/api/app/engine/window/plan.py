@@ -22,9 +22,9 @@ from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.fold import Fold
 from app.engine.window.clearing import lay_out_cleared
 from app.engine.window.look_back import LOOK_BACK
-from app.engine.window.overflow import overflow_of
 from app.engine.window.prompt import Block, Prompt, PromptItem, Run
 from app.engine.window.prompt_refs import refs_of
+from app.engine.window.refusal import overflow_of
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Removal, Snapshot
 from app.engine.window.stages import fit, fits
