@@ -81,8 +81,3 @@ def history_budget(
 ) -> int:
     """Tokens that are left for messages beside all that is sent with them (`turn_atomic`); may be negative."""
     return window_tokens - system_tokens - summary_tokens - tools_tokens - max_output_tokens
-
-
-def exceeds_window(*, messages_tokens: int, tools_tokens: int, max_output_tokens: int, window_tokens: int) -> bool:
-    """Whether the messages, system text and summary among them, do not fit beside the tools and the answer."""
-    return messages_tokens + tools_tokens + max_output_tokens > window_tokens
