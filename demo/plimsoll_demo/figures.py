@@ -12,6 +12,15 @@ from app.domain.types import REGIONS
 PRUNE_RATIO = 0.9
 RESERVED_REGIONS = ("framing", "tools")
 """What the overhead reserve pays for before anything of it counts against the input budget, in this order."""
+MARK_MEANINGS = {
+    "S": "summarized",
+    "B": "summarized after the answer",
+    "P": "pruned",
+    "X": "refused (422)",
+    "C": "cancelled",
+    "!": "error",
+}
+"""What was done in a turn, by the letter that stands at it in the plot and in the picture."""
 
 PromptFault: TypeAlias = Literal[
     "orphaned_results", "unanswered_calls", "no_user_message", "over_budget", "not_verbatim"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from app.domain.types import REGIONS
-from plimsoll_demo.figures import PRUNE_RATIO, PromptFigures, ReplayedSession, ReplayedTurn
+from plimsoll_demo.figures import MARK_MEANINGS, PRUNE_RATIO, PromptFigures, ReplayedSession, ReplayedTurn
 
 WIDTH, HEIGHT = 1000, 500
 LEFT, RIGHT, TOP, BOTTOM = 66, 150, 96, 74
@@ -19,7 +19,6 @@ COLOURS = {
     "recall": "#22d3ee", "user": "#22c55e", "tools": "#c2410c", "framing": "#9ca3af",
 }  # fmt: skip
 MARK_COLOURS = {"S": "#7c3aed", "B": "#0d9488", "P": "#d97706", "X": "#dc2626"}
-MARK_MEANINGS = {"S": "summarized", "B": "summarized after the answer", "P": "pruned", "X": "refused (422)"}
 
 STYLE = """
   text { font: 12px ui-sans-serif, system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif }

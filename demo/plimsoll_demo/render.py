@@ -11,6 +11,7 @@ from rich.text import Text
 
 from app.domain.types import REGIONS
 from plimsoll_demo.figures import (
+    MARK_MEANINGS,
     PRUNE_RATIO,
     PromptFault,
     PromptFigures,
@@ -48,7 +49,6 @@ MARK_STYLES = {
     "C": "bold #38bdf8",
     "!": "bold white on #b91c1c",
 }
-MARK_MEANINGS = {"S": "summarized", "P": "pruned", "X": "refused, 422", "C": "cancelled", "!": "error"}
 NAME_CHARACTERS = 10
 FAULT_HEADINGS: dict[PromptFault, str] = {
     "orphaned_results": "orphans",
@@ -65,8 +65,8 @@ def legend() -> Text:
     for name in REGIONS:
         text.append(REGION_LETTERS[name], REGION_STYLES[name]).append(f" {name} ")
     text.append("\n  ")
-    for mark, meaning in MARK_MEANINGS.items():
-        text.append(mark, MARK_STYLES[mark]).append(f" {meaning}  ")
+    for mark, style in MARK_STYLES.items():
+        text.append(mark, style).append(f" {MARK_MEANINGS[mark]}  ")
     text.append("┊ 70, 90 %", "dim")
     text.append("\n  turn   counted in the input budget", "dim")
     return text.append("overhead  tokens / budget  fill".rjust(BAR_CELLS + 8), "dim")
