@@ -24,6 +24,7 @@ _MOST_LASTING: Final = 100
 """Statements that are looked for in a summary: many more than one has room for."""
 _RESTATED_WORDS_RATIO: Final = 0.6
 _MOST_SOURCES_OF_AN_ITEM: Final = 4
+_MOST_PLACES_OF_A_WORD: Final = 16
 _SAME_WORDS_RATIO: Final = 0.7
 _CONTAINED_WORDS_RATIO: Final = 0.85
 _FINISHED_WORDS_RATIO: Final = 0.4
@@ -159,7 +160,7 @@ class Taken:
         known = [places for word in words if (places := find(word))]
         if not known or len(known) < _SAME_WORDS_RATIO * len(words):
             return None
-        candidates = Counter(chain.from_iterable([places[:16] for places in known]))
+        candidates = Counter(chain.from_iterable(known))
         if max(candidates.values()) < _SAME_WORDS_RATIO * len(words):
             return None
         for other, shared in candidates.most_common(3):
@@ -171,7 +172,9 @@ class Taken:
     def add(self, unit: PlacedSentence) -> None:
         self.units[unit.position] = unit
         for word in unit.sentence.words:
-            self.by_word[word].append(unit.position)
+            places = self.by_word[word]
+            if len(places) < _MOST_PLACES_OF_A_WORD:
+                places.append(unit.position)
 
     def add_sources(self, position: int, other: PlacedSentence) -> None:
         """Of another that says the same; of a task only to a task: what other items cite stays in the window."""
@@ -239,7 +242,7 @@ def _is_task(unit: PlacedSentence) -> bool:
 def _is_restated(unit: PlacedSentence, taken: Taken) -> bool:
     """Whether something says it in other words: with most of its telling ones."""
     telling = telling_words(unit.sentence)
-    shared = Counter(chain.from_iterable([taken.by_word.get(word, ())[:16] for word in telling]))
+    shared = Counter(chain.from_iterable([taken.by_word.get(word, ()) for word in telling]))
     for place, words in shared.most_common(3):
         other = taken.units[place]
         cites_it = not set(unit.source_ids).isdisjoint(other.source_ids)

@@ -138,8 +138,9 @@ _MOST_WORDS: Final = 8192
 def read_sentence(text: str) -> Sentence:
     """What a sentence says by itself. Who reads the same again and again may keep what this gives."""
     possible, typed = _ANYTHING, text
+    lower = text.lower()
     if text.isascii():
-        words = tuple(dict.fromkeys(_PLAIN_WORD.findall(text.lower())))
+        words = tuple(dict.fromkeys(_PLAIN_WORD.findall(lower)))
         possible = 0
         for cues in set(map(_possible.__getitem__, words)):
             possible |= cues
@@ -151,9 +152,10 @@ def read_sentence(text: str) -> Sentence:
     if not standing and (may_identify or possible & _NUMBERS):
         standing = 1 if _VALUE_OF.search(typed) else 0
     leans = text.endswith("!") or _LEANS.match(text) is not None
-    return Sentence(
-        text, words, _kind(typed, possible), _signals(typed, possible, may_identify=may_identify), leans, standing
-    )
+    # Most plain sentences have no capital but their first letter.
+    has_capital = not typed.isascii() or text[1:] != lower[1:]
+    signals = _signals(typed, possible, may_identify=may_identify, has_capital=has_capital)
+    return Sentence(text, words, _kind(typed, possible), signals, leans, standing)
 
 
 def demands(text: str) -> bool:
@@ -179,14 +181,11 @@ def _kind(text: str, possible: int) -> SummaryList:
     return "action_items" if possible & _ACTS and _ACTION.search(text) else "key_facts"
 
 
-def _signals(text: str, possible: int, *, may_identify: bool) -> float:
+def _signals(text: str, possible: int, *, may_identify: bool, has_capital: bool) -> float:
     value = 0.0
     if possible & _NUMBERS:
         value += 0.75 * min(3, len(_NUMBER.findall(text)))
-    # Most plain sentences have no capital but their first letter.
-    is_plain = text.isascii()
-    has_capital = not is_plain or text[1:] != text[1:].lower()
-    if may_identify or not is_plain or (has_capital and _CAPITAL_INSIDE.search(text)):
+    if may_identify or not text.isascii() or (has_capital and _CAPITAL_INSIDE.search(text)):
         value += 1.5 * len(list(islice(_IDENTIFIER.finditer(text), 2))) / 2
     if has_capital:
         value += 0.5 * min(2, len(_NAME.findall(text)))

@@ -66,7 +66,8 @@ def _sentences(text: str) -> Iterator[str]:
         yield from _in_length(sentence) if len(sentence) > LONGEST_STATEMENT_CHARS else (sentence,)
         begin = end.end()
     if begin < len(text):
-        yield from _in_length(text[begin:].strip())
+        last = text[begin:].strip()
+        yield from _in_length(last) if len(last) > LONGEST_STATEMENT_CHARS else (last,) if last else ()
 
 
 def _ends(text: str, begin: int, end: int) -> bool:

@@ -226,9 +226,13 @@ def evicted_among(
         meaning=meaning,
     )
     seqs = seqs_of(found)
-    whole = {turn.id: turn for turn in map(turn_of, seqs)}
-    parts = (replace(turn, messages=tuple(m for m in turn.messages if m.seq in seqs)) for turn in whole.values())
-    return Evicted(found, tuple(parts))
+    whole, wanted = {turn.seq: turn for turn in map(turn_of, seqs)}, frozenset(seqs)
+    return Evicted(found, tuple([_part_of(turn, wanted) for turn in whole.values()]))
+
+
+def _part_of(turn: Turn, seqs: frozenset[int]) -> Turn:
+    messages = tuple([message for message in turn.messages if message.seq in seqs])
+    return turn if len(messages) == len(turn.messages) else replace(turn, messages=messages)
 
 
 def spoken_text(message: Message) -> str:

@@ -15,7 +15,7 @@ from uuid import UUID
 from app.domain.types import Summary, SummaryId, Turn, TurnId, TurnStatus, Usage
 from app.engine.messages.reasoning import with_reasoning
 from app.engine.recall.index import EMPTY, Packed
-from app.engine.recall.ranking import Evicted, evicted_among
+from app.engine.recall.ranking import evicted_among
 from app.engine.simulation.counted import CountedTurn, CountKey, PastTurn
 from app.engine.simulation.setting import Bill, Setting, SimulatedModel
 from app.engine.summary.fallback import fallback_summary
@@ -26,7 +26,7 @@ from app.engine.window.past import Past
 from app.engine.window.plan import Ready, Refused, SummaryDue, plan
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Removal, Snapshot
-from app.engine.window.triggers import fold_after_turn
+from app.engine.window.triggers import fold_after_turn, turns_to_next_summary
 from app.engine.window.window import Window
 
 _NOTHING = Usage(0, 0)
@@ -123,17 +123,19 @@ class Simulation:
     def _decided(self, snapshot: Snapshot, model: SimulatedModel, figures: TurnFigures) -> Ready | Refused:
         """What is sent for a call, once a summary was made if one is due."""
         policy = self.setting.policy
-        decided = plan(snapshot, policy, model.estimate)
+        # Where a summary is made, what comes back is looked for behind it: it decides nothing on the summary.
+        by_count = policy.summarizes_before_calls and turns_to_next_summary(snapshot, policy) == 0
+        decided = plan(snapshot if by_count else self._with_evicted(snapshot, model), policy, model.estimate)
         if isinstance(decided, SummaryDue):
             self._completed = 0
             made = self._summarize(decided.fold, model, figures)
             figures.summary = figures.summary or made is not None
             again = decided.with_summary(made, policy, model.estimate) if made else decided.snapshot
-            if made:
-                again = replace(again, evicted=self._evicted(model, again.current))
-            decided = plan(again, policy, model.estimate, may_summarize=False)
-        elif decided.summary_worthless:
-            self._completed = 0
+            decided = plan(self._with_evicted(again, model), policy, model.estimate, may_summarize=False)
+        else:
+            self._completed = 0 if decided.summary_worthless else self._completed
+            if by_count:
+                decided = plan(self._with_evicted(snapshot, model), policy, model.estimate, may_summarize=False)
         figures.prune = figures.prune or decided.accounts.prune_triggered
         return decided
 
@@ -157,7 +159,6 @@ class Simulation:
             tools=past.tools,
             completed_since_summary=self._completed,
             calibration_ratio=model.calibration_ratio,
-            evicted=self._evicted(model, current),
             may_look_back=may_look_back(
                 self.setting.policy,
                 takes_tools=model.takes_tools,
@@ -168,19 +169,20 @@ class Simulation:
         )
         return with_shared_budget(snapshot, self.setting.policy, model.estimate)
 
-    def _evicted(self, model: SimulatedModel, current: Turn) -> Evicted | None:
-        """What left the window and matches the user's message, counted for the model."""
+    def _with_evicted(self, snapshot: Snapshot, model: SimulatedModel) -> Snapshot:
+        """The snapshot with what left the window and matches the user's message, counted for the model."""
         recall = self.setting.policy.recall
-        if not recall.enabled or self._summary is None or not current.messages:
-            return None
+        if not recall.enabled or self._summary is None:
+            return snapshot
         found = evicted_among(
             self._index,
             lambda seq: self._settled[seq].versions[model.key].turn,
-            current.messages[0],
+            snapshot.current.messages[0],
             recall,
             model.budget.input_budget,
         )
-        return replace(found, turns=tuple(with_reasoning(turn, model.reasoning_rule) for turn in found.turns))
+        turns = tuple(with_reasoning(turn, model.reasoning_rule) for turn in found.turns)
+        return replace(snapshot, evicted=replace(found, turns=turns))
 
     def _past_for(self, key: CountKey) -> Past:
         """The raw window counted for a model."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 from app.domain.types import Message, Summary, Turn
@@ -20,7 +21,7 @@ MIN_SUMMARY_TOKENS = 96
 """The fence and a sentence or two: nothing smaller can stand for anything."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Fold:
     """A summary that is to be made.
 
@@ -37,17 +38,17 @@ class Fold:
     folded_tokens: int
     cap_tokens: int
 
-    @property
+    @cached_property
     def messages(self) -> tuple[Message, ...]:
         """All messages the new summary will stand for beyond its predecessor's: its range."""
         return tuple(message for turn in self.turns for message in turn.messages)
 
-    @property
+    @cached_property
     def sources(self) -> tuple[Message, ...]:
         """What of them a summary may be made from: what could have been sent, so nothing that was rejected."""
         return sendable_messages(self.turns)
 
-    @property
+    @cached_property
     def context(self) -> tuple[Message, ...]:
         """The messages of the protected turns that a summarizer is shown and may cite: those that are sent."""
         return sendable_messages(self.protected)
