@@ -228,3 +228,17 @@ def test_every_process_makes_the_same_extracts() -> None:
     }
     (only,) = made
     assert only
+
+
+def test_a_task_in_the_words_of_a_decision_does_not_give_it_its_sources() -> None:
+    """What a decision cites stays in the window, and what a task cites need not."""
+    agreed = "We decided to cut over on a Sunday night."
+    own, again = ExtractItem(agreed, ("m1",)), ExtractItem(agreed, ("m9",))
+    sources = [SourceText("m5", "user", "The depot in Harbour Street opens at seven.")]
+    for before, cited in (
+        (Extract("It is about Postgres.", decisions=(own,), action_items=(again,)), ("m1",)),
+        (Extract("It is about Postgres.", decisions=(own, again)), ("m1", "m9")),
+    ):
+        made = gather(sources, previous=before).within(600)
+        assert made.decisions == (ExtractItem(agreed, cited),)
+        assert not made.action_items

@@ -13,7 +13,7 @@ from app.domain.recalled import public_row
 from app.engine.recall.bm25 import search
 from app.engine.recall.index import EMPTY, Index, Packed, packed_text
 from app.engine.recall.ranking import candidates
-from app.engine.recall.related import LARGEST_WEIGHT, MOST_WORDS, related_terms, related_words
+from app.engine.recall.related import LARGEST_WEIGHT, MOST_RELATED_QUERY_TERMS, related_terms, related_words
 from app.engine.recall.terms import query_words, term_hash
 
 OTHERS = [f"entry {at} of the ledger" for at in range(20)]
@@ -76,7 +76,9 @@ def test_the_questions_own_word_outranks_a_related_one_and_is_what_is_named() ->
 
 
 def test_a_text_of_many_words_is_searched_for_by_these_alone() -> None:
-    words = [word.decode() for word in related_words()["word"][:: len(related_words()) // (2 * MOST_WORDS)]]
+    words = [
+        word.decode() for word in related_words()["word"][:: len(related_words()) // (2 * MOST_RELATED_QUERY_TERMS)]
+    ]
     assert related_to(" ".join(words[:4]))
     assert not related_to(" ".join(words))
 

@@ -19,6 +19,7 @@ from app.engine.window.prompt import Block
 from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild
 from app.engine.window.snapshot import Removal, Snapshot, in_ranges
 from tests.engine.histories import GUARDED, History, chat, estimate, snapshot_of
+from tests.engine.pictures import image, png
 from tests.engine.readings import ready_of
 from tests.engine.strategies import guarded_policies, snapshots
 from tests.engine.turn_stand_in import decide
@@ -175,3 +176,18 @@ def test_a_target_that_no_range_has_is_taken_as_it_is() -> None:
     for target in ("messages:1", "messages:1-", "messages:1-9" + "9" * 20, "turns:-1-2", "pin:1-2", "messages:²-3", ""):
         assert TrimAction("assistant_dropped", target, "over_budget", 1).seqs is None
     assert TrimAction("turn_dropped", "turns:2-14", "over_budget", 1).seqs == ("turns", 2, 14)
+
+
+def test_a_newest_result_without_its_picture_is_in_no_range_of_what_was_shortened_around_it() -> None:
+    history, group = History(), ("tool_group", 200, 1)
+    picture = image(png(1024, 768))
+    waiting = history.turn(group, group, unresolved=True, result_media=(picture,))
+    asking = history.turn(("tool_group", 300, 1), ("tool_group", 0, 1), status=TurnStatus.RUNNING)
+    snapshot = snapshot_of((waiting,), asking, input_budget=983)
+    ready = plan(snapshot, _NO_SUMMARY, estimate)
+    assert isinstance(ready, Ready)
+    singles = ready.accounts.actions
+    reasons = {(action.kind, action.reason) for action in singles}
+    assert {("tool_result_shortened", "over_budget"), ("media_marked", "newest_result_too_large")} <= reasons
+    listed = singly(in_ranges(singles), (waiting, asking), assemble(ready).refs, 983, estimate)
+    assert Counter(map(_row, listed)) == Counter((a.kind, a.target, a.reason, a.tokens_removed) for a in singles)

@@ -309,7 +309,7 @@ def _choose(
             continue
         same = taken.like(unit.sentence.words)
         if same is not None:
-            taken.add_source(same, unit.source_ids)
+            taken.add_sources(same, unit)
             continue
         taken.add(unit)
         chosen.append(unit)

@@ -173,9 +173,12 @@ class Taken:
         for word in unit.sentence.words:
             self.by_word[word].append(unit.position)
 
-    def add_source(self, position: int, source_ids: Iterable[SourceId]) -> None:
+    def add_sources(self, position: int, other: PlacedSentence) -> None:
+        """Of another that says the same; of a task only to a task: what other items cite stays in the window."""
         unit = self.units[position]
-        known = tuple(dict.fromkeys((*unit.source_ids, *source_ids)))[:_MOST_SOURCES_OF_AN_ITEM]
+        if other.kind == "action_items" and unit.kind != "action_items":
+            return
+        known = tuple(dict.fromkeys((*unit.source_ids, *other.source_ids)))[:_MOST_SOURCES_OF_AN_ITEM]
         self.units[position] = unit._replace(source_ids=known)
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from app.engine.recall.index import Floats, Ints
 
-MOST_WORDS: Final = 16
+MOST_RELATED_QUERY_TERMS: Final = 16
 """A text with more different words is searched for by these alone: a question has fewer."""
 RELATED_OF_A_WORD: Final = 8
 LARGEST_WEIGHT: Final = 255
@@ -51,7 +51,7 @@ def related_terms(terms: Mapping[int, str]) -> tuple[Related, ...]:
 
     Each once, for the word that it is nearest to; none of the question's own terms, and none for a long text.
     """
-    if len(terms) > MOST_WORDS:
+    if len(terms) > MOST_RELATED_QUERY_TERMS:
         return ()
     found: dict[int, Related] = {}
     for term, word in terms.items():

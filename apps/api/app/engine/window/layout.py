@@ -18,6 +18,7 @@ from app.engine.window.pieces import Piece
 from app.engine.window.prompt import Prompt, Run
 from app.engine.window.prompt_refs import HowSent, RebuiltPart, how_sent_of
 from app.engine.window.pruning import dropped_kind, marked_media, shortened_texts
+from app.engine.window.shortening import NEWEST_TOO_LARGE
 
 
 def layout_of(prompt: Prompt) -> list[LaidOut]:
@@ -79,6 +80,7 @@ def singly(
     pieces, how_sent = past_of(turns).pieces, how_sent_of(refs) if refs else None
     actions = tuple(actions)
     by_themselves = {(action.kind, action.target) for action in actions if action.seqs is None}
+    newest = {action.target for action in actions if action.reason == NEWEST_TOO_LARGE}
     rows: list[TrimAction] = []
     for action in actions:
         seqs = action.seqs
@@ -89,8 +91,10 @@ def singly(
         else:
             within = [piece for piece in pieces if seqs[1] <= piece.seq and piece.last_seq <= seqs[2]]
             found = _messages_singly(action, within, how_sent, input_budget, estimate, with_handles=with_handles)
-            # Within a range there may be what has an action of its own, for another reason.
-            rows += (each for each in found if (each.kind, each.target) not in by_themselves)
+            # Within a range there may be what has an action of its own, for another reason; and newest results, of
+            # which no prune takes anything.
+            others = (each for each in found if each.target not in newest)
+            rows += (each for each in others if (each.kind, each.target) not in by_themselves)
     return rows
 
 

@@ -34,7 +34,7 @@ _LEAST_PAGE_TOKENS = 128
 _EXCERPT_CHARS = 600
 MESSAGES_LOOKED_THROUGH = 20_000
 MOST_OF_A_SESSION = 3
-MOST_WORDS = 10
+MOST_QUERY_WORDS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ async def search_messages(
     """
     scope = f"search:{tenant_id}"
     before = after_place(scope, cursor) or (LAST_ID, LAST_SEQ)
-    wanted = words.lower().replace("\0", " ").split()[:MOST_WORDS]
+    wanted = words.lower().replace("\0", " ").split()[:MOST_QUERY_WORDS]
     async with rt.database.autocommit() as tx:
         sessions = await sessions_with_messages(tx, tenant_id, first=before[0], limit=LOOKED_THROUGH + 1)
         after_seqs: dict[SessionId, int] = {}
