@@ -34,6 +34,7 @@ from app.engine.window.look_back import (
     without_newest,
 )
 from app.engine.window.plan import Ready, assemble, plan
+from app.engine.window.recalled import looked_back_tokens, room_for_result, seqs_beside_result
 from bench.fidelity.engine_rule import EngineRule
 from bench.fidelity.measure import violation
 from bench.fidelity.recorded import Conversation
@@ -58,7 +59,7 @@ class Archive:
         """A page of the messages that match, as `services/turn/look_back.py` reads it."""
         window = turn.decided.window
         said_day = day_said(window.snapshot.current.messages[0])
-        wanted = next_search(lookup, turn.read, window.seqs_beside(tokens + estimate(lookup.query)), said_day)
+        wanted = next_search(lookup, turn.read, seqs_beside_result(window, tokens + estimate(lookup.query)), said_day)
         seqs = matching_seqs(self.index, lookup.query, self.index.through_seq, wanted.without, said_day)
         found = [self.messages[seq] for seq in seqs[: messages_to_read(wanted.number, tokens)]]
         return page_of_matches(found, lookup.query, wanted.number, tokens, estimate, wanted.shown_number)
@@ -82,7 +83,7 @@ class LookedBack:
         lookup = LookBack(lookup, None, None) if isinstance(lookup, str) else lookup
         window = self.decided.window
         calls = len(self.looked_back) // 2
-        room_tokens, before_tokens = window.room_for_result(estimate(lookup.query)), window.looked_back_tokens
+        room_tokens, before_tokens = room_for_result(window, estimate(lookup.query)), looked_back_tokens(window)
         budget = window.budget.input_budget
         size = next_page_tokens(lookup, budget, calls, self.read_tokens, room_tokens, before_tokens)
         page: TextPage | None = None

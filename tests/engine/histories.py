@@ -180,7 +180,7 @@ def snapshot_of(
 
 def input_tokens_before(snapshot: Snapshot, policy: ContextPolicy = GUARDED) -> int:
     """What counts of the untouched prompt of a snapshot against the budget."""
-    return lay_out(snapshot, policy, estimate).input_tokens()
+    return lay_out(snapshot, policy, estimate).input_tokens
 
 
 def input_tokens_of(snapshot: Snapshot, prompt: Prompt) -> int:

@@ -18,20 +18,20 @@ _usd = st.decimals("0", "200", places=4)
 
 
 @pytest.mark.parametrize(
-    ("usage", "written", "prices", "cost"),
+    ("usage", "prices", "cost"),
     [
-        (Usage(1000, 100), 0, _PRICES, "0.0035"),
-        (Usage(1000, 100, 800), 0, _PRICES, "0.0017"),
-        (Usage(1000, 100, 800), 200, _PRICES, "0.001825"),
-        (Usage(1000, 100, 5000), 5000, _PRICES, "0.00125"),
-        (Usage(1, 0), 0, Prices(0.15, 0.6), "0.00000015"),
-        (Usage(0, 0), 0, Prices(), "0"),
-        (Usage(1000, 0, 400), 100, Prices(2.5), "0.0025"),
-        (Usage(1000, 0), 0, Prices(0, 0), "0"),
+        (Usage(1000, 100), _PRICES, "0.0035"),
+        (Usage(1000, 100, 800), _PRICES, "0.0017"),
+        (Usage(1000, 100, 800, 200), _PRICES, "0.001825"),
+        (Usage(1000, 100, 5000, 5000), _PRICES, "0.00125"),
+        (Usage(1, 0), Prices(0.15, 0.6), "0.00000015"),
+        (Usage(0, 0), Prices(), "0"),
+        (Usage(1000, 0, 400, 100), Prices(2.5), "0.0025"),
+        (Usage(1000, 0), Prices(0, 0), "0"),
     ],
 )
-def test_a_call_costs_its_tokens_at_their_prices(usage: Usage, written: int, prices: Prices, cost: str) -> None:
-    assert call_cost(usage, prices, cache_write_tokens=written) == Decimal(cost)
+def test_a_call_costs_its_tokens_at_their_prices(usage: Usage, prices: Prices, cost: str) -> None:
+    assert call_cost(usage, prices) == Decimal(cost)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_cost_is_exact_and_never_below_nought(
 ) -> None:
     fresh_usd, output_usd, cached_usd, written_usd = map(float, usd)
     prices = Prices(fresh_usd, output_usd, cached_usd, written_usd)
-    cost = call_cost(Usage(prompt, completion, cached), prices, cache_write_tokens=written)
+    cost = call_cost(Usage(prompt, completion, cached, written), prices)
     assert cost is not None
     read = min(cached, prompt)
     stored = min(written, prompt - read)

@@ -85,7 +85,7 @@ class Reader:
                     for turn, stored in zip(turns, export["turns"], strict=True):
                         if only_turn not in (None, stored["id"]):
                             continue
-                        last = audits[bool(params)].get(stored["id"])
+                        last = audits["round" in params].get(stored["id"])
                         missing = last is None or (read.path.endswith("/prompt") and last["prompt_refs"] is None)
                         path = read.path.format_map({**places, "turn_id": turn["id"]})
                         self._get(read.path, path, params, missing=missing and not path.endswith(turn["id"]))

@@ -87,6 +87,12 @@ async def _recalled(at: Service, session_id: SessionId, question: str = QUESTION
     return {stored[row["message_id"]]: row for row in outcome.context["context_trim_log"].get("recalled", ())}
 
 
+async def _used_tokens(at: Service, session_id: SessionId) -> int | None:
+    """Of a session's vectors, as its usage has them."""
+    usage = {(each.purpose, each.model_alias): each for each in await session_usage(at.rt, session_id)}
+    return usage["embedding", "vectors"].prompt_tokens
+
+
 async def _rows(at: Service, session_id: SessionId) -> dict[int, tuple[str, int]]:
     """By message, the model of its vector and how many dimensions it has."""
     rows = await at.rows(
@@ -122,9 +128,7 @@ async def test_what_has_no_word_of_the_question_comes_back_by_its_meaning_and_th
         assert [message["content"] for message in prompt.messages] == sent
         audit = await get_audit(at.rt, TENANT, session_id, outcome.turn.id, None)
         assert audit.context_trim_log == outcome.context["context_trim_log"]
-        usage = {each.purpose: each for each in await session_usage(at.rt, session_id)}
-        assert usage["embedding"].model_alias == "vectors"
-        assert usage["embedding"].prompt_tokens == 3 * len(_asked_for(server))
+        assert await _used_tokens(at, session_id) == 3 * len(_asked_for(server))
         assert b'purpose="embedding"' in at.rt.telemetry.render()[0]
 
 
@@ -204,6 +208,33 @@ async def test_what_has_no_usable_vector_is_not_asked_for_again_and_long_texts_a
         assert SAID[1] not in _asked_for(server)[asked_for:]
 
 
+@pytest.mark.parametrize("status", [400, 500])
+async def test_a_text_that_the_model_never_takes_keeps_nothing_else_from_being_found(
+    database_url: str, tmp_path: Path, status: int
+) -> None:
+    def particular(request: Seen) -> Answer:
+        refused = any("\u06de" in text for text in request.json["input"])
+        return Answer({"error": {"message": "input is too large to process"}}, status) if refused else _vectors(request)
+
+    async with (
+        serving(_answers(particular)) as server,
+        service(database_url, _models(server), folder=tmp_path, embeds_with="vectors") as at,
+    ):
+        messages = _answered("\u06de" * 900, *SAID)
+        session = await at.imported({"messages": messages, "policy": POLICY})
+        await _small_talk(at, session.id)
+        await _small_talk(at, session.id)
+        sizes = {seq: size for seq, (_, size) in (await _rows(at, session.id)).items()}
+        assert [sizes[seq] for seq in range(1, 5)] == [0, 5, 5, 5]
+        for _ in range(2):
+            assert not (await search_session(at.rt, TENANT, session.id, "\u06de\u06de\u06de", 5)).items
+        assert FACT in await _recalled(at, session.id)
+        asked_for = [seen.json["input"] for seen in server.seen if seen.path.endswith("/embeddings")]
+        taken = [texts for texts in asked_for if not any("\u06de" in text for text in texts)]
+        assert await _used_tokens(at, session.id) == 3 * sum(map(len, taken))
+        assert asked_for.count(["\u06de\u06de\u06de"]) == 2, "once, and once more after a plain word"
+
+
 async def test_vectors_go_with_a_fork_and_an_erased_session_and_are_made_anew_for_another_model(
     database_url: str, tmp_path: Path
 ) -> None:
@@ -237,6 +268,8 @@ async def test_a_search_and_a_look_back_find_by_meaning_too_and_say_so(database_
         assert (best.excerpt, best.similarity, best.matched) == (FACT, 1.0, [])
         page = await look_back(at.rt, TENANT, session_id, query="insects", handle=None, page=None)
         assert FACT in page.content
+        await at.rt.chores.settle()
+        assert await _used_tokens(at, session_id) == 3 * len(_asked_for(server)), "what a search took, too"
         for tenant in (TENANT, TenantId("another")):
             empty = await at.session()
             with suppress(NotFound):
@@ -262,6 +295,7 @@ async def test_pins_that_have_to_give_way_do_so_by_meaning_from_the_second_turn_
             assert preview.context["prompt_sha256"] == outcome.context["prompt_sha256"]
             trimmed += [action["target"] for action in outcome.context["context_trim_log"]["actions"]]
         assert trimmed == ["bees", "crane"]
+        assert await _used_tokens(at, session.id) == 3 * len(_asked_for(server)), "though nothing was summarized"
         figures = await pin_figures(at.rt, TENANT, session.id)
         assert figures["bees"].similarity == 1.0
         assert figures["bees"].relevance > figures["crane"].relevance

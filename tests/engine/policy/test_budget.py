@@ -57,6 +57,8 @@ def test_the_three_parts_of_a_window_always_make_the_window(limit: int, max_outp
         (1000, 100, 1.5, 1400),
         (1001, 100, 1.5, 1402),
         (1000, 100, 0.5, 400),
+        # What the reserve does not need stays with it.
+        (20, 15, 0.5, 0),
     ],
 )
 def test_input_tokens_are_the_calibrated_wire_less_what_the_overhead_reserve_pays(

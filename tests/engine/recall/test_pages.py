@@ -58,6 +58,13 @@ def test_the_place_where_the_words_stand_together_is_shown_whatever_stands_befor
     assert "Betrag 317.50" in _text(page_of_matches([message], words, 1, 400, _estimate))
 
 
+@pytest.mark.parametrize("letter", ["a", "é"])
+def test_the_words_are_found_wherever_they_stand_in_a_long_text(letter: str) -> None:
+    for before in range(32_750, 32_772):
+        message = _message(3, f"{letter * before} invoice 4711 {letter * 32_768}")
+        assert "invoice 4711" in _text(page_of_message(message, "invoice 4711", None, 400, _estimate))
+
+
 def test_of_places_with_the_same_words_the_one_where_they_follow_each_other_as_asked_is_shown() -> None:
     filler = "seats free " * 120
     text = f"{filler} departs 11, arrives 13 {filler} departs 13, arrives 11 {filler}"
@@ -99,6 +106,10 @@ def test_matches_go_on_from_page_to_page_until_there_are_no_more() -> None:
         seqs += page.seqs
         assert page.more == (page.seqs[-1] != 29)
     assert seqs == list(range(1, 30))
+
+
+def test_a_page_far_beyond_the_last_is_not_counted_up_to() -> None:
+    assert page_of_matches([_message(3, "The invoice is paid.")], "invoice", 2**62, 400, _estimate) is None
 
 
 def test_what_has_no_room_leaves_it_to_the_next_and_begins_the_page_behind() -> None:

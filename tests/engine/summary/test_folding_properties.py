@@ -66,9 +66,9 @@ def test_no_summary_is_due_where_what_may_never_leave_is_alone_over_the_budget(
 ) -> None:
     window = lay_out(snapshot, policy, estimate).with_summary(None)
     if policy.allocation is None:
-        alone = window.with_pieces(untouchable(window, policy)).input_tokens()
+        alone = window.with_pieces(untouchable(window, policy)).input_tokens
     else:  # the whole history may leave below its share, and so may the pins
-        alone = window.with_pins([]).with_pieces(remains(window, policy)).input_tokens()
+        alone = window.with_pins([]).with_pieces(remains(window, policy)).input_tokens
     decision = plan(snapshot, policy, estimate)
     if snapshot.budget.input_budget <= 0 or alone > snapshot.budget.input_budget:
         assert not isinstance(decision, SummaryDue)

@@ -62,7 +62,7 @@ def test_the_window_is_divided_as_the_document_says() -> None:
 
 def test_the_prompt_before_costs_what_the_document_says_and_a_summary_is_due() -> None:
     snapshot = _snapshot()
-    prompt = lay_out(snapshot, _POLICY, estimate).prompt()
+    prompt = lay_out(snapshot, _POLICY, estimate).prompt
     due = plan(snapshot, _POLICY, estimate)
     assert isinstance(due, SummaryDue)
     assert due.snapshot.log is not None
@@ -101,7 +101,7 @@ def test_the_long_message_is_refused_with_the_documents_figures() -> None:
     assert isinstance(refused, Refused)
     shorten = {advice["region"]: advice["by_tokens"] for advice in refused.overflow.recovery["shorten"]}
     assert _table("the long message") == {
-        "never dropped": window.with_summary(None).with_pieces(untouchable(window, _POLICY)).input_tokens(),
+        "never dropped": window.with_summary(None).with_pieces(untouchable(window, _POLICY)).input_tokens,
         "counted at the end": refused.accounts.tokens_after_prune,
         "over by": refused.overflow.budget["over_by"],
         "shorten the message by": shorten["user"],

@@ -188,5 +188,5 @@ def test_what_a_refusal_before_paying_counts_has_no_media_that_may_leave() -> No
     history = History()
     snapshot = snapshot_of((history.turn(media=(_PICTURE,)),), history.turn(media=(_PICTURE,)), input_budget=3000)
     window = lay_out(snapshot, GUARDED, estimate)
-    least = window.with_pieces(untouchable(window, GUARDED)).prompt()
+    least = window.with_pieces(untouchable(window, GUARDED)).prompt
     assert [_MARKED in message["content"] for message in least.messages()[1:]] == [True, False]

@@ -22,6 +22,7 @@ from app.engine.window.look_back import (
 from app.engine.window.plan import Ready, assemble, plan
 from app.engine.window.prompt import prompt_sha256
 from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild
+from app.engine.window.recalled import room_for_result, seqs_beside_result
 from app.engine.window.snapshot import Snapshot, in_ranges
 from tests.engine.histories import GUARDED, History, chat, estimate, snapshot_of, text_of
 from tests.engine.window.test_days import recalling_snapshot
@@ -151,8 +152,8 @@ def test_what_gives_way_to_a_page_does_not_count_as_sent() -> None:
     window = _ready(recalling_snapshot()).window
     recalled = {row.seq for row in window.log.recalled}
     assert recalled
-    assert recalled <= window.seqs_beside(0)
-    beside = window.seqs_beside(window.room_for_result(0) - 1)
+    assert recalled <= seqs_beside_result(window, 0)
+    beside = seqs_beside_result(window, room_for_result(window, 0) - 1)
     assert not recalled & beside
     assert {message.seq for turn in window.snapshot.turns for message in turn.messages} <= beside
 

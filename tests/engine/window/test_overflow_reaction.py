@@ -184,7 +184,7 @@ def test_in_an_emergency_whole_turns_leave_oldest_first_and_only_when_nothing_ma
     # Between what is left with no past at all, and what a prune can reach without dropping whole turns.
     staying = [piece for piece in window.pieces if not window.rules.may_drop(piece)]
     running = [piece for piece in staying if piece.unit.messages[0].turn_id == snapshot.current.id]
-    least, most = (window.with_pieces(pieces).input_tokens() for pieces in (running, staying))
+    least, most = (window.with_pieces(pieces).input_tokens for pieces in (running, staying))
     input_budget = max(1, int(least + share * (most - least)))
     tight = taken.decision.window.after_overflow(replace(taken.snapshot.budget, input_budget=input_budget))
     after = plan(tight, policy, estimate, may_summarize=False)

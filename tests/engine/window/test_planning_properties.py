@@ -96,7 +96,7 @@ def test_the_logs_removals_sum_to_what_the_prompt_lost(snapshot: Snapshot, polic
     accounts = taken.decision.accounts
     removed = sum(action.tokens_removed for action in accounts.actions)
     assert accounts.wire_before - removed == taken.decision.prompt.wire_tokens
-    before = lay_out(snapshot, policy, estimate).prompt()
+    before = lay_out(snapshot, policy, estimate).prompt
     assert accounts.wire_before == before.wire_tokens
     assert accounts.tokens_before == input_tokens_of(snapshot, before)
     assert accounts.summary_triggered == taken.summarized

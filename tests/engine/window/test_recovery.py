@@ -23,7 +23,7 @@ def nearly_fitting(draw: st.DrawFn, policy: ContextPolicy) -> Snapshot:
     """A snapshot whose budget is about what may never leave, so that a little less text would do."""
     snapshot = draw(snapshots())
     window = lay_out(snapshot, policy, estimate)
-    least = window.with_pieces(untouchable(window, policy)).input_tokens()
+    least = window.with_pieces(untouchable(window, policy)).input_tokens
     return replace(snapshot, budget=budget_of(max(1, least + draw(st.integers(-120, 120)))))
 
 

@@ -79,7 +79,7 @@ def test_the_output_has_its_share_of_what_system_text_message_and_tools_leave(
     budget = snapshot.budget
     bare = replace(snapshot, goal=None, pins=(), summary=None, past=Past())
     window = lay_out(bare, policy, estimate)
-    fixed = window.with_pieces([piece for piece in window.pieces if piece.items[0].region == "user"]).input_tokens()
+    fixed = window.with_pieces([piece for piece in window.pieces if piece.items[0].region == "user"]).input_tokens
     share = (budget.limit - budget.overhead_reserve - fixed) * policy.allocation.reserved_for_output_pct / 100
     assert budget.output_reserve == max(64, floor(share))
     assert budget.input_budget == budget.limit - budget.output_reserve - budget.overhead_reserve

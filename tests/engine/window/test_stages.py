@@ -17,12 +17,12 @@ from tests.engine.strategies import policies, snapshots
 
 
 def _is_consistent(window: Window) -> None:
-    prompt = window.prompt()
+    prompt = window.prompt
     assert window.tokens == sum(item.tokens for item in prompt.items)
     assert window.messages == len(prompt.items)
     assert window.history_tokens == prompt.regions()["history"]
     assert window.wire_tokens == prompt.wire_tokens
-    assert window.input_tokens() == input_tokens_of(window.snapshot, prompt)
+    assert window.input_tokens == input_tokens_of(window.snapshot, prompt)
     removed = sum(action.tokens_removed for action in window.log.actions)
     beside = sum(item.wire_tokens for item in window.beside)
     assert window.log.wire_before - removed + beside == window.wire_tokens

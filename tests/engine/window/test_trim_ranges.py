@@ -18,7 +18,7 @@ from app.engine.window.plan import Ready, assemble, plan
 from app.engine.window.prompt import Block
 from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild
 from app.engine.window.snapshot import Removal, Snapshot, in_ranges
-from tests.engine.histories import GUARDED, History, chat, estimate, snapshot_of
+from tests.engine.histories import GUARDED, History, UnitShape, chat, estimate, snapshot_of
 from tests.engine.pictures import image, png
 from tests.engine.readings import ready_of
 from tests.engine.strategies import guarded_policies, snapshots
@@ -179,7 +179,8 @@ def test_a_target_that_no_range_has_is_taken_as_it_is() -> None:
 
 
 def test_a_newest_result_without_its_picture_is_in_no_range_of_what_was_shortened_around_it() -> None:
-    history, group = History(), ("tool_group", 200, 1)
+    history = History()
+    group: tuple[UnitShape, int, int] = ("tool_group", 200, 1)
     picture = image(png(1024, 768))
     waiting = history.turn(group, group, unresolved=True, result_media=(picture,))
     asking = history.turn(("tool_group", 300, 1), ("tool_group", 0, 1), status=TurnStatus.RUNNING)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 from uuid import UUID
 
 from annotated_types import Ge, Le
 
+from app.domain.stored import names_of
 from app.domain.types import Count, Difference, JsonObject, Name, SessionId, SmallSeq, TurnId
 
 CacheBreak: TypeAlias = Literal[
@@ -42,11 +43,7 @@ class TurnContext:
 
     def public(self) -> JsonObject:
         """The `context` of a turn's answer, in its order."""
-        return {name: getattr(self, name) for name in _CONTEXT_FIELDS}
-
-
-_CONTEXT_FIELDS: Final = tuple(each.name for each in fields(TurnContext))
-"""In the order in which they are answered."""
+        return {name: getattr(self, name) for name in names_of(TurnContext)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

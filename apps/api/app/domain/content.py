@@ -109,9 +109,14 @@ def _is_too_deep(value: object) -> bool:
     return False
 
 
-def canonical_json(value: object) -> str:
+def canonical_bytes(value: object) -> bytes:
     """Compact, key-sorted JSON: what hashes are taken of (contract.md, decision 10)."""
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+def canonical_json(value: object) -> str:
+    """The same as text."""
+    return canonical_bytes(value).decode()
 
 
 def sha256_hex(text: str) -> str:

@@ -34,14 +34,14 @@ class Prices:
         return reached[-1] if reached else self
 
 
-def call_cost(usage: Usage, prices: Prices, *, cache_write_tokens: int = 0) -> Decimal | None:
+def call_cost(usage: Usage, prices: Prices) -> Decimal | None:
     """US dollars of one call, exact; None where a price that it takes is unknown.
 
-    `usage.prompt_tokens` holds the cached ones, and those written to a cache. Where no price of their own is published,
-    the provider is taken to give no discount: they cost what other input does.
+    Where no price is published of what was read from a cache or written to it, the provider is taken to give no
+    discount: it costs what other input does.
     """
     read = min(max(usage.cached_prompt_tokens, 0), usage.prompt_tokens)
-    written = min(max(cache_write_tokens, 0), usage.prompt_tokens - read)
+    written = min(max(usage.cache_write_prompt_tokens, 0), usage.prompt_tokens - read)
     parts = (
         _cost(usage.prompt_tokens - read - written, prices.input_usd),
         _cost(read, prices.input_usd if prices.cached_input_usd is None else prices.cached_input_usd),

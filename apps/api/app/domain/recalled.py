@@ -12,12 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from app.domain.types import JsonObject, MessageId, ReasoningForm
+from app.domain.types import REASONING_FORMS, JsonObject, MessageId, ReasoningForm
 
 RECALLED: Final = "r"
 """The kind of the reference that has a prompt's recalled messages, packed."""
 _SIMILAR: Final = "≈"
-_FORMS: Final[tuple[ReasoningForm | None, ...]] = (None, "text", "blocks")
 _RELATED: Final = "~"
 """Between a word that a message has and the user's word that it is related to; in no word itself."""
 _BITS: Final = 7
@@ -100,7 +99,7 @@ def recalled_ref(rows: Sequence[Recalled]) -> list[Any]:
     numbers: list[int] = []
     before = 0
     for row in rows:
-        numbers += ((row.seq - before) << 2 | _FORMS.index(row.form), row.tokens, row.score, bits[row.matched])
+        numbers += ((row.seq - before) << 2 | REASONING_FORMS.index(row.form), row.tokens, row.score, bits[row.matched])
         before = row.seq
     found = bytearray()
     for number in numbers:
@@ -120,7 +119,7 @@ def rows_of(ref: Sequence[Any]) -> Iterator[PackedRow]:
     for distance, tokens, score, bits in zip(numbers, numbers, numbers, numbers, strict=True):
         seq += distance >> 2
         matched = tuple(word for place, word in enumerate(words) if bits >> place & 1)
-        yield PackedRow(seq, _FORMS[distance & 3], score, tokens, matched)
+        yield PackedRow(seq, REASONING_FORMS[distance & 3], score, tokens, matched)
 
 
 def _numbers(data: bytes) -> Iterator[int]:

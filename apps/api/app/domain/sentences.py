@@ -18,8 +18,9 @@ _PLAIN_WORD: Final = re.compile(r"[a-z0-9_]+(?:[-'./:@][a-z0-9_]+)*")
 """The same of ASCII text in lower case."""
 _NUMBER: Final = re.compile(r"\d[\d.,:/-]*")
 _IDENTIFIER: Final = re.compile(
-    r"`[^`]+`|\w+_\w+|\b[a-z]+[A-Z]\w*|\w+\(\)|\w+@\w+\.\w+|https?://|(?:/[\w.-]+){2,}|\b[A-Z]{2,}-?\d*\b"
+    r"`[^`]+`|\b\w+_\w+|\b[a-z]+[A-Z]\w*|\b\w+\(\)|\b\w+@\w+\.\w+|https?://|(?:/[\w.-]+){2,}|\b[A-Z]{2,}-?\d*\b"
 )
+"""All that begin with a word begin at its first letter: from each letter of a long word it would take its square."""
 _NAME: Final = re.compile(r" (?<=[\w,;:] )[^\W\d_a-z]\w+")
 _DECIDED: Final = re.compile(
     r"\b(?:we|i|they)(?:'ve| have)? (?:decided|agreed|chose|settled)\b|\bdecision\b|\bdecided (?:to|on|that)\b"

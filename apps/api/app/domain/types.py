@@ -39,6 +39,8 @@ PromptMessage: TypeAlias = dict[str, Any]
 `tool_calls`, `tool_call_id`, and one of `reasoning_content` and `reasoning_blocks`. Roles here include `system`."""
 ReasoningForm: TypeAlias = Literal["text", "blocks"]
 """How reasoning goes back to a model: as `reasoning_content`, or as the provider's own signed `reasoning_blocks`."""
+REASONING_FORMS: Final[tuple[ReasoningForm | None, ...]] = (None, *get_args(ReasoningForm))
+"""With None for reasoning that is not sent; they are stored by their places."""
 ToolDefinition: TypeAlias = Mapping[str, Any]
 """A tool in the form of chat completions: `{"type": "function", "function": {"name", "description", "parameters"}}`, or
 a custom one (`domain/content.py`)."""

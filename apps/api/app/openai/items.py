@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 import orjson
 
-from app.domain.content import arguments_of, content_text, custom_input
+from app.domain.content import arguments_of, call_input, content_text, custom_input
 from app.domain.errors import InvalidRequest
 from app.domain.incoming import Compaction, IncomingMessage, after_compaction, read_handle
 from app.domain.responses import item_id
@@ -293,7 +293,7 @@ def call_fields(kind: ClientTool | None, call: ToolCall) -> JsonObject:
     if kind == "custom":
         text = custom_input(call.arguments)
         return {"type": "custom_tool_call", "call_id": call.id, "name": call.name, "input": text} | _DONE
-    given = _arguments(call)
+    given = call_input(call.arguments)
     action = {name: given.get(name, default) for name, default in _NO_ACTION.items()}
     return {"type": "local_shell_call", "call_id": call.id, "action": {"type": "exec"} | action} | _DONE
 
@@ -308,11 +308,3 @@ def _custom(tool: Mapping[str, Any]) -> JsonObject:
         return {"name": tool["name"], **described}
     grammar = {name: form[name] for name in ("syntax", "definition")}
     return {"name": tool["name"], **described, "format": {"type": "grammar", "grammar": grammar}}
-
-
-def _arguments(call: ToolCall) -> JsonObject:
-    try:
-        value = orjson.loads(call.arguments or "{}")
-    except orjson.JSONDecodeError:
-        return {}
-    return cast("JsonObject", value) if isinstance(value, dict) else {}

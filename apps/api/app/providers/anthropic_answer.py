@@ -8,16 +8,16 @@ from typing import Any, Final
 
 from app.domain.types import Completion, Delta, FinishReason, JsonObject, ToolCall, Usage
 from app.providers.failures import ErrorObject, error_object
-from app.providers.stream import Event, ReplyRoom, StreamedError, TextFlow
+from app.providers.stream import Assembly, Event, StreamedError
 from app.providers.wire import (
     MOST_ITEMS,
     MalformedAnswerError,
     answered_items,
     check_calls,
     checked_call,
+    completion_of,
     decode_json,
     fields_of,
-    model_name,
     storable,
     storable_json,
     token_count,
@@ -43,9 +43,8 @@ def read_message(answer: Any, *, attempts: int) -> Completion:
     blocks = [fields_of(block) for block in answered_items(message["content"], "blocks")]
     text = "".join(storable(block["text"]) for block in blocks if _has_text(block, "text"))
     reasoning = "".join(storable(block["thinking"]) for block in blocks if _has_text(block, "thinking"))
-    return _completion(
-        text, reasoning, blocks, message.get("stop_reason"), _usage(fields_of(message.get("usage"))), message, attempts
-    )
+    usage = _usage(fields_of(message.get("usage")))
+    return _completion(text, reasoning, blocks, message.get("stop_reason"), usage, message, attempts)
 
 
 def _completion(
@@ -60,14 +59,14 @@ def _completion(
     called = [block for block in blocks if block.get("type") == "tool_use"]
     check_calls(len(called))
     calls = tuple(_tool_call(block, position) for position, block in enumerate(called))
-    reason: FinishReason = _FINISH_REASONS.get(stop_reason, "other") if isinstance(stop_reason, str) else "other"
-    return Completion(
-        text=text or (None if calls else ""),
-        finish_reason="tool_calls" if calls and reason in {"stop", "other"} else reason,
+    return completion_of(
+        text,
+        reasoning,
+        calls,
+        finish=stop_reason,
+        reasons=_FINISH_REASONS,
         usage=usage,
-        tool_calls=calls,
-        reasoning=reasoning or None,
-        provider_model=model_name(message.get("model")),
+        model=message.get("model"),
         attempts=attempts,
         reasoning_blocks=_reasoning_blocks(blocks),
     )
@@ -128,22 +127,17 @@ class _BlockInParts:
         return self.fields | signed | ({kind: text} if kind in {"text", "thinking"} else {})
 
 
-class MessageAssembly:
-    """Puts one streamed message together. See `app.providers.stream.Assembly`."""
+class MessageAssembly(Assembly):
+    """Puts one streamed message together. Unknown kinds of events are passed over."""
 
     def __init__(self) -> None:
-        self.has_finish = False
-        self.is_over = False
-        self._room = ReplyRoom()
-        self._text = TextFlow(self._room)
-        self._reasoning = TextFlow(self._room)
+        super().__init__()
         self._blocks: dict[int | str | None, _BlockInParts] = {}
         self._message: JsonObject = {}
         self._counts: JsonObject = {}
         self._stop_reason: Any = None
 
     def read(self, event: Event) -> Delta:
-        """Takes the next event; raises `StreamedError` or `MalformedAnswerError`. Unknown kinds are passed over."""
         fields = _parsed(event)
         match fields.get("type"):
             case "message_start":
@@ -162,13 +156,6 @@ class MessageAssembly:
             case _:
                 pass  # pings, the ends of blocks, and what the API may add
         return Delta()
-
-    @property
-    def usage(self) -> Usage | None:
-        return _usage(self._counts)
-
-    def rest(self) -> Delta:
-        return Delta(self._text.rest(), self._reasoning.rest())
 
     def completion(self, *, attempts: int) -> Completion:
         if not self._message:
@@ -190,6 +177,7 @@ class MessageAssembly:
             tokens = token_count(usage.get(name))
             if tokens is not None:
                 self._counts[name] = max(tokens, self._counts.get(name, 0))
+        self.usage = _usage(self._counts)
 
     def _begin(self, index: Any, block: JsonObject) -> Delta:
         kept: JsonObject = {name: self._room.take(block[name]) for name in _KEPT if isinstance(block.get(name), str)}

@@ -158,6 +158,11 @@ def provider_error(
     )
 
 
+def unusable_answer(label: str, why: object, status: int | None = None) -> ProviderDown:
+    """The error for an answer that violates its protocol; `why` quotes nothing of it."""
+    return ProviderDown(f"The answer of the provider of {label!r} cannot be used: {why}.", status=status)
+
+
 def _overflow(
     status: int, error: ErrorObject, stated: StatedOverflow, label: str, sent: Callable[[], bytes]
 ) -> ProviderOverflow:

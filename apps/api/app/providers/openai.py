@@ -15,10 +15,9 @@ import numpy as np
 import orjson
 
 from app.domain.content import JsonMessages, as_function, custom_input, is_custom, tool_name, with_name
-from app.domain.errors import ProviderDown
 from app.domain.types import CHAT_OPTIONS, Completion, CompletionRequest, JsonObject, PromptMessage
 from app.providers.base import DeltaSink, Embedded, Endpoint, MaxTokensField
-from app.providers.failures import ErrorObject
+from app.providers.failures import ErrorObject, unusable_answer
 from app.providers.openai_answer import ChatAssembly, read_completion
 from app.providers.remote import RemoteModel
 from app.providers.transport import RetryPolicy
@@ -278,22 +277,18 @@ def _embeddings(answer: Any, count: int, label: str) -> Embedded:
     items = [fields_of(item) for item in list_of(fields_of(answer).get("data"))]
     indexes = [item.get("index", at) for at, item in enumerate(items)]
     if sorted(index for index in indexes if type(index) is int) != list(range(count)) or len(items) != count:
-        raise _unusable(label, f"it has other vectors than one for each of {count} texts")
+        raise unusable_answer(label, f"it has other vectors than one for each of {count} texts")
     rows = [
         list_of(item.get("embedding")) for _, item in sorted(zip(indexes, items, strict=True), key=lambda pair: pair[0])
     ]
     if {len(row) for row in rows} - set(range(1, MOST_DIMENSIONS + 1)) or len({len(row) for row in rows}) != 1:
-        raise _unusable(label, f"its vectors have not all the same 1 to {MOST_DIMENSIONS} dimensions")
+        raise unusable_answer(label, f"its vectors have not all the same 1 to {MOST_DIMENSIONS} dimensions")
     if not all(type(value) in (float, int) for row in rows for value in row):
-        raise _unusable(label, "its vectors are not made of numbers")
+        raise unusable_answer(label, "its vectors are not made of numbers")
     with np.errstate(all="ignore"):
         try:
             vectors = np.array(rows, np.float64).astype(np.float32)
         except OverflowError as error:
-            raise _unusable(label, "its vectors are not made of numbers") from error
+            raise unusable_answer(label, "its vectors are not made of numbers") from error
     usage = fields_of(fields_of(answer).get("usage"))
     return Embedded(vectors, token_count(usage.get("prompt_tokens", usage.get("total_tokens"))))
-
-
-def _unusable(label: str, why: str) -> ProviderDown:
-    return ProviderDown(f"The answer of the provider of {label!r} cannot be used: {why}.")

@@ -13,12 +13,13 @@ from typing import Any, Final
 from app.domain.content import arguments_of
 from app.domain.types import Completion, Delta, FinishReason, ToolCall, Usage
 from app.providers.failures import ErrorObject, error_object
-from app.providers.stream import Event, ReplyRoom, StreamedError, TextFlow
+from app.providers.stream import Assembly, Event, ReplyRoom, StreamedError
 from app.providers.wire import (
     MalformedAnswerError,
     answered_items,
     check_calls,
     checked_call,
+    completion_of,
     content_of,
     decode_json,
     fields_of,
@@ -53,15 +54,16 @@ def read_completion(answer: Any, *, attempts: int) -> Completion:
     if not isinstance(choice.get("message"), dict):
         raise MalformedAnswerError("the first choice carries no message")
     fields = fields_of(choice["message"])
-    tool_calls = _tool_calls(fields.get("tool_calls"))
+    calls = _tool_calls(fields.get("tool_calls"))
     text, thinking = map(storable, content_of(fields.get("content")))
-    return Completion(
-        text=text or _text_of(fields, "refusal") or (None if tool_calls else ""),
-        finish_reason=_finish_reason(choice.get("finish_reason"), called_tools=bool(tool_calls)),
+    return completion_of(
+        text or _text_of(fields, "refusal"),
+        _text_of(fields, "reasoning_content") or _text_of(fields, "reasoning") or thinking,
+        calls,
+        finish=choice.get("finish_reason"),
+        reasons=_FINISH_REASONS,
         usage=_usage(answer.get("usage")),
-        tool_calls=tool_calls,
-        reasoning=_text_of(fields, "reasoning_content") or _text_of(fields, "reasoning") or thinking or None,
-        provider_model=model_name(answer.get("model")),
+        model=answer.get("model"),
         attempts=attempts,
     )
 
@@ -94,14 +96,6 @@ def _tool_call(value: Any, position: int) -> ToolCall:
     return checked_call(call.get("id"), fields.get("name"), arguments, position)
 
 
-def _finish_reason(value: Any, *, called_tools: bool) -> FinishReason:
-    reason: FinishReason = _FINISH_REASONS.get(value.lower(), "other") if isinstance(value, str) else "other"
-    # Some servers say "stop", or nothing, when the model called tools.
-    if called_tools and reason in {"stop", "other"}:
-        return "tool_calls"
-    return reason
-
-
 def _usage(value: Any) -> Usage | None:
     """None unless the prompt's tokens can be read: half a figure would falsify what is compared with the estimate."""
     fields = fields_of(value)
@@ -129,23 +123,17 @@ def _first_count(*values: Any) -> int:
     return next((found for found in map(token_count, values) if found is not None), 0)
 
 
-class ChatAssembly:
-    """Puts one answer together. See `app.providers.stream.Assembly`."""
+class ChatAssembly(Assembly):
+    """Puts the chunks of one answer together."""
 
     def __init__(self) -> None:
-        self.has_finish = False
-        self.is_over = False
+        super().__init__()
         self._has_choice = False
-        room = ReplyRoom()
-        self._text = TextFlow(room)
-        self._reasoning = TextFlow(room)
-        self._calls = _CallFragments(room)
+        self._calls = _CallFragments(self._room)
         self._finish: Any = None
-        self.usage: Usage | None = None
         self._model: str | None = None
 
     def read(self, event: Event) -> Delta:
-        """Takes the next chunk; raises `StreamedError` or `MalformedAnswerError`."""
         if event.data.strip() == b"[DONE]":
             self.is_over = True
             return Delta()
@@ -162,20 +150,18 @@ class ChatAssembly:
         self.has_finish = self._finish is not None
         return self._grown(fields_of(choice.get("delta") or choice.get("message")))
 
-    def rest(self) -> Delta:
-        return Delta(self._text.rest(), self._reasoning.rest())
-
     def completion(self, *, attempts: int) -> Completion:
         if not self._has_choice:
             raise MalformedAnswerError("the stream carries no choices")
         calls = tuple(_tool_call(call, position) for position, call in enumerate(self._calls.whole()))
-        return Completion(
-            text=self._text.text or (None if calls else ""),
-            finish_reason=_finish_reason(self._finish, called_tools=bool(calls)),
+        return completion_of(
+            self._text.text,
+            self._reasoning.text,
+            calls,
+            finish=self._finish,
+            reasons=_FINISH_REASONS,
             usage=self.usage,
-            tool_calls=calls,
-            reasoning=self._reasoning.text or None,
-            provider_model=self._model,
+            model=self._model,
             attempts=attempts,
         )
 

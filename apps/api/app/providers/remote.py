@@ -11,7 +11,7 @@ import httpx
 from app.domain.errors import ProviderDown, ProviderError, ProviderRateLimited, ProviderRefused
 from app.domain.types import Completion, Delta
 from app.providers.base import DeltaSink, Endpoint
-from app.providers.failures import ErrorObject, error_object, error_status, provider_error
+from app.providers.failures import ErrorObject, error_object, error_status, provider_error, unusable_answer
 from app.providers.stream import (
     MOST_STREAM_BYTES,
     Assembly,
@@ -111,7 +111,7 @@ class RemoteModel:
             try:
                 answer, error = await _read_json(reply)
             except MalformedAnswerError as malformed:
-                raise self._unusable(malformed, reply) from malformed
+                raise unusable_answer(self._label, malformed, reply.status) from malformed
             finally:
                 await reply.aclose()
             if error is not None:
@@ -122,11 +122,6 @@ class RemoteModel:
 
     async def aclose(self) -> None:
         await self._transport.aclose()
-
-    def _unusable(self, malformed: MalformedAnswerError, reply: HttpReply) -> ProviderDown:
-        return ProviderDown(
-            f"The answer of the provider of {self._label!r} cannot be used: {malformed}.", status=reply.status
-        )
 
     def _broke_off(self) -> ProviderDown:
         return ProviderDown(f"The answer of the provider of {self._label!r} broke off before its end.")
@@ -149,7 +144,7 @@ class RemoteModel:
         except BrokenStreamError as broken:
             raise AttemptError(self._broke_off()) from broken
         except MalformedAnswerError as malformed:
-            raise self._unusable(malformed, reply) from malformed
+            raise unusable_answer(self._label, malformed, reply.status) from malformed
         finally:
             await reply.aclose()
 

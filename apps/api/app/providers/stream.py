@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from time import thread_time
-from typing import Final, Protocol
+from typing import Final
 
 from app.domain.types import Completion, Delta, Usage
 from app.providers.base import DeltaSink
@@ -124,32 +125,6 @@ class EmptyStreamError(Exception):
     """The stream ended properly and not one event was in it."""
 
 
-class Assembly(Protocol):
-    """Puts the events of one answer together.
-
-    `has_finish` once the finish reason is known, `is_over` once the end mark has come; `usage` is what has been
-    reported so far.
-    """
-
-    has_finish: bool
-    is_over: bool
-
-    @property
-    def usage(self) -> Usage | None: ...
-
-    def read(self, event: Event) -> Delta:
-        """Takes the next event; raises `StreamedError` or `MalformedAnswerError`."""
-        ...
-
-    def rest(self) -> Delta:
-        """What was held back, when nothing more comes."""
-        ...
-
-    def completion(self, *, attempts: int) -> Completion:
-        """The whole answer; raises `MalformedAnswerError`."""
-        ...
-
-
 class DeltaTap:
     """Passes deltas on, and keeps their text and `usage` in case the stream breaks."""
 
@@ -214,6 +189,34 @@ class TextFlow:
         if piece:
             self._pieces.append(piece)
         return piece
+
+
+class Assembly(ABC):
+    """Puts the events of one answer together.
+
+    `has_finish` once the finish reason is known, `is_over` once the end mark has come; `usage` is what has been
+    reported so far.
+    """
+
+    def __init__(self) -> None:
+        self.has_finish = False
+        self.is_over = False
+        self.usage: Usage | None = None
+        self._room = ReplyRoom()
+        self._text = TextFlow(self._room)
+        self._reasoning = TextFlow(self._room)
+
+    @abstractmethod
+    def read(self, event: Event) -> Delta:
+        """Takes the next event; raises `StreamedError` or `MalformedAnswerError`."""
+
+    @abstractmethod
+    def completion(self, *, attempts: int) -> Completion:
+        """The whole answer; raises `MalformedAnswerError`."""
+
+    def rest(self) -> Delta:
+        """What was held back, when nothing more comes."""
+        return Delta(self._text.rest(), self._reasoning.rest())
 
 
 async def read_stream(chunks: AsyncGenerator[bytes], assembly: Assembly, tap: DeltaTap) -> None:

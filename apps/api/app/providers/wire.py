@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 import orjson
 
-from app.domain.types import ToolCall
+from app.domain.types import Completion, FinishReason, JsonObject, ToolCall, Usage
 
 MOST_JSON_MARKS: Final[Mapping[bytes, int]] = {b",": 131_072, b"[": 32_768, b"{": 32_768}
 """Of one answer or event, including those in texts: they determine the cost of parsing, which blocks the event loop."""
@@ -140,6 +140,33 @@ def answered_items(value: Any, what: str) -> list[Any]:
     if len(items) > MOST_ITEMS:
         raise MalformedAnswerError(f"it has more than {MOST_ITEMS} {what}")
     return items
+
+
+def completion_of(
+    text: str,
+    reasoning: str,
+    calls: tuple[ToolCall, ...],
+    *,
+    finish: Any,
+    reasons: Mapping[str, FinishReason],
+    usage: Usage | None,
+    model: Any,
+    attempts: int,
+    reasoning_blocks: tuple[JsonObject, ...] = (),
+) -> Completion:
+    """An answer of these parts. `finish` is why the model stopped, in the protocol's words, of which `reasons` has the
+    meanings; some servers say "stop", or nothing, when the model called tools."""
+    reason: FinishReason = reasons.get(finish.lower(), "other") if isinstance(finish, str) else "other"
+    return Completion(
+        text=text or (None if calls else ""),
+        finish_reason="tool_calls" if calls and reason in {"stop", "other"} else reason,
+        usage=usage,
+        tool_calls=calls,
+        reasoning=reasoning or None,
+        provider_model=model_name(model),
+        attempts=attempts,
+        reasoning_blocks=reasoning_blocks,
+    )
 
 
 def check_calls(count: int) -> None:

@@ -10,7 +10,9 @@ from hashlib import sha256
 from time import perf_counter
 from typing import Final, Literal, TypeAlias, TypeVar
 
-from app.domain.errors import ProviderError, ProviderOverflow, ProviderRefused
+import numpy as np
+
+from app.domain.errors import ProviderError, ProviderOverflow
 from app.domain.types import SessionId, TenantId
 from app.engine.recall.vectors import Rows, packed_query
 from app.providers.base import Embedded, EmbeddingModel
@@ -28,7 +30,10 @@ _VERSION: Final = 1
 MOST_EMBEDDED_CHARS: Final = 1_000
 """Of a text, its beginning: what a small model reads of it."""
 _REFUSED_CHARS: Final = 250
-_TOO_LONG: Final = frozenset({400, 413, 422})
+_PLAIN_TEXT: Final = "text"
+"""What every model takes that takes anything."""
+_MAY_BE_REFUSED: Final = frozenset({400, 413, 422, 500})
+"""llama.cpp answers 500 for a text that is too long."""
 _TIMEOUT_S: Final = 10.0
 _MOST_KEPT: Final = 1_024
 """Texts with their vectors, and sessions of which it is known how far they have vectors."""
@@ -70,18 +75,39 @@ class Embeddings:
         self._through: OrderedDict[SessionId, int] = OrderedDict()
 
     async def embed(self, texts: Sequence[str]) -> Embedded:
-        """A vector a text, of its beginning; of less of it where the model refuses so much. Raises a `ProviderError`,
-        after which the model is left alone for a while."""
+        """A vector a text, of its beginning; of less of it where the model refuses so much, and zeros for a text that
+        it refuses although it takes others. Raises a `ProviderError`, after which the model is left alone for a while.
+        """
         try:
-            try:
-                return await self._measured([text[:MOST_EMBEDDED_CHARS] for text in texts])
-            except (ProviderRefused, ProviderOverflow) as error:
-                if isinstance(error, ProviderRefused) and error.status not in _TOO_LONG:
-                    raise
-                return await self._measured([text[:_REFUSED_CHARS] for text in texts])
+            found = await self._taken([text[:MOST_EMBEDDED_CHARS] for text in texts])
+            if found is None and max(map(len, texts)) > _REFUSED_CHARS:
+                found = await self._taken([text[:_REFUSED_CHARS] for text in texts])
+            return found or await self._one_by_one(texts)
         except ProviderError:
             self._cooldowns.rest(self._resting_as)
             raise
+
+    async def _one_by_one(self, texts: Sequence[str]) -> Embedded:
+        """The same of texts that were refused together. One that is never taken would else keep all behind it waiting,
+        and the model from everybody."""
+        plain = await self._measured([_PLAIN_TEXT])
+        rows = [np.zeros_like(plain.vectors) for _ in texts]
+        tokens = plain.prompt_tokens or 0
+        for at, text in enumerate(texts):
+            found = await self._taken([text[:_REFUSED_CHARS]])
+            if found is not None:
+                tokens += found.prompt_tokens or 0
+                rows[at] = found.vectors if found.vectors.shape == plain.vectors.shape else rows[at]
+        return Embedded(np.concatenate(rows), tokens)
+
+    async def _taken(self, texts: Sequence[str]) -> Embedded | None:
+        """None where the model may refuse these texts."""
+        try:
+            return await self._measured(texts)
+        except ProviderError as error:
+            if not isinstance(error, ProviderOverflow) and error.status not in _MAY_BE_REFUSED:
+                raise
+            return None
 
     @property
     def is_resting(self) -> bool:
@@ -143,16 +169,16 @@ class Embeddings:
     async def _answer(
         self, answered: asyncio.Future[Rows | None], key: tuple[TenantId, bytes], session_id: SessionId, text: str
     ) -> None:
-        vector: Rows | None = None
+        vector, is_made = None, False
         try:
             embedded = await self.embed([text])
-            vector = packed_query(embedded.vectors[0])
+            vector, is_made = packed_query(embedded.vectors[0]), True
             self._count(session_id, embedded)
         finally:
             self._waiting -= 1
             if not answered.done():
                 answered.set_result(vector)
-            if vector is None:
+            if not is_made:
                 self._questions.pop(key, None)
 
     def _count(self, session_id: SessionId, embedded: Embedded) -> None:

@@ -51,11 +51,11 @@ class Telemetry:
         self._summaries = _SummaryMetrics(own)
         self._calls = _CallMetrics(own)
         self.database = DatabaseMetrics(own, self._at_scrape)
-        self._lag = Gauge(
+        self._lag = _gauge(
+            own,
             "event_loop_lag_seconds",
             "Longest time, in the last half to whole minute, for which one piece of work kept a worker's event loop.",
-            registry=own,
-            multiprocess_mode="livemax",
+            mode="livemax",
         )
         self._cache = _CacheMetrics(own)
         self._multiprocess_dir = multiprocess_dir
@@ -255,12 +255,7 @@ class _CallMetrics:
 
 class _CacheMetrics:
     def __init__(self, own: CollectorRegistry) -> None:
-        self.size = Gauge(
-            "session_cache_bytes",
-            "Memory of the session caches of all workers.",
-            registry=own,
-            multiprocess_mode="livesum",
-        )
+        self.size = _gauge(own, "session_cache_bytes", "Memory of the session caches of all workers.", mode="livesum")
         self.hits = _counter(own, "session_cache_hits", "Lookups of sessions that were in the cache.")
         self.misses = _counter(own, "session_cache_misses", "Lookups of sessions that were not in the cache.")
 
@@ -293,11 +288,8 @@ class DatabaseMetrics(Collector):
             "db_connection_use_seconds",
             "Seconds for which database connections were in use; its rate is how many are in use.",
         )
-        self._pool_size = Gauge(
-            "db_pool_connections",
-            "Database connections that all workers may have together.",
-            registry=own,
-            multiprocess_mode="max",
+        self._pool_size = _gauge(
+            own, "db_pool_connections", "Database connections that all workers may have together.", mode="max"
         )
 
     def probed(self, open_turns: Mapping[TurnStatus, OpenTurnCount] | None) -> None:
@@ -370,8 +362,15 @@ def _counter(registry: CollectorRegistry, name: str, text: str, *labels: str) ->
     return Counter(name, text, labels, registry=registry)
 
 
-def _gauge(registry: CollectorRegistry, name: str, text: str, *labels: str) -> Gauge:
-    return Gauge(name, text, labels, registry=registry, multiprocess_mode="mostrecent")
+def _gauge(
+    registry: CollectorRegistry,
+    name: str,
+    text: str,
+    *labels: str,
+    mode: Literal["mostrecent", "livemax", "livesum", "max"] = "mostrecent",
+) -> Gauge:
+    """Of several workers' values `mode` says which counts; `live` ones end with their worker."""
+    return Gauge(name, text, labels, registry=registry, multiprocess_mode=mode)
 
 
 def _histogram(

@@ -104,9 +104,6 @@ class _Counter:
         self._lock = Lock()
         self._cache = _CountCache()
 
-    def cached(self, text: str) -> int | None:
-        return self._cache.get(_CountCache.key(text))
-
     def count(self, text: str) -> int | None:
         """Tokens of `text`, or None when the tokenizer failed, which is logged once, without content."""
         if not text:

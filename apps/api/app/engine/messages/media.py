@@ -72,11 +72,7 @@ def media_tokens(part: ContentPart, image_tokens: ImageTokens = flat_image_token
 def image_size(part: ContentPart) -> Size | None:
     """Width and height of an image that comes as a `data:` URL; None for any other, which is not fetched."""
     inner = part.get("image_url")
-    url = inner if isinstance(inner, str) else _fields(inner).get("url")
-    if not isinstance(url, str) or url[:5].lower() != "data:":
-        return None
-    comma = url.find(",", 0, 256)
-    return size_of_base64(url[comma + 1 :]) if comma > 0 and url[:comma].lower().endswith(";base64") else None
+    return size_of_base64(_url_data(inner if isinstance(inner, str) else _fields(inner).get("url"))[1])
 
 
 def image_detail(part: ContentPart) -> str:
@@ -108,12 +104,16 @@ def file_text(part: ContentPart) -> str | None:
 
 def _file_data(part: ContentPart) -> tuple[str, str]:
     """Media type and base64 of a file's content; two empty texts where it has none in that form."""
-    url = _fields(part.get("file")).get("file_data")
-    if part.get("type") != "file" or not isinstance(url, str) or url[:5].lower() != "data:":
+    return _url_data(_fields(part.get("file")).get("file_data")) if part.get("type") == "file" else ("", "")
+
+
+def _url_data(url: object) -> tuple[str, str]:
+    """The same of a `data:` URL."""
+    if not isinstance(url, str) or url[:5].lower() != "data:":
         return "", ""
     comma = url.find(",", 0, 256)
-    fields = url[5:comma].lower().split(";") if comma > 0 else []
-    return (fields[0], url[comma + 1 :]) if fields and fields[-1] == "base64" else ("", "")
+    media_type, *parameters = url[5:comma].lower().split(";") if comma > 0 else [""]
+    return (media_type, url[comma + 1 :]) if parameters[-1:] == ["base64"] else ("", "")
 
 
 def marker(part: ContentPart) -> str:

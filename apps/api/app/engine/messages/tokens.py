@@ -7,8 +7,7 @@ from dataclasses import replace
 from math import ceil
 from typing import TypeAlias
 
-import orjson
-
+from app.domain.content import canonical_json
 from app.domain.incoming import IncomingMessage
 from app.domain.types import Content, ContentPart, JsonObject, Message, ToolCall, ToolDefinition
 from app.engine.messages.media import ImageTokens, file_text, flat_image_tokens, is_media, media_tokens
@@ -118,7 +117,4 @@ def _block_tokens(block: JsonObject, estimate: Estimate) -> int:
 
 def tools_tokens(tools: Sequence[ToolDefinition], estimate: Estimate) -> int:
     """Tokens of the tool definitions of a prompt."""
-    return sum(
-        estimate(orjson.dumps(tool, option=orjson.OPT_SORT_KEYS).decode()) + TOOL_DEFINITION_FRAMING_TOKENS
-        for tool in tools
-    )
+    return sum(estimate(canonical_json(tool)) + TOOL_DEFINITION_FRAMING_TOKENS for tool in tools)

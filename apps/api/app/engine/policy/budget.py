@@ -34,12 +34,12 @@ class Budget:
         return self.limit - self.output_reserve
 
     def input_tokens(self, *, wire_tokens: int, overhead_tokens: int, calibration_ratio: float = 1.0) -> int:
-        """What a prompt of `wire_tokens` costs the input budget.
+        """What a prompt of `wire_tokens` costs the input budget, at least nothing.
 
         `overhead_tokens` of it are framing and tool definitions, which the overhead reserve pays for as far as it goes.
         The calibration scales the whole wire estimate, since that is what the provider's own count is compared with.
         """
-        return ceil(wire_tokens * calibration_ratio) - min(self.overhead_reserve, overhead_tokens)
+        return max(0, ceil(wire_tokens * calibration_ratio) - min(self.overhead_reserve, overhead_tokens))
 
     def wire_room(self, *, overhead_tokens: int, calibration_ratio: float = 1.0) -> int:
         """The most wire tokens, with so much overhead among them, that fit the input budget."""
@@ -81,8 +81,3 @@ def history_budget(
 ) -> int:
     """Tokens that are left for messages beside all that is sent with them (`turn_atomic`); may be negative."""
     return window_tokens - system_tokens - summary_tokens - tools_tokens - max_output_tokens
-
-
-def exceeds_window(*, messages_tokens: int, tools_tokens: int, max_output_tokens: int, window_tokens: int) -> bool:
-    """Whether the messages, system text and summary among them, do not fit beside the tools and the answer."""
-    return messages_tokens + tools_tokens + max_output_tokens > window_tokens

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
 from typing import Final
@@ -23,7 +23,7 @@ from app.engine.messages.tokens import Estimate
 from app.engine.recall.bm25 import MOST_HITS, search
 from app.engine.recall.index import RESULT, Index
 from app.engine.recall.ranking import candidates
-from app.engine.recall.terms import query_terms, terms_of
+from app.engine.recall.terms import LONGEST_TERM_CHARS, query_terms, terms_of
 from app.engine.recall.vectors import Meaning
 
 MOST_LONG_MESSAGES: Final = 8
@@ -55,6 +55,8 @@ _NEAR_CHARS: Final = 300
 _NEXT_CHARS: Final = 48
 """Between the beginnings of two words that follow each other."""
 _MOST_PLACES: Final = 50_000
+_SLICE_CHARS: Final = 32_768
+"""Of a long text that are searched at once: no other thread runs meanwhile."""
 _EQUAL: Final = 1e-9
 _CHARS_PER_TOKEN: Final = 4
 _MOST_CHARS_PER_TOKEN: Final = 16
@@ -178,6 +180,8 @@ def page_of_matches(
             room -= entry.tokens if fits else 0
         if at == number and on_page:
             return _page_of(on_page, shown_number or number, more=bool(left))
+        if not left:
+            break  # a number may be a million
         entries = left
     return None
 
@@ -275,7 +279,7 @@ def _densest_place(text: str, words: str) -> int:
     # A stem is how a word begins; a script that writes its words together begins them anywhere.
     begins = r"(?<![^\W_])" if all(map(str.isascii, stems)) else ""
     form = re.compile(f"{begins}(?:{'|'.join(map(re.escape, stems))})")
-    single = [(match.start(), match[0]) for match in islice(form.finditer(_bare(text)), _MOST_PLACES)]
+    single = [(match.start(), match[0]) for match in islice(_matches(form, _bare(text)), _MOST_PLACES)]
     follow = set(pairwise(in_order))
     pairs = (
         (place, f"{one} {other}")
@@ -283,6 +287,13 @@ def _densest_place(text: str, words: str) -> int:
         if (one, other) in follow and place - start <= _NEXT_CHARS
     )
     return _densest(sorted((*single, *pairs)))
+
+
+def _matches(form: re.Pattern[str], bare: str) -> Iterator[re.Match[str]]:
+    for at in range(0, len(bare), _SLICE_CHARS):
+        end = at + _SLICE_CHARS
+        found = form.finditer(bare, at, end + LONGEST_TERM_CHARS)
+        yield from (match for match in found if match.start() < end)
 
 
 def _densest(found: Sequence[tuple[int, str]]) -> int:
@@ -305,9 +316,13 @@ def _densest(found: Sequence[tuple[int, str]]) -> int:
 
 def _bare(text: str) -> str:
     """The text in small letters without accents, as long as it was."""
-    return (
-        text.lower() if text.isascii() else text.translate({ord(letter): _bare_letter(letter) for letter in set(text)})
-    )
+    if text.isascii():
+        return text.lower()
+    parts, letters = [text[at : at + _SLICE_CHARS] for at in range(0, len(text), _SLICE_CHARS)], set[str]()
+    for part in parts:
+        letters.update(part)
+    bare = {ord(letter): _bare_letter(letter) for letter in letters}
+    return "".join([part.translate(bare) for part in parts])
 
 
 def _bare_letter(letter: str) -> str:

@@ -19,7 +19,7 @@ MOST_TERMS_OF_A_MESSAGE: Final = 400
 MOST_TERMS_OF_A_QUERY: Final = 48
 _MOST_CHARS: Final = 64_000
 _MOST_QUERY_CHARS: Final = 8_000
-_LONGEST_TERM_CHARS: Final = 32
+LONGEST_TERM_CHARS: Final = 32
 _STEM_CHARS: Final = 6
 
 _UNSPACED: Final = (
@@ -103,7 +103,7 @@ def query_words(text: str) -> Mapping[str, str]:
 def _query_words(text: str) -> Mapping[str, str]:
     words: dict[str, str] = {}
     for term, word in _terms_and_words(text):
-        words.setdefault(term, word[:_LONGEST_TERM_CHARS])
+        words.setdefault(term, word[:LONGEST_TERM_CHARS])
     return words
 
 
@@ -134,7 +134,7 @@ def _term(word: str) -> str:
         return ""
     bare = _POSSESSIVE.sub("", word)
     if not bare.isalpha():
-        return bare[:_LONGEST_TERM_CHARS]
+        return bare[:LONGEST_TERM_CHARS]
     return _stem(bare)[:_STEM_CHARS]
 
 

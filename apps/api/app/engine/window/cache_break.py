@@ -50,7 +50,7 @@ def repeated(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> R
     """The prompt that a summarizer's call may repeat."""
     past = snapshot.past
     window = lay_out_cleared(replace(snapshot, current=replace(snapshot.current, messages=())), policy, estimate)
-    prompt = window.prompt()
+    prompt = window.prompt
     newest_tokens = past.wire_tokens(past.turn_count - 1) if past.turn_count else 0
     return Repeated(prompt, refs_of(prompt, (), past.others_between), newest_tokens)
 

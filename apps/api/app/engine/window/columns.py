@@ -12,19 +12,17 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import nsmallest
 from itertools import accumulate, pairwise, repeat
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import orjson
 
-from app.domain.content import tool_calls_from_json
-from app.domain.types import Message, MessageId, Turn, TurnId, TurnStatus
+from app.domain.types import REASONING_FORMS, Message, MessageId, Turn, TurnId, TurnStatus
 from app.engine.recall.dates import day_of
 from app.engine.window.pieces import Piece
-from app.engine.window.prompt import OPENING, Hash, PromptItem, Stretch
+from app.engine.window.prompt import OPENING, Hash, PromptItem, Run, Stretch, message_of
 from app.engine.window.whole_turns import (
     ANSWERED,
-    FORMS,
     MEDIA,
     NEWEST,
     STATUSES,
@@ -267,6 +265,10 @@ class Columns:
         """Of a piece's turn."""
         return self._turn_id(self.turn_of(place))
 
+    def run(self, first: int, end: int) -> Run:
+        """These pieces as a part of a prompt."""
+        return Run(self, first, end, self.tokens[end] - self.tokens[first], self.messages[end] - self.messages[first])
+
     def largest_of_run(self, first: int, end: int, count: int) -> list[PromptItem]:
         """The dearest messages of these pieces in time order, the earlier of equals."""
         places = [place for stretch in self._stretches(first, end) for place in stretch]
@@ -283,7 +285,7 @@ class Columns:
         for part in self._stretches(first, end):
             roles = self._marks[part.start : part.stop]
             users = next((at for at, mark in enumerate(roles) if mark & 3), len(roles))
-            form = FORMS[self._marks[part.start] >> 2]
+            form = REASONING_FORMS[self._marks[part.start] >> 2]
             yield Stretch(form, self._seqs[part.start], self._seqs[part.stop - 1], users)
 
     def _stretches(self, first: int, end: int) -> Iterator[range]:
@@ -329,20 +331,13 @@ class Columns:
         return MessageId(UUID(bytes=bytes(self._ids[message * _ID_BYTES : (message + 1) * _ID_BYTES])))
 
     def _message(self, at: int, turn_id: TurnId) -> Message:
-        fields: dict[str, Any] = orjson.loads(self._wire[self._ends[at] + 1 : self._ends[at + 1]])
-        return Message(
-            id=self._message_id(at),
-            turn_id=turn_id,
-            seq=self._seqs[at],
-            role=fields["role"],
-            content=fields["content"],
-            tokens=self._message_tokens[at],
-            tool_calls=tool_calls_from_json(fields.get("tool_calls")),
-            tool_call_id=fields.get("tool_call_id"),
-            reasoning=fields.get("reasoning_content"),
-            reasoning_blocks=tuple(fields.get("reasoning_blocks", ())),
-            reasoning_sent=FORMS[self._marks[at] >> 2],
-            name=fields.get("name"),
+        return message_of(
+            orjson.loads(self._wire[self._ends[at] + 1 : self._ends[at + 1]]),
+            self._message_id(at),
+            turn_id,
+            self._seqs[at],
+            self._message_tokens[at],
+            reasoning_sent=REASONING_FORMS[self._marks[at] >> 2],
             said_at=instant_of(self._said_at[at]),
         )
 

@@ -14,7 +14,7 @@ from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold, SummaryReason, fol
 from app.engine.window.pieces import Piece
 from app.engine.window.pruning import shortened_media
 from app.engine.window.shortening import fit_results
-from app.engine.window.window import Window, protected_room
+from app.engine.window.window import Window, first_protected
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Foldable:
 def foldable(window: Window, policy: ContextPolicy) -> Foldable:
     """What a summary may take in where the window is not shared out."""
     snapshot = window.snapshot
-    cut = snapshot.past.first_protected(policy.protected_turns, protected_room(snapshot, policy))
+    cut = first_protected(snapshot, policy)
     most_tokens = policy.most_summary_tokens(window.budget.input_budget)
     room_tokens = room_beside(window, untouchable(window, policy))
     previous_tokens = window.summary.wire_tokens if window.summary else 0
@@ -63,7 +63,7 @@ def room_beside(window: Window, pieces: Sequence[Piece]) -> int:
     beside = (*window.head, *window.recalled, *pieces)
     less_tokens = window.tokens - sum(each.tokens for each in beside)
     less_messages = window.messages - sum(each.messages for each in beside)
-    left = window.budget.input_budget - window.input_tokens(less_tokens, less_messages)
+    left = window.budget.input_budget - window.input_tokens_without(less_tokens, less_messages)
     return floor(left / window.snapshot.calibration_ratio) - MESSAGE_FRAMING_TOKENS
 
 
@@ -75,7 +75,8 @@ def untouchable(window: Window, policy: ContextPolicy) -> list[Piece]:
     and what may never leave: the newest results of an open turn at their floor, older media as their markers.
     """
     first = bisect_left(window.past, window.rules.protected_from, key=lambda piece: piece.seq)
-    kept = (piece for piece in (*window.past[first:], *window.current) if window.rules.keep(piece, policy))
+    protected = (*window.past[first:], *window.current)
+    kept = (piece for piece in protected if not (policy.prune_protected and window.rules.may_drop(piece)))
     return [_at_least(piece, window, policy) for piece in kept]
 
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, cast
 from uuid import UUID
 
-from app.domain.content import canonical_json, tool_calls_from_json, tool_name
+from app.domain.content import canonical_json, tool_name
 from app.domain.types import Completion, JsonObject, Message, MessageId, ToolCall, ToolDefinition, Turn, TurnId
 from app.engine.policy.policy import ContextPolicy
 from app.engine.recall.pages import TextPage
+from app.engine.window.prompt import message_of
 
 NAME: Final = "look_back"
 LOOK_BACK: Final[ToolDefinition] = {
@@ -201,20 +202,7 @@ _NO_ID: Final = MessageId(UUID(int=0))
 
 def of_sent(turn_id: TurnId, after_seq: int, sent: JsonObject) -> Message:
     """A message of a look-back as it was stored: in the form in which it was sent."""
-    reasoning = sent.get("reasoning_content")
-    return Message(
-        _NO_ID,
-        turn_id,
-        after_seq,
-        sent["role"],
-        sent["content"],
-        0,
-        tool_calls=tool_calls_from_json(sent.get("tool_calls")),
-        tool_call_id=sent.get("tool_call_id"),
-        reasoning=reasoning,
-        reasoning_blocks=tuple(sent.get("reasoning_blocks", ())),
-        is_look_back=True,
-    )
+    return message_of(sent, _NO_ID, turn_id, after_seq, 0, is_look_back=True)
 
 
 def with_look_backs(turn: Turn, looked_back: Sequence[Message]) -> Turn:

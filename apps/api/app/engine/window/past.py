@@ -148,9 +148,9 @@ class Past:
         pieces = {seq: tuple(of_turn) for seq, of_turn in groupby(self.newest_pieces, attrgetter("turn_seq"))}
         return left.extended((turn for turn in self.newest if turn.seq not in gone), pieces)
 
-    def wire_tokens(self, first: int = 0, end: int | None = None) -> int:
-        """What the turns from the place `first` to before `end` cost on the wire."""
-        return self._wire_before(self.turn_count if end is None else end) - self._wire_before(first)
+    def wire_tokens(self, first: int = 0) -> int:
+        """What the turns from the place `first` on cost on the wire."""
+        return self._wire_before(self.turn_count) - self._wire_before(first)
 
     def completed_after(self, seq: int) -> int:
         """How many completed turns have a number above the given one."""
@@ -262,7 +262,7 @@ class Pieces(Sequence[Piece]):
 
     def parts(self) -> list[PromptItem | Run]:
         """What a prompt has of them."""
-        run = _run(self._kept, self._first, self._end)
+        run = [self._kept.columns.run(self._first, self._end)] if self._first < self._end else []
         return [*run, *(item for piece in self._newest for item in piece.items)]
 
 
@@ -278,9 +278,8 @@ def parts_of(pieces: Sequence[Piece]) -> list[PromptItem | Run]:
         stored = of_run[0].stored
         if stored is None:
             parts += [item for piece in of_run for item in piece.items]
-            continue
-        tokens, messages = sum([piece.tokens for piece in of_run]), sum([piece.messages for piece in of_run])
-        parts.append(Run(stored, of_run[0].place, of_run[-1].place + 1, tokens, messages))
+        else:
+            parts.append(stored.run(of_run[0].place, of_run[-1].place + 1))
     return parts
 
 
@@ -290,14 +289,6 @@ def _neighbours(numbered: tuple[int, Piece]) -> int | None:
     return None if piece.stored is None else piece.place - at
 
 
-def _run(kept: Kept, first: int, end: int) -> list[Run]:
-    if first == end:
-        return []
-    columns = kept.columns
-    tokens, messages = (column[end] - column[first] for column in (columns.tokens, columns.messages))
-    return [Run(columns, first, end, tokens, messages)]
-
-
 def past_of(turns: Iterable[Turn]) -> Past:
     """The past that these turns are, in time order."""
     return Past().extended(turns)
@@ -305,13 +296,8 @@ def past_of(turns: Iterable[Turn]) -> Past:
 
 def past_of_kept(kept: Kept, newest: Iterable[Turn] = ()) -> Past:
     """The past that turns kept as columns are, and these after them."""
-    first, end, columns = kept.first_piece, kept.end_piece, kept.columns
-    past = Past(
-        kept=kept,
-        tokens=(columns.tokens[end] - columns.tokens[first],),
-        messages=(columns.messages[end] - columns.messages[first],),
-    )
-    return past.extended(newest)
+    run = kept.columns.run(kept.first_piece, kept.end_piece)
+    return Past(kept=kept, tokens=(run.tokens,), messages=(run.messages,)).extended(newest)
 
 
 def first_seq(turns: Iterable[Turn]) -> int:

@@ -6,24 +6,32 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property
 from itertools import chain, takewhile
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, Self, TypeAlias
 
-import orjson
-
-from app.domain.content import JsonMessages, canonical_json, sha256_hex, tool_call_json
+from app.domain.content import (
+    JsonMessages,
+    canonical_bytes,
+    canonical_json,
+    sha256_hex,
+    tool_call_json,
+    tool_calls_from_json,
+)
 from app.domain.types import (
     REGIONS,
     Content,
     JsonObject,
     Message,
+    MessageId,
     Pin,
     PromptMessage,
     ReasoningForm,
     Region,
     Role,
     ToolDefinition,
+    TurnId,
 )
 from app.engine.messages.reasoning import NO_REASONING
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate
@@ -33,6 +41,8 @@ if TYPE_CHECKING:
 
 OPENING: Final = b'{"messages":['
 """What the canonical JSON of every prompt begins with."""
+CLOSING: Final = b'],"tools":%b}'
+"""What it ends with, behind its messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +110,7 @@ class PromptItem:
 
     def json(self) -> bytes:
         """Its canonical JSON, led by a comma."""
-        return b"," + orjson.dumps(self.as_sent(), option=orjson.OPT_SORT_KEYS)
+        return b"," + canonical_bytes(self.as_sent())
 
     def as_sent(self) -> PromptMessage:
         """The neutral form an adapter translates."""
@@ -248,7 +258,7 @@ class Prompt:
         taken_up = run.past.hash_of_run(before, run.first, run.end) if isinstance(run, Run) else None
         digest = taken_up or hashlib.sha256(before)
         digest.update(b"".join(of_parts[at + 1 :]))
-        digest.update(b'],"tools":' + canonical_json(list(self.tools)).encode() + b"}")
+        digest.update(CLOSING % canonical_bytes(list(self.tools)))
         return self._messages(of_parts), digest.hexdigest()
 
     def blocks(self) -> tuple[Block, ...]:
@@ -311,6 +321,36 @@ def neutral_message(message: Message, *, content: Content = None) -> PromptMessa
     return sent
 
 
+def message_of(
+    sent: PromptMessage,
+    message_id: MessageId,
+    turn_id: TurnId,
+    seq: int,
+    tokens: int,
+    *,
+    reasoning_sent: ReasoningForm | None = None,
+    said_at: datetime | None = None,
+    is_look_back: bool = False,
+) -> Message:
+    """The message that `neutral_message` gave this form of; reasoning that was not sent is not in it."""
+    return Message(
+        id=message_id,
+        turn_id=turn_id,
+        seq=seq,
+        role=sent["role"],
+        content=sent["content"],
+        tokens=tokens,
+        tool_calls=tool_calls_from_json(sent.get("tool_calls")),
+        tool_call_id=sent.get("tool_call_id"),
+        reasoning=sent.get("reasoning_content"),
+        reasoning_blocks=tuple(sent.get("reasoning_blocks", ())),
+        reasoning_sent=reasoning_sent,
+        name=sent.get("name"),
+        said_at=said_at,
+        is_look_back=is_look_back,
+    )
+
+
 def whole_message_block(message: Message) -> Block:
     """All of a message that has no row of its own."""
     return Block(message.role, canonical_json(neutral_message(message)), is_message=True)
@@ -318,7 +358,7 @@ def whole_message_block(message: Message) -> Block:
 
 def message_json(message: Message) -> bytes:
     """The canonical JSON of a stored message that is sent as it is, led by a comma."""
-    return b"," + orjson.dumps(neutral_message(message), option=orjson.OPT_SORT_KEYS)
+    return b"," + canonical_bytes(neutral_message(message))
 
 
 def text_format(role: Role) -> bytes:

@@ -23,12 +23,13 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, Literal, TypeAlias, cast
 
-import orjson
-
+from app.domain.content import canonical_bytes
 from app.domain.errors import PromptTooLarge
 from app.domain.recalled import RECALLED, Recalled, recalled_ref, rows_of
 from app.domain.types import REGIONS, JsonObject, Message, PromptMessage, ReasoningForm, Region, ToolDefinition
 from app.engine.window.prompt import (
+    CLOSING,
+    OPENING,
     Part,
     Prompt,
     PromptItem,
@@ -68,7 +69,7 @@ class Needed:
 def refs_of(
     prompt: Prompt,
     recalled: Sequence[Recalled],
-    others_between: Callable[[int, int], int] = lambda _first, _last: 0,
+    others_between: Callable[[int, int], int],
 ) -> JsonObject:
     """The references that stand for a prompt with these recalled messages.
 
@@ -250,7 +251,7 @@ class SentHashes:
 
         Raises `PromptTooLarge` as soon as there are more than `MOST_PROMPT_BYTES`, `KeyError` when a part is missing.
         """
-        digest = sha256(b'{"messages":[')
+        digest = sha256(OPENING)
         size = 0
         for piece in self._messages_of(refs):
             # Every piece but the first keeps its comma.
@@ -260,38 +261,34 @@ class SentHashes:
                 raise PromptTooLarge(MOST_PROMPT_BYTES)
         tools = self._block(refs["tools"], "json") if refs["tools"] else b"[]"
         self.total_bytes += size + len(tools)
-        digest.update(b'],"tools":' + tools + b"}")
+        digest.update(CLOSING % tools)
         return digest.hexdigest()
 
     def _messages_of(self, refs: JsonObject) -> Iterator[bytes]:
         """The canonical JSON of each message in order, behind a comma. `content` is the first key of them all."""
         for kind, first, second in spelled_out(refs)["items"]:
             if kind == "b":
-                yield b',{"content":%b,"role":%b}' % (self._block(first, "text"), _canonical(second))
+                yield b',{"content":%b,"role":%b}' % (self._block(first, "text"), canonical_bytes(second))
             elif kind == "w":
                 yield b"," + self._block(first, "json")
             elif kind in {"s", "j"}:
                 content = self._block(second, "text" if kind == "s" else "json")
-                rest = _canonical(neutral_message(self._messages[first], content=""))
+                rest = canonical_bytes(neutral_message(self._messages[first], content=""))
                 yield b',{"content":%b%b' % (content, rest.removeprefix(b'{"content":""'))
             else:
                 for seq in _seqs_of_run(kind, first, second, self._user_seqs):
                     yield self._encoded.get((seq, kind)) or self._message(seq, kind)
 
     def _message(self, seq: int, kind: str) -> bytes:
-        piece = b"," + _canonical(neutral_message(_of_run(self._messages[seq], kind)))
+        piece = b"," + canonical_bytes(neutral_message(_of_run(self._messages[seq], kind)))
         self._encoded[seq, kind] = piece
         return piece
 
     def _block(self, sha256_hex: str, form: str) -> bytes:
         if (sha256_hex, form) not in self._encoded:
             text = self._blocks[sha256_hex]
-            self._encoded[sha256_hex, form] = _canonical(json.loads(text) if form == "json" else text)
+            self._encoded[sha256_hex, form] = canonical_bytes(json.loads(text) if form == "json" else text)
         return self._encoded[sha256_hex, form]
-
-
-def _canonical(value: object) -> bytes:
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold, fold_of
 from app.engine.window.calibration import HIGHEST_RATIO, LOWEST_RATIO
 from app.engine.window.prompt import Prompt
 from app.engine.window.snapshot import Snapshot
+from app.engine.window.window import summary_item
 
 MAX_REACTIONS = 2
 SMALLEST_WINDOW_TOKENS = 1281
@@ -121,10 +122,10 @@ def _overage(stated: StatedOverflow, sent_wire_tokens: int, output_tokens: int) 
     return overage if overage < sent_wire_tokens else None
 
 
-def emergency_fold(snapshot: Snapshot, policy: ContextPolicy, previous_tokens: int) -> Fold | None:
+def emergency_fold(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Fold | None:
     """The oldest share of the past turns, by number and rounded up; None when the policy has none or no turn may go.
 
-    `previous_tokens` is what the active summary's block costs on the wire. An unresolved latest turn stays.
+    An unresolved latest turn stays.
     """
     if policy.emergency_drop_ratio is None:
         return None
@@ -135,7 +136,9 @@ def emergency_fold(snapshot: Snapshot, policy: ContextPolicy, previous_tokens: i
     if not wire_tokens_of(leaving):
         return None
     cap_tokens = max(MIN_SUMMARY_TOKENS, policy.most_summary_tokens(snapshot.budget.input_budget))
-    return fold_of("provider_overflow", leaving, (), snapshot.summary, previous_tokens, cap_tokens)
+    previous = snapshot.summary
+    previous_tokens = summary_item(previous, policy, estimate).wire_tokens if previous else 0
+    return fold_of("provider_overflow", leaving, (), previous, previous_tokens, cap_tokens)
 
 
 def emergency_summary(fold: Fold, estimate: Estimate) -> SummaryBody | None:

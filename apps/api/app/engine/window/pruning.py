@@ -8,7 +8,7 @@ turns whole lose the oldest turns instead.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import pairwise
@@ -19,24 +19,18 @@ from app.domain.content import content_text
 from app.domain.sentences import demands
 from app.domain.trim_log import TrimKind
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
-from app.engine.messages.turns import UnitKind
 from app.engine.policy.policy import ContextPolicy
-from app.engine.window.past import first_seq
 from app.engine.window.pieces import Piece
 from app.engine.window.shortening import Shortening, mark_media, shorten_text
 from app.engine.window.snapshot import Removal
-from app.engine.window.window import Window, protected_room
+from app.engine.window.window import Window, protected_from
 
 LONG_TOOL_RESULT_TOKENS = 300
 _KEPT_CHARS = 640
-_WORTH: Final[Mapping[UnitKind, float]] = {
-    "user": 2.0,
-    "assistant": 1.0,
-    "tool_group": 1.0,
-    "look_back": 1.0,
-}
-_WORTH_OF_A_RESULT: Final = 0.5
+_WORTH: Final = 1.0
 """Of a message, however long it is: most of what is needed later stands in a short one."""
+_WORTH_OF_USERS: Final = 2.0
+_WORTH_OF_A_RESULT: Final = 0.5
 
 _seq = attrgetter("seq")
 
@@ -65,9 +59,11 @@ def prune_older(window: Window, policy: ContextPolicy) -> Window:
         prune_before(prune.place_of(window.rules.protected_from), threshold)
         return prune.window_now()
     to_tokens = threshold - policy.prune_block_share * input_budget
-    protected_when_newest = _protected_when_newest(window, policy)
+    past = window.snapshot.past
     for piece in prune.calls(threshold):
-        prune_before(prune.place_of(protected_when_newest(piece)), to_tokens)
+        # The turns that were protected when this was the newest piece.
+        first = protected_from(window.snapshot, policy, past.place_of_turn(piece.turn_seq))
+        prune_before(prune.place_of(first), to_tokens)
     return prune.window_now()
 
 
@@ -301,18 +297,6 @@ def _ends_of_turns(pieces: Sequence[Piece]) -> list[int]:
     return [*between, len(pieces)] if pieces else []
 
 
-def _protected_when_newest(window: Window, policy: ContextPolicy) -> Callable[[Piece], int]:
-    """The first `seq` of the turns that were protected when a piece was the newest."""
-    past, current = window.snapshot.past, window.snapshot.current
-    room_tokens = protected_room(window.snapshot, policy)
-
-    def first_protected_seq(piece: Piece) -> int:
-        first = past.first_protected(policy.protected_turns, room_tokens, past.place_of_turn(piece.turn_seq))
-        return past.first_seq(first) or first_seq((current,))
-
-    return first_protected_seq
-
-
 def shortened_media(piece: Piece, window: Window) -> list[Shortening]:
     """How its media become marks, where they may leave."""
     return marked_media(piece, window.estimate) if piece.has_media and window.rules.may_mark(piece) else []
@@ -325,15 +309,12 @@ def marked_media(piece: Piece, estimate: Estimate) -> list[Shortening]:
 
 
 def _of_long_texts(piece: Piece, window: Window) -> list[Shortening]:
-    may_drop = window.rules.may_drop(piece)
-    if not may_drop:
+    if not window.rules.may_drop(piece):
         return []
     return shortened_texts(piece, window.budget.input_budget, window.estimate, with_handles=window.offers_look_back)
 
 
-def shortened_texts(
-    piece: Piece, input_budget: int, estimate: Estimate, *, with_handles: bool = False
-) -> list[Shortening]:
+def shortened_texts(piece: Piece, input_budget: int, estimate: Estimate, *, with_handles: bool) -> list[Shortening]:
     """How its long texts become short ones: an answered tool's, or what no prompt of the budget could ever hold.
 
     `with_handles` says whether the model can read them back.
@@ -353,5 +334,6 @@ def worth_per_token(group: Sequence[Piece]) -> tuple[bool, float]:
     """
     spoken = (message for piece in group if piece.kind == "user" for message in piece.unit.messages)
     standing = any(demands(content_text(message.content)) for message in spoken)
-    worth = sum([_WORTH[piece.kind] + _WORTH_OF_A_RESULT * (piece.messages - 1) for piece in group])
+    worths = [_WORTH_OF_USERS if piece.kind == "user" else _WORTH for piece in group]
+    worth = sum(worths) + _WORTH_OF_A_RESULT * sum([piece.messages - 1 for piece in group])
     return standing, worth / max(1, sum([piece.wire_tokens for piece in group]))

@@ -1,5 +1,5 @@
 """What is brought into a prompt that fits, in room that is left below the prune threshold: the lines of days, then the
-recalled block, just before the user's message.
+recalled block, just before the user's message; and what of that block gives way to the result of a look-back.
 
 The line of a day stands before its first message. One before a turn depends on that turn and the one before it alone,
 so that it stays where it is, and the prompt's beginning stays in a provider's cache.
@@ -26,6 +26,8 @@ from app.engine.window.window import Window
 
 RECALL_NOTE: Final = "[Earlier messages of this conversation that may matter now. The newest message comes last.]"
 """What stands before the block, as the user's: without it an old request would read as a current one."""
+_CALL_TOKENS: Final = 48
+"""Of a call of a look-back without its words, and the framing of the two messages."""
 
 
 def show_days(window: Window, policy: ContextPolicy) -> Window:
@@ -42,7 +44,7 @@ def show_days(window: Window, policy: ContextPolicy) -> Window:
                 days.append((at, day_item(day, "history", window.estimate)))
     today = today_item(window) if day != day_said(window.snapshot.current.messages[0]) else None
     shown = window.with_days(days, today)
-    return shown if shown.input_tokens() < policy.prune_from(window.budget.input_budget) else window
+    return shown if shown.input_tokens < policy.prune_from(window.budget.input_budget) else window
 
 
 def today_item(window: Window) -> PromptItem | None:
@@ -112,7 +114,7 @@ def _chosen(
     def has_room(tokens: int, messages: int, days: Collection[int | None]) -> bool:
         lines = [line.tokens for line in _lines(window, days).values()]
         more = tokens + note_tokens + sum(lines)
-        return more <= most_tokens and window.input_tokens(-more, -messages - 1 - len(lines)) < below
+        return more <= most_tokens and window.input_tokens_without(-more, -messages - 1 - len(lines)) < below
 
     if not has_room(1, 1, ()):
         return ()
@@ -127,3 +129,28 @@ def _sent_texts(window: Window) -> Iterator[str]:
                 yield named(message.get("name"), content_text(message["content"]))
         elif part.message and part.region != "user":
             yield spoken_text(part.message)
+
+
+def looked_back_tokens(window: Window) -> int:
+    """What a window has of look-backs."""
+    return sum([piece.tokens for piece in window.current if piece.kind == "look_back"])
+
+
+def room_for_result(window: Window, tokens: int) -> int:
+    """Wire tokens that a result of a look-back may have beside all but what was recalled, which gives way to it, where
+    others of the same round and the words of the call have so many."""
+    return sum(item.wire_tokens for item in window.recalled) - window.excess_tokens - tokens - _CALL_TOKENS
+
+
+def seqs_beside_result(window: Window, tokens: int) -> frozenset[int]:
+    """The numbers of the messages that stay as they are stored beside a result of a look-back of so many tokens: what
+    was recalled gives way to it, the least first."""
+    rows = sorted(window.log.recalled, key=lambda row: (-row.score, -row.seq))
+    lines = sum(item.wire_tokens for item in window.recalled) - sum(row.tokens for row in rows)
+    room, leaving = room_for_result(window, tokens) - lines, set[int]()
+    for row in rows:
+        if row.tokens <= room:
+            room -= row.tokens
+        else:
+            leaving.add(row.seq)
+    return window.prompt.seqs_as_stored() - leaving

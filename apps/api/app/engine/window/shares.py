@@ -29,7 +29,7 @@ from app.engine.window.shortening import (
     with_shorter_newest,
 )
 from app.engine.window.snapshot import Removal, Snapshot
-from app.engine.window.window import Window, lay_out, protected_room
+from app.engine.window.window import Window, first_protected, lay_out
 
 _BELOW_SHARES: Mapping[PriorityRegion, int] = {"pins": 0, "summary": MIN_SUMMARY_TOKENS, "history": 0}
 
@@ -42,7 +42,7 @@ def with_shared_budget(snapshot: Snapshot, policy: ContextPolicy, estimate: Esti
     bare = lay_out(replace(snapshot, goal=None, pins=(), summary=None, past=Past()), policy, estimate)
     fixed = bare.with_pieces([piece for piece in bare.current if piece.kind == "user"])
     percent = policy.allocation.reserved_for_output_pct
-    return replace(snapshot, budget=with_output_share(snapshot.budget, percent, fixed.input_tokens()))
+    return replace(snapshot, budget=with_output_share(snapshot.budget, percent, fixed.input_tokens))
 
 
 def foldable_within_shares(window: Window, policy: ContextPolicy) -> Foldable:
@@ -63,7 +63,7 @@ def foldable_within_shares(window: Window, policy: ContextPolicy) -> Foldable:
     # The running turn's own rounds are there in any case.
     history_tokens = beside.offered["history"] - _history_tokens(window.current)
     past = window.snapshot.past
-    cut = past.first_protected(policy.protected_turns, protected_room(window.snapshot, policy))
+    cut = first_protected(window.snapshot, policy)
     if policy.prune_protected and past.wire_tokens(cut) > history_tokens:
         cut = past.first_protected(policy.protected_turns, history_tokens)
         if past.wire_tokens(cut) > history_tokens:
@@ -146,7 +146,7 @@ def _division(
     window: Window, policy: ContextPolicy, allocation: Allocation, *, summary_tokens: int | None = None
 ) -> Division:
     """Who gets what of the room of goal, pins, summary and history; `summary_tokens` stand for the summary's own."""
-    regions = window.prompt().regions()
+    regions = window.prompt.regions()
     # What leaves takes its framing with it, and the reserve that paid for that: reckon with the least there can be.
     overheads = (window.overhead_tokens, window.with_pieces(()).overhead_tokens)
     room_tokens = min(_room(window, regions, overhead) for overhead in overheads)

@@ -147,9 +147,7 @@ def with_shorter_newest(window: Window, excess_tokens: int) -> Window:
     return window.with_pieces(pieces, [each.action(NEWEST_TOO_LARGE) for each in done]) if done else window
 
 
-def shorten_text(
-    item: PromptItem, keep_chars: int, estimate: Estimate, *, with_handle: bool = False
-) -> Shortening | None:
+def shorten_text(item: PromptItem, keep_chars: int, estimate: Estimate, *, with_handle: bool) -> Shortening | None:
     """A tool result or an answer with its head and tail kept, `keep_chars` in all, and a mark of what was left out;
     `with_handle` it names the message for a look-back.
 

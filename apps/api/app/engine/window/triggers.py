@@ -15,7 +15,6 @@ from uuid import UUID
 from app.domain.types import Message, MessageId, Turn, TurnId, TurnStatus
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.messages.turns import framed_tokens
-from app.engine.policy.budget import exceeds_window
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold, SummaryReason
 from app.engine.window.calibration import HIGHEST_RATIO, LOWEST_RATIO
@@ -87,12 +86,12 @@ def _reason_before_call(window: Window, policy: ContextPolicy) -> SummaryReason 
             return "turn_count"
         if not policy.summarizes_after_turns and (reason := _by_usage(window, policy)):
             return reason
-        if _exceeds_limit(window):
+        if window.wire_tokens > window.budget.prompt_ceiling:
             return "window"
     return "threshold" if policy.summarizes and window.at_prune_trigger(policy) else None
 
 
-def worth_making(fold: Fold, found: Foldable, policy: ContextPolicy, *, before_call: bool = False) -> bool:
+def worth_making(fold: Fold, found: Foldable, policy: ContextPolicy, *, before_call: bool) -> bool:
     """Whether the fold takes in enough, or for a reason that holds however little it takes in.
 
     Before a call also because what is sent without it would be pruned. Not so where the window is shared out: pins may
@@ -126,7 +125,7 @@ def would_be_pruned(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimat
 def is_near_threshold(window: Window, policy: ContextPolicy) -> bool:
     """Whether the window's input tokens are so near to the summary trigger, prune trigger or input budget that the
     estimate alone cannot tell on which side of it it is."""
-    budget, input_tokens = window.budget, window.charged_tokens
+    budget, input_tokens = window.budget, window.input_tokens
     trigger = trigger_tokens(policy, budget.limit, budget.input_budget)
     thresholds = (trigger, policy.prune_from(budget.input_budget), budget.input_budget)
     return any(each is not None and abs(input_tokens - each) <= NEAR_SHARE * each for each in thresholds)
@@ -172,7 +171,7 @@ def _usage_tokens(policy: ContextPolicy, limit_tokens: int, input_budget: int) -
 
 def _at_trigger(window: Window, policy: ContextPolicy) -> bool:
     trigger = policy.summary_from(window.budget.input_budget)
-    return trigger is not None and window.charged_tokens >= trigger
+    return trigger is not None and window.input_tokens >= trigger
 
 
 def _enough_turns(window: Window, policy: ContextPolicy) -> bool:
@@ -182,21 +181,11 @@ def _enough_turns(window: Window, policy: ContextPolicy) -> bool:
 
 def _by_usage(window: Window, policy: ContextPolicy) -> SummaryReason | None:
     threshold = _usage_tokens(policy, window.budget.limit, window.budget.input_budget)
-    if threshold is not None and window.charged_tokens >= threshold:
+    if threshold is not None and window.input_tokens >= threshold:
         return "usage"
     most = policy.max_messages
     raw_messages = window.snapshot.past.messages[-1]
     return "message_count" if most is not None and raw_messages >= most else None
-
-
-def _exceeds_limit(window: Window) -> bool:
-    """Whether the window and the output reserve do not fit into the model's window together."""
-    return exceeds_window(
-        messages_tokens=window.wire_tokens - window.tools_tokens,
-        tools_tokens=window.tools_tokens,
-        max_output_tokens=window.budget.output_reserve,
-        window_tokens=window.budget.limit,
-    )
 
 
 def fold_behind_answer(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Fold | None:

@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 from typing import Final, Literal
 
 from app.domain.stored import StoredTexts
-from app.domain.types import Message, ReasoningForm, Role, Turn, TurnStatus
+from app.domain.types import REASONING_FORMS, Message, Role, Turn, TurnStatus
 from app.engine.messages.media import has_media
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import UnitKind, sendable_units
@@ -19,14 +19,13 @@ from app.engine.window.prompt import message_json, text_format
 
 STATUSES: Final = tuple(TurnStatus)
 UNIT_KINDS: Final[tuple[UnitKind, ...]] = ("user", "assistant", "tool_group")
-FORMS: Final[tuple[ReasoningForm | None, ...]] = (None, "text", "blocks")
 NEWEST, ANSWERED, MEDIA = 4, 8, 16
 NO_TIME: Final = -(2**63)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _ROLES: Final[tuple[Role, ...]] = ("user", "assistant", "tool")
 _MARKS: Final = {
-    (role, form): at | of_form << 2 for at, role in enumerate(_ROLES) for of_form, form in enumerate(FORMS)
+    (role, form): at | of_form << 2 for at, role in enumerate(_ROLES) for of_form, form in enumerate(REASONING_FORMS)
 }
 _STATUS_MARKS: Final = {status: at for at, status in enumerate(STATUSES)}
 _COMPLETED: Final = bytes([_STATUS_MARKS[TurnStatus.COMPLETED]])

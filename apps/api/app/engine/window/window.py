@@ -23,8 +23,6 @@ from app.engine.window.snapshot import PlanLog, Removal, Snapshot
 Leaves: TypeAlias = Literal["never", "shortened", "marked", "dropped", "whole"]
 """What may leave of a piece: nothing; the middle of its tool results, when nothing else is left; its media; all of it,
 which a summary cites, so that its media are not marked before; or its long texts, its media, and then all of it."""
-_CALL_TOKENS = 48
-"""Of a call of a look-back without its words, and the framing of the two messages."""
 
 
 @dataclass(frozen=True)
@@ -67,17 +65,9 @@ class Rules:
         """Whether its media may leave."""
         return self.of(piece) in {"marked", "whole"}
 
-    def is_protected(self, piece: Piece) -> bool:
-        """Whether its turn is."""
-        return piece.seq >= self.protected_from
-
-    def keep(self, piece: Piece, policy: ContextPolicy) -> bool:
-        """Whether neither a summary nor a prune can take it."""
-        return self.is_protected(piece) and not (policy.prune_protected and self.may_drop(piece))
-
     def may_drop_with_its_turn(self, piece: Piece, policy: ContextPolicy) -> bool:
         """Whether a policy that shares its window out may drop it, with its turn or out of the running one."""
-        if self.is_protected(piece) and not policy.prune_protected:
+        if piece.seq >= self.protected_from and not policy.prune_protected:
             return False
         return piece.state == "settled" or self.may_drop(piece)
 
@@ -113,8 +103,7 @@ class Window:
     @property
     def beside(self) -> tuple[PromptItem, ...]:
         """What no decision on what leaves counts: it came last, and only where there was room."""
-        today = () if self.today is None else (self.today,)
-        return (*(item for _, item in self.days), *self.recalled, *today)
+        return (*_lines(self.days, self.today), *self.recalled)
 
     @property
     def budget(self) -> Budget:
@@ -143,13 +132,12 @@ class Window:
         return tuple(item for item in self.head if item.region == "pins")
 
     @cached_property
-    def charged_tokens(self) -> int:
-        """What it costs the input budget, which every stage asks for."""
-        return self.input_tokens()
+    def input_tokens(self) -> int:
+        """What counts against the input budget, which every stage asks for."""
+        return self.input_tokens_without()
 
-    def input_tokens(self, less_tokens: int = 0, less_messages: int = 0, less_tools: int = 0) -> int:
-        """What it costs the input budget once so many tokens (without framing), messages, and tokens of tools have left
-        it."""
+    def input_tokens_without(self, less_tokens: int = 0, less_messages: int = 0, less_tools: int = 0) -> int:
+        """The same once so many tokens (without framing), messages, and tokens of tools have left it."""
         overhead = MESSAGE_FRAMING_TOKENS * less_messages + less_tools
         return self.budget.input_tokens(
             wire_tokens=self.wire_tokens - less_tokens - overhead,
@@ -165,7 +153,7 @@ class Window:
     @property
     def is_over(self) -> bool:
         """Whether it costs more than its input budget."""
-        return self.charged_tokens > self.budget.input_budget
+        return self.input_tokens > self.budget.input_budget
 
     @property
     def excess_tokens(self) -> int:
@@ -174,34 +162,11 @@ class Window:
             overhead_tokens=self.overhead_tokens, calibration_ratio=self.snapshot.calibration_ratio
         )
 
-    def room_for_result(self, tokens: int) -> int:
-        """Wire tokens that a result of a look-back may have beside all but what was recalled, which gives way to it,
-        where others of the same round and the words of the call have so many."""
-        recalled = sum(item.wire_tokens for item in self.recalled)
-        return recalled - self.excess_tokens - tokens - _CALL_TOKENS
-
-    @property
-    def looked_back_tokens(self) -> int:
-        """What it has of look-backs."""
-        return sum([piece.tokens for piece in self.current if piece.kind == "look_back"])
-
-    def seqs_beside(self, tokens: int) -> frozenset[int]:
-        """The numbers of the messages that stay as they are stored beside a result of a look-back of so many tokens:
-        what was recalled gives way to it, the least first."""
-        rows = sorted(self.log.recalled, key=lambda row: (-row.score, -row.seq))
-        lines = sum(item.wire_tokens for item in self.recalled) - sum(row.tokens for row in rows)
-        room, leaving = self.room_for_result(tokens) - lines, set[int]()
-        for row in rows:
-            if row.tokens <= room:
-                room -= row.tokens
-            else:
-                leaving.add(row.seq)
-        return self.prompt().seqs_as_stored() - leaving
-
     def at_prune_trigger(self, policy: ContextPolicy) -> bool:
         """Whether it costs so much that something has to leave."""
-        return self.charged_tokens >= policy.prune_from(self.budget.input_budget)
+        return self.input_tokens >= policy.prune_from(self.budget.input_budget)
 
+    @cached_property
     def prompt(self) -> Prompt:
         """What goes over the wire."""
         summary = () if self.summary is None else (self.summary,)
@@ -229,7 +194,7 @@ class Window:
         return self._resized(before, now, summary=summary)
 
     def with_recalled(
-        self, items: Sequence[PromptItem], rows: tuple[Recalled, ...], today: PromptItem | None = None
+        self, items: Sequence[PromptItem], rows: tuple[Recalled, ...], today: PromptItem | None
     ) -> Window:
         """The same with these brought back before the running turn, or the line before it."""
         window = self if today is None else self.with_days(self.days, today)
@@ -237,10 +202,7 @@ class Window:
 
     def with_days(self, days: Sequence[tuple[int, PromptItem]], today: PromptItem | None) -> Window:
         """The same with these lines that say when."""
-        before, now = (
-            (*(item for _, item in lines), *(() if line is None else (line,)))
-            for lines, line in ((self.days, self.today), (days, today))
-        )
+        before, now = _lines(self.days, self.today), _lines(days, today)
         history_tokens = self.history_tokens + _tokens_of(now) - _tokens_of(before)
         return self._resized(before, now, history_tokens=history_tokens, days=tuple(days), today=today)
 
@@ -280,6 +242,10 @@ class Window:
         return replace(self, tokens=tokens, messages=self.messages + len(now) - len(before), **changes)
 
 
+def _lines(days: Iterable[tuple[int, PromptItem]], today: PromptItem | None) -> tuple[PromptItem, ...]:
+    return (*(item for _, item in days), *(() if today is None else (today,)))
+
+
 def _tokens_of(items: Sequence[PromptItem]) -> int:
     return sum([item.tokens for item in items])
 
@@ -289,16 +255,10 @@ def lay_out(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Wi
     head = head_items(snapshot.layers, snapshot.goal, snapshot.pins, estimate)
     summary = summary_item(snapshot.summary, policy, estimate) if snapshot.summary else None
     past, current = snapshot.past, tuple(pieces_of(snapshot.current, "running"))
-    first_protected = past.first_protected(policy.protected_turns, protected_room(snapshot, policy))
     items = (*head, *((summary,) if summary else ()), *(item for piece in current for item in piece.items))
     tokens = sum([item.tokens for item in items]) + past.tokens[-1]
-    messages, tools = len(items) + past.messages[-1], tools_tokens(snapshot.tools, estimate)
-    overhead_tokens = MESSAGE_FRAMING_TOKENS * messages + PROMPT_FRAMING_TOKENS + tools
-    wire_tokens = tokens + overhead_tokens
-    input_tokens = snapshot.budget.input_tokens(
-        wire_tokens=wire_tokens, overhead_tokens=overhead_tokens, calibration_ratio=snapshot.calibration_ratio
-    )
-    return Window(
+    tools = tools_tokens(snapshot.tools, estimate)
+    window = Window(
         snapshot=snapshot,
         estimate=estimate,
         head=head,
@@ -308,24 +268,31 @@ def lay_out(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Wi
         rules=Rules(
             past=past,
             summary=snapshot.summary,
-            protected_from=past.first_seq(first_protected) or first_seq((snapshot.current,)),
+            protected_from=protected_from(snapshot, policy),
             whole_turns=policy.prune_unit == "turn",
         ),
         recalled=(),
         tools_tokens=tools,
         tokens=tokens,
-        messages=messages,
+        messages=len(items) + past.messages[-1],
         history_tokens=past.tokens[-1] + sum([piece.tokens for piece in current if piece.kind != "user"]),
-        log=replace(snapshot.log, tokens_after_summary=input_tokens)
-        if snapshot.log
-        else PlanLog(wire_tokens, input_tokens, input_tokens, tools),
+        log=snapshot.log or PlanLog(0, 0, 0, tools),
     )
+    cost = window.input_tokens
+    first = PlanLog(window.wire_tokens, cost, cost, tools)
+    return replace(window, log=replace(snapshot.log, tokens_after_summary=cost) if snapshot.log else first)
 
 
-def protected_room(snapshot: Snapshot, policy: ContextPolicy) -> int | None:
-    """Wire tokens that protected turns may take; None where they have no share."""
+def first_protected(snapshot: Snapshot, policy: ContextPolicy, end: int | None = None) -> int:
+    """The place of the oldest turn that is protected when the turns before `end` are the past."""
     share, room = policy.protected_share, policy.summarized_room(snapshot.budget.input_budget)
-    return None if share is None else floor(share * room / snapshot.calibration_ratio)
+    room_tokens = None if share is None else floor(share * room / snapshot.calibration_ratio)
+    return snapshot.past.first_protected(policy.protected_turns, room_tokens, end)
+
+
+def protected_from(snapshot: Snapshot, policy: ContextPolicy, end: int | None = None) -> int:
+    """The number of its first message."""
+    return snapshot.past.first_seq(first_protected(snapshot, policy, end)) or first_seq((snapshot.current,))
 
 
 def head_items(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, TypeAlias
 
 import orjson
@@ -177,7 +178,10 @@ def _parts(rows: dict[str, list[JsonObject]], counters: Counters) -> Generator[N
 def _renumbered(tools: Tools, document: Mapping[str, Any]) -> dict[str, list[JsonObject]]:
     """The document's rows under new ids, which sort as the rows stand, with what only a stored row has."""
     sections = ("turns", "messages", "steps", "summaries", "audits")
-    ids = {row["id"]: str(tools.new_id()) for section in sections for row in document[section]}
+    # Two rows of different sections may come with the same id: the place of the first is what others are linked by.
+    ids: dict[str, str] = {}
+    for row in chain.from_iterable(document[section] for section in sections):
+        ids.setdefault(row["id"], str(tools.new_id()))
     rows: dict[str, list[JsonObject]] = {
         "pins": document["pins"],
         "blocks": document["blocks"],

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TypeVar
 
-from app.domain.errors import ContextBudgetExceeded, ProviderError
+from app.domain.errors import ProviderError
 from app.domain.types import CompletionRequest, Message, Summary, Turn, TurnId
 from app.engine.messages.reasoning import with_reasoning
 from app.engine.policy.budget import Budget
 from app.engine.window.look_back import may_look_back, with_look_backs, without_newest
-from app.engine.window.plan import Decision, Ready, Refused, SummaryDue, plan, summary_actions, summary_wire_tokens
+from app.engine.window.plan import Decision, Ready, Refused, SummaryDue, plan, summary_actions
 from app.engine.window.prompt import Prompt
 from app.engine.window.provider_overflow import emergency_fold
 from app.engine.window.snapshot import Snapshot
@@ -119,17 +119,6 @@ async def _read_again(rt: Runtime, turn: ClaimedTurn, rows: WindowRows, model_al
             )
 
 
-def refusal_of(refused: Refused) -> ContextBudgetExceeded:
-    overflow = refused.overflow
-    return ContextBudgetExceeded(
-        overflow.detail,
-        budget=overflow.budget,
-        regions=overflow.regions,
-        largest_items=overflow.largest_items,
-        recovery=overflow.recovery,
-    )
-
-
 async def first_snapshot(
     rt: Runtime,
     rows: WindowRows,
@@ -208,7 +197,7 @@ async def counted_by_provider(
     window = lay_out(snapshot, rows.policy, estimate)
     if not is_near_threshold(window, rows.policy):
         return snapshot
-    prompt = window.prompt()
+    prompt = window.prompt
     ratio = await _ratio_by_provider(rt, rows.model, prompt, snapshot.budget.output_reserve, steps)
     return snapshot if ratio is None else replace(snapshot, calibration_ratio=ratio)
 
@@ -327,7 +316,7 @@ async def _leave_at_once(
 ) -> Snapshot:
     """The same without the turns that a policy's emergency path takes out when the provider refused."""
     rows, estimate, policy = refused.rows, refused.estimate, refused.rows.policy
-    fold = emergency_fold(snapshot, policy, summary_wire_tokens(snapshot.summary, policy, estimate))
+    fold = emergency_fold(snapshot, policy, estimate)
     if fold is None:
         return snapshot
     with record.steps.step("emergency_drop") as detail:
@@ -335,8 +324,7 @@ async def _leave_at_once(
         detail |= {"turns": len(fold.turns), "stored": noted is not None}
     if noted is None:
         return snapshot
-    new_tokens = summary_wire_tokens(noted, policy, estimate)
-    snapshot = snapshot.with_summary(fold, noted, summary_actions(fold, noted, new_tokens))
+    snapshot = snapshot.with_summary(fold, noted, summary_actions(fold, noted, policy, estimate))
     return await with_recall_anew(rt, rows, snapshot)
 
 

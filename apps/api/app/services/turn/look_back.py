@@ -38,6 +38,7 @@ from app.engine.window.look_back import (
     read_call,
 )
 from app.engine.window.prompt import whole_message_block
+from app.engine.window.recalled import looked_back_tokens, room_for_result, seqs_beside_result
 from app.services.pasts import extended_index, settled_index
 from app.services.runtime import Runtime
 from app.services.turn.recall import settled_meaning
@@ -128,13 +129,13 @@ async def _result(
         window.budget.input_budget,
         used.calls,
         used.tokens,
-        window.room_for_result(of_round),
-        window.looked_back_tokens,
+        room_for_result(window, of_round),
+        looked_back_tokens(window),
     )
     if size is None:
         return None, AT_THE_CAP
     last_seq, said_day = turn.claim.assistant_seq - 1, day_said(window.snapshot.current.messages[0])
-    wanted = next_search(lookup, turn.read, window.seqs_beside(of_round + size), said_day)
+    wanted = next_search(lookup, turn.read, seqs_beside_result(window, of_round + size), said_day)
     session = turn.claim.session
     page = await read_page(rt, session.tenant_id, session.id, lookup, wanted, last_seq, size, plan.estimate)
     nothing = NOT_THERE if lookup.handle else NOTHING_FOUND

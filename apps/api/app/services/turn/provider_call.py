@@ -96,8 +96,7 @@ def cost_of(model: Model, usage: Usage) -> Decimal | None:
     """US dollars at the published prices; None where none is known."""
     if model.prices is None:
         return None
-    prices = model.prices.of_prompt(usage.prompt_tokens)
-    return call_cost(usage, prices, cache_write_tokens=usage.cache_write_prompt_tokens)
+    return call_cost(usage, model.prices.of_prompt(usage.prompt_tokens))
 
 
 def total_cost(costs: Sequence[Decimal | None]) -> Decimal | None:

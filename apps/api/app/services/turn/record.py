@@ -179,8 +179,8 @@ class Record:
             conversation_sha256=of_list and with_reply(of_list, completion.text, calls),
         )
         turn = await self._end(end, self._audits[-1])
-        if (summary := plan.snapshot.summary) is not None and plan.rows.policy.recall.enabled:
-            start_vectors(self._rt, claim.session_id, summary.to_message_seq)
+        summary = plan.snapshot.summary if plan.rows.policy.recall.enabled else None
+        start_vectors(self._rt, claim.session_id, summary.to_message_seq if summary else 0)
         if any(removal.kind in PIN_KINDS for removal in plan.decided.window.log.actions):
             start_pin_vectors(self._rt, claim.session.tenant_id, claim.session_id, plan.snapshot.pins)
         if not calls:

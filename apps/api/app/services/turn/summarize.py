@@ -29,9 +29,9 @@ from app.domain.types import (
     Usage,
 )
 from app.engine.summary.block import fit_summary, render_summary
+from app.engine.summary.cached_call import CallChoice
 from app.engine.summary.fallback import fallback_summary
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold
-from app.engine.summary.repeating import CallChoice
 from app.engine.summary.summarizer_prompt import shrinks, summary_of
 from app.engine.window.provider_overflow import emergency_summary
 from app.engine.window.snapshot import Snapshot

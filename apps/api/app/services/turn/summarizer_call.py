@@ -14,9 +14,9 @@ from app.domain.types import Completion, CompletionRequest, MessageId, SummaryBo
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS
 from app.engine.policy.budget import Budget
 from app.engine.summary.block import fit_summary
+from app.engine.summary.cached_call import CallChoice, Quotations, behind_the_prompt
 from app.engine.summary.fold import Fold
 from app.engine.summary.lasting import keep_lasting
-from app.engine.summary.repeating import CallChoice, Quotations, behind_the_prompt
 from app.engine.summary.summarizer_prompt import (
     SUMMARY_SCHEMA,
     SummaryRefused,

@@ -6,8 +6,8 @@ import asyncio
 
 import orjson
 
+from app.engine.summary.cached_call import QUOTED_SHARE, CallChoice, behind_the_prompt, cheaper_call
 from app.engine.summary.fold import Fold
-from app.engine.summary.repeating import QUOTED_SHARE, CallChoice, behind_the_prompt, cheaper_call
 from app.engine.summary.summarizer_prompt import summarizer_usage
 from app.engine.window.cache_break import Repeated, repeated
 from app.engine.window.prompt import Prompt

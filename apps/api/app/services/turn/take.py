@@ -26,7 +26,7 @@ from app.services.runtime import Runtime, retried
 from app.services.sessions import delete_session, not_found
 from app.services.turn.call import call
 from app.services.turn.claim import claim, claim_outputs, claim_retry
-from app.services.turn.decide import decide, decide_after_look_back, refusal_of
+from app.services.turn.decide import decide, decide_after_look_back
 from app.services.turn.look_back import look_back, wants_look_back
 from app.services.turn.record import Record, recording
 from app.services.turn.steps import of_claim, of_turn
@@ -177,7 +177,7 @@ async def _round(rt: Runtime, turn: ClaimedTurn, started: float, listen: Listene
     async with recording(rt, turn, started, listen) as record:  # whatever breaks, the turn gets an end
         plan = await decide(rt, turn, record)  # pure, but for one summary
         if isinstance(plan.decided, Refused):
-            error = refusal_of(plan.decided)
+            error = plan.decided.overflow
             await record.rejected(plan, error)  # transaction two
             raise error
         completion = await _answer(rt, turn, plan, record)  # no connection held

@@ -52,6 +52,7 @@ async def prepare_search(rt: Runtime, tenant_id: TenantId, session_id: SessionId
         has_some = await has_vectors(tx, session_id, rt.embeddings.model)
     if has_some:
         await rt.embeddings.prepare(tenant_id, session_id, words)
+        start_vectors(rt, session_id, 0)
 
 
 def start_pin_vectors(rt: Runtime, tenant_id: TenantId, session_id: SessionId, pins: Sequence[Pin]) -> None:
@@ -64,8 +65,15 @@ def start_pin_vectors(rt: Runtime, tenant_id: TenantId, session_id: SessionId, p
         embeddings.compared_in(tenant_id, session_id, "pins")
     missing = [text for text in texts if not embeddings.has_asked(tenant_id, text)][:_MOST_PINS]
     for at in range(0, len(missing), _BATCH):
-        made = embeddings.remember(tenant_id, session_id, missing[at : at + _BATCH])
+        made = _make_of_pins(rt, embeddings, tenant_id, session_id, missing[at : at + _BATCH])
         rt.chores.start(made, f"the vectors of pins of session {session_id}")
+
+
+async def _make_of_pins(
+    rt: Runtime, embeddings: Embeddings, tenant_id: TenantId, session_id: SessionId, texts: Sequence[str]
+) -> None:
+    await embeddings.remember(tenant_id, session_id, texts)
+    start_vectors(rt, session_id, 0)
 
 
 def meaning_of_pins(rt: Runtime, tenant_id: TenantId, pins: Sequence[Pin], turn: Turn) -> Meaning | None:
@@ -84,7 +92,8 @@ def meaning_of_pins(rt: Runtime, tenant_id: TenantId, pins: Sequence[Pin], turn:
 
 
 def start_vectors(rt: Runtime, session_id: SessionId, through_seq: int) -> None:
-    """Starts to make the vectors that a session's messages through a number lack, behind everything else."""
+    """Starts to make the vectors that a session's messages through a number lack, behind everything else, and to store
+    what those of its questions and pins took."""
     embeddings = rt.embeddings
     if embeddings is None or embeddings.is_resting:
         return
@@ -103,12 +112,13 @@ async def make_vectors(rt: Runtime, embeddings: Embeddings, session_id: SessionI
             await _save(rt, embeddings, session_id, [], [], embeddings.question_tokens.pop(session_id, 0))
             for _ in range(0, EMBEDDED_A_TURN, _BATCH):
                 if embeddings.through(session_id) >= through_seq:
-                    return
+                    break
                 await _make_batch(rt, embeddings, session_id, through_seq)
     except NotFound:
         return  # erased meanwhile
     finally:
         embeddings.busy.discard(session_id)
+    start_vectors(rt, session_id, 0)  # what was counted meanwhile
 
 
 async def _make_batch(rt: Runtime, embeddings: Embeddings, session_id: SessionId, through_seq: int) -> None:

@@ -85,14 +85,14 @@ async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) ->
     estimate = estimator_of(rt, rows)
     snapshot = snapshot_of(rt, rows, no_turn(rows.turn_seq))
     window = lay_out(snapshot, policy, estimate)
-    budget, regions = snapshot.budget, window.prompt().regions()
+    budget, regions = snapshot.budget, window.prompt.regions()
     return record_of(
         CurrentWindow,
         values_of(budget),
         model_alias=rows.model.alias,
         model_context_limit=budget.limit,
         context_limit_source=budget.limit_source,
-        estimated_input_tokens=window.input_tokens(),
+        estimated_input_tokens=window.input_tokens,
         estimated_wire_tokens=window.wire_tokens,
         regions=regions,
         history_budget=history_budget(

@@ -46,7 +46,7 @@ from app.services.openai.chat import ChatRequest, divided, most_compared, new_in
 from app.services.paging import LAST_SEQ
 from app.services.runtime import Runtime
 from app.services.turn.claim import awake_alias, check_recorded, policy_of_turn
-from app.services.turn.decide import counted_by_provider, first_snapshot, refusal_of
+from app.services.turn.decide import counted_by_provider, first_snapshot
 from app.services.turn.gather import encoding_of, estimator_of, planned, with_recall_anew
 from app.services.turn.provider_call import cost_of
 from app.services.turn.steps import Steps
@@ -128,7 +128,7 @@ async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, 
         tools=assembled.tools if assembled else (),
         layout=await numbered(rt, session_id, layout),
         estimated_prompt_cost_usd=None if cost is None else float(cost),
-        refusal=refusal_of(decided).stored() if isinstance(decided, Refused) else None,
+        refusal=decided.overflow.stored() if isinstance(decided, Refused) else None,
     )
 
 

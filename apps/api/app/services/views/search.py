@@ -83,7 +83,7 @@ class Found:
 async def search_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId, words: str, limit: int) -> Found:
     """The session's messages that match the words, best first, by the index that recall goes by.
 
-    Writes nothing. Raises `NotFound`.
+    Writes nothing but what the vector of the words took. Raises `NotFound`.
     """
     async with rt.database.autocommit() as tx:
         row = await prompt_view(tx, tenant_id, session_id)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from app.domain.prices import Prices, call_cost
 from app.domain.types import SummaryBody, SummaryItem, Usage
+from app.engine.summary.cached_call import MOST_QUOTATIONS, Quotations, cheaper_call
 from app.engine.summary.fold import fold_of
-from app.engine.summary.repeating import MOST_QUOTATIONS, Quotations, cheaper_call
 from app.engine.summary.summarizer_prompt import source_text
 from tests.engine.histories import History
 

@@ -127,8 +127,8 @@ def cheaper_call(
     `thinking_tokens` what the model may think before a repeated prompt's.
     """
     separate_usd = call_cost(Usage(separate_tokens, answer_tokens), separate.of_prompt(separate_tokens))
-    usage = Usage(repeated_tokens, int(QUOTED_SHARE * answer_tokens) + thinking_tokens, cached_tokens)
-    repeated_usd = call_cost(usage, own.of_prompt(repeated_tokens), cache_write_tokens=written_tokens)
+    usage = Usage(repeated_tokens, int(QUOTED_SHARE * answer_tokens) + thinking_tokens, cached_tokens, written_tokens)
+    repeated_usd = call_cost(usage, own.of_prompt(repeated_tokens))
     if separate_usd is None or repeated_usd is None or own.of_prompt(repeated_tokens).cached_input_usd is None:
         return CallChoice("separate", "no_price")
     return CallChoice("cached" if repeated_usd < separate_usd else "separate", "cost")

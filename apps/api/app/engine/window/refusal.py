@@ -1,0 +1,99 @@
+"""Why a prompt cannot be sent, and what a client can make smaller: the 422 of a turn that does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from math import ceil
+
+from app.domain.errors import ContextBudgetExceeded
+from app.domain.types import JsonObject
+from app.engine.policy.budget import Budget
+from app.engine.window.prompt import Prompt, PromptItem
+from app.engine.window.snapshot import Snapshot
+
+_LARGEST_SHOWN = 5
+_SHORTENABLE = ("user", "pins", "goal", "system")
+"""What the client can make smaller itself, in the order it is advised to."""
+_SHARED_WITH_OUTPUT = ("user", "system")
+"""What comes off before shares are given out: where the output has one, it takes that of what these give back."""
+
+
+def overflow_of(prompt: Prompt, snapshot: Snapshot, input_tokens: int) -> ContextBudgetExceeded:
+    """The error of this prompt. Its figures are tokens as they count against the input budget: the regions sum to the
+    estimate, which is `over_by` more than it. `recovery` alone is in tokens of the text."""
+    budget = snapshot.budget
+    over_by = input_tokens - budget.input_budget
+    cut = ceil(over_by / snapshot.calibration_ratio)
+    counted = _counted(prompt.regions(), budget)
+    return ContextBudgetExceeded(
+        _detail(budget, input_tokens),
+        budget={
+            "limit": budget.limit,
+            "input_budget": budget.input_budget,
+            "estimated": input_tokens,
+            "over_by": over_by,
+        },
+        regions=dict(zip(counted, _parts_of(input_tokens, list(counted.values())), strict=True)),
+        largest_items=[
+            {
+                "item": item.label,
+                "region": item.region,
+                "tokens": item.tokens * input_tokens // max(1, sum(counted.values())),
+            }
+            for item in prompt.largest(_LARGEST_SHOWN)
+        ],
+        recovery=_recovery(prompt, budget, cut),
+    )
+
+
+def _counted(regions: dict[str, int], budget: Budget) -> dict[str, int]:
+    """The regions less what the overhead reserve pays for: framing first, then tools."""
+    of_framing = min(budget.overhead_reserve, regions["framing"])
+    of_tools = min(budget.overhead_reserve - of_framing, regions["tools"])
+    return {**regions, "tools": regions["tools"] - of_tools, "framing": regions["framing"] - of_framing}
+
+
+def _parts_of(whole: int, shares: Sequence[int]) -> list[int]:
+    """The whole number in proportion to the shares; rounded, and still its sum."""
+    ends = list(accumulate(shares, initial=0))
+    if not ends[-1]:
+        return [*(0 for _ in shares[1:]), whole]
+    return [end * whole // ends[-1] - begin * whole // ends[-1] for begin, end in pairwise(ends)]
+
+
+def _detail(budget: Budget, input_tokens: int) -> str:
+    if budget.input_budget <= 0:
+        return (
+            f"A window of {budget.limit} tokens has no room for input: the output reserve takes "
+            f"{budget.output_reserve} and the overhead reserve {budget.overhead_reserve}."
+        )
+    return (
+        f"The turn needs {input_tokens} tokens after everything that may leave has left; the input budget is "
+        f"{budget.input_budget}. Nothing was sent to the model."
+    )
+
+
+def _recovery(prompt: Prompt, budget: Budget, cut_tokens: int) -> JsonObject:
+    """Each entry of `shorten` is enough by itself; without one, only a larger window or a new session helps."""
+    shorten = [
+        {"item": item.label, "region": item.region, "by_tokens": by_tokens}
+        for region in _SHORTENABLE
+        for by_tokens in [_with_outputs_part(cut_tokens, budget) if region in _SHARED_WITH_OUTPUT else cut_tokens]
+        for item in _largest_first(prompt, region)
+        if item.tokens > by_tokens
+    ]
+    return {
+        "shorten": shorten if budget.input_budget > 0 else [],
+        "or": "use a model with a larger window" if budget.input_budget <= 0 else "start a new session",
+    }
+
+
+def _with_outputs_part(cut_tokens: int, budget: Budget) -> int:
+    """So many that `cut_tokens` are left when the output has taken its share of them, rounded up."""
+    return ceil((cut_tokens + 1) / (1 - budget.output_pct / 100)) if budget.output_pct else cut_tokens
+
+
+def _largest_first(prompt: Prompt, region: str) -> list[PromptItem]:
+    items = [part for part in prompt.parts if isinstance(part, PromptItem) and part.region == region]
+    return sorted(items, key=lambda item: -item.tokens)

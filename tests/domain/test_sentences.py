@@ -1,0 +1,28 @@
+"""What a sentence says by itself, whatever it consists of."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.domain.sentences import read_sentence
+
+
+@pytest.mark.parametrize("letters", ["aB", "é", "漢", "1"])
+def test_one_word_of_a_megabyte_is_read_in_one_pass(letters: str) -> None:
+    """From each of its letters again it would take hours, in which no other thread runs."""
+    word = letters * (1_000_000 // len(letters))
+    assert read_sentence(word).words == (word.lower(),)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("see `a b`x_y", 2),
+        ("https://foo_bar", 2),
+        ("call run() or x_y", 2),
+        ("a@b.de, /etc/hosts", 2),
+        ("plain words", 0),
+    ],
+)
+def test_identifiers_count_wherever_one_ends_and_the_next_begins(text: str, count: int) -> None:
+    assert read_sentence(text).signals == 0.75 * count
