@@ -194,14 +194,11 @@ def _with_unresolved(turns: list[Turn], *, step_failed: bool) -> list[Turn]:
     """Only the latest settled turn can still be unresolved (contract.md, decision 7); the running one always is."""
     settled = [turn for turn in turns if turn.status is not TurnStatus.RUNNING]
     latest = settled[-1].seq if settled else 0
-    return [
-        replace(turn, unresolved=turn.unresolved or step_failed)
-        if turn.seq >= latest
-        else replace(turn, unresolved=False)
-        if turn.unresolved
-        else turn
-        for turn in turns
-    ]
+    found: list[Turn] = []
+    for turn in turns:
+        unresolved = turn.seq >= latest and (turn.unresolved or step_failed)
+        found.append(turn if turn.unresolved == unresolved else replace(turn, unresolved=unresolved))
+    return found
 
 
 async def messages_in_runs(

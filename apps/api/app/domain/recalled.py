@@ -63,20 +63,28 @@ def similar_mark(cosine: float) -> str:
 
 def public_row(message_id: UUID, score: int, tokens: int, matched: Sequence[str]) -> JsonObject:
     """The row of a message that was recalled, with the reasons that there are."""
-    reasons = {name: reason for name, reason in reasons_of(matched).items() if reason not in ([], None)}
-    return {"message_id": str(message_id), "score": score / 100, "tokens": tokens} | reasons
+    row: JsonObject = {"message_id": str(message_id), "score": score / 100, "tokens": tokens}
+    for name, reason in reasons_of(matched).items():
+        if reason not in ([], None):
+            row[name] = reason
+    return row
 
 
 def reasons_of(matched: Sequence[str]) -> JsonObject:
     """Why a message was found: the user's words that it has (`matched`), the words that it has instead of others
     (`related`), and how near it is in meaning (`similarity`), None where it is not."""
-    words = [word for word in matched if not word.startswith(_SIMILAR)]
-    pairs = [word.split(_RELATED) for word in words if _RELATED in word]
-    return {
-        "matched": [word for word in words if _RELATED not in word],
-        "related": [{"word": word, "of": of} for word, of in pairs],
-        "similarity": next((float(mark[1:]) for mark in matched if mark.startswith(_SIMILAR)), None),
-    }
+    words: list[str] = []
+    related: list[JsonObject] = []
+    similarity: float | None = None
+    for reason in matched:
+        if reason[:1] == _SIMILAR:
+            similarity = float(reason[1:])
+        elif _RELATED in reason:
+            word, of = reason.split(_RELATED)
+            related.append({"word": word, "of": of})
+        else:
+            words.append(reason)
+    return {"matched": words, "related": related, "similarity": similarity}
 
 
 def recalled_ref(rows: Sequence[Recalled]) -> list[Any]:

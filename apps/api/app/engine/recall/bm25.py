@@ -12,7 +12,7 @@ import numpy as np
 from app.domain.recalled import related_word
 from app.engine.recall.dates import date_keys
 from app.engine.recall.index import Floats, Index, Ints
-from app.engine.recall.related import LookedFor, Related, one_of_a_word, related_terms, weigh_related
+from app.engine.recall.related import LookedFor, Related, one_of_a_word, places_of, related_terms, weigh_related
 from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, distinct_query_terms, query_terms, query_words, term_hash
 from app.engine.recall.vectors import Meaning, with_similar
 
@@ -119,10 +119,11 @@ def search(
         counts = np.append(counts, np.ones(len(positions) - of_words, np.int64))
     rare = rarities(seen_in, messages, most_seen_share)
     rare[terms.scored :] *= _DATE_FACTOR
-    weigh_related(rare, terms.related)
+    if terms.related:
+        weigh_related(rare, terms.related, terms.places)
     scored, covered = term_scores(index, seen_in, positions, counts, rare)
     if terms.related:
-        counting = one_of_a_word(terms.related, seen_in, positions, messages)
+        counting = one_of_a_word(terms.places, seen_in, positions, messages)
         scored, covered = scored * counting, covered * counting
     scores, coverage = summed(positions, scored, messages), summed(positions, covered, messages)
     found, scores = _best(scores, coverage, most_hits)
@@ -151,11 +152,13 @@ def _best(scores: Floats, coverage: Floats, most_hits: int) -> tuple[Ints, Float
 
 class _Terms(NamedTuple):
     """The terms of a query by their hashes: all that are `wanted`, of which the first `scored` count, the `related`
-    ones before the query's own. `words` are those of the ones that count."""
+    ones before the query's own; `places` has whose word each of these is related to. `words` are those of the ones that
+    count."""
 
     wanted: tuple[int, ...]
     scored: int
     related: tuple[Related, ...]
+    places: Ints
     words: tuple[LookedFor, ...]
 
 
@@ -164,10 +167,11 @@ def _terms_of(text: str) -> _Terms:
     words = query_words(text)
     own = {term_hash(term): words[term] for term in query_terms(text)}
     compared = dict.fromkeys(map(term_hash, distinct_query_terms(text)[:MOST_TERMS_OF_A_MESSAGE]))
-    related, in_order = related_terms(own), tuple(own.values())
+    related = related_terms(own)
     return _Terms(
         (*[other.term for other in related], *(own | compared)),
         len(related) + len(own),
         related,
-        (*[LookedFor(other.word, in_order[other.of]) for other in related], *map(LookedFor, in_order, in_order)),
+        places_of(related, own),
+        (*[other.looked_for for other in related], *map(LookedFor, own.values(), own.values())),
     )

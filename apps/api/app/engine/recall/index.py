@@ -52,7 +52,7 @@ def packed_text(text: str, kind: int = USER, most_terms: int = MOST_TERMS_OF_A_M
     questions = text.rstrip("\"'”’) ").endswith(QUESTION_MARKS)
     header = min(counted.total(), _MOST_LENGTH) << 10 | kind << 6 | questions << 5
     some = list(counted.items())[:most_terms]
-    words = (header, text_hash(text) << 5 | 1, *(term << 5 | min(count, _MOST_COUNT) for term, count in some))
+    words = (header, text_hash(text) << 5 | 1, *[term << 5 | min(count, _MOST_COUNT) for term, count in some])
     return pack(f"<{len(words)}I", *words)
 
 
@@ -119,7 +119,7 @@ class Index:
             self.questions,
             self.days,
         )
-        return self.keys.nbytes + self.unmerged.nbytes + sum(column.nbytes for column in columns)
+        return self.keys.nbytes + self.unmerged.nbytes + sum([column.nbytes for column in columns])
 
     def extended(self, new: Packed, through_seq: int) -> Index:
         """The same with newer messages in it, which are all there are through `through_seq`."""

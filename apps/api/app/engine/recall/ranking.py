@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import sqrt
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -31,9 +31,10 @@ from app.engine.recall.vectors import Meaning
 
 MOST_CANDIDATES: Final = 192
 """Messages beside tool groups, best first, that one turn chooses from."""
-_NEIGHBOURS: Final = np.arange(-3, 4)
 _SHARES: Final = np.array((0.12, 0.25, 0.4, 1.0, 0.5, 0.25, 0.12))
 """The share of a hit's score that the messages before it get, itself, and those after it."""
+_REACH: Final = len(_SHARES) // 2
+_NEIGHBOURS: Final = np.arange(len(_SHARES))
 _QUESTION_FACTOR: Final = 0.8
 _LEAST_NEWS_SHARE: Final = 0.1
 _TOKENS_OF_ANY: Final = 16
@@ -117,9 +118,8 @@ def candidates(
     """
     hits = search(index, text, through_seq, said_day=said_day, meaning=meaning)
     messages = len(hits.shared_terms)
-    near = hits.positions[:, None] + _NEIGHBOURS
-    inside = (near >= 0) & (near < messages)
-    shares = summed(near[inside], (hits.scores[:, None] * _SHARES)[inside], messages)
+    near, parts = hits.positions[:, None] + _NEIGHBOURS, hits.scores[:, None] * _SHARES
+    shares = summed(near.ravel(), parts.ravel(), messages + 2 * _REACH)[_REACH : messages + _REACH]
     (at,) = shares.nonzero()
     alone = at[(index.kinds[at] < CALL) & (index.tokens[at] <= room_tokens)]
     values = shares[alone] * np.where(index.questions[alone], _QUESTION_FACTOR, 1.0)
@@ -133,11 +133,15 @@ def candidates(
     order = order[distinct - hits.shared_terms[alone[order]] > _LEAST_NEWS_SHARE * distinct]
     alone, values = alone[order], values[order]
     columns = (values, alone, alone + 1, index.tokens[alone] + MESSAGE_FRAMING_TOKENS, index.texts[alone])
-    found: Iterable[_Found] = map(_Found._make, zip(*(column.tolist() for column in columns), strict=True))
+    found: Iterable[_Row] = zip(*[column.tolist() for column in columns], strict=True)
     if groups:
         good_groups = [group for group in groups if group.score >= min_score_ratio * best]
-        found = sorted((*found, *good_groups), key=lambda unit: (-unit.score, -unit.end))
+        found = sorted((*found, *good_groups), key=lambda row: (-row[0], -row[2]))
     return _with_words(index, hits, _with_room(found, room_tokens))
+
+
+_Row: TypeAlias = tuple[float, int, int, int, int]
+"""The fields of a `_Found`: of many that match, few are chosen."""
 
 
 class _Found(NamedTuple):
@@ -150,17 +154,17 @@ class _Found(NamedTuple):
     text: int
 
 
-def _with_room(found: Iterable[_Found], room_tokens: int) -> list[_Found]:
+def _with_room(found: Iterable[_Row], room_tokens: int) -> list[_Found]:
     """The units that have room together, the best first."""
     chosen: list[_Found] = []
     texts: set[int] = set()
-    for unit in found:
+    for score, first, end, tokens, text in found:
         if room_tokens <= MESSAGE_FRAMING_TOKENS:
             break
-        if unit.tokens <= room_tokens and unit.text not in texts:
-            texts.add(unit.text)
-            room_tokens -= unit.tokens
-            chosen.append(unit)
+        if tokens <= room_tokens and text not in texts:
+            texts.add(text)
+            room_tokens -= tokens
+            chosen.append(_Found(score, first, end, tokens, text))
     return chosen
 
 

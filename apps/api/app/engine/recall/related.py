@@ -30,21 +30,20 @@ ROW: Final = np.dtype(
 first, with how near they are in parts of `LARGEST_WEIGHT`, 0 where there are no more; and its most frequent word."""
 
 
-class Related(NamedTuple):
-    """A term to look for besides a word of the question: its hash, its most frequent word, the question's word that it
-    is related to by its place, and how near it is to that, 0 to 1."""
-
-    term: int
-    word: str
-    of: int
-    weight: float
-
-
 class LookedFor(NamedTuple):
     """A word that is looked for because of one of the question's: that word itself, or one that is related to it."""
 
     word: str
     of: str
+
+
+class Related(NamedTuple):
+    """A term to look for besides a word of the question: its hash, its most frequent word with the question's that it
+    is related to, and how near it is to that, 0 to 1."""
+
+    term: int
+    looked_for: LookedFor
+    weight: float
 
 
 def related_terms(terms: Mapping[int, str]) -> tuple[Related, ...]:
@@ -55,16 +54,16 @@ def related_terms(terms: Mapping[int, str]) -> tuple[Related, ...]:
     if len(terms) > MOST_RELATED_QUERY_TERMS:
         return ()
     found: dict[int, Related] = {}
-    for of, own in enumerate(terms):
-        for term, word, weight in _related_to(own):
-            if term not in terms and (term not in found or found[term].weight < weight):
-                found[term] = Related(term, word, of, weight)
+    for term, word in terms.items():
+        for other in _related_to(term, word):
+            if other.term not in terms and (other.term not in found or found[other.term].weight < other.weight):
+                found[other.term] = other
     return tuple(sorted(found.values(), key=attrgetter("weight")))
 
 
 @lru_cache(maxsize=2048)  # the words of questions are few, and come again
-def _related_to(term: int) -> tuple[tuple[int, str, float], ...]:
-    """The related terms of one, each with its word and how near it is, the nearest first."""
+def _related_to(term: int, of: str) -> tuple[Related, ...]:
+    """The related terms of a word's term, the nearest first."""
     table = related_words()
     at = int(table["term"].searchsorted(np.uint32(term)))
     if at == len(table) or table["term"][at] != term:
@@ -72,22 +71,30 @@ def _related_to(term: int) -> tuple[tuple[int, str, float], ...]:
     row = table[at]
     others = table[row["related"]]
     named = zip(others["term"].tolist(), others["word"].tolist(), row["weight"].tolist(), strict=True)
-    return tuple([(other, word.decode(), weight / LARGEST_WEIGHT) for other, word, weight in named if weight])
+    return tuple(
+        [Related(t, LookedFor(word.decode(), of), weight / LARGEST_WEIGHT) for t, word, weight in named if weight]
+    )
 
 
-def weigh_related(rare: Floats, related: Sequence[Related]) -> None:
+def places_of(related: Sequence[Related], terms: Mapping[int, str]) -> Ints:
+    """By related term, the place of the question's word that it stands for."""
+    place = {word: at for at, word in enumerate(terms.values())}
+    return np.array([place[other.looked_for.of] for other in related], np.int64)
+
+
+def weigh_related(rare: Floats, related: Sequence[Related], places: Ints) -> None:
     """Changes the rarities of terms, the related ones first and then the question's: a related one tells apart no more
     than the word that it stands for, and less by how far it is from it."""
     others = len(related)
-    at_most = rare[[others + other.of for other in related]] if others else rare[:0]
-    rare[:others] = np.minimum(rare[:others], at_most) * [_RELATED_FACTOR * other.weight for other in related]
+    nearness = [_RELATED_FACTOR * other.weight for other in related]
+    rare[:others] = np.minimum(rare[:others], rare[others + places]) * nearness
 
 
-def one_of_a_word(related: Sequence[Related], seen_in: Ints, positions: Ints, messages: int) -> npt.NDArray[np.bool_]:
+def one_of_a_word(places: Ints, seen_in: Ints, positions: Ints, messages: int) -> npt.NDArray[np.bool_]:
     """By posting, as `Index.postings` gives them for the related terms and then the question's, whether it counts: of
     those that a message has for one word of the question the nearest does, and that is the word itself if it has it."""
-    own = len(seen_in) - len(related)
-    of_term = np.array([*[other.of for other in related], *range(own)])
+    own = len(seen_in) - len(places)
+    of_term = np.concatenate((places, np.arange(own)))
     keys = of_term.repeat(seen_in) * messages + positions
     order = np.arange(len(keys))
     last = np.empty(own * messages, np.int64)  # read only where it was written

@@ -84,10 +84,8 @@ class Columns:
     @property
     def size_bytes(self) -> int:
         """What they hold, without what Python reserves to grow."""
-        columns = (
-            getattr(self, name) for name in self.__dict__ if name not in {"from_seq", "_hashed", "has_reasoning"}
-        )
-        return sum(len(column) * getattr(column, "itemsize", 1) for column in columns)
+        others = {"from_seq", "_hashed", "has_reasoning"}
+        return sum([memoryview(column).nbytes for name, column in vars(self).items() if name not in others])
 
     def copy(self) -> Columns:
         """The same, to be added to by itself."""
