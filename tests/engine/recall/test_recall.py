@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from app.domain.types import SummaryBody, Turn
 from app.engine.policy.policy import ContextPolicy, Recall
-from app.engine.recall.bm25 import rarities, search
+from app.engine.recall.bm25 import posting_count, rarities, search
 from app.engine.recall.index import EMPTY, Index, Packed, packed_text
 from app.engine.recall.ranking import (
     MOST_RECALLED_TOKENS,
@@ -254,6 +254,7 @@ def test_an_index_of_many_messages_is_the_same_however_it_grew() -> None:
 def test_scores_are_those_of_bm25_over_all_messages(texts: list[str], asked: str) -> None:
     """Against the formula, written out over the texts themselves."""
     hits = search(indexed(texts), asked, 2 * len(texts), most_seen_share=1.0)
+    assert posting_count(indexed(texts), asked, 2 * len(texts)) >= len(hits.postings)
     counted = [Counter(terms_of(text)) for text in texts]
     seen_in = Counter(term for counts in counted for term in counts)
     expected: dict[int, tuple[float, float]] = {}

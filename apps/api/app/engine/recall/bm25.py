@@ -87,6 +87,12 @@ class Hits:
         return {at: tuple(sorted(words.values())) for at, words in found.items()}
 
 
+def posting_count(index: Index, text: str, through_seq: int) -> int:
+    """How many postings a search reads, which is most of what it takes."""
+    messages = int(index.seqs.searchsorted(through_seq, "right"))
+    return index.posting_count(_terms_of(text[:MOST_ASKED_CHARS]).wanted, messages)
+
+
 def search(
     index: Index,
     text: str,

@@ -8,7 +8,7 @@ So any messages' packed terms, one after the other, are taken apart by one expre
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from struct import pack
 from typing import Final, TypeAlias
@@ -156,15 +156,16 @@ class Index:
         days = self.days[:messages]
         return np.flatnonzero((days >= first_day) & (days <= last_day))
 
-    def postings(self, terms: Iterable[int], messages: int) -> tuple[Ints, Ints, Ints]:
+    def posting_count(self, terms: Iterable[int], messages: int) -> int:
+        """How many `postings` there are of the terms."""
+        return int(sum(counts.sum() for _, _, counts in self._ranges(terms, messages)))
+
+    def postings(self, terms: Collection[int], messages: int) -> tuple[Ints, Ints, Ints]:
         """How many of the first `messages` have each term; and for those, term by term, their positions and counts."""
-        wanted = np.fromiter(terms, np.uint64) << _TERM_SHIFT
-        seen = np.zeros(len(wanted), np.int64)
+        seen = np.zeros(len(terms), np.int64)
         found: list[tuple[U64, Ints]] = []
-        for keys in (self.keys, self.unmerged):
-            first = keys.searchsorted(wanted)
-            counts = keys.searchsorted(wanted | np.uint64(messages << 5)) - first
-            of_term = np.arange(len(wanted)).repeat(counts)
+        for keys, first, counts in self._ranges(terms, messages):
+            of_term = np.arange(len(terms)).repeat(counts)
             within = np.arange(len(of_term)) - (counts.cumsum() - counts).repeat(counts)
             found.append((keys[first[of_term] + within], of_term))
             seen += counts
@@ -173,6 +174,13 @@ class Index:
             every = every[np.argsort(np.concatenate([of_term for _, of_term in found]), kind="stable")]
         positions = (every >> _POSITION_SHIFT & np.uint64(0xFFFFFFFF)).astype(np.int64)
         return seen, positions, (every & np.uint64(31)).astype(np.int64)
+
+    def _ranges(self, terms: Iterable[int], messages: int) -> Iterator[tuple[U64, Ints, Ints]]:
+        """Of both sorted columns of keys: where each term's begin, and how many of the first `messages` there are."""
+        wanted = np.fromiter(terms, np.uint64) << _TERM_SHIFT
+        for keys in (self.keys, self.unmerged):
+            first = keys.searchsorted(wanted)
+            yield keys, first, keys.searchsorted(wanted | np.uint64(messages << 5)) - first
 
 
 def _days_of(new: Packed) -> npt.NDArray[np.int32]:

@@ -10,6 +10,7 @@ from app.db.recall import turns_with
 from app.domain.content import content_text
 from app.domain.types import Message, SessionId, TenantId
 from app.engine.policy.policy import Recall
+from app.engine.recall.bm25 import posting_count
 from app.engine.recall.dates import date_keys, day_said
 from app.engine.recall.ranking import Evicted, candidates, most_recalled_tokens, seqs_of
 from app.engine.recall.terms import query_terms
@@ -18,7 +19,9 @@ from app.services.embeddings import Embeddings
 from app.services.pasts import Pasts, settled_index, settled_vectors
 
 _INLINE_MESSAGES = 4_096
-"""Of an index: to rank more of them may take longer than others should wait."""
+_INLINE_POSTINGS = 65_536
+"""Of an index: to rank more of the one, or of both, may take longer than others should wait. In a thread it takes twice
+the CPU: the event loop and the thread wait for each other."""
 
 
 async def look_up(
@@ -62,7 +65,12 @@ async def look_up(
         said_day=said_day,
         meaning=meaning,
     )
-    found = rank() if len(index) <= _INLINE_MESSAGES else await asyncio.to_thread(rank)
+    is_quick = len(index) <= _INLINE_MESSAGES or (
+        meaning is None
+        and len(index) <= _INLINE_POSTINGS
+        and posting_count(index, text, through_seq) <= _INLINE_POSTINGS
+    )
+    found = rank() if is_quick else await asyncio.to_thread(rank)
     seqs = seqs_of(found)
     turns = await turns_with(tx, session_id, seqs, encoding) if seqs else ()
     return Evicted(found, turns)
