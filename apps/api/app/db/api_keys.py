@@ -36,14 +36,11 @@ class KeyLookup:
 
 
 _COLUMNS = ", ".join(names_of(ApiKey))
-_GIVEN = binds(api_keys, "id", "tenant_id", "name", "prefix", "secret_sha256")
-_INSERT = sql(f"""
-    {insert_row(api_keys, _GIVEN)} ON CONFLICT (secret_sha256) DO NOTHING
-    RETURNING {_COLUMNS}
-    """)
+_GIVEN = binds("id", "tenant_id", "name", "prefix", "secret_sha256")
+_INSERT = sql(f"{insert_row(api_keys, _GIVEN)} ON CONFLICT (secret_sha256) DO NOTHING RETURNING {_COLUMNS}")
 _LIST = sql(f"SELECT {_COLUMNS} FROM api_keys ORDER BY id")
 _REVOKE = sql(f"""
-    UPDATE api_keys SET revoked_at = coalesce(revoked_at, statement_timestamp()) WHERE id = CAST(:key_id AS uuid)
+    UPDATE api_keys SET revoked_at = coalesce(revoked_at, statement_timestamp()) WHERE id = :key_id
     RETURNING {_COLUMNS}
     """)
 _EXISTS = sql("SELECT EXISTS (SELECT FROM api_keys)")

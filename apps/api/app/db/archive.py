@@ -50,10 +50,7 @@ _SESSION_COLUMNS = ", ".join(
     ("id", *(name for name in CHANGEABLE if name != "limits"), "summary_count_after_seq", "created_at", "updated_at")
 )
 
-_SESSION = sql(f"""
-    SELECT {_SESSION_COLUMNS} FROM sessions
-    WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
-    """)
+_SESSION = sql(f"SELECT {_SESSION_COLUMNS} FROM sessions WHERE id = :session_id AND tenant_id = :tenant_id")
 
 
 def _of_turns(section: str, order: str) -> Statement:
@@ -64,8 +61,8 @@ def _of_turns(section: str, order: str) -> Statement:
     own = "" if section == "turns" else " AND t.id = x.turn_id"
     return sql(
         f"SELECT {', '.join(f'x.{column}' for column in COLUMNS[section])} FROM {source}{own}"
-        f" WHERE {turn}.session_id = CAST(:session_id AS uuid)"
-        f" AND {turn}.seq > CAST(:after AS bigint) AND {turn}.seq <= CAST(:through AS bigint)"
+        f" WHERE {turn}.session_id = :session_id"
+        f" AND {turn}.seq > :after AND {turn}.seq <= :through"
         f" ORDER BY {turn}.seq, {order}"
     )
 
@@ -73,7 +70,7 @@ def _of_turns(section: str, order: str) -> Statement:
 def _by_key(section: str, key: str, key_type: str) -> Statement:
     return sql(
         f"SELECT {', '.join(f'x.{column}' for column in COLUMNS[section])} FROM {_TABLES[section].name} x"
-        f" WHERE x.session_id = CAST(:session_id AS uuid) AND x.{key} > CAST(:after AS {key_type})"
+        f" WHERE x.session_id = :session_id AND x.{key} > CAST(:after AS {key_type})"
         f" ORDER BY x.{key} LIMIT {BATCH}"
     )
 
@@ -134,7 +131,7 @@ def _inserting(section: str) -> Statement:
         insert_from(
             table,
             json_rows(table, "rows"),
-            {"session_id": "CAST(:session_id AS uuid)"},
+            {"session_id": ":session_id"},
             without=[column.name for column in table.columns if column.name not in given],
         )
     )
@@ -143,10 +140,10 @@ def _inserting(section: str) -> Statement:
 _INSERTS = {section: _inserting(section) for section in _TABLES}
 
 _COUNTERS = sql("""
-    UPDATE sessions SET last_turn_seq = CAST(:last_turn_seq AS bigint),
-        last_message_seq = CAST(:last_message_seq AS bigint),
-        summary_count_after_seq = CAST(:summary_count_after_seq AS bigint)
-    WHERE id = CAST(:session_id AS uuid)
+    UPDATE sessions SET last_turn_seq = :last_turn_seq,
+        last_message_seq = :last_message_seq,
+        summary_count_after_seq = :summary_count_after_seq
+    WHERE id = :session_id
     """)
 
 

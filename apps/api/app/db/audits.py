@@ -26,30 +26,23 @@ from app.domain.types import REGIONS, JsonObject, SessionId, TenantId, Turn, Tur
 
 _GET = sql("""
     SELECT a.* FROM turn_context_audit a JOIN sessions s ON s.id = a.session_id
-    WHERE a.session_id = CAST(:session_id AS uuid) AND a.turn_id = CAST(:turn_id AS uuid)
-        AND s.tenant_id = :tenant_id
+    WHERE a.session_id = :session_id AND a.turn_id = :turn_id AND s.tenant_id = :tenant_id
         AND (CAST(:round AS integer) IS NULL OR a.round = CAST(:round AS integer))
     ORDER BY a.round DESC, a.attempt DESC LIMIT 1
     """)
 
-_IDS = sql("""
-    SELECT seq, id FROM messages
-    WHERE session_id = CAST(:session_id AS uuid) AND seq = ANY(CAST(:seqs AS bigint[]))
-    """)
+_IDS = sql("SELECT seq, id FROM messages WHERE session_id = :session_id AND seq = ANY(:seqs)")
 
-_BLOCKS = sql("""
-    SELECT sha256, content FROM prompt_blocks
-    WHERE session_id = CAST(:session_id AS uuid) AND sha256 = ANY(CAST(:sha256s AS text[]))
-    """)
+_BLOCKS = sql("SELECT sha256, content FROM prompt_blocks WHERE session_id = :session_id AND sha256 = ANY(:sha256s)")
 
 
 _IN_RANGES = sql(f"""
     SELECT t.id AS turn, t.seq AS turn_seq, t.status, {AS_STORED}
     FROM turns t JOIN messages m ON m.session_id = t.session_id AND m.turn_id = t.id AND NOT m.withdrawn
-    WHERE t.session_id = CAST(:session_id AS uuid)
-        AND (t.seq BETWEEN CAST(:first_turn AS bigint) AND CAST(:last_turn AS bigint) OR t.id IN (
-            SELECT r.turn_id FROM messages r WHERE r.session_id = CAST(:session_id AS uuid)
-                AND r.seq BETWEEN CAST(:first_message AS bigint) AND CAST(:last_message AS bigint)))
+    WHERE t.session_id = :session_id
+        AND (t.seq BETWEEN :first_turn AND :last_turn OR t.id IN (
+            SELECT r.turn_id FROM messages r WHERE r.session_id = :session_id
+                AND r.seq BETWEEN :first_message AND :last_message))
     ORDER BY t.seq, m.seq
     """)
 
@@ -161,14 +154,14 @@ _OF_MESSAGE: Final = frozenset({"s", "j"})
 BLOCKS_OF_TURNS: Final = """
     SELECT encode(decode(split_part(line, ' ', 2) || '=', 'base64'), 'hex')
     FROM turn_context_audit a, turns t, string_to_table(a.prompt_refs #>> '{}', E'\\n') AS line
-    WHERE a.session_id = CAST(:source AS uuid) AND t.session_id = a.session_id AND t.id = a.turn_id
-        AND t.seq <= CAST(:through_seq AS bigint) AND jsonb_typeof(a.prompt_refs) = 'string'
+    WHERE a.session_id = :source AND t.session_id = a.session_id AND t.id = a.turn_id
+        AND t.seq <= :through_seq AND jsonb_typeof(a.prompt_refs) = 'string'
         AND left(line, 2) IN ('b ', 'w ', 's ', 'j ', 't ')
     UNION ALL
     SELECT text.value #>> '{}' FROM turn_context_audit a, turns t,
         jsonb_path_query(a.prompt_refs, 'strict $.** ? (@.type() == "string")') AS text(value)
-    WHERE a.session_id = CAST(:source AS uuid) AND t.session_id = a.session_id AND t.id = a.turn_id
-        AND t.seq <= CAST(:through_seq AS bigint) AND jsonb_typeof(a.prompt_refs) = 'object'
+    WHERE a.session_id = :source AND t.session_id = a.session_id AND t.id = a.turn_id
+        AND t.seq <= :through_seq AND jsonb_typeof(a.prompt_refs) = 'object'
 """
 """The hashes of the blocks that the prompts of a session's turns name."""
 

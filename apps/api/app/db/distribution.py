@@ -70,7 +70,7 @@ _SPREAD = {
 }
 _SPREAD_SESSIONS = sql("SELECT create_distributed_table(:name, 'id', colocate_with => 'none')")
 # The rows have been copied to their nodes; what was here would only be in the way.
-_DROP_LOCAL_ROWS = sql("SELECT truncate_local_data_after_distributing_table(CAST(:name AS regclass))")
+_DROP_LOCAL_ROWS = sql("SELECT truncate_local_data_after_distributing_table(:name)")
 
 
 async def distribute(tx: Transaction) -> list[str]:

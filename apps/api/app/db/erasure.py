@@ -15,34 +15,34 @@ from app.domain.types import SessionId, TenantId
 
 _OF_A_SESSION = [table for table in reversed(metadata.sorted_tables) if table is sessions or "session_id" in table.c]
 _ROWS = {
-    table.name: f"{table.name} WHERE {'id' if table is sessions else 'session_id'} = ANY(CAST(:session_ids AS uuid[]))"
+    table.name: f"{table.name} WHERE {'id' if table is sessions else 'session_id'} = ANY(:session_ids)"
     for table in _OF_A_SESSION
 }
 # Innermost first. The foreign keys' own cascade would do the same, turn by turn, and not say how much it was.
 _ERASE = {name: sql(f"DELETE FROM {rows}") for name, rows in _ROWS.items()}
 _COUNT = sql("SELECT " + ", ".join(f"(SELECT count(*) FROM {rows}) AS {name}" for name, rows in _ROWS.items()))
 
-_LOCK = sql("SELECT id FROM sessions WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id FOR UPDATE")
-_AGO = sql("SELECT statement_timestamp() - make_interval(secs => CAST(:age_s AS float))")
+_LOCK = sql("SELECT id FROM sessions WHERE id = :session_id AND tenant_id = :tenant_id FOR UPDATE")
+_AGO = sql("SELECT statement_timestamp() - make_interval(secs => :age_s)")
 
 # A claim, a later round, a change and an undo all stamp the session itself.
-_IDLE = """sessions.updated_at < CAST(:before AS timestamptz)
-    AND NOT EXISTS (SELECT FROM pins WHERE session_id = sessions.id AND updated_at >= CAST(:before AS timestamptz))
+_IDLE = """sessions.updated_at < :before
+    AND NOT EXISTS (SELECT FROM pins WHERE session_id = sessions.id AND updated_at >= :before)
     AND NOT EXISTS (SELECT FROM session_summaries
-        WHERE session_id = sessions.id AND created_at >= CAST(:before AS timestamptz))
+        WHERE session_id = sessions.id AND created_at >= :before)
     AND (CAST(:tenant_id AS text) IS NULL OR sessions.tenant_id = CAST(:tenant_id AS text))"""
 _RUNS = "EXISTS (SELECT FROM turns WHERE session_id = sessions.id AND status = 'running')"
 _LIVES = """EXISTS (SELECT FROM turns
     WHERE session_id = sessions.id AND status = 'running' AND lease_expires_at >= statement_timestamp())"""
 _LOOK_AT_NEXT = sql(f"""
-    SELECT id, last_message_seq FROM sessions WHERE {_IDLE} AND id > CAST(:after AS uuid) AND NOT {_LIVES}
-    ORDER BY id LIMIT CAST(:limit AS bigint)
+    SELECT id, last_message_seq FROM sessions WHERE {_IDLE} AND id > :after AND NOT {_LIVES}
+    ORDER BY id LIMIT :limit
     """)
 _IS_DUE = f"erase_after < statement_timestamp() AND NOT {_RUNS}"
-_LOOK_AT_DUE = sql(f"SELECT id FROM sessions WHERE {_IS_DUE} ORDER BY id LIMIT CAST(:limit AS bigint)")
+_LOOK_AT_DUE = sql(f"SELECT id FROM sessions WHERE {_IS_DUE} ORDER BY id LIMIT :limit")
 # Session by session: no node locks rows of another. Of two purges each takes its own, and a session that somebody uses
 # just now is no idle one.
-_ONE = "SELECT id FROM sessions WHERE id = CAST(:session_id AS uuid)"
+_ONE = "SELECT id FROM sessions WHERE id = :session_id"
 _LOCK_IDLE = sql(f"{_ONE} AND NOT {_RUNS} AND {_IDLE} FOR UPDATE SKIP LOCKED")
 _LOCK_DUE = sql(f"{_ONE} AND {_IS_DUE} FOR UPDATE SKIP LOCKED")
 _HOW_MANY = sql(f"""

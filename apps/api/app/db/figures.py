@@ -60,14 +60,14 @@ _TURNS = sql(f"""
             SELECT coalesce(sum(coalesce(x."count", 1)), 0) AS recalled, sum(x.tokens) AS recalled_tokens
             FROM jsonb_to_recordset({_RECALLED}) AS x(tokens numeric, "count" numeric)
         ) back
-        WHERE a.session_id = CAST(:session_id AS uuid) AND a.turn_id = t.id
+        WHERE a.session_id = :session_id AND a.turn_id = t.id
     ) calls
     LEFT JOIN LATERAL (
         SELECT a.model_alias AS asked_alias, {_OF_WINDOW}
-        FROM turn_context_audit a WHERE a.session_id = CAST(:session_id AS uuid) AND a.turn_id = t.id
+        FROM turn_context_audit a WHERE a.session_id = :session_id AND a.turn_id = t.id
         ORDER BY a.round DESC, a.attempt DESC LIMIT 1
     ) last ON true
-    WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq = ANY(CAST(:seqs AS bigint[]))
+    WHERE t.session_id = :session_id AND t.seq = ANY(:seqs)
     ORDER BY t.seq DESC
     """)
 
@@ -86,18 +86,17 @@ _RANGES = sql("""
             bool_or(CASE WHEN a.attempt > 1
                 THEN a.context_trim_log @? '$.actions[*] ? (@.kind == "emergency_drop")' END) AS emergency
         FROM turns t LEFT JOIN turn_context_audit a ON a.session_id = t.session_id AND a.turn_id = t.id
-        WHERE t.session_id = CAST(:session_id AS uuid)
-            AND t.seq BETWEEN CAST(:first_seq AS bigint) AND CAST(:last_seq AS bigint)
+        WHERE t.session_id = :session_id AND t.seq BETWEEN :first_seq AND :last_seq
         GROUP BY t.seq, t.status, t.created_at
     ) turn
-    GROUP BY (seq - CAST(:first_seq AS bigint)) / CAST(:turns_each AS bigint) ORDER BY first_seq
+    GROUP BY (seq - :first_seq) / :turns_each ORDER BY first_seq
     """)
 
 _SUMMARIES = sql("""
     SELECT id, status, origin, created_by_turn_id, created_at FROM session_summaries
-    WHERE session_id = CAST(:session_id AS uuid) AND created_at >= (
+    WHERE session_id = :session_id AND created_at >= (
             SELECT t.created_at FROM turns t
-            WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq = CAST(:first_seq AS bigint))
+            WHERE t.session_id = :session_id AND t.seq = :first_seq)
         AND created_at < coalesce((
             SELECT t.created_at FROM turns t
             WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq = CAST(:last_seq AS bigint) + 1), 'infinity')
@@ -133,7 +132,7 @@ _COLUMNS = "s.tenant_id, " + ", ".join(
 _CHANGED = sql(f"""
     SELECT {_COLUMNS} FROM (
         SELECT x.session_id, x.id FROM turns x
-        WHERE x.created_at > now() - make_interval(secs => CAST(:within_s AS float))
+        WHERE x.created_at > now() - make_interval(secs => :within_s)
         UNION
         SELECT x.session_id, x.id FROM turns x WHERE x.status = 'running'
         UNION
@@ -142,14 +141,14 @@ _CHANGED = sql(f"""
     ) found
     JOIN turns t ON t.session_id = found.session_id AND t.id = found.id
     JOIN sessions s ON s.id = t.session_id
-    WHERE s.tenant_id = ANY(CAST(:tenant_ids AS text[]))
-    ORDER BY t.created_at, t.id LIMIT CAST(:limit AS integer)
+    WHERE s.tenant_id = ANY(:tenant_ids)
+    ORDER BY t.created_at, t.id LIMIT :limit
     """)
 
 _OPEN = sql(f"""
     SELECT {_COLUMNS} FROM turns t JOIN sessions s ON s.id = t.session_id
     WHERE t.status IN {OPEN_STATUSES_SQL} AND s.tenant_id = :tenant_id
-    ORDER BY t.created_at DESC LIMIT CAST(:limit AS integer)
+    ORDER BY t.created_at DESC LIMIT :limit
     """)
 
 # Reads the index of open turns, and of the table those rows only.

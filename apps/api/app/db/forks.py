@@ -25,14 +25,14 @@ from app.domain.types import Content, JsonObject, SessionId, TurnId, TurnStatus
 _POINT = sql(f"""
     SELECT coalesce(point.seq, 0) AS through_seq, point.id AS through_id, later.id AS next_id,
         later.created_at AS next_created_at,
-        (SELECT s.past_version FROM sessions s WHERE s.id = CAST(:session_id AS uuid)) AS past_version,
+        (SELECT s.past_version FROM sessions s WHERE s.id = :session_id) AS past_version,
         (SELECT coalesce(max(m.seq), 0) FROM messages m
-         WHERE m.session_id = CAST(:session_id AS uuid) AND m.turn_id = point.id) AS last_message_seq
+         WHERE m.session_id = :session_id AND m.turn_id = point.id) AS last_message_seq
     FROM (SELECT CAST(:through_seq AS bigint) AS seq) wanted
-    LEFT JOIN turns point ON point.session_id = CAST(:session_id AS uuid) AND point.seq = (
-        SELECT max(t.seq) FROM turns t WHERE t.session_id = CAST(:session_id AS uuid)
+    LEFT JOIN turns point ON point.session_id = :session_id AND point.seq = (
+        SELECT max(t.seq) FROM turns t WHERE t.session_id = :session_id
             AND t.status NOT IN {OPEN_STATUSES_SQL} AND (wanted.seq IS NULL OR t.seq <= wanted.seq))
-    LEFT JOIN turns later ON later.session_id = CAST(:session_id AS uuid)
+    LEFT JOIN turns later ON later.session_id = :session_id
         AND later.seq = coalesce(point.seq, 0) + 1
     """)
 
@@ -49,55 +49,55 @@ _LAST_TURN = sql("""
             AND NOT m.withdrawn) AS said_at,
         (SELECT a.model_alias FROM turn_context_audit a WHERE a.session_id = t.session_id AND a.turn_id = t.id
          ORDER BY a.round, a.attempt LIMIT 1) AS asked_alias
-    FROM turns t WHERE t.session_id = CAST(:session_id AS uuid) ORDER BY t.seq DESC LIMIT 1
+    FROM turns t WHERE t.session_id = :session_id ORDER BY t.seq DESC LIMIT 1
     """)
 
 # `NOT IN` is looked up in a hash of what came later; a join could be planned as a scan of one table for each row of the
 # other where they were not analyzed yet.
 _PAST_TURN = """x.turn_id NOT IN (SELECT t.id FROM turns t
-    WHERE t.session_id = CAST(:source AS uuid) AND t.seq > CAST(:through_seq AS bigint))"""
+    WHERE t.session_id = :source AND t.seq > :through_seq)"""
 _PAST_MESSAGE = """x.message_id NOT IN (SELECT m.id FROM messages m
-    WHERE m.session_id = CAST(:source AS uuid) AND m.seq > CAST(:last_message_seq AS bigint))"""
+    WHERE m.session_id = :source AND m.seq > :last_message_seq)"""
 # A summary that was made for the turn after the past was made of the past alone: a running turn is shown to none. What
 # left at once because that turn's prompt was refused is another matter: the turn was part of that.
-_PAST_SUMMARY = """x.to_message_seq <= CAST(:last_message_seq AS bigint)
+_PAST_SUMMARY = """x.to_message_seq <= :last_message_seq
     AND (CAST(:next_id AS uuid) IS NULL
-         OR x.created_by_turn_id = CAST(:next_id AS uuid) AND x.origin <> 'emergency'
-         OR x.created_at <= CAST(:next_created_at AS timestamptz))"""
+         OR x.created_by_turn_id = :next_id AND x.origin <> 'emergency'
+         OR x.created_at <= :next_created_at)"""
 _LINE = sql(f"""
     SELECT x.id, x.previous_summary_id, x.status, {_PAST_SUMMARY} AS past FROM session_summaries x
-    WHERE x.session_id = CAST(:source AS uuid)
+    WHERE x.session_id = :source
     """)
 
 # What restarted the count by then, where it was restarted later: a summary that a turn tried, or that was requested.
 _COUNT_AFTER_SEQ = """
-    CASE WHEN x.summary_count_after_seq <= CAST(:through_seq AS bigint) THEN x.summary_count_after_seq
+    CASE WHEN x.summary_count_after_seq <= :through_seq THEN x.summary_count_after_seq
          WHEN EXISTS (SELECT 1 FROM session_summaries s
-             WHERE s.session_id = CAST(:source AS uuid) AND s.origin <> 'emergency'
-             AND s.created_by_turn_id = CAST(:next_id AS uuid)) THEN CAST(:through_seq AS bigint)
+             WHERE s.session_id = :source AND s.origin <> 'emergency'
+             AND s.created_by_turn_id = :next_id) THEN :through_seq
          ELSE greatest(0,
             (SELECT t.seq - 1 FROM turns t
-             WHERE t.session_id = CAST(:source AS uuid) AND t.seq <= CAST(:through_seq AS bigint)
-                AND EXISTS (SELECT 1 FROM turn_steps st WHERE st.session_id = CAST(:source AS uuid)
+             WHERE t.session_id = :source AND t.seq <= :through_seq
+                AND EXISTS (SELECT 1 FROM turn_steps st WHERE st.session_id = :source
                     AND st.turn_id = t.id AND st.kind = 'summarize')
              ORDER BY t.seq DESC LIMIT 1),
             (SELECT t.seq FROM turns t
-             WHERE t.session_id = CAST(:source AS uuid) AND t.seq <= CAST(:through_seq AS bigint)
+             WHERE t.session_id = :source AND t.seq <= :through_seq
                 AND t.created_at < (SELECT max(s.created_at) FROM session_summaries s
-                    WHERE s.session_id = CAST(:source AS uuid) AND s.created_by_turn_id IS NULL
-                        AND s.to_message_seq <= CAST(:last_message_seq AS bigint)
+                    WHERE s.session_id = :source AND s.created_by_turn_id IS NULL
+                        AND s.to_message_seq <= :last_message_seq
                         AND (CAST(:next_created_at AS timestamptz) IS NULL
-                             OR s.created_at <= CAST(:next_created_at AS timestamptz)))
+                             OR s.created_at <= :next_created_at))
              ORDER BY t.seq DESC LIMIT 1)) END"""
 _SESSION = sql(
     insert_from(
         tables.sessions,
-        "sessions x WHERE x.id = CAST(:source AS uuid)",
+        "sessions x WHERE x.id = :source",
         {
-            "id": "CAST(:target AS uuid)",
-            "forked_from": "CAST(:forked_from AS jsonb)",
-            "last_turn_seq": "CAST(:through_seq AS bigint)",
-            "last_message_seq": "CAST(:last_message_seq AS bigint)",
+            "id": ":target",
+            "forked_from": ":forked_from",
+            "last_turn_seq": ":through_seq",
+            "last_message_seq": ":last_message_seq",
             "summary_count_after_seq": _COUNT_AFTER_SEQ,
         },
         without=(
@@ -113,18 +113,18 @@ def _copy(table: sa.Table, condition: str, **changed: str) -> Statement:
 
     `changed` has the expressions of columns that are not copied as they are.
     """
-    source = f"{table.name} x WHERE x.session_id = CAST(:source AS uuid) AND {condition}"
-    return sql(insert_from(table, source, {"session_id": "CAST(:target AS uuid)", **changed}))
+    source = f"{table.name} x WHERE x.session_id = :source AND {condition}"
+    return sql(insert_from(table, source, {"session_id": ":target", **changed}))
 
 
 COPIES: Final[Mapping[str, Statement]] = {
     "sessions": _SESSION,
     # A key is a promise to whoever posted it, at the address where it was posted.
-    "turns": _copy(tables.turns, "x.seq <= CAST(:through_seq AS bigint)", idempotency_key="NULL", reservation="NULL"),
+    "turns": _copy(tables.turns, "x.seq <= :through_seq", idempotency_key="NULL", reservation="NULL"),
     "turn_steps": _copy(tables.turn_steps, _PAST_TURN),
-    "messages": _copy(tables.messages, "x.seq <= CAST(:last_message_seq AS bigint)"),
+    "messages": _copy(tables.messages, "x.seq <= :last_message_seq"),
     "message_token_counts": _copy(tables.message_token_counts, _PAST_MESSAGE),
-    "message_vectors": _copy(tables.message_vectors, "x.message_seq <= CAST(:last_message_seq AS bigint)"),
+    "message_vectors": _copy(tables.message_vectors, "x.message_seq <= :last_message_seq"),
     "turn_context_audit": _copy(tables.turn_context_audit, _PAST_TURN),
     "prompt_blocks": _copy(tables.prompt_blocks, f"x.sha256 IN ({BLOCKS_OF_TURNS})"),
     "session_summaries": _copy(
@@ -132,8 +132,8 @@ COPIES: Final[Mapping[str, Statement]] = {
         _PAST_SUMMARY,
         previous_summary_id=f"""(SELECT p.id FROM session_summaries p WHERE p.session_id = x.session_id
             AND p.id = x.previous_summary_id AND {_PAST_SUMMARY.replace("x.", "p.")})""",
-        created_by_turn_id="nullif(x.created_by_turn_id, CAST(:next_id AS uuid))",
-        status="CASE WHEN x.id = CAST(:active_id AS uuid) THEN 'active' ELSE x.status END",
+        created_by_turn_id="nullif(x.created_by_turn_id, :next_id)",
+        status="CASE WHEN x.id = :active_id THEN 'active' ELSE x.status END",
     ),
     "pins": _copy(tables.pins, "true"),
 }

@@ -22,7 +22,7 @@ CalibrationSums: TypeAlias = tuple[float, float, float, int]
 
 _COLUMNS = "tenant_id, model_alias, token_encoding, estimated_tokens, actual_tokens, squared_errors, observed_tokens"
 
-_RECENT = sql(f"SELECT {_COLUMNS} FROM calibrations ORDER BY updated_at DESC LIMIT CAST(:most AS bigint)")
+_RECENT = sql(f"SELECT {_COLUMNS} FROM calibrations ORDER BY updated_at DESC LIMIT :most")
 
 # In the order of their keys, so that two processes that merge the same rows wait for each other and never deadlock.
 _NEW = insert_row(
@@ -47,10 +47,7 @@ _STORE = sql("""
     WHERE (c.tenant_id, c.model_alias, c.token_encoding) = (x.tenant_id, x.model_alias, x.token_encoding)
     """)
 
-_FORGET = sql("""
-    DELETE FROM calibrations
-    WHERE updated_at < statement_timestamp() - make_interval(secs => CAST(:unused_s AS float))
-    """)
+_FORGET = sql("DELETE FROM calibrations WHERE updated_at < statement_timestamp() - make_interval(secs => :unused_s)")
 
 
 async def recent_calibrations(tx: Transaction, most: int) -> dict[Key, CalibrationSums]:
@@ -99,16 +96,16 @@ class StatedWindow:
 _WINDOWS = sql(f"""
     SELECT {", ".join(names_of(StatedWindow))} FROM learned_windows
     WHERE expires_at > statement_timestamp()
-    ORDER BY expires_at DESC LIMIT CAST(:most AS bigint)
+    ORDER BY expires_at DESC LIMIT :most
     """)
 
 # Another window is a first statement again. The same turn may state one several times; that is one statement.
 _STATEMENT = insert_row(
     learned_windows,
     {
-        **binds(learned_windows, "model_alias", "tenant_id", "context_window"),
-        "last_turn_id": "CAST(:turn_id AS uuid)",
-        "expires_at": "statement_timestamp() + make_interval(secs => CAST(:believed_s AS float))",
+        **binds("model_alias", "tenant_id", "context_window"),
+        "last_turn_id": ":turn_id",
+        "expires_at": "statement_timestamp() + make_interval(secs => :believed_s)",
     },
 )
 _IS_NEW = (

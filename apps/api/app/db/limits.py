@@ -38,7 +38,7 @@ def _locked(table: str, of: str) -> str:
     """A CTE `locked_usage` with the rows of `:spans`, locked in their order."""
     return f"""
         locked_usage AS (
-            SELECT u.span FROM {table} u WHERE {of} AND u.span = ANY(CAST(:spans AS text[]))
+            SELECT u.span FROM {table} u WHERE {of} AND u.span = ANY(:spans)
             ORDER BY u.span FOR NO KEY UPDATE
         )
     """
@@ -65,38 +65,34 @@ def _adding(table: str, of: str) -> Statement:
         """)
 
 
-def _opening(table: str, key: str, value: str) -> Statement:
+def _opening(table: str, key: str) -> Statement:
     """Makes the rows of spans that nothing was ever counted in; who makes them at the same time waits for it."""
     return sql(f"""
         INSERT INTO {table} ({key}, span, starts_at, {", ".join(_SUMS)})
-        SELECT {value}, x.span, to_timestamp(0), 0, 0, 0, 0, 0 FROM unnest(CAST(:spans AS text[])) AS x(span)
+        SELECT :key, x.span, to_timestamp(0), 0, 0, 0, 0, 0 FROM unnest(CAST(:spans AS text[])) AS x(span)
         ORDER BY x.span ON CONFLICT DO NOTHING
         """)
 
 
-_TENANT, _SESSION = "CAST(:key AS text)", "CAST(:key AS uuid)"
 _ADD: Mapping[Scope, Statement] = {
-    "tenant": _adding("tenant_usage", f"u.tenant_id = {_TENANT}"),
-    "session": _adding("session_usage", f"u.session_id = {_SESSION}"),
+    "tenant": _adding("tenant_usage", "u.tenant_id = :key"),
+    "session": _adding("session_usage", "u.session_id = :key"),
 }
 _OPEN: Mapping[Scope, Statement] = {
-    "tenant": _opening("tenant_usage", "tenant_id", _TENANT),
-    "session": _opening("session_usage", "session_id", _SESSION),
+    "tenant": _opening("tenant_usage", "tenant_id"),
+    "session": _opening("session_usage", "session_id"),
 }
-_HOLD = sql("""
-    UPDATE turns SET reservation = CAST(:reservation AS jsonb)
-    WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
-    """)
+_HOLD = sql("UPDATE turns SET reservation = :reservation WHERE session_id = :session_id AND id = :turn_id")
 
 _LIMITS_OF_SESSION = sql(f"""
     SELECT tenant_id, limits, {TENANT_LIMITS} FROM sessions
-    WHERE id = CAST(:session_id AS uuid) FOR NO KEY UPDATE
+    WHERE id = :session_id FOR NO KEY UPDATE
     """)
 
 _NEW_LIMITS = insert_row(
     tables.limits,
     {"tenant_id": ":tenant_id", "name": "x.key", "value": "CAST(x.value AS numeric)"},
-    "jsonb_each_text(CAST(:limits AS jsonb)) AS x",
+    "jsonb_each_text(:limits) AS x",
 )
 _SET = sql(f"""
     {_NEW_LIMITS}
@@ -140,7 +136,7 @@ def _giving_back(scope: Scope, table: str, of: str) -> str:
     """
 
 
-GIVING_BACK = _giving_back("session", "session_usage", "u.session_id = CAST(:session_id AS uuid)")
+GIVING_BACK = _giving_back("session", "session_usage", "u.session_id = :session_id")
 """CTEs that settle what a session had reserved for a CTE `released`, with what was really used in its place.
 
 `released` has `reservation`, and `turns`, `tokens` and `usd` that were used. What the tenant had reserved stands on
@@ -155,9 +151,9 @@ _RELEASED = """
 _AFTER_THE_LOCK = "FROM (SELECT count(*) FROM locked) AS locked_first"
 _GIVE_BACK = sql(f"WITH {locked_session()}, {_RELEASED.format(after=_AFTER_THE_LOCK)}, {GIVING_BACK} SELECT 1")
 _GIVE_BACK_OF_TENANT = sql(f"""
-    WITH {_locked("tenant_usage", f"u.tenant_id = {_TENANT}")},
+    WITH {_locked("tenant_usage", "u.tenant_id = :key")},
     {_RELEASED.format(after="FROM (SELECT count(*) FROM locked_usage) AS locked_first")},
-    {_giving_back("tenant", "tenant_usage", f"u.tenant_id = {_TENANT}")}
+    {_giving_back("tenant", "tenant_usage", "u.tenant_id = :key")}
     SELECT 1
     """)
 

@@ -38,8 +38,7 @@ UNGIVEN = ("reasoning_tokens", "withdrawn")
 _RANGE = f"""
     SELECT {AS_STORED}, m.token_encoding, NULL AS status, NULL AS without_output
     FROM messages m
-    WHERE m.session_id = CAST(:session_id AS uuid) AND m.seq > CAST(:after_seq AS bigint)
-        AND m.seq <= CAST(:last_seq AS bigint) AND NOT m.withdrawn
+    WHERE m.session_id = :session_id AND m.seq > :after_seq AND m.seq <= :last_seq AND NOT m.withdrawn
     ORDER BY m.seq
 """
 _MESSAGES = sql(_RANGE)
@@ -49,12 +48,12 @@ _WINDOW = sql(f"""
     (SELECT {", ".join({"id": "t.id", "seq": "t.seq"}.get(name, "NULL") for name in _STORED)}, NULL, NULL,
         t.status, t.assistant_output IS NULL
     FROM turns t
-    WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq >= coalesce((
+    WHERE t.session_id = :session_id AND t.seq >= coalesce((
         SELECT f.seq FROM turns f
-        WHERE f.session_id = CAST(:session_id AS uuid) AND f.status <> 'rejected' AND f.seq <= (
-            SELECT e.seq FROM turns e WHERE e.session_id = CAST(:session_id AS uuid) AND e.id >= (
+        WHERE f.session_id = :session_id AND f.status <> 'rejected' AND f.seq <= (
+            SELECT e.seq FROM turns e WHERE e.session_id = :session_id AND e.id >= (
                 SELECT m.turn_id FROM messages m
-                WHERE m.session_id = CAST(:session_id AS uuid) AND m.seq <= CAST(:after_seq AS bigint)
+                WHERE m.session_id = :session_id AND m.seq <= :after_seq
                 ORDER BY m.seq DESC LIMIT 1)
             ORDER BY e.id LIMIT 1)
         ORDER BY f.seq DESC LIMIT 1), 0)
@@ -64,15 +63,15 @@ _WINDOW = sql(f"""
 # By a range of ids, which are given out in time order, and not by a list: what it takes in beside them does no harm.
 _COUNTS = sql("""
     SELECT message_id, token_estimate, reasoning_tokens FROM message_token_counts
-    WHERE session_id = CAST(:session_id AS uuid) AND message_id >= CAST(:first_id AS uuid)
-        AND message_id <= CAST(:last_id AS uuid) AND token_encoding = :encoding
+    WHERE session_id = :session_id AND message_id >= :first_id
+        AND message_id <= :last_id AND token_encoding = :encoding
     """)
 
 _BY_RUN = sql(f"""
     SELECT {AS_STORED}
     FROM unnest(CAST(:firsts AS bigint[]), CAST(:lasts AS bigint[]), CAST(:of_users AS boolean[]))
         AS run(first_seq, last_seq, of_users)
-    JOIN messages m ON m.session_id = CAST(:session_id AS uuid) AND m.seq BETWEEN run.first_seq AND run.last_seq
+    JOIN messages m ON m.session_id = :session_id AND m.seq BETWEEN run.first_seq AND run.last_seq
         AND (m.role = 'user' OR NOT run.of_users)
     """)
 
@@ -83,19 +82,13 @@ _LISTED = ", ".join(
 _IN_TURNS = "FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id"
 _PAGES = in_both_orders(f"""
     SELECT {_LISTED} {_IN_TURNS}
-    WHERE m.session_id = CAST(:session_id AS uuid)
-        AND m.seq > CAST(:after_seq AS bigint) AND m.seq < CAST(:before_seq AS bigint)
-    ORDER BY m.seq {{order}} LIMIT CAST(:limit AS integer)
+    WHERE m.session_id = :session_id AND m.seq > :after_seq AND m.seq < :before_seq
+    ORDER BY m.seq {{order}} LIMIT :limit
     """)
 
-_BY_ID = sql(f"""
-    SELECT {_LISTED} {_IN_TURNS}
-    WHERE m.session_id = CAST(:session_id AS uuid) AND m.id = ANY(CAST(:ids AS uuid[])) ORDER BY m.seq
-    """)
+_BY_ID = sql(f"SELECT {_LISTED} {_IN_TURNS} WHERE m.session_id = :session_id AND m.id = ANY(:ids) ORDER BY m.seq")
 
-_COUNT_BY_ID = sql("""
-    SELECT count(*) FROM messages WHERE session_id = CAST(:session_id AS uuid) AND id = ANY(CAST(:ids AS uuid[]))
-    """)
+_COUNT_BY_ID = sql("SELECT count(*) FROM messages WHERE session_id = :session_id AND id = ANY(:ids)")
 
 _NEW_COUNTS = insert_from(
     message_token_counts,
@@ -104,34 +97,33 @@ _NEW_COUNTS = insert_from(
     {"session_id": "s.id", "token_encoding": ":encoding"},
 )
 _SAVE_COUNTS = sql(f"""
-    WITH s AS (SELECT id FROM sessions WHERE id = CAST(:session_id AS uuid) FOR KEY SHARE)
+    WITH s AS (SELECT id FROM sessions WHERE id = :session_id FOR KEY SHARE)
     {_NEW_COUNTS}
     ON CONFLICT DO NOTHING
     """)
 _ITEMS = f"""
     SELECT {AS_STORED} {_IN_TURNS} JOIN sessions s ON s.id = m.session_id
-    WHERE m.session_id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id AND t.status <> 'rejected'
-        AND NOT m.withdrawn
+    WHERE m.session_id = :session_id AND s.tenant_id = :tenant_id AND t.status <> 'rejected' AND NOT m.withdrawn
 """
 _PAGES_OF_ITEMS = in_both_orders(f"""
-    {_ITEMS} AND m.seq BETWEEN CAST(:first_seq AS bigint) AND CAST(:last_seq AS bigint)
-    ORDER BY m.seq {{order}} LIMIT CAST(:limit AS integer)
+    {_ITEMS} AND m.seq BETWEEN :first_seq AND :last_seq
+    ORDER BY m.seq {{order}} LIMIT :limit
     """)
-_NUMBERED = sql(f"{_ITEMS} AND m.seq = ANY(CAST(:seqs AS bigint[]))")
+_NUMBERED = sql(f"{_ITEMS} AND m.seq = ANY(:seqs)")
 
 _OF_TURN = sql(f"""
     SELECT {AS_STORED}
     FROM messages m
-    WHERE m.session_id = CAST(:session_id AS uuid) AND m.turn_id = CAST(:turn_id AS uuid) AND NOT m.withdrawn
+    WHERE m.session_id = :session_id AND m.turn_id = :turn_id AND NOT m.withdrawn
     ORDER BY m.seq
     """)
 
 _WITHDRAW = sql("""
     WITH s AS (
-        UPDATE sessions SET past_version = past_version + 1 WHERE id = CAST(:session_id AS uuid) RETURNING id
+        UPDATE sessions SET past_version = past_version + 1 WHERE id = :session_id RETURNING id
     )
     UPDATE messages SET withdrawn = true
-    FROM s WHERE messages.session_id = CAST(:session_id AS uuid) AND messages.seq = ANY(CAST(:seqs AS bigint[]))
+    FROM s WHERE messages.session_id = :session_id AND messages.seq = ANY(:seqs)
     """)
 
 

@@ -238,7 +238,7 @@ _LARGE_MESSAGES = 1_000
 _IS_LARGE_AND_NEW = sql(f"""
     SELECT s.last_message_seq > {_LARGE_MESSAGES} AND s.last_message_seq > c.reltuples / 10
     FROM sessions s, pg_class c
-    WHERE s.id = CAST(:session_id AS uuid) AND c.oid = CAST('messages' AS regclass)
+    WHERE s.id = :session_id AND c.oid = CAST('messages' AS regclass)
     """)
 
 

@@ -32,21 +32,20 @@ def _of_turn(table: sa.Table, parameter: str, **values: str) -> str:
 _WRITTEN = f"""
         WITH {locked_session()}, t AS (
             UPDATE turns
-            SET status = CAST(:status AS text), assistant_output = CAST(:assistant_output AS text),
-                error = CAST(:error AS jsonb),
-                model_alias = :model_alias, finish_reason = CAST(:finish_reason AS text),
+            SET status = :status, assistant_output = :assistant_output,
+                error = :error,
+                model_alias = :model_alias, finish_reason = :finish_reason,
                 prompt_tokens = CASE WHEN CAST(:prompt_tokens AS bigint) IS NULL THEN prompt_tokens
-                    ELSE coalesce(prompt_tokens, 0) + CAST(:prompt_tokens AS bigint) END,
+                    ELSE coalesce(prompt_tokens, 0) + :prompt_tokens END,
                 completion_tokens = CASE WHEN CAST(:completion_tokens AS bigint) IS NULL THEN completion_tokens
-                    ELSE coalesce(completion_tokens, 0) + CAST(:completion_tokens AS bigint) END,
+                    ELSE coalesce(completion_tokens, 0) + :completion_tokens END,
                 cost_usd = CASE WHEN CAST(:cost_usd AS numeric) IS NULL THEN cost_usd
-                    ELSE coalesce(cost_usd, 0) + CAST(:cost_usd AS numeric) END,
-                completed_at = CASE WHEN CAST(:status AS text) <> 'awaiting_tools' THEN clock.at END,
-                conversation_sha256 = CAST(:conversation_sha256 AS bytea),
+                    ELSE coalesce(cost_usd, 0) + :cost_usd END,
+                completed_at = CASE WHEN :status <> 'awaiting_tools' THEN clock.at END,
+                conversation_sha256 = :conversation_sha256,
                 lease_expires_at = NULL, reservation = NULL
             FROM locked, {CLOCK}
-            WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
-                AND fence = CAST(:fence AS integer) AND status = 'running'
+            WHERE session_id = :session_id AND id = :turn_id AND fence = :fence AND status = 'running'
             RETURNING {TURN_COLUMNS}
         ), m AS (
             {_of_turn(tables.messages, "messages", role="'assistant'")}
@@ -77,15 +76,14 @@ _RECORD_RESERVED = sql(f"""
 _RECORDED_BY_US = sql(f"""
     SELECT {TURN_COLUMNS}, CAST(NULL AS jsonb) AS tool_calls
     FROM turns
-    WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
-        AND fence = CAST(:fence AS integer) AND status <> 'running'
+    WHERE session_id = :session_id AND id = :turn_id AND fence = :fence AND status <> 'running'
     """)
 
 _ADD_USAGES = sql(
     insert_from(
         tables.usage_records,
         json_rows(tables.usage_records, "usages"),
-        {"session_id": "CAST(:session_id AS uuid)", "turn_id": "CAST(:turn_id AS uuid)"},
+        {"session_id": ":session_id", "turn_id": ":turn_id"},
         without=("created_at",),
     )
 )
@@ -96,7 +94,7 @@ _USAGE_TOTALS = sql("""
         CAST(sum(cache_write_prompt_tokens) AS bigint) AS cache_write_prompt_tokens,
         CAST(sum(completion_tokens) AS bigint) AS completion_tokens,
         CAST(sum(cost_usd) AS float) AS cost_usd
-    FROM usage_records WHERE session_id = CAST(:session_id AS uuid)
+    FROM usage_records WHERE session_id = :session_id
     GROUP BY model_alias, purpose ORDER BY model_alias, purpose
     """)
 

@@ -15,7 +15,7 @@ from app.domain.responses import ResponseNote, ResponseRef, StoredResponse
 from app.domain.stored import values_of
 from app.domain.types import SessionId, TenantId, TurnId, TurnStatus, Usage
 
-_KEEP = sql(insert_row(responses, binds(responses, *responses.columns.keys())))
+_KEEP = sql(insert_row(responses, binds(*responses.columns.keys())))
 
 _FOUND = f"""
     SELECT r.session_id AS response_session_id, r.reply_seq, r.turn_id AS response_turn_id, r.first_seq,
@@ -50,21 +50,20 @@ _FOUND = f"""
             AND NOT EXISTS (SELECT 1 FROM responses l WHERE l.session_id = r.session_id AND l.turn_id = r.turn_id
                 AND l.round > r.round AND l.round <= x.round)
     ) u ON true
-    WHERE r.session_id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id
+    WHERE r.session_id = :session_id AND s.tenant_id = :tenant_id
 """
 _GET = sql(f"{_FOUND} AND r.is_stored AND r.reply_seq = :reply_seq")
 _NEWEST = sql(f"{_FOUND} ORDER BY r.reply_seq DESC LIMIT 1")
 _OF_REQUEST = sql(
-    f"{_FOUND} AND r.turn_id = CAST(:turn_id AS uuid) AND r.request_sha256 = :request_sha256"
-    " ORDER BY r.reply_seq DESC LIMIT 1"
+    f"{_FOUND} AND r.turn_id = :turn_id AND r.request_sha256 = :request_sha256 ORDER BY r.reply_seq DESC LIMIT 1"
 )
 
-_ERASE = sql("DELETE FROM responses WHERE session_id = CAST(:session_id AS uuid) AND reply_seq = :reply_seq")
+_ERASE = sql("DELETE FROM responses WHERE session_id = :session_id AND reply_seq = :reply_seq")
 _ERASE_SESSION_WITHOUT = sql("""
     DELETE FROM sessions s
-    WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id
-        AND NOT EXISTS (SELECT 1 FROM responses r WHERE r.session_id = CAST(:session_id AS uuid))
-        AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq > :turn_seq
+    WHERE s.id = :session_id AND s.tenant_id = :tenant_id
+        AND NOT EXISTS (SELECT 1 FROM responses r WHERE r.session_id = :session_id)
+        AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.session_id = :session_id AND t.seq > :turn_seq
             AND t.status <> 'rejected')
     """)
 

@@ -30,12 +30,12 @@ from app.domain.types import Pin, Session, SessionId, SessionState, TenantId, Tu
 
 _COLUMNS = ", ".join(names_of(Session))
 STATE_COLUMNS = names_of(SessionState)
-_OURS = "id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id"
+_OURS = "id = :session_id AND tenant_id = :tenant_id"
 CHANGEABLE = ("model_alias", "mode", "agent_role", "room_goal", "instructions", "policy", "metadata", "limits")
 """Fields of a session that a request may set."""
-_SET = binds(sessions, *CHANGEABLE)
+_SET = binds(*CHANGEABLE)
 
-_NEW = insert_row(sessions, {"id": "CAST(:session_id AS uuid)", **binds(sessions, "tenant_id"), **_SET})
+_NEW = insert_row(sessions, {"id": ":session_id", **binds("tenant_id"), **_SET})
 _INSERT = sql(f"{_NEW} RETURNING {_COLUMNS}")
 _GET = sql(f"SELECT {_COLUMNS} FROM sessions WHERE {_OURS}")
 _GET_LOCKED = sql(f"SELECT {_COLUMNS} FROM sessions WHERE {_OURS} FOR NO KEY UPDATE")
@@ -48,11 +48,11 @@ _UPDATE = sql(f"""
     WHERE {_OURS} RETURNING {_COLUMNS}
     """)
 _PAGES = in_both_orders(f"""
-    SELECT {_COLUMNS} FROM sessions WHERE tenant_id = :tenant_id AND id {{beyond}} CAST(:position AS uuid)
-    ORDER BY id {{order}} LIMIT CAST(:limit AS bigint)
+    SELECT {_COLUMNS} FROM sessions WHERE tenant_id = :tenant_id AND id {{beyond}} :position
+    ORDER BY id {{order}} LIMIT :limit
     """)
 _LIST_OF = sql(f"""
-    SELECT {_COLUMNS} FROM sessions WHERE tenant_id = :tenant_id AND id = ANY(CAST(:session_ids AS uuid[]))
+    SELECT {_COLUMNS} FROM sessions WHERE tenant_id = :tenant_id AND id = ANY(:session_ids)
     ORDER BY id DESC
     """)
 
@@ -68,8 +68,8 @@ _BY_KEY = sql("""
 _KEEP_KEY = sql(f"UPDATE sessions SET idempotency_key = :idempotency_key WHERE {_OURS}")
 
 _ERASE_LATER = sql("""
-    UPDATE sessions SET erase_after = statement_timestamp() + make_interval(secs => CAST(:seconds AS float))
-    WHERE id = CAST(:session_id AS uuid)
+    UPDATE sessions SET erase_after = statement_timestamp() + make_interval(secs => :seconds)
+    WHERE id = :session_id
     """)
 
 
@@ -84,20 +84,20 @@ FIRST_INPUT = f"""
 """
 
 _HORIZON = sql("""
-    SELECT id FROM sessions WHERE tenant_id = :tenant_id AND id < CAST(:before AS uuid)
-    ORDER BY id DESC OFFSET CAST(:most AS integer) LIMIT 1
+    SELECT id FROM sessions WHERE tenant_id = :tenant_id AND id < :before
+    ORDER BY id DESC OFFSET :most LIMIT 1
     """)
 
 _SEARCH = sql(f"""
     SELECT s.id FROM sessions s LEFT JOIN LATERAL ({FIRST_INPUT}) first ON true
-    WHERE s.tenant_id = :tenant_id AND s.id < CAST(:before AS uuid)
+    WHERE s.tenant_id = :tenant_id AND s.id < :before
         AND (CAST(:horizon AS uuid) IS NULL OR s.id > CAST(:horizon AS uuid))
         AND strpos(lower(concat_ws(' ', s.id, s.room_goal, s.mode, s.agent_role, s.model_alias, s.metadata,
             first.first_input)), lower(:words)) > 0
-    ORDER BY s.id DESC LIMIT CAST(:limit AS integer)
+    ORDER BY s.id DESC LIMIT :limit
     """)
 
-ON_ITS_NODE = "sessions WHERE sessions.id = CAST(:session_id AS uuid)"
+ON_ITS_NODE = "sessions WHERE sessions.id = :session_id"
 """For the end of an INSERT … SELECT whose `session_id` is `sessions.id`: by it Citus knows that all of it is on the
 session's node. Without it, or with a default that is volatile, rows are collected and spread over all nodes."""
 
@@ -110,7 +110,7 @@ def locked_session(condition: str = "true") -> str:
     return f"""
         locked AS (
             SELECT id AS locked_id FROM sessions
-            WHERE id = CAST(:session_id AS uuid) AND {condition} FOR NO KEY UPDATE
+            WHERE id = :session_id AND {condition} FOR NO KEY UPDATE
         )
     """
 
@@ -202,13 +202,13 @@ _BY_LIST = sql("""
     SELECT t.session_id, t.id AS turn_id, s.last_turn_seq, since.turns = 0 AS is_last, since.is_repeated
     FROM turns t JOIN sessions s ON s.id = t.session_id CROSS JOIN LATERAL (
         SELECT count(*) AS turns,
-            coalesce(bool_or(n.request_sha256 = CAST(:request_sha256 AS text)), false) AS is_repeated
+            coalesce(bool_or(n.request_sha256 = :request_sha256), false) AS is_repeated
         FROM turns n
         WHERE n.session_id = t.session_id AND n.seq > t.seq AND n.status IN ('running', 'awaiting_tools', 'completed')
     ) since
-    WHERE t.conversation_sha256 = ANY(CAST(:digests AS bytea[])) AND s.tenant_id = :tenant_id
+    WHERE t.conversation_sha256 = ANY(:digests) AND s.tenant_id = :tenant_id
         AND t.status IN ('completed', 'awaiting_tools')
-    ORDER BY array_position(CAST(:digests AS bytea[]), t.conversation_sha256), is_repeated DESC, is_last DESC,
+    ORDER BY array_position(:digests, t.conversation_sha256), is_repeated DESC, is_last DESC,
         t.session_id
     LIMIT 1
     """)
@@ -260,8 +260,8 @@ _PIN_COLUMNS = ", ".join(f"pins.{name}" for name in names_of(Pin))
 # The row is made from the session's own row, so a session of another tenant yields none.
 _NEW_PIN = insert_row(
     pins,
-    {"session_id": "s.id", **binds(pins, "name", "content", "relevance", "source")},
-    "sessions s WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id FOR KEY SHARE",
+    {"session_id": "s.id", **binds("name", "content", "relevance", "source")},
+    "sessions s WHERE s.id = :session_id AND s.tenant_id = :tenant_id FOR KEY SHARE",
 )
 _PUT_PIN = sql(f"""
     {_NEW_PIN}
@@ -270,12 +270,10 @@ _PUT_PIN = sql(f"""
     RETURNING {_PIN_COLUMNS}
     """)
 _OUR_PINS = """
-    pins.session_id IN (SELECT id FROM sessions WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id)
+    pins.session_id IN (SELECT id FROM sessions WHERE id = :session_id AND tenant_id = :tenant_id)
 """
 _GET_PIN = sql(f"SELECT {_PIN_COLUMNS} FROM pins WHERE {_OUR_PINS} AND name = :name")
-_LIST_PINS = sql(f"""
-    SELECT {_PIN_COLUMNS} FROM pins WHERE {_OUR_PINS} AND name > :after ORDER BY name LIMIT CAST(:limit AS bigint)
-    """)
+_LIST_PINS = sql(f"SELECT {_PIN_COLUMNS} FROM pins WHERE {_OUR_PINS} AND name > :after ORDER BY name LIMIT :limit")
 _DELETE_PIN = sql(f"DELETE FROM pins WHERE {_OUR_PINS} AND name = :name")
 
 

@@ -30,9 +30,8 @@ _TURNS = sql("""
             coalesce(bool_or(x.prune_triggered), false) AS prune
         FROM turn_context_audit x WHERE x.session_id = t.session_id AND x.turn_id = t.id
     ) a
-    WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq > CAST(:after_seq AS bigint)
-        AND t.seq <= CAST(:through_seq AS bigint)
-    ORDER BY t.seq LIMIT CAST(:limit AS integer)
+    WHERE t.session_id = :session_id AND t.seq > :after_seq AND t.seq <= :through_seq
+    ORDER BY t.seq LIMIT :limit
     """)
 
 _MESSAGES = sql(f"""
@@ -41,40 +40,38 @@ _MESSAGES = sql(f"""
          FROM message_token_counts c
          WHERE c.session_id = m.session_id AND c.message_id = m.id) AS counts
     FROM messages m
-    WHERE m.session_id = CAST(:session_id AS uuid) AND m.turn_id = ANY(CAST(:turn_ids AS uuid[]))
-        AND NOT m.withdrawn
+    WHERE m.session_id = :session_id AND m.turn_id = ANY(:turn_ids) AND NOT m.withdrawn
     ORDER BY m.turn_id, m.seq
     """)
 
 _ALIASES = sql("""
     SELECT DISTINCT model_alias FROM turns
-    WHERE session_id = CAST(:session_id AS uuid) AND seq <= CAST(:through_seq AS bigint) ORDER BY model_alias
+    WHERE session_id = :session_id AND seq <= :through_seq ORDER BY model_alias
     """)
 
 _PINS = sql("""
     SELECT name, content, relevance, source, created_at FROM pins
-    WHERE session_id = CAST(:session_id AS uuid) ORDER BY created_at, name
+    WHERE session_id = :session_id ORDER BY created_at, name
     """)
 
 _LATER_SUMMARIES = sql("""
     SELECT created_at FROM session_summaries
-    WHERE session_id = CAST(:session_id AS uuid) AND created_by_turn_id IS NULL ORDER BY created_at
+    WHERE session_id = :session_id AND created_by_turn_id IS NULL ORDER BY created_at
     """)
 
 _FOLDED = sql("""
     SELECT count(DISTINCT m.turn_id) AS turns, count(*) AS messages
     FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
-    WHERE m.session_id = CAST(:session_id AS uuid) AND t.status <> 'rejected' AND m.seq <= (
+    WHERE m.session_id = :session_id AND t.status <> 'rejected' AND m.seq <= (
         SELECT x.to_message_seq FROM session_summaries x
-        WHERE x.session_id = CAST(:session_id AS uuid) AND x.status = 'active')
+        WHERE x.session_id = :session_id AND x.status = 'active')
     """)
 
 _SUMMARY_USAGE = sql("""
     SELECT CAST(coalesce(sum(u.prompt_tokens), 0) AS bigint) AS prompt_tokens,
         CAST(coalesce(sum(u.completion_tokens), 0) AS bigint) AS completion_tokens
     FROM usage_records u LEFT JOIN turns t ON t.session_id = u.session_id AND t.id = u.turn_id
-    WHERE u.session_id = CAST(:session_id AS uuid) AND u.purpose = 'summary'
-        AND coalesce(t.seq, 0) <= CAST(:through_seq AS bigint)
+    WHERE u.session_id = :session_id AND u.purpose = 'summary' AND coalesce(t.seq, 0) <= :through_seq
     """)
 
 _ACTIONS = sql("""
@@ -84,14 +81,14 @@ _ACTIONS = sql("""
         JOIN turn_context_audit a ON a.session_id = t.session_id AND a.turn_id = t.id
         CROSS JOIN LATERAL jsonb_to_recordset(a.context_trim_log -> 'actions')
             AS x(kind text, target text, "count" bigint)
-        WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq <= CAST(:through_seq AS bigint)
+        WHERE t.session_id = :session_id AND t.seq <= :through_seq
             AND a.prompt_sha256 IS NOT NULL AND (x.kind <> 'summary_folded' OR x.target LIKE 'turn%')
         GROUP BY x.kind, x.target
     )
     SELECT x.kind, x.target, CAST(x.times AS bigint) AS times, x.targets, coalesce(m.seq, t.seq) AS seq
     FROM actions x
-    LEFT JOIN messages m ON m.session_id = CAST(:session_id AS uuid) AND x.target = 'message:' || m.id
-    LEFT JOIN turns t ON t.session_id = CAST(:session_id AS uuid) AND x.target = 'turn:' || t.id
+    LEFT JOIN messages m ON m.session_id = :session_id AND x.target = 'message:' || m.id
+    LEFT JOIN turns t ON t.session_id = :session_id AND x.target = 'turn:' || t.id
     ORDER BY x.kind, x.target
     """)
 
@@ -100,7 +97,7 @@ _RANGES = sql("""
     FROM turns t
     JOIN turn_context_audit a ON a.session_id = t.session_id AND a.turn_id = t.id
     CROSS JOIN LATERAL jsonb_to_recordset(a.context_trim_log -> 'actions') AS x(kind text, target text)
-    WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq <= CAST(:through_seq AS bigint)
+    WHERE t.session_id = :session_id AND t.seq <= :through_seq
         AND a.prompt_refs IS NOT NULL AND x.kind IN ('assistant_dropped', 'tool_group_dropped')
         AND x.target LIKE 'messages:%'
     ORDER BY t.seq, a.round, a.attempt
@@ -110,7 +107,7 @@ _DROPPABLE = sql("""
     SELECT m.seq, CASE WHEN coalesce(m.tool_calls, 'null') IN ('null', '[]') THEN 'assistant_dropped'
         ELSE 'tool_group_dropped' END AS kind
     FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
-    WHERE m.session_id = CAST(:session_id AS uuid) AND t.seq <= CAST(:through_seq AS bigint)
+    WHERE m.session_id = :session_id AND t.seq <= :through_seq
         AND m.role = 'assistant' AND NOT m.withdrawn AND t.status <> 'rejected'
         AND (coalesce(m.tool_calls, 'null') NOT IN ('null', '[]') OR t.status NOT IN ('failed', 'cancelled'))
     ORDER BY m.seq

@@ -45,7 +45,11 @@ class Statement:
 
 
 def sql(text: str) -> Statement:
-    """Compiles a statement whose every value is a named bind parameter, `:name`."""
+    """Compiles a statement whose every value is a named bind parameter, `:name`.
+
+    The server finds a parameter's type by what it stands beside; where that says none (`IS NULL`, `unnest`) it needs a
+    `CAST`.
+    """
     compiled = cast(Any, sa.text(text).compile(dialect=_DIALECT))
     return Statement(text=str(compiled), names=tuple(compiled.positiontup or ()))
 
@@ -56,9 +60,9 @@ def in_both_orders(text: str) -> Mapping[bool, Statement]:
     return {newest: sql(text.replace("{order}", order).replace("{beyond}", sign)) for newest, order, sign in orders}
 
 
-def binds(table: sa.Table, *names: str) -> dict[str, str]:
-    """By column, the bind parameter of its name, of its type."""
-    return {name: f"CAST(:{name} AS {table.c[name].type.compile(_DIALECT)})" for name in names}
+def binds(*names: str) -> dict[str, str]:
+    """By column, the bind parameter of its name."""
+    return {name: f":{name}" for name in names}
 
 
 def insert_from(
@@ -83,7 +87,7 @@ def insert_row(table: sa.Table, values: Mapping[str, str], source: str = "") -> 
 
 def json_rows(table: sa.Table, parameter: str) -> str:
     """The rows `x` of a parameter that is a list of JSON objects by column name; what one does not name is null."""
-    return f"jsonb_populate_recordset(CAST(NULL AS {table.name}), CAST(:{parameter} AS jsonb)) AS x"
+    return f"jsonb_populate_recordset(CAST(NULL AS {table.name}), :{parameter}) AS x"
 
 
 metadata = sa.MetaData(

@@ -32,15 +32,14 @@ from app.domain.types import (
 _CONTEXT = sql("""
     SELECT
         (SELECT to_jsonb(x) FROM session_summaries x
-         WHERE x.session_id = CAST(:session_id AS uuid) AND x.status = 'active') AS summary,
+         WHERE x.session_id = :session_id AND x.status = 'active') AS summary,
         (SELECT jsonb_agg(jsonb_build_array(p.name, p.content, p.relevance, p.source) ORDER BY p.created_at, p.name)
-         FROM pins p WHERE p.session_id = CAST(:session_id AS uuid)) AS pins,
+         FROM pins p WHERE p.session_id = :session_id) AS pins,
         EXISTS (
             SELECT 1 FROM turn_steps st
-            WHERE st.session_id = CAST(:session_id AS uuid) AND st.status <> 'success' AND st.turn_id = (
+            WHERE st.session_id = :session_id AND st.status <> 'success' AND st.turn_id = (
                 SELECT t.id FROM turns t
-                WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq < CAST(:before_seq AS bigint)
-                    AND t.status <> 'rejected'
+                WHERE t.session_id = :session_id AND t.seq < :before_seq AND t.status <> 'rejected'
                 ORDER BY t.seq DESC LIMIT 1)
             AND NOT EXISTS (
                 SELECT 1 FROM turn_steps again
@@ -55,33 +54,33 @@ _CONTEXT = sql("""
 _STORE = sql(f"""
     WITH {locked_session()}, ours AS (
         SELECT id FROM turns
-        WHERE EXISTS (SELECT FROM locked) AND session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
-            AND fence = CAST(:fence AS integer) AND status = 'running'
+        WHERE EXISTS (SELECT FROM locked) AND session_id = :session_id AND id = :turn_id
+            AND fence = :fence AND status = 'running'
         FOR NO KEY UPDATE
     ), ground AS (
         SELECT locked_id FROM locked WHERE CAST(:turn_id AS uuid) IS NULL OR EXISTS (SELECT FROM ours)
     ), noted AS (
         UPDATE sessions SET
-            summary_count_after_seq = coalesce(CAST(:count_after_seq AS bigint), summary_count_after_seq),
+            summary_count_after_seq = coalesce(:count_after_seq, summary_count_after_seq),
             summary_failures = CASE WHEN :failed THEN summary_failures + 1
                                     WHEN :asked THEN 0 ELSE summary_failures END,
             summary_failed_at = CASE WHEN :failed THEN clock.at
                                      WHEN :asked THEN NULL ELSE summary_failed_at END,
-            summary_lease_expires_at = CASE WHEN summary_lease_id = CAST(:lease_id AS uuid) THEN NULL
+            summary_lease_expires_at = CASE WHEN summary_lease_id = :lease_id THEN NULL
                                             ELSE summary_lease_expires_at END,
-            summary_lease_id = nullif(summary_lease_id, CAST(:lease_id AS uuid))
-        FROM locked, {CLOCK} WHERE sessions.id = CAST(:session_id AS uuid)
+            summary_lease_id = nullif(summary_lease_id, :lease_id)
+        FROM locked, {CLOCK} WHERE sessions.id = :session_id
     ), used AS (
         {
     insert_from(
         usage_records,
         f"locked, {CLOCK}, {json_rows(usage_records, 'usages')}, {ON_ITS_NODE}",
-        {"session_id": "sessions.id", "turn_id": "CAST(:turn_id AS uuid)", "created_at": "clock.at"},
+        {"session_id": "sessions.id", "turn_id": ":turn_id", "created_at": "clock.at"},
     )
 }
     ), superseded AS (
         UPDATE session_summaries SET status = 'superseded' FROM ground
-        WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:previous_id AS uuid) AND status = 'active'
+        WHERE session_id = :session_id AND id = :previous_id AND status = 'active'
         RETURNING id
     ), stored AS (
         {
@@ -98,25 +97,22 @@ _STORE = sql(f"""
     SELECT EXISTS (SELECT FROM stored) AS stored
     """)
 
-_RESTART_COUNT = sql("""
-    UPDATE sessions SET summary_count_after_seq = CAST(:count_after_seq AS bigint)
-    WHERE id = CAST(:session_id AS uuid)
-    """)
+_RESTART_COUNT = sql("UPDATE sessions SET summary_count_after_seq = :count_after_seq WHERE id = :session_id")
 
 # Whoever folds what is not active any more pays for nothing: that is seen before the lease is had.
 _TAKE_LEASE = sql(f"""
     WITH ground AS (
-        SELECT (SELECT id FROM session_summaries WHERE session_id = CAST(:session_id AS uuid) AND status = 'active')
-            IS NOT DISTINCT FROM CAST(:previous_id AS uuid) AS stands
+        SELECT (SELECT id FROM session_summaries WHERE session_id = :session_id AND status = 'active')
+            IS NOT DISTINCT FROM :previous_id AS stands
     ), taken AS (
-        UPDATE sessions SET summary_lease_id = CAST(:lease_id AS uuid),
-            summary_lease_expires_at = statement_timestamp() + make_interval(secs => CAST(:lease_s AS float))
+        UPDATE sessions SET summary_lease_id = :lease_id,
+            summary_lease_expires_at = statement_timestamp() + make_interval(secs => :lease_s)
         FROM ground
-        WHERE id = CAST(:session_id AS uuid) AND stands
+        WHERE id = :session_id AND stands
             AND (summary_lease_expires_at IS NULL OR summary_lease_expires_at < statement_timestamp()
                 OR :for_turn AND EXISTS (
                     SELECT 1 FROM turns t
-                    WHERE t.session_id = CAST(:session_id AS uuid) AND t.id = sessions.summary_lease_id))
+                    WHERE t.session_id = :session_id AND t.id = sessions.summary_lease_id))
         RETURNING id, limits, {TENANT_LIMITS}
     )
     SELECT stands, taken.id IS NOT NULL AS had, limits, tenant_limits FROM ground LEFT JOIN taken ON true
@@ -124,23 +120,20 @@ _TAKE_LEASE = sql(f"""
 
 _RELEASE_LEASE = sql("""
     UPDATE sessions SET summary_lease_id = NULL, summary_lease_expires_at = NULL
-    WHERE id = CAST(:session_id AS uuid) AND summary_lease_id = CAST(:lease_id AS uuid)
+    WHERE id = :session_id AND summary_lease_id = :lease_id
     """)
 _PAGES = in_both_orders("""
     SELECT * FROM session_summaries
-    WHERE session_id = CAST(:session_id AS uuid) AND id {beyond} CAST(:position AS uuid)
-    ORDER BY id {order} LIMIT CAST(:limit AS integer)
+    WHERE session_id = :session_id AND id {beyond} :position
+    ORDER BY id {order} LIMIT :limit
     """)
 
-_GET = sql("""
-    SELECT * FROM session_summaries
-    WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:summary_id AS uuid)
-    """)
+_GET = sql("SELECT * FROM session_summaries WHERE session_id = :session_id AND id = :summary_id")
 
 # An undo restarts the turn count (contract.md, decision 3); the row's lock keeps out turns and other summaries.
 _LOCK_AND_RESTART_COUNT = sql("""
     UPDATE sessions SET summary_count_after_seq = last_turn_seq, updated_at = statement_timestamp()
-    WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
+    WHERE id = :session_id AND tenant_id = :tenant_id
     """)
 
 _FIND = sql(f"""
@@ -148,20 +141,19 @@ _FIND = sql(f"""
         EXISTS (SELECT 1 FROM turns t WHERE t.session_id = x.session_id
             AND t.status IN {OPEN_STATUSES_SQL}) AS turn_open
     FROM session_summaries x
-    WHERE x.session_id = CAST(:session_id AS uuid)
-        AND CASE WHEN CAST(:summary_id AS uuid) IS NULL THEN x.status = 'active'
-            ELSE x.id = CAST(:summary_id AS uuid) END
+    WHERE x.session_id = :session_id AND CASE WHEN CAST(:summary_id AS uuid) IS NULL THEN x.status = 'active'
+            ELSE x.id = :summary_id END
     """)
 
 _UNDO = sql("""
     UPDATE session_summaries SET status = 'undone'
-    WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:summary_id AS uuid) AND status = 'active'
+    WHERE session_id = :session_id AND id = :summary_id AND status = 'active'
     RETURNING previous_summary_id
     """)
 
 _RESTORE = sql("""
     UPDATE session_summaries SET status = 'active'
-    WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:summary_id AS uuid) AND status = 'superseded'
+    WHERE session_id = :session_id AND id = :summary_id AND status = 'superseded'
     """)
 
 

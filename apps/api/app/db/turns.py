@@ -34,13 +34,12 @@ _COLUMNS = f"""
 
 _GET = sql(f"""
     SELECT {_COLUMNS} FROM turns t JOIN sessions s ON s.id = t.session_id
-    WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id AND t.id = CAST(:turn_id AS uuid)
+    WHERE s.id = :session_id AND s.tenant_id = :tenant_id AND t.id = :turn_id
     """)
 
 _BY_KEY = sql(f"""
     SELECT {_COLUMNS}, t.request_sha256 FROM turns t JOIN sessions s ON s.id = t.session_id
-    WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id
-        AND t.idempotency_key = :idempotency_key
+    WHERE s.id = :session_id AND s.tenant_id = :tenant_id AND t.idempotency_key = :idempotency_key
     """)
 # One field at a time: a lateral join is more than the nodes of a cluster plan for every value of the parameters.
 _OF_USER = """(
@@ -50,15 +49,11 @@ _PAGES = in_both_orders(f"""
     SELECT {_COLUMNS}, {_OF_USER.format("name")} AS name,
         coalesce({_OF_USER.format("said_at")}, t.created_at) AS said_at
     FROM turns t
-    WHERE t.session_id = CAST(:session_id AS uuid)
-        AND t.seq > CAST(:after_seq AS bigint) AND t.seq < CAST(:before_seq AS bigint)
-    ORDER BY t.seq {{order}} LIMIT CAST(:limit AS integer)
+    WHERE t.session_id = :session_id AND t.seq > :after_seq AND t.seq < :before_seq
+    ORDER BY t.seq {{order}} LIMIT :limit
     """)
 
-_NUMBERS = sql("""
-    SELECT id, seq FROM turns
-    WHERE session_id = CAST(:session_id AS uuid) AND id = ANY(CAST(:turn_ids AS uuid[]))
-    """)
+_NUMBERS = sql("SELECT id, seq FROM turns WHERE session_id = :session_id AND id = ANY(:turn_ids)")
 
 
 async def turn_numbers(tx: Transaction, session_id: SessionId, turn_ids: Sequence[TurnId]) -> dict[TurnId, int]:
@@ -104,11 +99,11 @@ def _ending(status: str, session: str, which: str, used: str) -> str:
     return f"""
         WITH {locked_session(session)}, held AS (
             SELECT session_id, id, reservation FROM turns JOIN locked ON session_id = locked_id
-            WHERE session_id = CAST(:session_id AS uuid) AND {which} FOR NO KEY UPDATE OF turns
+            WHERE session_id = :session_id AND {which} FOR NO KEY UPDATE OF turns
         ), ended AS (
             UPDATE turns SET status = '{status}', fence = fence + 1, lease_expires_at = NULL,
-                completed_at = statement_timestamp(), error = CAST(:error AS jsonb), reservation = NULL
-            FROM held WHERE turns.session_id = CAST(:session_id AS uuid) AND turns.id = held.id
+                completed_at = statement_timestamp(), error = :error, reservation = NULL
+            FROM held WHERE turns.session_id = :session_id AND turns.id = held.id
             RETURNING turns.id
         ), released AS (
             SELECT reservation, {used} FROM held WHERE reservation IS NOT NULL
@@ -123,17 +118,17 @@ _ALL_USED = (
     " CAST(reservation ->> 'usd' AS numeric) AS usd"
 )
 _OPEN = f"status IN {OPEN_STATUSES_SQL}"
-_CANCEL = sql(_ending("cancelled", "true", f"{_OPEN} AND id = CAST(:turn_id AS uuid)", _ALL_USED))
-_COMPLETE = sql(_ending("completed", "true", "status = 'running' AND id = CAST(:turn_id AS uuid)", _ALL_USED))
+_CANCEL = sql(_ending("cancelled", "true", f"{_OPEN} AND id = :turn_id", _ALL_USED))
+_COMPLETE = sql(_ending("completed", "true", "status = 'running' AND id = :turn_id", _ALL_USED))
 _CANCEL_IN_SESSION = sql(_ending("cancelled", "tenant_id = :tenant_id", _OPEN, _ALL_USED))
 _LOST = "status = 'running' AND lease_expires_at < statement_timestamp()"
 _NOTHING_USED = "0 AS turns, 0 AS tokens, 0 AS usd"
 # Every post that meets an open turn asks: the row is only waited for where there is something to end.
-_HAS_LOST = f"EXISTS (SELECT FROM turns WHERE session_id = CAST(:session_id AS uuid) AND {_LOST})"
+_HAS_LOST = f"EXISTS (SELECT FROM turns WHERE session_id = :session_id AND {_LOST})"
 _LOSE = sql(_ending("failed", _HAS_LOST, _LOST, _NOTHING_USED))
 _SESSIONS_WITH_LOST = sql(f"""
-    SELECT DISTINCT session_id FROM turns WHERE {_LOST} AND session_id > CAST(:after_id AS uuid)
-    ORDER BY session_id LIMIT CAST(:limit AS integer)
+    SELECT DISTINCT session_id FROM turns WHERE {_LOST} AND session_id > :after_id
+    ORDER BY session_id LIMIT :limit
     """)
 
 _CANCELLED: JsonObject = {"code": "turn_cancelled", "detail": "The turn was cancelled; the message is kept."}
@@ -181,7 +176,7 @@ async def sessions_with_lost_turns(tx: Transaction, after_id: UUID, limit: int) 
 
 
 # A statement of its own: one that waits for the lock sees what else it reads as it was before it waited.
-_LOCK = sql("SELECT 1 FROM sessions WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id FOR NO KEY UPDATE")
+_LOCK = sql("SELECT 1 FROM sessions WHERE id = :session_id AND tenant_id = :tenant_id FOR NO KEY UPDATE")
 
 _NEWEST = sql("""
     SELECT s.last_message_seq, s.last_turn_seq, t.id AS turn_id, t.status, t.request_sha256
@@ -189,14 +184,14 @@ _NEWEST = sql("""
         SELECT id, status, request_sha256 FROM turns
         WHERE session_id = s.id AND status <> 'rejected' ORDER BY seq DESC LIMIT 1
     ) t ON true
-    WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id
+    WHERE s.id = :session_id AND s.tenant_id = :tenant_id
     """)
 
 _TAIL = sql(f"""
     SELECT {AS_STORED}
     FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
-    WHERE m.session_id = CAST(:session_id AS uuid) AND t.status <> 'rejected' AND NOT m.withdrawn
-    ORDER BY m.seq DESC LIMIT CAST(:limit AS integer)
+    WHERE m.session_id = :session_id AND t.status <> 'rejected' AND NOT m.withdrawn
+    ORDER BY m.seq DESC LIMIT :limit
     """)
 
 # `seq` of the rows counts from 1 within what is added; the session's counters are raised under its lock.
@@ -220,11 +215,11 @@ _MESSAGES = insert_from(
 _APPEND = sql(f"""
     WITH s AS (
         UPDATE sessions
-        SET last_turn_seq = last_turn_seq + CAST(:turn_count AS bigint),
-            last_message_seq = last_message_seq + CAST(:message_count AS bigint), updated_at = statement_timestamp()
-        WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
-        RETURNING id, last_turn_seq - CAST(:turn_count AS bigint) AS turns_before,
-            last_message_seq - CAST(:message_count AS bigint) AS messages_before
+        SET last_turn_seq = last_turn_seq + :turn_count,
+            last_message_seq = last_message_seq + :message_count, updated_at = statement_timestamp()
+        WHERE id = :session_id AND tenant_id = :tenant_id
+        RETURNING id, last_turn_seq - :turn_count AS turns_before,
+            last_message_seq - :message_count AS messages_before
     ), t AS (
         {_TURNS}
     ), m AS (

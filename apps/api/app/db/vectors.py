@@ -15,15 +15,15 @@ from app.domain.types import SessionId
 
 _MISSING = sql("""
     SELECT m.seq, m.name, m.content FROM messages m
-    WHERE m.session_id = CAST(:session_id AS uuid) AND m.seq <= CAST(:through_seq AS bigint)
+    WHERE m.session_id = :session_id AND m.seq <= :through_seq
         AND m.seq > coalesce((SELECT max(v.message_seq) FROM message_vectors v
-            WHERE v.session_id = CAST(:session_id AS uuid) AND v.model = :model), 0)
+            WHERE v.session_id = :session_id AND v.model = :model), 0)
         AND m.role IN ('user', 'assistant') AND NOT m.withdrawn
-    ORDER BY m.seq LIMIT CAST(:limit AS integer)
+    ORDER BY m.seq LIMIT :limit
     """)
 
 _SAVE = sql("""
-    WITH s AS (SELECT id FROM sessions WHERE id = CAST(:session_id AS uuid) FOR KEY SHARE)
+    WITH s AS (SELECT id FROM sessions WHERE id = :session_id FOR KEY SHARE)
     INSERT INTO message_vectors (session_id, message_seq, model, vector)
     SELECT s.id, x.seq, :model, x.vector
     FROM s, unnest(CAST(:seqs AS bigint[]), CAST(:vectors AS bytea[])) AS x(seq, vector)
@@ -33,7 +33,7 @@ _SAVE = sql("""
 
 _HAS = sql("""
     SELECT EXISTS (
-        SELECT 1 FROM message_vectors WHERE session_id = CAST(:session_id AS uuid) AND model = :model
+        SELECT 1 FROM message_vectors WHERE session_id = :session_id AND model = :model
     ) AS found
     """)
 
@@ -41,9 +41,8 @@ _STORED = sql("""
     SELECT coalesce(string_agg(int8send(message_seq), ''), '') AS seqs, coalesce(string_agg(vector, ''), '') AS vectors
     FROM (
         SELECT message_seq, vector FROM message_vectors
-        WHERE session_id = CAST(:session_id AS uuid) AND message_seq > CAST(:after_seq AS bigint)
-            AND message_seq <= CAST(:through_seq AS bigint)
-            AND model = :model AND octet_length(vector) = CAST(:dimensions AS integer)
+        WHERE session_id = :session_id AND message_seq > :after_seq AND message_seq <= :through_seq
+            AND model = :model AND octet_length(vector) = :dimensions
         ORDER BY message_seq
     ) AS v
     """)
