@@ -12,8 +12,8 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from app.db.archive import copy_past, fork_point
 from app.db.database import Database, Record, Transaction
-from app.db.forks import copy_past, fork_point
 from app.db.messages import UNCOUNTED, window_turns
 from app.db.migrate import analyze_for
 from app.db.recall import turns_with

@@ -19,7 +19,7 @@ from app.services.views.turns import get_prompt
 from tests.api.chatting import chat_service
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.security.poisons import POISONS
-from tests.services.service import TENANT, Service, chat, is_summary, model, models_toml, service
+from tests.services.service import NEWEST, TENANT, Service, chat, is_summary, model, models_toml, service
 
 INSTRUCTIONS = "Answer briefly."
 FILLER = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 6
@@ -105,7 +105,7 @@ async def test_no_poison_gets_out_of_a_summary_that_repeats_it(database_url: str
             record = assert_material(sent, poison, layers=[INSTRUCTIONS])
             said = [record["summary"], *(text for kind in _KINDS for text in record.get(kind, ()))]
             assert all(text and (text in poison or poison.strip() == text) for text in said), poison
-            summary = (await list_summaries(at.rt, TENANT, session.id, 1, None)).items[0]
+            summary = (await list_summaries(at.rt, TENANT, session.id, NEWEST)).items[0]
             assert summary.origin == "model"
             assert summary.token_estimate <= 0.15 * 13_312
             assert (await _raw(at, session.id))[: len(before)] == before, "what was said is stored as it was said"
@@ -129,7 +129,7 @@ async def test_no_poison_gets_out_of_the_extract_that_stands_in_for_an_answer_th
             session = await at.imported({"instructions": INSTRUCTIONS, "messages": past_with(poison)})
             sent = await _summarized_turn(at, server, session)
             assert_material(sent, poison, layers=[INSTRUCTIONS])
-            summary = (await list_summaries(at.rt, TENANT, session.id, 1, None)).items[0]
+            summary = (await list_summaries(at.rt, TENANT, session.id, NEWEST)).items[0]
             assert summary.origin == "fallback"
 
 

@@ -27,6 +27,7 @@ from app.services.archive.transfer import import_session
 from app.services.embeddings import Embeddings
 from app.services.heavy.child import Tools
 from app.services.heavy.jobs import HeavyJobs
+from app.services.paging import PageRequest
 from app.services.pasts import Pasts
 from app.services.runtime import Runtime
 from app.services.sessions import create_session
@@ -41,6 +42,8 @@ from tests.pooling import behind_pooler
 from tests.providers.server import Answer, ScriptedServer, Seen
 
 TENANT = TenantId("default")
+NEWEST = PageRequest(200, None, newest_first=True)
+OLDEST = PageRequest(200, None, newest_first=False)
 
 
 @dataclass(frozen=True, slots=True)

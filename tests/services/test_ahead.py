@@ -17,7 +17,7 @@ from app.services.views.turns import get_prompt
 from bench.wire import Tally, counting_proxy
 from tests.pooling import behind_pooler
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
-from tests.services.service import TENANT, Service, chat, is_summary, model, models_toml, service, sound_summary
+from tests.services.service import NEWEST, TENANT, Service, chat, is_summary, model, models_toml, service, sound_summary
 
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
 AHEAD = ContextPolicy()
@@ -34,7 +34,7 @@ async def _turns(at: Service, session_id: SessionId, number: int) -> list[Any]:
 
 
 async def _summaries(at: Service, session_id: SessionId) -> list[Any]:
-    return (await list_summaries(at.rt, TENANT, session_id, 20, None)).items
+    return (await list_summaries(at.rt, TENANT, session_id, NEWEST)).items
 
 
 async def _users_words(at: Service, session_id: SessionId, outcome: Any) -> int:

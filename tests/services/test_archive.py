@@ -31,7 +31,7 @@ from app.services.views.turns import get_audit, get_prompt, list_turns
 from tests.api.conftest import as_sent
 from tests.providers.server import serving
 from tests.providers.wires import ANTHROPIC
-from tests.services.service import TENANT, Service, model, models_toml, service
+from tests.services.service import NEWEST, OLDEST, TENANT, Service, model, models_toml, service
 from tests.services.test_forks import LONG, busy_session, reply, uncounted
 from tests.services.test_reasoning import THINKING, anthropic_toml, script_of, two_rounds_and_another_turn
 from tests.services.test_tools import TOOLS
@@ -65,7 +65,7 @@ async def test_a_session_goes_out_and_comes_back_as_it_was(database_url: str, tm
         service(database_url, models_toml(server, window=128_000), folder=tmp_path) as at,
     ):
         source = await busy_session(at)
-        active = (await list_summaries(at.rt, TENANT, source, 1, None)).items[0]
+        active = (await list_summaries(at.rt, TENANT, source, NEWEST)).items[0]
         await at.turn(source, f"Point 20. {LONG}")
         await undo_summary(at.rt, TENANT, source, SummaryId(active.id))
         document = await _export(at, source)
@@ -74,8 +74,8 @@ async def test_a_session_goes_out_and_comes_back_as_it_was(database_url: str, tm
         again = await _export(at, made, OTHER)
         assert _without_ids(again) == _without_ids(document)
         assert not set(UUID_TEXT.findall(json.dumps(again))) & set(UUID_TEXT.findall(json.dumps(document)))
-        turns = (await list_turns(at.rt, TENANT, source, 200, None)).items
-        copies = (await list_turns(at.rt, OTHER, made, 200, None)).items
+        turns = (await list_turns(at.rt, TENANT, source, OLDEST)).items
+        copies = (await list_turns(at.rt, OTHER, made, OLDEST)).items
         for turn, copied in zip(turns, copies, strict=True):
             if turn.status is not TurnStatus.REJECTED:
                 original = await get_prompt(at.rt, TENANT, source, turn.id, None)
@@ -87,7 +87,7 @@ async def test_a_session_goes_out_and_comes_back_as_it_was(database_url: str, tm
         assert replace(await window_now(uncalibrated, OTHER, made), active_summary_id=None) == ours
         with pytest.raises(NotFound):
             await _export(at, made, TENANT)
-        assert [session.id for session in (await list_sessions(at.rt, OTHER, 9, None)).items] == [made]
+        assert [session.id for session in (await list_sessions(at.rt, OTHER, NEWEST)).items] == [made]
 
 
 async def test_what_follows_in_an_imported_session_is_what_followed_in_the_source(
@@ -325,7 +325,7 @@ async def test_a_document_that_lies_is_refused_with_the_place_and_nothing_is_sto
             places = [found for found, _ in refused.value.faults]
             assert any(found.startswith(place) for found in places), (name, refused.value.faults)
             assert len(places) <= 20
-        assert [kept.id for kept in (await list_sessions(at.rt, TENANT, 9, None)).items] == [session.id]
+        assert [kept.id for kept in (await list_sessions(at.rt, TENANT, NEWEST)).items] == [session.id]
         assert await at.rows("SELECT count(*) AS n FROM turns") == [{"n": 9}]
         await _import(at, document)
 
@@ -355,7 +355,7 @@ async def test_signed_thoughts_travel_with_their_messages(database_url: str, tmp
         copies = [await _import(at, document), (await fork_session(at.rt, TENANT, source, None)).id]
         for made in copies:
             assert _without_ids(await _export(at, made)) == _without_ids(document)
-            turn = (await list_turns(at.rt, TENANT, made, 9, None)).items[0]
+            turn = (await list_turns(at.rt, TENANT, made, OLDEST)).items[0]
             for number in (1, 2, 3):
                 original = await get_prompt(at.rt, TENANT, source, first.turn.id, number)
                 assert as_sent(await get_prompt(at.rt, TENANT, made, turn.id, number)) == as_sent(original)

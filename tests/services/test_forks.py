@@ -11,8 +11,8 @@ from uuid import uuid4
 
 import pytest
 
+from app.db.archive import COPIES
 from app.db.audits import whole_refs
-from app.db.forks import COPIES
 from app.db.tables import metadata
 from app.domain.errors import (
     ContextBudgetExceeded,
@@ -34,7 +34,7 @@ from app.services.views.context import window_now
 from app.services.views.turns import get_audit, get_expanded_audit, get_prompt, get_turn, list_turns
 from tests.api.conftest import as_sent
 from tests.providers.server import Answer, Seen, Stream, serving
-from tests.services.service import TENANT, Service, chat, client_tools, model, models_toml, service
+from tests.services.service import NEWEST, OLDEST, TENANT, Service, chat, client_tools, model, models_toml, service
 from tests.services.test_tools import TOOLS, calls
 
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
@@ -42,7 +42,7 @@ NOT_COPIED = {"usage_records", "session_usage", "responses"}
 
 
 async def _turns(at: Service, session_id: SessionId) -> list[Any]:
-    return (await list_turns(at.rt, TENANT, session_id, 200, None)).items
+    return (await list_turns(at.rt, TENANT, session_id, OLDEST)).items
 
 
 async def _fork(at: Service, session_id: SessionId, through: Any = None) -> SessionId:
@@ -202,10 +202,10 @@ async def test_a_fork_of_the_middle_holds_nothing_that_came_later(database_url: 
     ):
         session = await at.session()
         outcomes = [await at.turn(session.id, f"Point {number}. {LONG}") for number in range(1, 27)]
-        first, second, third = (await list_summaries(at.rt, TENANT, session.id, 9, None)).items[::-1]
+        first, second, third = (await list_summaries(at.rt, TENANT, session.id, NEWEST)).items[::-1]
         assert [summary.status for summary in (first, second, third)] == ["superseded", "superseded", "active"]
         fork = await _fork(at, session.id, outcomes[13].turn.id)
-        kept = (await list_summaries(at.rt, TENANT, fork, 9, None)).items
+        kept = (await list_summaries(at.rt, TENANT, fork, NEWEST)).items
         assert [(each.status, each.summary_text) for each in kept] == [("active", first.summary_text)]
         text = await _text_of(at, fork)
         assert "Point 14." in text
@@ -217,7 +217,7 @@ async def test_a_fork_of_the_middle_holds_nothing_that_came_later(database_url: 
         await undo_summary(at.rt, TENANT, fork, SummaryId(kept[0].id))
         now = await window_now(at.rt, TENANT, fork)
         assert (now.active_summary_id, now.raw_turns) == (None, 14)
-        assert (await list_summaries(at.rt, TENANT, session.id, 9, None)).items[::-1] == [first, second, third]
+        assert (await list_summaries(at.rt, TENANT, session.id, NEWEST)).items[::-1] == [first, second, third]
 
 
 async def test_an_undo_of_the_source_holds_in_its_fork_and_the_forks_chain_can_be_undone(
@@ -233,7 +233,7 @@ async def test_an_undo_of_the_source_holds_in_its_fork_and_the_forks_chain_can_b
         third = await summarize_now(at.rt, TENANT, session.id)
         await undo_summary(at.rt, TENANT, session.id, SummaryId(third.id))
         fork = await _fork(at, session.id)
-        newest, middle, oldest = (await list_summaries(at.rt, TENANT, fork, 9, None)).items
+        newest, middle, oldest = (await list_summaries(at.rt, TENANT, fork, NEWEST)).items
         assert [each.status for each in (newest, middle, oldest)] == ["undone", "active", "superseded"]
         assert middle.previous_summary_id == oldest.id
         with pytest.raises(SummaryNotActive):
@@ -329,7 +329,7 @@ async def test_the_same_ids_in_another_tenants_session_lead_to_nobody_elses_rows
         source = await busy_session(at)
         fork = await _fork(at, source)
         await at.rows("UPDATE sessions SET tenant_id = 'bert' WHERE id = :sid", sid=fork)
-        turns, summaries = await _turns(at, source), (await list_summaries(at.rt, TENANT, source, 9, None)).items
+        turns, summaries = await _turns(at, source), (await list_summaries(at.rt, TENANT, source, NEWEST)).items
         before = await _text_of(at, source)
         for turn in turns:
             for tenant_id, session_id in ((TENANT, fork), (bert, source)):

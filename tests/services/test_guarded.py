@@ -17,7 +17,7 @@ from app.services.summaries import list_summaries, summarize_now
 from app.services.views.context import window_now
 from app.services.views.turns import get_audit, get_expanded_audit, get_prompt
 from tests.providers.server import serving
-from tests.services.service import TENANT, Service, chat, is_summary, model, models_toml, service
+from tests.services.service import NEWEST, TENANT, Service, chat, is_summary, model, models_toml, service
 
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
 
@@ -76,7 +76,7 @@ async def test_the_ninth_turn_summarizes_what_is_older_than_the_last_four(databa
         assert [message["content"][:8] for message in sent if message["role"] == "user"] == [
             f"Point {number}." for number in (5, 6, 7, 8, 9)
         ]
-        page = await list_summaries(at.rt, TENANT, session.id, 10, None)
+        page = await list_summaries(at.rt, TENANT, session.id, NEWEST)
         assert [summary.status for summary in page.items] == ["active", "superseded"]
         assert page.items[0].from_message_id == page.items[1].from_message_id
         folded = outcomes[8].context["context_trim_log"]["actions"]
@@ -124,7 +124,7 @@ async def test_a_long_answer_is_pruned_when_a_summary_was_not_enough_and_anchors
         actions = [action for outcome in outcomes for action in outcome.context["context_trim_log"]["actions"]]
         assert {"assistant_dropped"} <= {action["kind"] for action in actions}
         sent = await _sent(at, session.id, pruned.turn.id)
-        summaries = (await list_summaries(at.rt, TENANT, session.id, 10, None)).items
+        summaries = (await list_summaries(at.rt, TENANT, session.id, NEWEST)).items
         anchors = {
             UUID(str(message_id))
             for summary in summaries[:1]
@@ -203,7 +203,7 @@ async def test_a_useless_summary_is_refused_and_the_fallback_stands_in_with_a_wa
             outcomes = [await at.turn(session.id, f"Point {number}. {LONG}") for number in range(1, 10)]
         assert outcomes[-1].context["summary_triggered"]
         assert any(is_summary(seen) for seen in server.seen)
-        summary = (await list_summaries(at.rt, TENANT, session.id, 1, None)).items[0]
+        summary = (await list_summaries(at.rt, TENANT, session.id, NEWEST)).items[0]
         assert summary.origin == "fallback"
         assert "fallback" in caplog.text
         assert summary.key_facts or summary.summary_text
@@ -227,7 +227,7 @@ async def test_after_three_failures_in_a_row_the_summarizer_is_not_called(databa
         for number in range(1, 9):
             await at.turn(session.id, f"Point {number}. {LONG}")
         assert sum(map(is_summary, server.seen)) == 3
-        origins = [row.origin for row in (await list_summaries(at.rt, TENANT, session.id, 50, None)).items]
+        origins = [row.origin for row in (await list_summaries(at.rt, TENANT, session.id, NEWEST)).items]
         assert len(origins) > 3
         assert set(origins) == {"fallback"}
 

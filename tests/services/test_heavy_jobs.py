@@ -29,7 +29,7 @@ from app.services.heavy.jobs import HeavyJobs
 from app.services.sessions import list_sessions
 from app.services.views.simulation import SMALL_TURNS_DECIDED, THRESHOLDS, simulate
 from app.tokenizers.counters import Tokenizers
-from tests.services.service import TENANT, Service, service
+from tests.services.service import NEWEST, TENANT, Service, service
 
 CONVERSATION = {
     "messages": [
@@ -230,9 +230,9 @@ async def test_an_import_whose_process_is_killed_stores_nothing(database_url: st
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(ProcessBusy):
             await importing
-        assert len((await list_sessions(at.rt, TENANT, 50, None)).items) == 1
+        assert len((await list_sessions(at.rt, TENANT, NEWEST)).items) == 1
         await at.imported(CONVERSATION)
-        assert len((await list_sessions(at.rt, TENANT, 50, None)).items) == 2
+        assert len((await list_sessions(at.rt, TENANT, NEWEST)).items) == 2
 
 
 async def test_a_cancelled_job_is_no_work_for_anybody_any_more(tmp_path: Path) -> None:

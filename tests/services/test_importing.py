@@ -12,7 +12,7 @@ from app.domain.types import TurnStatus
 from app.services.sessions import change_session, list_sessions
 from app.services.views.context import window_now
 from app.services.views.turns import list_turns
-from tests.services.service import TENANT, service
+from tests.services.service import NEWEST, OLDEST, TENANT, service
 
 
 def call(call_id: str) -> dict[str, Any]:
@@ -36,7 +36,7 @@ async def test_a_list_becomes_turns_with_their_tool_groups_counted_and_numbered(
     async with service(database_url) as at:
         session = await at.imported({"instructions": "Speak English.", "messages": AGENT})
         assert session.instructions == "Speak English.\n\nBe brief."
-        turns = (await list_turns(at.rt, TENANT, session.id, 50, None)).items
+        turns = (await list_turns(at.rt, TENANT, session.id, OLDEST)).items
         assert [(turn.seq, turn.status, turn.user_input, turn.assistant_output) for turn in turns] == [
             (1, TurnStatus.COMPLETED, "", "How can I help?"),
             (2, TurnStatus.COMPLETED, "Is order 1 paid?\nAnd 2?", "1 is, 2 is not."),
@@ -75,7 +75,7 @@ async def test_a_wrong_pairing_is_named_by_its_place_and_nothing_is_stored(
             await at.imported({"messages": AGENT[:1]})
         with pytest.raises(InvalidRequest):
             await at.imported({"model_alias": "unknown", "messages": AGENT})
-        assert (await list_sessions(at.rt, TENANT, 50, None)).items == []
+        assert (await list_sessions(at.rt, TENANT, NEWEST)).items == []
 
 
 async def test_a_model_of_another_encoding_has_every_message_of_a_long_window_counted_once(database_url: str) -> None:

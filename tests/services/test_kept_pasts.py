@@ -32,7 +32,7 @@ from tests.engine.histories import History
 from tests.engine.histories import chat as chat_history
 from tests.engine.pictures import image, png
 from tests.providers.server import Answer, Seen, serving
-from tests.services.service import TENANT, Service, chat, client_tools, model, service
+from tests.services.service import OLDEST, TENANT, Service, chat, client_tools, model, service
 from tests.services.test_tools import TOOLS, calls
 
 _STEPS = 45
@@ -107,7 +107,7 @@ async def test_workers_that_keep_pasts_send_what_one_does_that_reads_everything(
         session_id = (await at.session(policy=random.choice(_POLICIES))).id
         for _ in range(_STEPS):
             session_id = await _step(workers, session_id)
-        turns = (await list_turns(at.rt, TENANT, session_id, 200, None)).items
+        turns = (await list_turns(at.rt, TENANT, session_id, OLDEST)).items
         for turn in turns:
             with suppress(NotFound):
                 await get_prompt(at.rt, TENANT, session_id, turn.id, None)  # rebuilt, and held against its hash
@@ -242,7 +242,7 @@ async def _turn(workers: _Workers, session_id: SessionId) -> None:
 
 
 async def _try_again(workers: _Workers, session_id: SessionId, alias: str) -> None:
-    (newest,) = (await list_turns(workers.at.rt, TENANT, session_id, 200, None)).items[-1:]
+    (newest,) = (await list_turns(workers.at.rt, TENANT, session_id, OLDEST)).items[-1:]
     if workers.random.random() < 0.5:
         await workers.agree(session_id, "Between the tries.", None, alias)
     with suppress(ProviderError, ContextBudgetExceeded):

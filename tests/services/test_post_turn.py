@@ -18,7 +18,7 @@ from app.services.turn.summarize import STALE, SummaryJob, summarize
 from app.services.views.context import no_turn, session_window
 from app.services.views.turns import get_prompt
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
-from tests.services.service import TENANT, Service, is_summary, model, models_toml, service, sound_summary
+from tests.services.service import NEWEST, TENANT, Service, is_summary, model, models_toml, service, sound_summary
 
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
 POLICY = {"preset": "post_turn", "usage_threshold": 0.45}
@@ -35,7 +35,7 @@ def fast_summarizer(server: ScriptedServer) -> str:
 
 
 async def _statuses(at: Service, session_id: SessionId) -> list[str]:
-    return [summary.status for summary in (await list_summaries(at.rt, TENANT, session_id, 20, None)).items]
+    return [summary.status for summary in (await list_summaries(at.rt, TENANT, session_id, NEWEST)).items]
 
 
 async def _fill_until(at: Service, session_id: SessionId, asked: asyncio.Event) -> None:

@@ -22,7 +22,7 @@ from app.services.views.context import read_timeline, window_now
 from app.services.views.turns import get_audit, get_prompt
 from app.telemetry.metrics import Telemetry
 from tests.providers.server import Seen, serving
-from tests.services.service import TENANT, Service, chat, model, models_toml, service
+from tests.services.service import NEWEST, TENANT, Service, chat, model, models_toml, service
 
 FACTS = (
     "My sister Ottilie keeps bees behind the lighthouse.",
@@ -76,7 +76,7 @@ async def test_what_left_the_window_comes_back_verbatim_just_before_the_question
         audit = await get_audit(at.rt, TENANT, session_id, outcome.turn.id, None)
         assert (audit.context_trim_log, audit.regions) == (log, outcome.context["regions"])
         assert list(audit.public()) == list(outcome.context)
-        point = (await read_timeline(at.rt, TENANT, session_id, 1, None)).items[0]
+        point = (await read_timeline(at.rt, TENANT, session_id, NEWEST)).items[0]
         assert point.window
         assert point.window.regions == outcome.context["regions"]
         recalls = [event for event in point.events if event["kind"] == "recall"]

@@ -14,7 +14,7 @@ from app.services.sessions import change_session, put_pin
 from app.services.summaries import list_summaries
 from app.services.views.turns import get_prompt
 from tests.providers.server import Answer, Seen, serving
-from tests.services.service import TENANT, chat, is_summary, model, models_toml, service
+from tests.services.service import NEWEST, TENANT, chat, is_summary, model, models_toml, service
 
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
 ROLLING = {"preset": "rolling"}
@@ -55,7 +55,7 @@ async def test_a_message_is_summarized_once_and_how_far_is_stored(database_url: 
         texts = [message["text"] for document in _documents(server.seen) for message in document["messages"]]
         points = [text.split(".")[0] for text in texts if text.startswith("Point")]
         assert points == [f"Point {number}" for number in range(1, len(points) + 1)], "each once, in order"
-        newest = (await list_summaries(at.rt, TENANT, session.id, 1, None)).items[0]
+        newest = (await list_summaries(at.rt, TENANT, session.id, NEWEST)).items[0]
         covered = await at.rows("SELECT seq FROM messages WHERE id = :id", id=newest.to_message_id)
         assert covered[0]["seq"] == 2 * len(points)
 
@@ -124,7 +124,7 @@ async def test_a_summary_that_leaves_the_prompt_too_large_is_made_once_more_at_h
         assert caps[1] == caps[0] // 2
         assert outcome.context["summary_triggered"]
         assert outcome.context["regions"]["summary"] <= caps[1]
-        stored = (await list_summaries(at.rt, TENANT, session.id, 10, None)).items
+        stored = (await list_summaries(at.rt, TENANT, session.id, NEWEST)).items
         assert len(stored) == 1, "the larger one was never stored"
 
 

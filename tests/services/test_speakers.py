@@ -23,7 +23,7 @@ from app.services.views.search import search_messages, search_session
 from app.services.views.turns import get_prompt, list_messages, list_turns
 from app.telemetry.metrics import Telemetry
 from tests.providers.server import serving
-from tests.services.service import TENANT, Service, is_summary, model, models_toml, service
+from tests.services.service import OLDEST, TENANT, Service, is_summary, model, models_toml, service
 
 BEGAN = datetime(2026, 5, 1, 9, 30, tzinfo=UTC)
 REPLY = "Noted, and the clouds drift on while nobody minds. " * 5
@@ -53,11 +53,11 @@ async def test_a_message_keeps_who_said_it_and_when_and_is_found_by_both(databas
         service(database_url, models_toml(server, window=8192), folder=tmp_path) as at,
     ):
         session_id = await _diary(at, 3)
-        messages = (await list_messages(at.rt, TENANT, session_id, 10, None)).items
+        messages = (await list_messages(at.rt, TENANT, session_id, OLDEST)).items
         assert [message.name for message in messages] == ["Anna", None, "Ben", None, "Anna", None]
         days = [BEGAN + timedelta(days=day) for day in range(3)]
         assert [message.said_at for message in messages[::2]] == days
-        turns = (await list_turns(at.rt, TENANT, session_id, 10, None)).items
+        turns = (await list_turns(at.rt, TENANT, session_id, OLDEST)).items
         assert [(turn.name, turn.said_at) for turn in turns] == list(zip(["Anna", "Ben", "Anna"], days, strict=True))
         assert all(message.said_at == message.created_at for message in messages[1::2])
         rows = await at.rows("SELECT role, content, name, terms FROM messages ORDER BY seq")
@@ -163,7 +163,7 @@ async def test_a_copy_has_who_said_what_and_when(database_url: str, tmp_path: Pa
             prepared = await prepare_regeneration(at.rt, TENANT, source, last, TurnRequest(None, "again"))
             await regenerate_turn(at.rt, TENANT, prepared)
             copy = prepared.session.id
-        ours, theirs = [(await list_messages(at.rt, TENANT, each, 10, None)).items for each in (source, copy)]
+        ours, theirs = [(await list_messages(at.rt, TENANT, each, OLDEST)).items for each in (source, copy)]
         assert [(each.name, each.said_at) for each in theirs[::2]] == [(each.name, each.said_at) for each in ours[::2]]
 
 
@@ -178,7 +178,7 @@ async def test_messages_of_elsewhere_bring_their_names_and_times(database_url: s
             {"role": "user", "content": "And the valve?"},
         ]
         session = await at.imported({"messages": messages})
-        stored = (await list_messages(at.rt, TENANT, session.id, 10, None)).items
+        stored = (await list_messages(at.rt, TENANT, session.id, OLDEST)).items
         assert [each.name for each in stored] == ["Anna", "planner", None]
         assert stored[0].said_at == datetime(2026, 5, 8, 13, 56, tzinfo=UTC)
         assert stored[1].said_at == stored[1].created_at

@@ -13,7 +13,7 @@ from app.services.summaries import list_summaries
 from app.services.views.context import read_timeline
 from app.services.views.turns import get_audit, get_expanded_audit, get_prompt
 from tests.providers.server import Answer, Seen, serving
-from tests.services.service import TENANT, Service, chat, is_summary, model, models_toml, service
+from tests.services.service import NEWEST, TENANT, Service, chat, is_summary, model, models_toml, service
 from tests.services.test_model_faults import strict_window, too_long, unknown_window
 
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
@@ -29,7 +29,7 @@ async def _fill(at: Service, session_id: SessionId, turns: int, text: str = "Poi
 
 
 async def _summaries(at: Service, session_id: SessionId) -> list[StoredSummary]:
-    return list((await list_summaries(at.rt, TENANT, session_id, 20, None)).items)
+    return list((await list_summaries(at.rt, TENANT, session_id, NEWEST)).items)
 
 
 async def test_twenty_messages_in_the_window_are_summarized_in_the_background(
@@ -119,7 +119,7 @@ async def test_a_refusal_of_the_provider_takes_the_oldest_half_of_the_turns_and_
         assert "Turns 1 to 4" in sent[0]["content"]
         assert len([message for message in sent if message["role"] == "user"]) == 4 + 1
         assert not any("left at once" in str(message["content"]) for message in sent[1:]), "not in the history"
-        newest = (await read_timeline(at.rt, TENANT, session.id, 1, None)).items[0]
+        newest = (await read_timeline(at.rt, TENANT, session.id, NEWEST)).items[0]
         assert [(event["kind"], event.get("count")) for event in newest.events] == [("emergency", 4)]
 
 

@@ -14,7 +14,7 @@ from app.services.turn.take import prepare_regeneration, regenerate_turn
 from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.turns import get_audit
 from tests.providers.server import Answer, Seen, serving
-from tests.services.service import TENANT, Service, chat, client_tools, is_summary, model, models_toml, service
+from tests.services.service import NEWEST, TENANT, Service, chat, client_tools, is_summary, model, models_toml, service
 from tests.services.test_preview import LONG, previewed_turn
 from tests.services.test_tools import TOOLS, calls
 
@@ -95,7 +95,7 @@ async def test_what_is_done_after_the_turn_goes_by_the_sessions_own_policy(
         for number in range(1, 6):
             await at.turn(session.id, f"Point {number}. {LONG}", policy={"preset": asked, **due})
             await at.rt.chores.drain(5)
-        made = (await list_summaries(at.rt, TENANT, session.id, 10, None)).items
+        made = (await list_summaries(at.rt, TENANT, session.id, NEWEST)).items
         asked_after_turns = any(is_summary(request) for request in server.seen)
         assert bool(made) is asked_after_turns is (own == "post_turn")
 

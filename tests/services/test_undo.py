@@ -17,7 +17,18 @@ from app.services.summaries import edit_summary, list_summaries, summarize_now, 
 from app.services.views.context import window_now
 from app.services.views.turns import get_prompt, list_turns
 from tests.providers.server import serving
-from tests.services.service import TENANT, Service, chat, client_tools, is_summary, model, models_toml, service
+from tests.services.service import (
+    NEWEST,
+    OLDEST,
+    TENANT,
+    Service,
+    chat,
+    client_tools,
+    is_summary,
+    model,
+    models_toml,
+    service,
+)
 from tests.services.test_tools import TOOLS, calls
 
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
@@ -25,7 +36,7 @@ LONG = "The reconciliation job compares ledger rows with bank lines and reports 
 
 async def _summaries(at: Service, session_id: SessionId) -> list[StoredSummary]:
     """Oldest first."""
-    return (await list_summaries(at.rt, TENANT, session_id, 50, None)).items[::-1]
+    return (await list_summaries(at.rt, TENANT, session_id, NEWEST)).items[::-1]
 
 
 async def _statuses(at: Service, session_id: SessionId) -> list[str]:
@@ -38,7 +49,7 @@ async def _undo(at: Service, session_id: SessionId, summary_id: Any) -> StoredSu
 
 async def _prompts(at: Service, session_id: SessionId) -> dict[int, Any]:
     """Every prompt of the session, rebuilt and held against its hash, by turn."""
-    turns = (await list_turns(at.rt, TENANT, session_id, 200, None)).items
+    turns = (await list_turns(at.rt, TENANT, session_id, OLDEST)).items
     return {turn.seq: await get_prompt(at.rt, TENANT, session_id, turn.id, None) for turn in turns}
 
 

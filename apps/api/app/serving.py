@@ -20,7 +20,6 @@ from functools import partial
 from multiprocessing.connection import wait
 from types import FrameType
 from typing import Any, cast
-from uuid import UUID
 
 import orjson
 import uvicorn
@@ -42,6 +41,7 @@ from app.providers.local_embeddings import is_installed
 from app.services.archive.transfer import import_session
 from app.services.embeddings import LOCAL
 from app.services.keys import OPEN_TENANT, any_key_exists
+from app.services.paging import LAST_ID
 from app.services.upkeep.process_state import Drain
 from app.telemetry.tracing import traces_can_be_made
 
@@ -304,7 +304,7 @@ def _welcome(settings: Settings, listener: socket.socket, model: str, *, keys_ex
 async def begin_with(settings: Settings, document: Callable[[], bytes], database: Database) -> None:
     """Imports the document, whose session gets the default model, unless there is a session. A failure is one line."""
     async with database.begin() as tx:
-        if await list_sessions(tx, OPEN_TENANT, position=UUID(int=2**128 - 1), limit=1):
+        if await list_sessions(tx, OPEN_TENANT, LAST_ID, 1, newest_first=True):
             return
     exported = orjson.loads(document())
     try:

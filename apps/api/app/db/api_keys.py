@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import cast
 from uuid import UUID
 
-from app.db.database import Record, Transaction, record_of
+from app.db.database import Record, Transaction
 from app.db.sql import binds, insert_row, sql
 from app.db.tables import api_keys
 from app.domain.stored import names_of
@@ -26,15 +26,6 @@ class ApiKey:
     revoked_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class KeyLookup:
-    """What the store says about a presented secret. `tenant_id` is None for an unknown or revoked one."""
-
-    any_key_exists: bool
-    tenant_id: TenantId | None
-    secret_sha256: str | None
-
-
 _COLUMNS = ", ".join(names_of(ApiKey))
 _GIVEN = binds("id", "tenant_id", "name", "prefix", "secret_sha256")
 _INSERT = sql(f"{insert_row(api_keys, _GIVEN)} ON CONFLICT (secret_sha256) DO NOTHING RETURNING {_COLUMNS}")
@@ -45,7 +36,7 @@ _REVOKE = sql(f"""
     """)
 _EXISTS = sql("SELECT EXISTS (SELECT FROM api_keys)")
 _LOOK_UP = sql("""
-    SELECT anything.is_there AS any_key_exists, found.tenant_id, found.secret_sha256
+    SELECT anything.is_there, found.tenant_id
     FROM (SELECT EXISTS (SELECT FROM api_keys) AS is_there) anything
     LEFT JOIN api_keys found ON found.secret_sha256 = :secret_sha256 AND found.revoked_at IS NULL
     """)
@@ -70,10 +61,10 @@ async def revoke_key(tx: Transaction, key_id: UUID) -> ApiKey | None:
     return await tx.fetch_record(ApiKey, _REVOKE, key_id=key_id)
 
 
-async def find_key(tx: Transaction, secret_sha256: str) -> KeyLookup:
-    """Who presented this secret, and whether any key exists at all, in one statement."""
+async def tenant_of_key(tx: Transaction, secret_sha256: str) -> tuple[TenantId | None, bool]:
+    """Who presented this secret, None for an unknown or revoked one; and whether any key was ever made."""
     row = cast(Record, await tx.fetchrow(_LOOK_UP, secret_sha256=secret_sha256))  # the outer join has a row
-    return record_of(KeyLookup, row)
+    return row["tenant_id"], row["is_there"]
 
 
 async def any_key_exists(tx: Transaction) -> bool:

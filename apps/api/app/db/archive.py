@@ -1,20 +1,206 @@
-"""A session's rows as they leave in an export, and as they come back in an import. Columns come from `db/tables.py`."""
+"""Whole sessions: a past up to a turn, copied to a fork inside the database by one statement a table; and a session's
+rows as they leave in an export and come back in an import. Columns come from `db/tables.py`.
+
+What a fork takes of a summary is what could have been known then: one that was made of, or beside, later turns is left
+out, and the newest of its line that is not stands in its place.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sa
 
 from app.db import tables
-from app.db.database import Transaction
-from app.db.forks import ForkPoint
+from app.db.audits import BLOCKS_OF_TURNS
+from app.db.database import Record, Transaction, record_of
 from app.db.sessions import CHANGEABLE
-from app.db.sql import Statement, insert_from, json_rows, sql
-from app.domain.stored import Counters, NewRows, values_of
-from app.domain.types import JsonObject, SessionId, TenantId
+from app.db.sql import OPEN_STATUSES_SQL, Statement, binds, insert_from, json_rows, sql
+from app.domain.stored import Counters, NewRows, names_of, values_of
+from app.domain.types import Content, JsonObject, SessionId, TenantId, TurnId, TurnStatus
+
+# The turn the fork goes through, and the one after it: what that one had before it was the fork's past.
+_POINT = sql(f"""
+    SELECT coalesce(point.seq, 0) AS through_seq, point.id AS through_id, later.id AS next_id,
+        later.created_at AS next_created_at,
+        (SELECT s.past_version FROM sessions s WHERE s.id = :session_id) AS past_version,
+        (SELECT coalesce(max(m.seq), 0) FROM messages m WHERE m.session_id = :session_id AND m.turn_id = point.id)
+            AS last_message_seq
+    FROM (SELECT CAST(:through_seq AS bigint) AS seq) wanted
+    LEFT JOIN turns point ON point.session_id = :session_id AND point.seq = (
+        SELECT max(t.seq) FROM turns t WHERE t.session_id = :session_id
+            AND t.status NOT IN {OPEN_STATUSES_SQL} AND (wanted.seq IS NULL OR t.seq <= wanted.seq))
+    LEFT JOIN turns later ON later.session_id = :session_id AND later.seq = coalesce(point.seq, 0) + 1
+    """)
+
+_LAST_TURN = sql("""
+    SELECT t.id, t.seq, t.status, t.request, users.*,
+        (SELECT a.model_alias FROM turn_context_audit a WHERE a.session_id = t.session_id AND a.turn_id = t.id
+         ORDER BY a.round, a.attempt LIMIT 1) AS asked_alias
+    FROM turns t CROSS JOIN LATERAL (
+        SELECT jsonb_agg(m.content ORDER BY m.seq) AS contents, jsonb_agg(m.name ORDER BY m.seq) AS names,
+            max(m.said_at) AS said_at
+        FROM messages m
+        WHERE m.session_id = t.session_id AND m.turn_id = t.id AND m.role = 'user' AND NOT m.withdrawn
+    ) users
+    WHERE t.session_id = :session_id ORDER BY t.seq DESC LIMIT 1
+    """)
+
+# `NOT IN` is looked up in a hash of what came later; a join could be planned as a scan of one table for each row of the
+# other where they were not analyzed yet.
+_PAST_TURN = "x.turn_id NOT IN (SELECT t.id FROM turns t WHERE t.session_id = :source AND t.seq > :through_seq)"
+_PAST_MESSAGE = """x.message_id NOT IN (
+    SELECT m.id FROM messages m WHERE m.session_id = :source AND m.seq > :last_message_seq)"""
+# A summary that was made for the turn after the past was made of the past alone: a running turn is shown to none. What
+# left at once because that turn's prompt was refused is another matter: the turn was part of that.
+_PAST_SUMMARY = """x.to_message_seq <= :last_message_seq
+    AND (CAST(:next_id AS uuid) IS NULL OR x.created_at <= :next_created_at
+         OR x.created_by_turn_id = :next_id AND x.origin <> 'emergency')"""
+_LINE = sql(f"""
+    SELECT x.id, x.previous_summary_id, x.status, {_PAST_SUMMARY} AS past FROM session_summaries x
+    WHERE x.session_id = :source
+    """)
+
+# What restarted the count by then, where it was restarted later: a summary that a turn tried, or that was requested.
+_COUNT_AFTER_SEQ = """
+    CASE WHEN x.summary_count_after_seq <= :through_seq THEN x.summary_count_after_seq
+         WHEN EXISTS (SELECT 1 FROM session_summaries s WHERE s.session_id = :source
+             AND s.origin <> 'emergency' AND s.created_by_turn_id = :next_id) THEN :through_seq
+         ELSE greatest(0,
+            (SELECT t.seq - 1 FROM turns t
+             WHERE t.session_id = :source AND t.seq <= :through_seq
+                AND EXISTS (SELECT 1 FROM turn_steps st
+                    WHERE st.session_id = :source AND st.turn_id = t.id AND st.kind = 'summarize')
+             ORDER BY t.seq DESC LIMIT 1),
+            (SELECT t.seq FROM turns t
+             WHERE t.session_id = :source AND t.seq <= :through_seq
+                AND t.created_at < (SELECT max(s.created_at) FROM session_summaries s
+                    WHERE s.session_id = :source AND s.created_by_turn_id IS NULL
+                        AND s.to_message_seq <= :last_message_seq
+                        AND (CAST(:next_created_at AS timestamptz) IS NULL OR s.created_at <= :next_created_at))
+             ORDER BY t.seq DESC LIMIT 1)) END"""
+_FORKED_SESSION = sql(
+    insert_from(
+        tables.sessions,
+        "sessions x WHERE x.id = :source",
+        {
+            "id": ":target",
+            "forked_from": ":forked_from",
+            "last_turn_seq": ":through_seq",
+            "last_message_seq": ":last_message_seq",
+            "summary_count_after_seq": _COUNT_AFTER_SEQ,
+        },
+        without=(
+            *("idempotency_key", "external_id", "created_at", "updated_at", "erase_after"),
+            *("summary_lease_id", "summary_lease_expires_at"),
+        ),
+    )
+)
+
+
+def _copy(table: sa.Table, condition: str, **changed: str) -> Statement:
+    """Copies the rows `x` of `:source` that meet the condition to `:target`, ids and all: keys are led by the session.
+
+    `changed` has the expressions of columns that are not copied as they are.
+    """
+    source = f"{table.name} x WHERE x.session_id = :source AND {condition}"
+    return sql(insert_from(table, source, {"session_id": ":target", **changed}))
+
+
+COPIES: Final[Mapping[str, Statement]] = {
+    "sessions": _FORKED_SESSION,
+    # A key is a promise to whoever posted it, at the address where it was posted.
+    "turns": _copy(tables.turns, "x.seq <= :through_seq", idempotency_key="NULL", reservation="NULL"),
+    "turn_steps": _copy(tables.turn_steps, _PAST_TURN),
+    "messages": _copy(tables.messages, "x.seq <= :last_message_seq"),
+    "message_token_counts": _copy(tables.message_token_counts, _PAST_MESSAGE),
+    "message_vectors": _copy(tables.message_vectors, "x.message_seq <= :last_message_seq"),
+    "turn_context_audit": _copy(tables.turn_context_audit, _PAST_TURN),
+    "prompt_blocks": _copy(tables.prompt_blocks, f"x.sha256 IN ({BLOCKS_OF_TURNS})"),
+    "session_summaries": _copy(
+        tables.session_summaries,
+        _PAST_SUMMARY,
+        previous_summary_id=f"""(SELECT p.id FROM session_summaries p WHERE p.session_id = x.session_id
+            AND p.id = x.previous_summary_id AND {_PAST_SUMMARY.replace("x.", "p.")})""",
+        created_by_turn_id="nullif(x.created_by_turn_id, :next_id)",
+        status="CASE WHEN x.id = :active_id THEN 'active' ELSE x.status END",
+    ),
+    "pins": _copy(tables.pins, "true"),
+}
+"""What makes a fork of a session, by table, in the order of foreign keys. Tables of what was used or answered stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForkPoint:
+    """Where a past ends. `through_id` is None when it is empty; `next_id` is the turn after it, where there is one.
+    `past_version` is the session's."""
+
+    through_seq: int
+    through_id: TurnId | None
+    last_message_seq: int
+    next_id: TurnId | None
+    next_created_at: datetime | None
+    past_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class LastTurn:
+    """A session's newest turn as it would be asked again. `contents` are those of its user messages, often one, `names`
+    who said each; `said_at` is when, where a client said so."""
+
+    id: TurnId
+    seq: int
+    status: TurnStatus
+    contents: Sequence[Content]
+    names: Sequence[str | None]
+    said_at: datetime | None
+    request: JsonObject | None
+    asked_alias: str | None
+
+
+async def fork_point(tx: Transaction, session_id: SessionId, through_seq: int | None) -> ForkPoint:
+    """The last turn that has ended, at `through_seq` or before. The caller has checked whose session it is."""
+    row = await tx.fetchrow(_POINT, session_id=session_id, through_seq=through_seq)
+    assert row is not None, "an outer join with one row gives one row"
+    return ForkPoint(**row)
+
+
+async def last_turn(tx: Transaction, session_id: SessionId) -> LastTurn | None:
+    """The newest turn, None in an empty session. The caller has checked whose session it is."""
+    row = await tx.fetchrow(_LAST_TURN, session_id=session_id)
+    if row is None:
+        return None
+    return record_of(
+        LastTurn, row, status=TurnStatus(row["status"]), contents=row["contents"] or (), names=row["names"] or ()
+    )
+
+
+async def copy_past(tx: Transaction, source: SessionId, target: SessionId, point: ForkPoint) -> None:
+    """Makes the session `target` with the past of `source` through the point. Wants one snapshot for all it reads."""
+    values: Mapping[str, object] = {
+        "source": source,
+        "target": target,
+        "forked_from": {"session_id": source, "turn_id": point.through_id},
+        **values_of(point),
+    }
+    line = await tx.fetch(_LINE, **{name: values[name] for name in _LINE.names})
+    values = {**values, "active_id": _active(line)}
+    for statement in COPIES.values():
+        await tx.execute(statement, **{name: values[name] for name in statement.names})
+
+
+def _active(summaries: Sequence[Record]) -> UUID | None:
+    """Of the summary that is active now and those it folded in, the newest that the past can have known."""
+    by_id = {row["id"]: row for row in summaries}
+    row = next((row for row in summaries if row["status"] == "active"), None)
+    while row is not None and not row["past"]:
+        row = by_id.get(row["previous_summary_id"])
+    return None if row is None else row["id"]
+
 
 BATCH: Final = 25
 """Turns, or rows, that are read or encoded at once: a millisecond or so in which nobody else is served."""
@@ -50,29 +236,28 @@ _SESSION_COLUMNS = ", ".join(
     ("id", *(name for name in CHANGEABLE if name != "limits"), "summary_count_after_seq", "created_at", "updated_at")
 )
 
-_SESSION = sql(f"SELECT {_SESSION_COLUMNS} FROM sessions WHERE id = :session_id AND tenant_id = :tenant_id")
+_EXPORTED_SESSION = sql(f"SELECT {_SESSION_COLUMNS} FROM sessions WHERE id = :session_id AND tenant_id = :tenant_id")
 
 
 def _of_turns(section: str, order: str) -> Statement:
     """Rows that belong to turns, those of a range of turns at a time."""
-    table = _TABLES[section].name
-    source = "turns x" if section == "turns" else f"{table} x JOIN turns t ON t.session_id = x.session_id"
-    turn = "x" if section == "turns" else "t"
-    own = "" if section == "turns" else " AND t.id = x.turn_id"
-    return sql(
-        f"SELECT {', '.join(f'x.{column}' for column in COLUMNS[section])} FROM {source}{own}"
-        f" WHERE {turn}.session_id = :session_id"
-        f" AND {turn}.seq > :after AND {turn}.seq <= :through"
-        f" ORDER BY {turn}.seq, {order}"
-    )
+    turn_id = "id" if section == "turns" else "turn_id"
+    return sql(f"""
+        SELECT {_exported(section)} FROM turns t
+        JOIN {_TABLES[section].name} x ON x.session_id = t.session_id AND x.{turn_id} = t.id
+        WHERE t.session_id = :session_id AND t.seq > :after AND t.seq <= :through ORDER BY t.seq, {order}
+        """)
 
 
-def _by_key(section: str, key: str, key_type: str) -> Statement:
-    return sql(
-        f"SELECT {', '.join(f'x.{column}' for column in COLUMNS[section])} FROM {_TABLES[section].name} x"
-        f" WHERE x.session_id = :session_id AND x.{key} > CAST(:after AS {key_type})"
-        f" ORDER BY x.{key} LIMIT {BATCH}"
-    )
+def _by_key(section: str, key: str) -> Statement:
+    return sql(f"""
+        SELECT {_exported(section)} FROM {_TABLES[section].name} x
+        WHERE x.session_id = :session_id AND x.{key} > :after ORDER BY x.{key} LIMIT {BATCH}
+        """)
+
+
+def _exported(section: str) -> str:
+    return ", ".join(f"x.{column}" for column in COLUMNS[section])
 
 
 _RANGES = {
@@ -82,15 +267,15 @@ _RANGES = {
     "audits": _of_turns("audits", "x.round, x.attempt"),
 }
 _KEYED: Mapping[str, tuple[str, Statement, Any]] = {
-    "pins": ("name", _by_key("pins", "name", "text"), ""),
-    "blocks": ("sha256", _by_key("blocks", "sha256", "text"), ""),
-    "summaries": ("id", _by_key("summaries", "id", "uuid"), UUID(int=0)),
+    "pins": ("name", _by_key("pins", "name"), ""),
+    "blocks": ("sha256", _by_key("blocks", "sha256"), ""),
+    "summaries": ("id", _by_key("summaries", "id"), UUID(int=0)),
 }
 
 
 async def exported_session(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> JsonObject | None:
     """The session's own members in an export; None when the tenant has no such session."""
-    row = await tx.fetchrow(_SESSION, session_id=session_id, tenant_id=tenant_id)
+    row = await tx.fetchrow(_EXPORTED_SESSION, session_id=session_id, tenant_id=tenant_id)
     return dict(row) if row else None
 
 
@@ -139,12 +324,8 @@ def _inserting(section: str) -> Statement:
 
 _INSERTS = {section: _inserting(section) for section in _TABLES}
 
-_COUNTERS = sql("""
-    UPDATE sessions SET last_turn_seq = :last_turn_seq,
-        last_message_seq = :last_message_seq,
-        summary_count_after_seq = :summary_count_after_seq
-    WHERE id = :session_id
-    """)
+_SET = ", ".join(f"{name} = {value}" for name, value in binds(*names_of(Counters)).items())
+_COUNTERS = sql(f"UPDATE sessions SET {_SET} WHERE id = :session_id")
 
 
 async def insert_rows(tx: Transaction, session_id: SessionId, new: NewRows) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, TypeAlias, cast, get_args
 from uuid import UUID
 
 from app.db.database import Record, Transaction, record_of
@@ -56,16 +56,20 @@ _LIST_OF = sql(f"""
     ORDER BY id DESC
     """)
 
+NamedBy: TypeAlias = Literal["idempotency_key", "external_id"]
+"""What finds a session beside its id: the key of the request that made it, or a client's own name for it."""
+_NAMED_BY: tuple[NamedBy, ...] = get_args(NamedBy)
 # Held to the end of the transaction, so that of two requests with one key, or one name, the second finds what the first
 # made. No unique index does it: sessions can be distributed by their id alone.
-_LOCK_KEY = sql(
-    "SELECT pg_advisory_xact_lock(hashtextextended(CAST(:tenant_id || ' ' || :idempotency_key AS text), 0))"
-)
-_LOCK_NAME = sql("SELECT pg_advisory_xact_lock(hashtextextended(CAST(:tenant_id || ' ' || :external_id AS text), 1))")
-_BY_KEY = sql("""
-    SELECT id FROM sessions WHERE tenant_id = :tenant_id AND idempotency_key = :idempotency_key ORDER BY id LIMIT 1
-    """)
-_KEEP_KEY = sql(f"UPDATE sessions SET idempotency_key = :idempotency_key WHERE {_OURS}")
+_LOCK_NAME = {
+    column: sql(f"SELECT pg_advisory_xact_lock(hashtextextended(CAST(:tenant_id || ' ' || :name AS text), {seed}))")
+    for seed, column in enumerate(_NAMED_BY)
+}
+_BY_NAME = {
+    column: sql(f"SELECT id FROM sessions WHERE tenant_id = :tenant_id AND {column} = :name ORDER BY id LIMIT 1")
+    for column in _NAMED_BY
+}
+_NAME = {column: sql(f"UPDATE sessions SET {column} = :name WHERE {_OURS}") for column in _NAMED_BY}
 
 _ERASE_LATER = sql("""
     UPDATE sessions SET erase_after = statement_timestamp() + make_interval(secs => :seconds)
@@ -146,19 +150,22 @@ def state_of(row: Record) -> SessionState:
     return record_of(SessionState, row)
 
 
-async def session_of_key(tx: Transaction, tenant_id: TenantId, idempotency_key: str) -> SessionId | None:
-    """The session that a request with this key made. Until the transaction ends nobody else looks the key up."""
-    await tx.fetchrow(_LOCK_KEY, tenant_id=tenant_id, idempotency_key=idempotency_key)
-    row = await tx.fetchrow(_BY_KEY, tenant_id=tenant_id, idempotency_key=idempotency_key)
-    return None if row is None else SessionId(row["id"])
+async def named_session(
+    tx: Transaction, tenant_id: TenantId, by: NamedBy, name: str, *, lock: bool
+) -> SessionId | None:
+    """The tenant's session of this name, or None. With `lock` nobody else who locks it looks the name up, or gives it,
+    until the transaction ends."""
+    if lock:
+        await tx.fetchrow(_LOCK_NAME[by], tenant_id=tenant_id, name=name)
+    return await tx.fetchval(_BY_NAME[by], tenant_id=tenant_id, name=name)
 
 
-async def keep_key(tx: Transaction, tenant_id: TenantId, session_id: SessionId, idempotency_key: str) -> None:
-    await tx.execute(_KEEP_KEY, session_id=session_id, tenant_id=tenant_id, idempotency_key=idempotency_key)
+async def name_session(tx: Transaction, tenant_id: TenantId, session_id: SessionId, by: NamedBy, name: str) -> None:
+    await tx.execute(_NAME[by], session_id=session_id, tenant_id=tenant_id, name=name)
 
 
 async def list_sessions(
-    tx: Transaction, tenant_id: TenantId, *, position: UUID, limit: int, newest_first: bool = True
+    tx: Transaction, tenant_id: TenantId, position: UUID, limit: int, *, newest_first: bool
 ) -> list[Session]:
     """The tenant's sessions with an id below `position`, newest first; or those above it, oldest first."""
     return await tx.fetch_records(Session, _PAGES[newest_first], tenant_id=tenant_id, position=position, limit=limit)
@@ -213,11 +220,6 @@ _BY_LIST = sql("""
     LIMIT 1
     """)
 
-_BY_NAME = sql("""
-    SELECT id FROM sessions WHERE tenant_id = :tenant_id AND external_id = :external_id ORDER BY id LIMIT 1
-    """)
-_NAME = sql(f"UPDATE sessions SET external_id = :external_id WHERE {_OURS}")
-
 
 @dataclass(frozen=True, slots=True)
 class KnownTurn:
@@ -239,20 +241,6 @@ async def turn_of_list(
     return await tx.fetch_record(
         KnownTurn, _BY_LIST, tenant_id=tenant_id, digests=list(digests), request_sha256=request_sha256
     )
-
-
-async def session_of_name(tx: Transaction, tenant_id: TenantId, external_id: str) -> SessionId | None:
-    row = await tx.fetchrow(_BY_NAME, tenant_id=tenant_id, external_id=external_id)
-    return None if row is None else SessionId(row["id"])
-
-
-async def lock_name(tx: Transaction, tenant_id: TenantId, external_id: str) -> None:
-    """Until the transaction ends nobody else makes a session of this name."""
-    await tx.fetchrow(_LOCK_NAME, tenant_id=tenant_id, external_id=external_id)
-
-
-async def name_session(tx: Transaction, tenant_id: TenantId, session_id: SessionId, external_id: str) -> None:
-    await tx.execute(_NAME, session_id=session_id, tenant_id=tenant_id, external_id=external_id)
 
 
 _PIN_COLUMNS = ", ".join(f"pins.{name}" for name in names_of(Pin))

@@ -115,7 +115,7 @@ _DROPPABLE = sql("""
 
 
 async def stored_turns(
-    tx: Transaction, session_id: SessionId, *, after_seq: int, through_seq: int, limit: int
+    tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, *, limit: int
 ) -> list[StoredTurn]:
     """The next turns in time order. The caller has checked whose session it is."""
     rows = await tx.fetch(_TURNS, session_id=session_id, after_seq=after_seq, through_seq=through_seq, limit=limit)

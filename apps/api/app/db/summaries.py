@@ -10,7 +10,7 @@ from app.db.claims import Claim
 from app.db.database import Record, Transaction, record_of
 from app.db.limits import TENANT_LIMITS, limits_of
 from app.db.sessions import ON_ITS_NODE, locked_session
-from app.db.sql import CLOCK, OPEN_STATUSES_SQL, in_both_orders, insert_from, json_rows, sql
+from app.db.sql import CLOCK, in_both_orders, insert_from, json_rows, sql
 from app.db.tables import session_summaries, usage_records
 from app.domain.limits import Limits, Scope
 from app.domain.stored import NewSummary, StoredSummary, values_of
@@ -48,6 +48,16 @@ _CONTEXT = sql("""
         ) AS step_failed
     """)
 
+_USAGES = insert_from(
+    usage_records,
+    f"locked, {CLOCK}, {json_rows(usage_records, 'usages')}, {ON_ITS_NODE}",
+    {"session_id": "sessions.id", "turn_id": ":turn_id", "created_at": "clock.at"},
+)
+_SUMMARY = insert_from(
+    session_summaries,
+    f"ground, {CLOCK}, {json_rows(session_summaries, 'summaries')}, {ON_ITS_NODE}",
+    {"session_id": "sessions.id", "status": "'active'", "created_at": "clock.at"},
+)
 # All of an attempt at once: its note and its calls' use in any case, its summary where the turn is still ours and what
 # was folded is still active. Only `locked` waits. What was written meanwhile is seen by the locks and updates behind
 # it, which look at rows as they are then, and by the index that lets one summary be active.
@@ -62,35 +72,20 @@ _STORE = sql(f"""
     ), noted AS (
         UPDATE sessions SET
             summary_count_after_seq = coalesce(:count_after_seq, summary_count_after_seq),
-            summary_failures = CASE WHEN :failed THEN summary_failures + 1
-                                    WHEN :asked THEN 0 ELSE summary_failures END,
-            summary_failed_at = CASE WHEN :failed THEN clock.at
-                                     WHEN :asked THEN NULL ELSE summary_failed_at END,
-            summary_lease_expires_at = CASE WHEN summary_lease_id = :lease_id THEN NULL
-                                            ELSE summary_lease_expires_at END,
+            summary_failures = CASE WHEN :failed THEN summary_failures + 1 WHEN :asked THEN 0 ELSE summary_failures END,
+            summary_failed_at = CASE WHEN :failed THEN clock.at WHEN :asked THEN NULL ELSE summary_failed_at END,
+            summary_lease_expires_at =
+                CASE WHEN summary_lease_id = :lease_id THEN NULL ELSE summary_lease_expires_at END,
             summary_lease_id = nullif(summary_lease_id, :lease_id)
         FROM locked, {CLOCK} WHERE sessions.id = :session_id
     ), used AS (
-        {
-    insert_from(
-        usage_records,
-        f"locked, {CLOCK}, {json_rows(usage_records, 'usages')}, {ON_ITS_NODE}",
-        {"session_id": "sessions.id", "turn_id": ":turn_id", "created_at": "clock.at"},
-    )
-}
+        {_USAGES}
     ), superseded AS (
         UPDATE session_summaries SET status = 'superseded' FROM ground
         WHERE session_id = :session_id AND id = :previous_id AND status = 'active'
         RETURNING id
     ), stored AS (
-        {
-    insert_from(
-        session_summaries,
-        f"ground, {CLOCK}, {json_rows(session_summaries, 'summaries')}, {ON_ITS_NODE}",
-        {"session_id": "sessions.id", "status": "'active'", "created_at": "clock.at"},
-    )
-}
-            AND (CAST(:previous_id AS uuid) IS NULL OR EXISTS (SELECT FROM superseded))
+        {_SUMMARY} AND (CAST(:previous_id AS uuid) IS NULL OR EXISTS (SELECT FROM superseded))
         ON CONFLICT (session_id) WHERE status = 'active' DO NOTHING
         RETURNING id
     )
@@ -128,7 +123,11 @@ _PAGES = in_both_orders("""
     ORDER BY id {order} LIMIT :limit
     """)
 
-_GET = sql("SELECT * FROM session_summaries WHERE session_id = :session_id AND id = :summary_id")
+_GET = sql("""
+    SELECT * FROM session_summaries
+    WHERE session_id = :session_id
+        AND CASE WHEN CAST(:summary_id AS uuid) IS NULL THEN status = 'active' ELSE id = :summary_id END
+    """)
 
 # An undo restarts the turn count (contract.md, decision 3); the row's lock keeps out turns and other summaries.
 _LOCK_AND_RESTART_COUNT = sql("""
@@ -136,24 +135,9 @@ _LOCK_AND_RESTART_COUNT = sql("""
     WHERE id = :session_id AND tenant_id = :tenant_id
     """)
 
-_FIND = sql(f"""
-    SELECT x.id, x.status,
-        EXISTS (SELECT 1 FROM turns t WHERE t.session_id = x.session_id
-            AND t.status IN {OPEN_STATUSES_SQL}) AS turn_open
-    FROM session_summaries x
-    WHERE x.session_id = :session_id AND CASE WHEN CAST(:summary_id AS uuid) IS NULL THEN x.status = 'active'
-            ELSE x.id = :summary_id END
-    """)
-
-_UNDO = sql("""
-    UPDATE session_summaries SET status = 'undone'
-    WHERE session_id = :session_id AND id = :summary_id AND status = 'active'
-    RETURNING previous_summary_id
-    """)
-
-_RESTORE = sql("""
-    UPDATE session_summaries SET status = 'active'
-    WHERE session_id = :session_id AND id = :summary_id AND status = 'superseded'
+_MARK = sql("""
+    UPDATE session_summaries SET status = :status
+    WHERE session_id = :session_id AND id = :summary_id AND status = :status_before
     """)
 
 
@@ -164,18 +148,6 @@ class PromptContext:
     summary: Summary | None
     pins: tuple[Pin, ...]
     step_failed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class FoundSummary:
-    """A summary as somebody who wants it gone finds it, under the session's lock.
-
-    `turn_open` says whether a turn of the session runs or waits for tools.
-    """
-
-    id: SummaryId
-    status: str
-    turn_open: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,8 +250,8 @@ async def page_of_summaries(
     return [_stored(row) for row in rows]
 
 
-async def get_summary(tx: Transaction, session_id: SessionId, summary_id: SummaryId) -> StoredSummary | None:
-    """One summary. The caller has checked whose session it is."""
+async def get_summary(tx: Transaction, session_id: SessionId, summary_id: SummaryId | None) -> StoredSummary | None:
+    """The summary, or the active one; None when there is none. The caller has checked whose session it is."""
     row = await tx.fetchrow(_GET, session_id=session_id, summary_id=summary_id)
     return _stored(row) if row else None
 
@@ -289,17 +261,14 @@ async def lock_and_restart_count(tx: Transaction, tenant_id: TenantId, session_i
     return await tx.execute(_LOCK_AND_RESTART_COUNT, session_id=session_id, tenant_id=tenant_id) > 0
 
 
-async def find_summary(tx: Transaction, session_id: SessionId, summary_id: SummaryId | None) -> FoundSummary | None:
-    """The summary, or the active one; None when there is none. The caller has checked whose session it is."""
-    row = await tx.fetchrow(_FIND, session_id=session_id, summary_id=summary_id)
-    return None if row is None else FoundSummary(SummaryId(row["id"]), row["status"], row["turn_open"])
-
-
-async def undo_active(tx: Transaction, session_id: SessionId, summary_id: SummaryId) -> None:
+async def undo_active(tx: Transaction, active: StoredSummary) -> None:
     """Takes the active summary back and makes its predecessor the active one, where it had one."""
-    row = await tx.fetchrow(_UNDO, session_id=session_id, summary_id=summary_id)
-    if row is not None and row["previous_summary_id"] is not None:
-        await tx.execute(_RESTORE, session_id=session_id, summary_id=row["previous_summary_id"])
+    session_id, previous_id = active.session_id, active.previous_summary_id
+    await tx.execute(_MARK, session_id=session_id, summary_id=active.id, status="undone", status_before="active")
+    if previous_id is not None:
+        await tx.execute(
+            _MARK, session_id=session_id, summary_id=previous_id, status="active", status_before="superseded"
+        )
 
 
 def _stored(row: Record) -> StoredSummary:

@@ -37,15 +37,39 @@ class Page(Generic[Item]):
     next_cursor: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    """What a client asks of a list: at most so many items, behind a cursor, the newest or the oldest first."""
+
+    limit: int
+    cursor: str | None
+    newest_first: bool
+
+
 def page_of(scope: str, items: list[Item], limit: int, position: Callable[[Item], UUID | int | str]) -> Page[Item]:
     """Makes a page of items that were fetched with `LIMIT limit + 1`: the extra one only shows that more follow."""
     shown = items[:limit]
     return Page(shown, encode_cursor(scope, position(shown[-1])) if len(items) > limit else None)
 
 
-def in_order(scope: str, *, newest_first: bool, by_default: bool) -> str:
-    """The scope of a list's cursors: another where its order is not the one that `by_default` has."""
-    return scope if newest_first == by_default else f"{scope}:{'desc' if newest_first else 'asc'}"
+def in_order(scope: str, wanted: PageRequest, *, newest_by_default: bool) -> str:
+    """The scope of a list's cursors: another where its order is not the one that it has by default."""
+    if wanted.newest_first == newest_by_default:
+        return scope
+    return f"{scope}:{'desc' if wanted.newest_first else 'asc'}"
+
+
+def beyond_id(scope: str, wanted: PageRequest) -> UUID:
+    """Where a page of a list ordered by id begins: at the next id, in its order. Raises as `after_id`."""
+    return after_id(scope, wanted.cursor) or (LAST_ID if wanted.newest_first else FIRST_ID)
+
+
+def between_seqs(scope: str, wanted: PageRequest, first_seq: int = 1) -> tuple[int, int]:
+    """The numbers between which a page of a list ordered by `seq` lies, without these. Raises as `after_seq`."""
+    position = after_seq(scope, wanted.cursor)
+    if wanted.newest_first:
+        return first_seq - 1, position or LAST_SEQ
+    return position or first_seq - 1, LAST_SEQ
 
 
 def encode_cursor(scope: str, position: UUID | int | str | tuple[UUID, int]) -> str:

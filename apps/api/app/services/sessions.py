@@ -16,7 +16,17 @@ from app.domain.errors import InvalidRequest, NotFound, existing, located
 from app.domain.figures import SessionFigures
 from app.domain.types import JsonObject, Pin, Session, SessionId, SessionUsage, TenantId
 from app.openai.items import joined_directions
-from app.services.paging import FIRST_ID, LAST_ID, Page, after_id, after_name, encode_cursor, in_order, page_of
+from app.services.paging import (
+    LAST_ID,
+    Page,
+    PageRequest,
+    after_id,
+    after_name,
+    beyond_id,
+    encode_cursor,
+    in_order,
+    page_of,
+)
 from app.services.policies import given_policy, resolve_policy
 from app.services.runtime import Runtime, retried
 
@@ -77,14 +87,12 @@ async def session_usage(rt: Runtime, session_id: SessionId) -> list[SessionUsage
         return await usage_totals(tx, session_id)
 
 
-async def list_sessions(
-    rt: Runtime, tenant_id: TenantId, limit: int, cursor: str | None, *, newest_first: bool = True
-) -> Page[Session]:
-    scope = in_order(f"sessions:{tenant_id}", newest_first=newest_first, by_default=True)
-    position = after_id(scope, cursor) or (LAST_ID if newest_first else FIRST_ID)
+async def list_sessions(rt: Runtime, tenant_id: TenantId, wanted: PageRequest) -> Page[Session]:
+    scope = in_order(f"sessions:{tenant_id}", wanted, newest_by_default=True)
+    position = beyond_id(scope, wanted)
     async with rt.database.autocommit() as tx:
-        rows = await store.list_sessions(tx, tenant_id, position=position, limit=limit + 1, newest_first=newest_first)
-    return page_of(scope, rows, limit, lambda session: session.id)
+        rows = await store.list_sessions(tx, tenant_id, position, wanted.limit + 1, newest_first=wanted.newest_first)
+    return page_of(scope, rows, wanted.limit, lambda session: session.id)
 
 
 async def search_sessions(

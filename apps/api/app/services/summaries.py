@@ -12,21 +12,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from app.db import summaries as store
 from app.db.messages import has_messages
-from app.db.summaries import (
-    AttemptNote,
-    find_summary,
-    get_summary,
-    lock_and_restart_count,
-    page_of_summaries,
-    store_attempt,
-    undo_active,
-)
+from app.db.turns import newest_of
 from app.domain.errors import InvalidRequest, NotFound, NothingToSummarize, SummaryNotActive, TurnInProgress, existing
 from app.domain.stored import StoredSummary
 from app.domain.types import OPEN_STATUSES, MessageId, SessionId, SummaryId, SummaryItem, TenantId, ToolDefinition
 from app.engine.window.triggers import fold_behind_answer, fold_on_request, may_fold_behind_answer
-from app.services.paging import FIRST_ID, LAST_ID, Page, after_id, in_order, page_of
+from app.services.paging import Page, PageRequest, beyond_id, in_order, page_of
 from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session
 from app.services.turn.gather import budget_of, estimator_of, layers_of, planned, session_policy, snapshot_of
@@ -43,21 +36,17 @@ logger = logging.getLogger(__name__)
 
 
 async def list_summaries(
-    rt: Runtime,
-    tenant_id: TenantId,
-    session_id: SessionId,
-    limit: int,
-    cursor: str | None,
-    *,
-    newest_first: bool = True,
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, wanted: PageRequest
 ) -> Page[StoredSummary]:
     """The session's summaries, whatever their status. Raises `NotFound`, `InvalidRequest`."""
-    scope = in_order(f"summaries:{session_id}", newest_first=newest_first, by_default=True)
-    position = after_id(scope, cursor) or (LAST_ID if newest_first else FIRST_ID)
+    scope = in_order(f"summaries:{session_id}", wanted, newest_by_default=True)
+    position = beyond_id(scope, wanted)
     async with rt.database.autocommit() as tx:
         await check_session(tx, tenant_id, session_id)
-        rows = await page_of_summaries(tx, session_id, position, limit + 1, newest_first=newest_first)
-    return page_of(scope, rows, limit, lambda row: row.id)
+        rows = await store.page_of_summaries(
+            tx, session_id, position, wanted.limit + 1, newest_first=wanted.newest_first
+        )
+    return page_of(scope, rows, wanted.limit, lambda row: row.id)
 
 
 async def summarize_now(
@@ -98,7 +87,7 @@ async def summarize_now(
     if attempt.summary is None:
         raise NothingToSummarize("No summary came out smaller than what it would replace.")
     async with rt.database.autocommit() as tx:
-        return existing(await get_summary(tx, session_id, attempt.summary.id), "session")  # erased meanwhile
+        return existing(await store.get_summary(tx, session_id, attempt.summary.id), "session")  # erased meanwhile
 
 
 def start_after_turn(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, reply_tokens: int) -> None:
@@ -163,7 +152,7 @@ async def edit_summary(
     """
     rows = await session_window(rt, tenant_id, session_id)
     async with rt.database.autocommit() as tx:
-        edited = existing(await get_summary(tx, session_id, summary_id), "summary")
+        edited = existing(await store.get_summary(tx, session_id, summary_id), "summary")
         is_cited = not (cited := _cited(changes)) or await has_messages(tx, session_id, cited)
     active = rows.context.summary
     if active is None or active.id != summary_id:
@@ -181,9 +170,9 @@ async def edit_summary(
     if new.token_estimate > most_tokens:
         raise InvalidRequest(f"It has {new.token_estimate} tokens; the policy lets a summary have {most_tokens}.")
     async with rt.database.autocommit() as tx:
-        if not await store_attempt(tx, session_id, new, AttemptNote(), None):
+        if not await store.store_attempt(tx, session_id, new, store.AttemptNote(), None):
             raise SummaryNotActive("Another summary became active meanwhile.")
-        return existing(await get_summary(tx, session_id, new.id), "session")  # erased meanwhile
+        return existing(await store.get_summary(tx, session_id, new.id), "session")  # erased meanwhile
 
 
 def _cited(changes: SummaryChanges) -> frozenset[MessageId]:
@@ -202,12 +191,13 @@ async def undo_summary(
     `SummaryNotActive`, and `TurnInProgress` while a turn decides on it.
     """
     async with rt.database.begin() as tx:
-        if not await lock_and_restart_count(tx, tenant_id, session_id):
+        if not await store.lock_and_restart_count(tx, tenant_id, session_id):
             raise NotFound("session")
-        found = existing(await find_summary(tx, session_id, summary_id), "summary")
+        found = existing(await store.get_summary(tx, session_id, summary_id), "summary")
         if found.status != "active":
             raise SummaryNotActive(f"The summary is {found.status}; only the active one can be taken back.")
-        if found.turn_open:
+        newest = existing(await newest_of(tx, tenant_id, session_id), "session")
+        if newest.status in OPEN_STATUSES:
             raise TurnInProgress("The session runs a turn; take the summary back when it is done.", RETRY_AFTER_S)
-        await undo_active(tx, session_id, found.id)
-        return existing(await get_summary(tx, session_id, found.id), "summary")
+        await store.undo_active(tx, found)
+    return replace(found, status="undone")

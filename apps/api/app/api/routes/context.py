@@ -31,7 +31,7 @@ from app.domain.figures import CurrentWindow, TimelineRange, TurnPoint
 from app.domain.stored import StoredSummary
 from app.domain.types import LARGEST, SUMMARY_LISTS, JsonObject, MessageId, SessionId, SummaryId, SummaryItem
 from app.services import summaries
-from app.services.paging import Page
+from app.services.paging import Page, PageRequest
 from app.services.views import context as window
 from app.services.views.context import read_overview, read_timeline
 from app.services.views.preview import Preview, preview_turn
@@ -103,8 +103,8 @@ async def get_timeline(
     call: Call, session_id: SessionId, limit: Turns = 200, cursor: Cursor = None, order: Order = "desc"
 ) -> Page[TurnPoint]:
     """Turn by turn: tokens by region, budget, thresholds, and what was summarized, pruned or recalled."""
-    newest_first = order == "desc"
-    return await read_timeline(call.rt, call.tenant_id, session_id, limit, cursor, newest_first=newest_first)
+    wanted = PageRequest(limit, cursor, newest_first=order == "desc")
+    return await read_timeline(call.rt, call.tenant_id, session_id, wanted)
 
 
 @router.get("/timeline/overview", response_model=OverviewOut, responses=refusals(*READ))
@@ -122,8 +122,8 @@ async def list_summaries(
     call: Call, session_id: SessionId, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, order: Order = "desc"
 ) -> Page[StoredSummary]:
     """The session's summaries, active and past."""
-    newest_first = order == "desc"
-    return await summaries.list_summaries(call.rt, call.tenant_id, session_id, limit, cursor, newest_first=newest_first)
+    wanted = PageRequest(limit, cursor, newest_first=order == "desc")
+    return await summaries.list_summaries(call.rt, call.tenant_id, session_id, wanted)
 
 
 @router.post("/summaries", status_code=201, response_model=SummaryOut, responses=refusals(*WRITE, 409, 429, 502, 504))

@@ -32,7 +32,7 @@ from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import JsonObject, Pin, Session, SessionId, TurnId
 from app.services import sessions
 from app.services.archive.transfer import export_session, fork_session, import_session
-from app.services.paging import Page
+from app.services.paging import Page, PageRequest
 from app.services.views.context import pin_figures
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=DirectRoute)
@@ -64,7 +64,8 @@ async def list_sessions(
             raise InvalidRequest("A search lists the newest first.", ("query", "order"))
         page = await sessions.search_sessions(call.rt, call.tenant_id, q.strip(), limit, cursor)
     else:
-        page = await sessions.list_sessions(call.rt, call.tenant_id, limit, cursor, newest_first=order == "desc")
+        wanted = PageRequest(limit, cursor, newest_first=order == "desc")
+        page = await sessions.list_sessions(call.rt, call.tenant_id, wanted)
     if not figures:
         return page
     found = await sessions.figures_of(call.rt, page.items)

@@ -55,7 +55,7 @@ from app.domain.types import (
     TurnRecord,
     TurnStatus,
 )
-from app.services.paging import Page
+from app.services.paging import Page, PageRequest
 from app.services.policies import given_policy
 from app.services.sessions import check_alias
 from app.services.turn.take import cancel_turn, continue_turn, prepare_regeneration, regenerate_turn, take_turn
@@ -157,10 +157,8 @@ async def list_turns(
     order: Order = "asc",
 ) -> JsonObject:
     """The session's turns, all or those from a number on."""
-    newest_first = order == "desc"
-    page = await turns.list_turns(
-        call.rt, call.tenant_id, session_id, limit, cursor, from_seq, newest_first=newest_first
-    )
+    wanted = PageRequest(limit, cursor, newest_first=order == "desc")
+    page = await turns.list_turns(call.rt, call.tenant_id, session_id, wanted, from_seq)
     return {"items": [_turn_json(turn) for turn in page.items], "next_cursor": page.next_cursor}
 
 
@@ -204,8 +202,8 @@ async def list_messages(
     """The session's messages as received: compression of prompts does not change them. Those of `ids` in time order."""
     if ids is not None:
         return await turns.get_messages(call.rt, call.tenant_id, session_id, [UUID(each) for each in ids.split(",")])
-    newest_first = order == "desc"
-    return await turns.list_messages(call.rt, call.tenant_id, session_id, limit, cursor, newest_first=newest_first)
+    wanted = PageRequest(limit, cursor, newest_first=order == "desc")
+    return await turns.list_messages(call.rt, call.tenant_id, session_id, wanted)
 
 
 def request_sha256(body: JsonObject) -> str:

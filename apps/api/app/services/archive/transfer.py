@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.archive.document import SECTIONS
-from app.db import sessions as store
-from app.db.archive import exported_rows, exported_session, insert_rows, set_counters
+from app.db import archive as store
 from app.db.audits import as_recorded
 from app.db.database import Transaction
-from app.db.forks import ForkPoint, LastTurn, copy_past, fork_point, last_turn
 from app.db.messages import messages_of_turn
 from app.db.migrate import analyze_for
-from app.db.sessions import CHANGEABLE
+from app.db.sessions import CHANGEABLE, erase_later, get_session
 from app.db.turns import append_history, get_turn
 from app.domain.errors import (
     ImportRefused,
@@ -54,11 +52,11 @@ async def export_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
     `HeavyWork.slot`.
     """
     async with rt.heavy.slot(tenant_id) as database, database.begin(snapshot=True) as tx:
-        session = existing(await exported_session(tx, tenant_id, session_id), "session")
-        point = await fork_point(tx, session_id, None)
+        session = existing(await store.exported_session(tx, tenant_id, session_id), "session")
+        point = await store.fork_point(tx, session_id, None)
         yield "session", session
         for section in SECTIONS:
-            async for rows in exported_rows(tx, session_id, section, point):
+            async for rows in store.exported_rows(tx, session_id, section, point):
                 yield section, await _spelled_out(tx, session_id, rows) if section == "audits" else rows
 
 
@@ -106,9 +104,9 @@ async def _store(
         case NewHistory():
             await add_history(tx, tenant_id, session_id, part)
         case NewRows():
-            await insert_rows(tx, session_id, part)
+            await store.insert_rows(tx, session_id, part)
         case Counters():
-            await set_counters(tx, session_id, part)
+            await store.set_counters(tx, session_id, part)
 
 
 def _of_export(rt: Runtime, session: JsonObject) -> JsonObject:
@@ -136,7 +134,7 @@ class BeforeLast:
     """A fork that ends before the source's last turn, and that turn."""
 
     session: Session
-    turn: LastTurn
+    turn: store.LastTurn
 
 
 async def fork_session(
@@ -160,7 +158,7 @@ async def fork_session(
             turn = existing(await get_turn(tx, tenant_id, session_id, through_turn_id), "turn")
             _check_ended(turn.status)
             through_seq = turn.seq
-        point = await fork_point(tx, session_id, through_seq)
+        point = await store.fork_point(tx, session_id, through_seq)
         return await _fork(tx, rt, tenant_id, session_id, point, erase_after_s)
 
 
@@ -186,7 +184,7 @@ async def fork_within(
     ]
     history = await draft_history(rt, turn.model_alias, (IncomingTurn(tuple(incoming)),))
     async with _of_source(rt, tenant_id, session_id) as tx:
-        point = await fork_point(tx, session_id, turn.seq - 1)
+        point = await store.fork_point(tx, session_id, turn.seq - 1)
         forked = await _fork(tx, rt, tenant_id, session_id, point, erase_after_s)
         await add_history(tx, tenant_id, forked.id, history)
     return forked
@@ -201,7 +199,7 @@ async def fork_before_last(
     which no user spoke (one that was imported) unless the caller `has_words` of its own.
     """
     async with _of_source(rt, tenant_id, session_id) as tx:
-        last = await last_turn(tx, session_id)
+        last = await store.last_turn(tx, session_id)
         if last is None or last.id != turn_id:
             if await get_turn(tx, tenant_id, session_id, turn_id) is None:
                 raise NotFound("turn")
@@ -209,7 +207,7 @@ async def fork_before_last(
         _check_ended(last.status)
         if not (has_words or last.contents):
             raise InvalidRequest("This turn has no user message; send `content`.", ("body", "content"))
-        point = await fork_point(tx, session_id, last.seq - 1)
+        point = await store.fork_point(tx, session_id, last.seq - 1)
         return BeforeLast(await _fork(tx, rt, tenant_id, session_id, point), last)
 
 
@@ -233,14 +231,14 @@ async def _fork(
     rt: Runtime,
     tenant_id: TenantId,
     source: SessionId,
-    point: ForkPoint,
+    point: store.ForkPoint,
     erase_after_s: float | None = None,
 ) -> Session:
     target = SessionId(rt.new_id())
-    await copy_past(tx, source, target, point)
+    await store.copy_past(tx, source, target, point)
     if erase_after_s is not None:
-        await store.erase_later(tx, target, erase_after_s)
-    forked = await store.get_session(tx, tenant_id, target)
+        await erase_later(tx, target, erase_after_s)
+    forked = await get_session(tx, tenant_id, target)
     if forked is None:
         raise LookupError("the fork is not there in the transaction that made it")
     rt.pasts.keep_fork(source, target, point.through_seq, point.last_message_seq, point.past_version)

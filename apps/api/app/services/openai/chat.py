@@ -12,17 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
+from app.db import turns as store
 from app.db.claims import reclaim_turn, waiting_turn
-from app.db.turns import (
-    Newest,
-    complete_answered_turn,
-    fail_lost_turns,
-    get_turn,
-    newest_messages,
-    newest_of,
-    turn_by_key,
-)
-from app.db.turns import cancel_turn as store_cancelled
 from app.domain.errors import TurnInProgress, existing, located
 from app.domain.incoming import Compaction, IncomingMessage
 from app.domain.types import OPEN_STATUSES, Content, Message, SessionId, TenantId, TurnId, TurnStatus
@@ -69,7 +60,7 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    newest: Newest
+    newest: store.Newest
     messages: Sequence[Message]
 
 
@@ -148,7 +139,7 @@ async def new_turn(
     return None
 
 
-async def store_list(rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: ChatRequest) -> Newest:
+async def store_list(rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: ChatRequest) -> store.Newest:
     """Stores what the list of a request that is `all_past` has beyond the session, and gives where the session stands.
 
     Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a turn runs.
@@ -167,7 +158,7 @@ async def store_list(rt: Runtime, tenant_id: TenantId, session_id: SessionId, re
         step = await divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
         if await store_past(rt, tenant_id, session_id, request.model_alias, newest, step) is not None:
             async with rt.database.autocommit() as tx:
-                return existing(await newest_of(tx, tenant_id, session_id), "session")
+                return existing(await store.newest_of(tx, tenant_id, session_id), "session")
     raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
 
 
@@ -216,21 +207,21 @@ async def _read_state(
     lost = 0
     async with rt.database.begin() as tx:
         # Locked, for the turn and the messages to be of one moment.
-        newest = existing(await newest_of(tx, tenant_id, session_id, lock=True), "session")
-        if newest.status is TurnStatus.RUNNING and (lost := await fail_lost_turns(tx, session_id)):
-            newest = await newest_of(tx, tenant_id, session_id) or newest
+        newest = existing(await store.newest_of(tx, tenant_id, session_id, lock=True), "session")
+        if newest.status is TurnStatus.RUNNING and (lost := await store.fail_lost_turns(tx, session_id)):
+            newest = await store.newest_of(tx, tenant_id, session_id) or newest
         if idempotency_key is not None:
-            found = await turn_by_key(tx, tenant_id, session_id, idempotency_key)
+            found = await store.turn_by_key(tx, tenant_id, session_id, idempotency_key)
             if found is not None:
                 return await answer_again(tx, tenant_id, *found, request.request_sha256)
-        messages = await newest_messages(tx, session_id, most_compared(request))
+        messages = await store.newest_messages(tx, session_id, most_compared(request))
     rt.telemetry.turns_lost(lost)
     return _State(newest, messages)
 
 
 @retried
 async def store_past(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, model_alias: str, newest: Newest, step: NextStep
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, model_alias: str, newest: store.Newest, step: NextStep
 ) -> TurnId | None:
     """Ends a turn that waits for tools, and stores the past turns of the list, in one transaction.
 
@@ -241,16 +232,16 @@ async def store_past(
     history = await draft_history(rt, model_alias, step.past)
     outputs = await draft_outputs(rt, _pairs(step.outputs))
     async with rt.database.begin() as tx:
-        if await newest_of(tx, tenant_id, session_id, lock=True) != newest:
+        if await store.newest_of(tx, tenant_id, session_id, lock=True) != newest:
             return None
         if newest.turn_id is not None and newest.status is TurnStatus.AWAITING_TOOLS:
             waiting = await waiting_turn(tx, tenant_id, session_id, newest.turn_id)
             if waiting is not None and outputs:
                 check_outputs(waiting, [output.tool_call_id for output in outputs])
                 await reclaim_turn(tx, tenant_id, session_id, newest.turn_id, waiting, outputs, rt.turn_lease_s)
-                await complete_answered_turn(tx, session_id, newest.turn_id)
+                await store.complete_answered_turn(tx, session_id, newest.turn_id)
             else:
-                await store_cancelled(tx, session_id, newest.turn_id)
+                await store.cancel_turn(tx, session_id, newest.turn_id)
         await add_history(tx, tenant_id, session_id, history)
     return history.last_turn_id or newest.turn_id
 
@@ -276,7 +267,7 @@ async def _answer_again(
         options = _noted(request.options, first_seq)
         return await retry_turn(rt, tenant_id, session_id, turn_id, options, request.model_alias, listen)
     async with rt.database.autocommit() as tx:
-        turn = existing(await get_turn(tx, tenant_id, session_id, turn_id), "session")
+        turn = existing(await store.get_turn(tx, tenant_id, session_id, turn_id), "session")
         return await stored_outcome(tx, tenant_id, turn)
 
 

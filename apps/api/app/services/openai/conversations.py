@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from app.db import turns as store
 from app.db.messages import messages_of_turn, numbered_messages, page_of_item_messages, withdraw_messages
 from app.db.sessions import session_exists
-from app.db.turns import cancel_turn as store_cancelled
-from app.db.turns import fail_lost_turns, get_turn, newest_of
 from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, existing, located
 from app.domain.responses import read_item_id
 from app.domain.types import JsonObject, Message, Session, SessionId, TenantId, TurnId, TurnStatus
@@ -87,9 +86,9 @@ async def add_items(
         await sessions.add_directions(rt, tenant_id, session_id, read.directions)
     for _ in range(_MOST_TRIES):
         async with rt.database.begin() as tx:
-            newest = existing(await newest_of(tx, tenant_id, session_id, lock=True), "conversation")
-            if newest.status is TurnStatus.RUNNING and await fail_lost_turns(tx, session_id):
-                newest = existing(await newest_of(tx, tenant_id, session_id), "conversation")
+            newest = existing(await store.newest_of(tx, tenant_id, session_id, lock=True), "conversation")
+            if newest.status is TurnStatus.RUNNING and await store.fail_lost_turns(tx, session_id):
+                newest = existing(await store.newest_of(tx, tenant_id, session_id), "conversation")
         if newest.status is TurnStatus.RUNNING:
             raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
         if outputs and newest.status is not TurnStatus.AWAITING_TOOLS:
@@ -121,14 +120,14 @@ async def withdraw_item(rt: Runtime, tenant_id: TenantId, session_id: SessionId,
     session = await get_conversation(rt, tenant_id, session_id)
     message, _ = await get_item(rt, tenant_id, session_id, item_id)
     async with rt.database.begin() as tx:
-        await newest_of(tx, tenant_id, session_id, lock=True)
-        turn = await get_turn(tx, tenant_id, session_id, TurnId(message.turn_id))
+        await store.newest_of(tx, tenant_id, session_id, lock=True)
+        turn = await store.get_turn(tx, tenant_id, session_id, TurnId(message.turn_id))
         if turn is None:
             raise NotFound("item" if await session_exists(tx, tenant_id, session_id) else "conversation")
         if turn.status is TurnStatus.RUNNING:
             raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
         if turn.status is TurnStatus.AWAITING_TOOLS:
-            await store_cancelled(tx, session_id, turn.id)
+            await store.cancel_turn(tx, session_id, turn.id)
         group = _group_of(message, await messages_of_turn(tx, session_id, turn.id))
         await withdraw_messages(tx, session_id, group)
     return session

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.db.sessions import (
-    erase_later,
-    keep_key,
-    lock_name,
-    name_session,
-    session_of_key,
-    session_of_name,
-    turn_of_list,
-)
+from app.db import sessions as store
 from app.db.turns import newest_messages, newest_of, page_of_turns, turn_by_key, turn_numbers
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import JsonObject, SessionId, TenantId
@@ -54,14 +46,15 @@ async def open_session(
         return found
     fields = await _new_session(rt, request)
     async with rt.database.begin() as tx:
-        known = await session_of_key(tx, tenant_id, idempotency_key) if idempotency_key else None
-        if known is not None:
-            return known, request
+        if idempotency_key:
+            known = await store.named_session(tx, tenant_id, "idempotency_key", idempotency_key, lock=True)
+            if known is not None:
+                return known, request
         session = await insert_checked(rt, tx, tenant_id, fields)
         if idempotency_key:
-            await keep_key(tx, tenant_id, session.id, idempotency_key)
+            await store.name_session(tx, tenant_id, session.id, "idempotency_key", idempotency_key)
         if erase_after_s is not None:
-            await erase_later(tx, session.id, erase_after_s)
+            await store.erase_later(tx, session.id, erase_after_s)
     return session.id, request
 
 
@@ -99,7 +92,9 @@ async def _compacted(
         made = None
         if idempotency_key and erase_after_s is None:
             is_answered = await turn_by_key(tx, tenant_id, session_id, idempotency_key) is not None
-            made = session_id if is_answered else await session_of_key(tx, tenant_id, idempotency_key)
+            made = session_id
+            if not is_answered:
+                made = await store.named_session(tx, tenant_id, "idempotency_key", idempotency_key, lock=True)
     if made is not None:
         return made, replace(request)
     is_repeated = request.is_retry and newest.request_sha256 == request.request_sha256
@@ -110,7 +105,7 @@ async def _compacted(
     forked = await fork_session(rt, tenant_id, session_id, through_id, erase_after_s=erase_after_s)
     if idempotency_key and erase_after_s is None:
         async with rt.database.autocommit() as tx:
-            await keep_key(tx, tenant_id, forked.id, idempotency_key)
+            await store.name_session(tx, tenant_id, forked.id, "idempotency_key", idempotency_key)
     return forked.id, replace(request)
 
 
@@ -124,18 +119,17 @@ async def _new_session(rt: Runtime, request: ChatRequest) -> JsonObject:
 @retried
 async def _named(rt: Runtime, tenant_id: TenantId, name: str, request: ChatRequest) -> SessionId:
     async with rt.database.autocommit() as tx:
-        found = await session_of_name(tx, tenant_id, name)
+        found = await store.named_session(tx, tenant_id, "external_id", name, lock=False)
     check_compaction(request, found)
     if found is not None:
         return found
     fields = await _new_session(rt, request)
     async with rt.database.begin() as tx:
-        await lock_name(tx, tenant_id, name)
-        found = await session_of_name(tx, tenant_id, name)
+        found = await store.named_session(tx, tenant_id, "external_id", name, lock=True)
         if found is not None:
             return found
         session = await insert_checked(rt, tx, tenant_id, fields)
-        await name_session(tx, tenant_id, session.id, name)
+        await store.name_session(tx, tenant_id, session.id, "external_id", name)
     return session.id
 
 
@@ -147,7 +141,7 @@ async def _recognized(
         return None
     repeated_sha256 = request.request_sha256 if request.is_retry or idempotency_key else None
     async with rt.database.autocommit() as tx:
-        turn = await turn_of_list(tx, tenant_id, request.known.beginnings, repeated_sha256)
+        turn = await store.turn_of_list(tx, tenant_id, request.known.beginnings, repeated_sha256)
     if turn is None:
         return None
     again = replace(request, all_new=False)

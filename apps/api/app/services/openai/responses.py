@@ -13,9 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.db.responses import erase_response, erase_session_without_responses, get_response, newest_response
-from app.db.responses import response_of_request as read_of_request
-from app.db.sessions import keep_key, session_of_key, turn_of_list
+from app.db import responses as store
+from app.db.sessions import name_session, named_session, turn_of_list
 from app.db.turns import turn_by_key
 from app.domain.errors import (
     Busy,
@@ -92,7 +91,7 @@ async def resolve_target(
         except NotFound:
             raise NotFound("conversation") from None
         async with rt.database.autocommit() as tx:
-            newest = await newest_response(tx, tenant_id, request.conversation)
+            newest = await store.newest_response(tx, tenant_id, request.conversation)
             if chat.known is not None and chat.known.beginnings:
                 resent = await turn_of_list(tx, tenant_id, chat.known.beginnings, None)
                 chat = replace(chat, all_new=resent is None)
@@ -121,7 +120,7 @@ async def respond(
     except PlimsollError:
         if target.made_with_turns is not None and target.is_kept:
             async with rt.database.autocommit() as tx:
-                await erase_session_without_responses(tx, tenant_id, target.session_id, target.made_with_turns)
+                await store.erase_session_without_responses(tx, tenant_id, target.session_id, target.made_with_turns)
         raise
     finally:
         if not target.is_kept:
@@ -141,12 +140,12 @@ async def _after(
     chat = request.chat
     check_compaction(chat, previous.session_id)
     async with rt.database.begin() as tx:
-        found = existing(await get_response(tx, tenant_id, previous), "previous_response")
-        newest = await newest_response(tx, tenant_id, previous.session_id)
+        found = existing(await store.get_response(tx, tenant_id, previous), "previous_response")
+        newest = await store.newest_response(tx, tenant_id, previous.session_id)
         if idempotency_key is not None and request.store:
             if await turn_by_key(tx, tenant_id, previous.session_id, idempotency_key):
                 return ResponseTarget(previous.session_id, chat)
-            made = await session_of_key(tx, tenant_id, idempotency_key)
+            made = await named_session(tx, tenant_id, "idempotency_key", idempotency_key, lock=True)
             if made is not None:
                 return ResponseTarget(made, chat)
     if request.store and _repeats(chat, newest):
@@ -161,7 +160,7 @@ async def _after(
     forked = await _fork(rt, tenant_id, found, None if request.store else ERASE_AFTER_S)
     if idempotency_key is not None and request.store:
         async with rt.database.autocommit() as tx:
-            await keep_key(tx, tenant_id, forked, idempotency_key)
+            await name_session(tx, tenant_id, forked, "idempotency_key", idempotency_key)
     return ResponseTarget(forked, chat, made_with_turns=found.turn_seq, is_kept=request.store)
 
 
@@ -176,7 +175,7 @@ async def _fork(rt: Runtime, tenant_id: TenantId, found: StoredResponse, erase_a
 async def stored_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) -> StoredResponse:
     """The tenant's response. Raises `NotFound`."""
     async with rt.database.autocommit() as tx:
-        return existing(await get_response(tx, tenant_id, ref), "response")
+        return existing(await store.get_response(tx, tenant_id, ref), "response")
 
 
 async def response_of_outcome(
@@ -185,7 +184,8 @@ async def response_of_outcome(
     """The stored response of a request that has been answered before. Raises `NotFound` when it was erased."""
     turn = outcome.turn
     async with rt.database.autocommit() as tx:
-        return existing(await read_of_request(tx, tenant_id, turn.session_id, turn.id, request_sha256), "response")
+        found = await store.response_of_request(tx, tenant_id, turn.session_id, turn.id, request_sha256)
+    return existing(found, "response")
 
 
 async def input_items(
@@ -222,12 +222,12 @@ async def delete_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) ->
     its messages are the past of other responses. Raises `NotFound`, and `TurnInProgress` while it runs.
     """
     async with rt.database.begin() as tx:
-        found = existing(await get_response(tx, tenant_id, ref), "response")
+        found = existing(await store.get_response(tx, tenant_id, ref), "response")
         if is_running(found):
             raise TurnInProgress("The response is still in progress; cancel it first.", RETRY_AFTER_S)
-        await erase_response(tx, ref)
+        await store.erase_response(tx, ref)
         if found.form.get("conversation") is None:
-            await erase_session_without_responses(tx, tenant_id, ref.session_id, found.turn_seq)
+            await store.erase_session_without_responses(tx, tenant_id, ref.session_id, found.turn_seq)
 
 
 def is_running(found: StoredResponse) -> bool:

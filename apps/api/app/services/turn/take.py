@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from time import perf_counter
 
-from app.db.forks import LastTurn
+from app.db.archive import LastTurn
 from app.db.turns import cancel_turn as store_cancelled
 from app.db.turns import get_turn
 from app.domain.errors import InvalidRequest, TurnCancelled, TurnNotOpen

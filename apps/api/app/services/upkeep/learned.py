@@ -15,18 +15,9 @@ from functools import reduce
 from itertools import islice
 from typing import TypeAlias
 
+from app.db import learned as store
 from app.db.database import Database
-from app.db.learned import (
-    Key,
-    StatedWindow,
-    forget_unused_calibrations,
-    forget_windows,
-    lock_calibrations,
-    note_window,
-    recent_calibrations,
-    stated_windows,
-    store_calibrations,
-)
+from app.db.learned import Key, StatedWindow
 from app.domain.errors import DatabaseUnavailable
 from app.domain.types import TenantId, TurnId
 from app.engine.window.calibration import Calibration, guard_ratio, observe, shared_ratio
@@ -73,9 +64,9 @@ class Calibrations:
             seen = {key: self._pending.pop(key) for key in list(islice(self._pending, _MERGED_AT_ONCE))}
             try:
                 async with database.begin() as tx:
-                    stored = await lock_calibrations(tx, list(seen))
+                    stored = await store.lock_calibrations(tx, list(seen))
                     merged = {key: _with_all(Calibration(*sums), seen[key]) for key, sums in stored.items()}
-                    await store_calibrations(tx, {key: astuple(each) for key, each in merged.items()})
+                    await store.store_calibrations(tx, {key: astuple(each) for key, each in merged.items()})
             except DatabaseUnavailable:
                 for key, calls in seen.items():
                     self._wait(key, calls, later=self._pending.pop(key, []))
@@ -86,7 +77,7 @@ class Calibrations:
     async def load(self, database: Database) -> None:
         """Reads what every process has observed lately."""
         async with database.autocommit() as tx:
-            stored = await recent_calibrations(tx, self._most_known)
+            stored = await store.recent_calibrations(tx, self._most_known)
         by_alias: dict[tuple[str, str], list[Calibration]] = defaultdict(list)
         known: dict[Key, Calibration] = {}
         for key, sums in reversed(stored.items()):  # the newest last: the oldest leave first
@@ -102,7 +93,7 @@ class Calibrations:
     async def forget_unused(database: Database) -> None:
         """Deletes the rows of tenants and aliases that are not used any more."""
         async with database.autocommit() as tx:
-            await forget_unused_calibrations(tx, UNUSED.total_seconds())
+            await store.forget_unused_calibrations(tx, UNUSED.total_seconds())
 
     def _keep(self, key: Key, calibration: Calibration) -> None:
         self._known.pop(key, None)
@@ -168,17 +159,17 @@ async def learn(
 ) -> None:
     """Notes a statement and uses what follows from it; other processes hear of it within half a minute."""
     async with database.begin() as tx:
-        await note_window(tx, model_alias, tenant_id, turn_id, context_window, BELIEVED.total_seconds())
+        await store.note_window(tx, model_alias, tenant_id, turn_id, context_window, BELIEVED.total_seconds())
     await load_windows(database, catalogue)
 
 
 async def list_windows(database: Database) -> list[StatedWindow]:
     """Every statement that still counts."""
     async with database.autocommit() as tx:
-        return await stated_windows(tx, MOST_KNOWN)
+        return await store.stated_windows(tx, MOST_KNOWN)
 
 
 async def forget(database: Database, model_alias: str) -> int:
     """Forgets what was stated of an alias, in running processes within half a minute; how many statements."""
     async with database.autocommit() as tx:
-        return await forget_windows(tx, model_alias)
+        return await store.forget_windows(tx, model_alias)

@@ -33,7 +33,7 @@ from app.engine.recall.relevance import question_of, relevances
 from app.engine.window.prompt import goal_text, pin_text
 from app.engine.window.triggers import trigger_tokens, turns_to_next_summary
 from app.engine.window.window import lay_out
-from app.services.paging import LAST_SEQ, Page, after_seq, in_order, page_of
+from app.services.paging import LAST_SEQ, Page, PageRequest, between_seqs, in_order, page_of
 from app.services.runtime import Runtime
 from app.services.sessions import prompt_view
 from app.services.turn.gather import WindowRows, estimator_of, read_window, session_policy, snapshot_of, with_all_counts
@@ -138,34 +138,26 @@ async def pin_figures(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -
 
 
 async def read_timeline(
-    rt: Runtime,
-    tenant_id: TenantId,
-    session_id: SessionId,
-    limit: int,
-    cursor: str | None,
-    *,
-    newest_first: bool = True,
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, wanted: PageRequest
 ) -> Page[TurnPoint]:
     """The session's turns with their windows. Raises `NotFound`, `InvalidRequest`.
 
     Thresholds are those of the session's policy as it is now, with the policy of the turn's own request over it.
     """
-    scope = in_order(f"timeline:{session_id}", newest_first=newest_first, by_default=True)
-    position = after_seq(scope, cursor)
+    scope = in_order(f"timeline:{session_id}", wanted, newest_by_default=True)
+    after, before = between_seqs(scope, wanted)
     async with rt.database.autocommit() as tx:
         session = await prompt_view(tx, tenant_id, session_id)
-        last = session["last_turn_seq"]
-        if newest_first:
-            newest = min((position or LAST_SEQ) - 1, last)
-            first = max(1, newest - limit)
+        first, newest = after + 1, min(before - 1, session["last_turn_seq"])
+        if wanted.newest_first:
+            first = max(first, newest - wanted.limit)
         else:
-            first = (position or 0) + 1
-            newest = min(first + limit, last)
+            newest = min(first + wanted.limit, newest)
         rows = await timeline_turns(tx, session_id, range(first, newest + 1))
         made = await summaries_between(tx, session_id, rows[-1]["seq"], newest) if rows else []
     oldest_first = rows[::-1]
     by_turn = _by_turn(oldest_first, made)
-    page = page_of(scope, rows if newest_first else oldest_first, limit, lambda row: row["seq"])
+    page = page_of(scope, rows if wanted.newest_first else oldest_first, wanted.limit, lambda row: row["seq"])
     turns = [_turn(rt, session["policy"], row, by_turn.get(row["seq"], ())) for row in page.items]
     return Page(turns, page.next_cursor)
 

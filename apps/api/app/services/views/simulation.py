@@ -9,19 +9,9 @@ from datetime import datetime
 
 import orjson
 
+from app.db import simulation_rows as store
 from app.db.database import Record
 from app.db.sessions import state_of
-from app.db.simulation_rows import (
-    dated_pins,
-    droppable_seqs,
-    dropped_ranges,
-    folded,
-    later_summaries,
-    stored_aliases,
-    stored_turns,
-    summary_usage,
-    trim_actions,
-)
 from app.domain.errors import InvalidRequest
 from app.domain.prices import Prices
 from app.domain.trim_log import TrimAction
@@ -89,8 +79,8 @@ async def simulate(
         row = await prompt_view(tx, tenant_id, session_id)
         stored: int = row["last_turn_seq"]
         through_seq = stored if most_turns is None else min(stored, most_turns)
-        pins = await dated_pins(tx, session_id)
-        aliases = await stored_aliases(tx, session_id, through_seq)
+        pins = await store.dated_pins(tx, session_id)
+        aliases = await store.stored_aliases(tx, session_id, through_seq)
     plan = _plan(rt, tenant_id, session_id, row, variants, model_aliases, through_seq, pins, aliases)
     small = through_seq * len(plan.lanes) <= SMALL_TURNS_DECIDED
     async with rt.jobs.job(SimulationJob, small=small) as job:
@@ -98,7 +88,7 @@ async def simulate(
         done = 0
         while done < through_seq:
             async with rt.heavy.database.read_only() as tx:
-                batch = await stored_turns(tx, session_id, after_seq=done, through_seq=through_seq, limit=BATCH_TURNS)
+                batch = await store.stored_turns(tx, session_id, done, through_seq, limit=BATCH_TURNS)
             if not batch:
                 break
             await job.do(SimulationJob.feed, batch)
@@ -106,14 +96,14 @@ async def simulate(
             if progress is not None:
                 progress(done, through_seq)
         async with rt.heavy.database.read_only() as tx:
-            summarizer_tokens = await summary_usage(tx, session_id, through_seq)
-            later = await later_summaries(tx, session_id)
-            in_summary = await folded(tx, session_id) if through_seq == stored else None
+            summarizer_tokens = await store.summary_usage(tx, session_id, through_seq)
+            later = await store.later_summaries(tx, session_id)
+            in_summary = await store.folded(tx, session_id) if through_seq == stored else None
             actions = _times_and_targets(
-                await trim_actions(tx, session_id, through_seq),
+                await store.trim_actions(tx, session_id, through_seq),
                 _dropped_seqs(
-                    await droppable_seqs(tx, session_id, through_seq),
-                    await dropped_ranges(tx, session_id, through_seq),
+                    await store.droppable_seqs(tx, session_id, through_seq),
+                    await store.dropped_ranges(tx, session_id, through_seq),
                 ),
             )
         return await job.do(SimulationJob.report, summarizer_tokens, later, in_summary, actions)

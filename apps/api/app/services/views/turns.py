@@ -34,7 +34,7 @@ from app.engine.messages.media import ImageTokens, flat_image_tokens
 from app.engine.window.layout import counted_turn, rebuilt_row, singly
 from app.engine.window.look_back import LOOK_BACK
 from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild, rebuilt_parts, regions_of
-from app.services.paging import LAST_SEQ, Page, after_seq, in_order, page_of
+from app.services.paging import Page, PageRequest, between_seqs, in_order, page_of
 from app.services.runtime import Runtime
 from app.services.sessions import check_session, not_found
 from app.tokenizers.counters import Estimator
@@ -51,24 +51,17 @@ class SentPrompt:
 
 
 async def list_turns(
-    rt: Runtime,
-    tenant_id: TenantId,
-    session_id: SessionId,
-    limit: int,
-    cursor: str | None,
-    first_seq: int = 1,
-    *,
-    newest_first: bool = False,
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, wanted: PageRequest, first_seq: int = 1
 ) -> Page[ListedTurn]:
     """The session's turns from a number on. Raises `NotFound`, `InvalidRequest` for an alien cursor."""
-    scope = in_order(f"turns:{session_id}", newest_first=newest_first, by_default=False)
-    position = after_seq(scope, cursor)
-    after = first_seq - 1 if newest_first else position or first_seq - 1
-    before = position or LAST_SEQ if newest_first else LAST_SEQ
+    scope = in_order(f"turns:{session_id}", wanted, newest_by_default=False)
+    after, before = between_seqs(scope, wanted, first_seq)
     async with rt.database.autocommit() as tx:
         await check_session(tx, tenant_id, session_id)
-        rows = await store.page_of_turns(tx, session_id, after, before, limit + 1, newest_first=newest_first)
-    return page_of(scope, rows, limit, lambda turn: turn.seq)
+        rows = await store.page_of_turns(
+            tx, session_id, after, before, wanted.limit + 1, newest_first=wanted.newest_first
+        )
+    return page_of(scope, rows, wanted.limit, lambda turn: turn.seq)
 
 
 async def get_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> TurnRecord:
@@ -173,22 +166,15 @@ async def _counting(
 
 
 async def list_messages(
-    rt: Runtime,
-    tenant_id: TenantId,
-    session_id: SessionId,
-    limit: int,
-    cursor: str | None,
-    *,
-    newest_first: bool = False,
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, wanted: PageRequest
 ) -> Page[MessageRecord]:
     """The session's messages. Raises `NotFound`, `InvalidRequest` for a cursor that is none."""
-    scope = in_order(f"messages:{session_id}", newest_first=newest_first, by_default=False)
-    position = after_seq(scope, cursor)
-    after, before = (0, position or LAST_SEQ) if newest_first else (position or 0, LAST_SEQ)
+    scope = in_order(f"messages:{session_id}", wanted, newest_by_default=False)
+    after, before = between_seqs(scope, wanted)
     async with rt.database.autocommit() as tx:
         await check_session(tx, tenant_id, session_id)
-        rows = await page_of_messages(tx, session_id, after, before, limit + 1, newest_first=newest_first)
-    return page_of(scope, rows, limit, lambda message: message.seq)
+        rows = await page_of_messages(tx, session_id, after, before, wanted.limit + 1, newest_first=wanted.newest_first)
+    return page_of(scope, rows, wanted.limit, lambda message: message.seq)
 
 
 async def get_messages(rt: Runtime, tenant_id: TenantId, session_id: SessionId, ids: list[UUID]) -> Page[MessageRecord]:
