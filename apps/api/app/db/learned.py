@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from app.db.database import Transaction
-from app.db.sql import binds, insert_row, sql
+from app.db.sql import binds, insert_row, json_rows, sql
 from app.db.tables import calibrations, learned_windows
 from app.domain.stored import names_of
 
@@ -20,33 +20,21 @@ Key: TypeAlias = tuple[str, str, str]
 CalibrationSums: TypeAlias = tuple[float, float, float, int]
 """Estimated and actual tokens, squared errors, observed tokens."""
 
-_COLUMNS = "tenant_id, model_alias, token_encoding, estimated_tokens, actual_tokens, squared_errors, observed_tokens"
-
-_RECENT = sql(f"SELECT {_COLUMNS} FROM calibrations ORDER BY updated_at DESC LIMIT :most")
+_KEY = ("tenant_id", "model_alias", "token_encoding")
+_COLUMNS = tuple(column.name for column in calibrations.columns if column.name != "updated_at")
+_LISTED = ", ".join(_COLUMNS)
+_ROWS = json_rows(calibrations, "rows")
+_RECENT = sql(f"SELECT {_LISTED} FROM calibrations ORDER BY updated_at DESC LIMIT :most")
 
 # In the order of their keys, so that two processes that merge the same rows wait for each other and never deadlock.
-_NEW = insert_row(
-    calibrations,
-    {"tenant_id": "x.tenant", "model_alias": "x.alias", "token_encoding": "x.encoding"},
-    """unnest(CAST(:tenants AS text[]), CAST(:aliases AS text[]), CAST(:encodings AS text[]))
-        AS x(tenant, alias, encoding) ORDER BY 1, 2, 3""",
-)
+_NEW = insert_row(calibrations, {name: f"x.{name}" for name in _KEY}, f"{_ROWS} ORDER BY 1, 2, 3")
 _LOCKED = sql(f"""
-    {_NEW}
-    ON CONFLICT (tenant_id, model_alias, token_encoding) DO UPDATE SET updated_at = statement_timestamp()
-    RETURNING {_COLUMNS}
+    {_NEW} ON CONFLICT ({", ".join(_KEY)}) DO UPDATE SET updated_at = statement_timestamp() RETURNING {_LISTED}
     """)
-
-_STORE = sql("""
-    UPDATE calibrations c SET estimated_tokens = x.estimated, actual_tokens = x.actual,
-        squared_errors = x.squared_errors, observed_tokens = x.observed
-    FROM unnest(CAST(:tenants AS text[]), CAST(:aliases AS text[]), CAST(:encodings AS text[]),
-        CAST(:estimated AS float[]), CAST(:actual AS float[]), CAST(:squared_errors AS float[]),
-        CAST(:observed AS bigint[])) AS x(tenant_id, model_alias, token_encoding, estimated, actual,
-        squared_errors, observed)
-    WHERE (c.tenant_id, c.model_alias, c.token_encoding) = (x.tenant_id, x.model_alias, x.token_encoding)
+_STORE = sql(f"""
+    UPDATE calibrations c SET {", ".join(f"{name} = x.{name}" for name in _COLUMNS if name not in _KEY)}
+    FROM {_ROWS} WHERE {" AND ".join(f"c.{name} = x.{name}" for name in _KEY)}
     """)
-
 _FORGET = sql("DELETE FROM calibrations WHERE updated_at < statement_timestamp() - make_interval(secs => :unused_s)")
 
 
@@ -57,24 +45,17 @@ async def recent_calibrations(tx: Transaction, most: int) -> dict[Key, Calibrati
 
 async def lock_calibrations(tx: Transaction, keys: Sequence[Key]) -> dict[Key, CalibrationSums]:
     """Those of the keys as they stand, held against others until the transaction ends; new ones are all zero."""
-    return _by_key(await tx.fetch(_LOCKED, **_key_columns(keys)))
+    return _by_key(await tx.fetch(_LOCKED, rows=[dict(zip(_KEY, key, strict=True)) for key in keys]))
 
 
 async def store_calibrations(tx: Transaction, sums_of: Mapping[Key, CalibrationSums]) -> None:
-    sums = zip(*sums_of.values(), strict=True)
-    names = ("estimated", "actual", "squared_errors", "observed")
-    columns = {name: list(values) for name, values in zip(names, sums, strict=True)}
-    await tx.execute(_STORE, **_key_columns(list(sums_of)), **columns)
+    rows = [dict(zip(_COLUMNS, (*key, *sums), strict=True)) for key, sums in sums_of.items()]
+    await tx.execute(_STORE, rows=rows)
 
 
 async def forget_unused_calibrations(tx: Transaction, unused_s: float) -> None:
     """Deletes those that nothing was merged into for so many seconds."""
     await tx.execute(_FORGET, unused_s=unused_s)
-
-
-def _key_columns(keys: Sequence[Key]) -> dict[str, list[str]]:
-    tenants, aliases, encodings = zip(*keys, strict=True)
-    return {"tenants": list(tenants), "aliases": list(aliases), "encodings": list(encodings)}
 
 
 def _by_key(rows: Sequence[Any]) -> dict[Key, CalibrationSums]:

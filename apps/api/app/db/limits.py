@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
+import sqlalchemy as sa
+
 from app.db import tables
 from app.db.database import Record, Transaction, record_of
 from app.db.sessions import locked_session
@@ -34,29 +36,36 @@ _ENDS_AT = """CASE WHEN {0}.span = 'minute' THEN {0}.starts_at + interval '1 min
 _SUMS = ("turns", "tokens", "usd", "reserved_tokens", "reserved_usd")
 
 
-def _locked(table: str, of: str) -> str:
+_USAGE: Mapping[Scope, tuple[sa.Table, str]] = {
+    "tenant": (tables.tenant_usage, "tenant_id"),
+    "session": (tables.session_usage, "session_id"),
+}
+
+
+def _locked(scope: Scope) -> str:
     """A CTE `locked_usage` with the rows of `:spans`, locked in their order."""
+    table, key = _USAGE[scope]
     return f"""
         locked_usage AS (
-            SELECT u.span FROM {table} u WHERE {of} AND u.span = ANY(:spans)
+            SELECT u.span FROM {table.name} u WHERE u.{key} = :key AND u.span = ANY(:spans)
             ORDER BY u.span FOR NO KEY UPDATE
         )
     """
 
 
-def _adding(table: str, of: str) -> Statement:
+def _adding(scope: Scope) -> Statement:
     """Adds a call to the given spans and gives the sums; a span without a row is not among them."""
+    table, key = _USAGE[scope]
     # A span that began while we waited for the row is the one that counts.
     added = ", ".join(
-        f"{name} = CASE WHEN u.starts_at >= p.starts_at THEN u.{name} ELSE 0 END + CAST(:{name} AS {kind})"
-        for name, kind in zip(_SUMS, ("bigint", "bigint", "numeric", "bigint", "numeric"), strict=True)
+        f"{name} = CASE WHEN u.starts_at >= p.starts_at THEN u.{name} ELSE 0 END + :{name}" for name in _SUMS
     )
     return sql(f"""
         WITH w AS (
             SELECT x.span, {_STARTS_AT} AS starts_at FROM {CLOCK}, unnest(CAST(:spans AS text[])) AS x(span)
-        ), {_locked(table, of)}, counted AS (
-            UPDATE {table} u SET {added}, starts_at = greatest(u.starts_at, p.starts_at)
-            FROM w p, locked_usage WHERE {of} AND u.span = p.span AND u.span = locked_usage.span
+        ), {_locked(scope)}, counted AS (
+            UPDATE {table.name} u SET {added}, starts_at = greatest(u.starts_at, p.starts_at)
+            FROM w p, locked_usage WHERE u.{key} = :key AND u.span = p.span AND u.span = locked_usage.span
             RETURNING u.span, u.starts_at, {", ".join(f"u.{name}" for name in _SUMS)}
         )
         SELECT counted.*, {_ENDS_AT.format("counted")} AS ends_at,
@@ -65,23 +74,16 @@ def _adding(table: str, of: str) -> Statement:
         """)
 
 
-def _opening(table: str, key: str) -> Statement:
+def _opening(scope: Scope) -> Statement:
     """Makes the rows of spans that nothing was ever counted in; who makes them at the same time waits for it."""
-    return sql(f"""
-        INSERT INTO {table} ({key}, span, starts_at, {", ".join(_SUMS)})
-        SELECT :key, x.span, to_timestamp(0), 0, 0, 0, 0, 0 FROM unnest(CAST(:spans AS text[])) AS x(span)
-        ORDER BY x.span ON CONFLICT DO NOTHING
-        """)
+    table, key = _USAGE[scope]
+    nothing = {"span": "x.span", "starts_at": "to_timestamp(0)", **dict.fromkeys(_SUMS, "0")}
+    source = "unnest(CAST(:spans AS text[])) AS x(span) ORDER BY x.span ON CONFLICT DO NOTHING"
+    return sql(insert_row(table, {key: ":key", **nothing}, source))
 
 
-_ADD: Mapping[Scope, Statement] = {
-    "tenant": _adding("tenant_usage", "u.tenant_id = :key"),
-    "session": _adding("session_usage", "u.session_id = :key"),
-}
-_OPEN: Mapping[Scope, Statement] = {
-    "tenant": _opening("tenant_usage", "tenant_id"),
-    "session": _opening("session_usage", "session_id"),
-}
+_ADD = {scope: _adding(scope) for scope in _USAGE}
+_OPEN = {scope: _opening(scope) for scope in _USAGE}
 _HOLD = sql("UPDATE turns SET reservation = :reservation WHERE session_id = :session_id AND id = :turn_id")
 
 _LIMITS_OF_SESSION = sql(f"""
@@ -117,8 +119,9 @@ _LIST = sql(f"""
     """)
 
 
-def _giving_back(scope: Scope, table: str, of: str) -> str:
+def _giving_back(scope: Scope, parameter: str) -> str:
     """CTEs that settle the reservation of a CTE `released` in one table. A span that is over is left alone."""
+    table, key = _USAGE[scope]
     return f"""
         parts AS (
             SELECT x.span, x.starts_at,
@@ -129,32 +132,39 @@ def _giving_back(scope: Scope, table: str, of: str) -> str:
                 AS x(scope text, span text, starts_at timestamptz)
             WHERE x.scope = '{scope}'
         ), settled AS (
-            UPDATE {table} u SET turns = u.turns - p.turns, tokens = u.tokens + p.tokens, usd = u.usd + p.usd,
+            UPDATE {table.name} u SET turns = u.turns - p.turns, tokens = u.tokens + p.tokens, usd = u.usd + p.usd,
                 reserved_tokens = u.reserved_tokens - p.reserved_tokens, reserved_usd = u.reserved_usd - p.reserved_usd
-            FROM parts p WHERE {of} AND u.span = p.span AND u.starts_at = p.starts_at
+            FROM parts p WHERE u.{key} = :{parameter} AND u.span = p.span AND u.starts_at = p.starts_at
         )
     """
 
 
-GIVING_BACK = _giving_back("session", "session_usage", "u.session_id = :session_id")
+GIVING_BACK = _giving_back("session", "session_id")
 """CTEs that settle what a session had reserved for a CTE `released`, with what was really used in its place.
 
 `released` has `reservation`, and `turns`, `tokens` and `usd` that were used. What the tenant had reserved stands on
 another node where the tables are distributed: `give_back_of_tenant` settles it in the same transaction.
 """
-_RELEASED = """
-    released AS (
-        SELECT CAST(:reservation AS jsonb) AS reservation, CAST(:turns AS bigint) AS turns,
-            CAST(:tokens AS bigint) AS tokens, CAST(:usd AS numeric) AS usd {after}
-    )
-"""
-_AFTER_THE_LOCK = "FROM (SELECT count(*) FROM locked) AS locked_first"
-_GIVE_BACK = sql(f"WITH {locked_session()}, {_RELEASED.format(after=_AFTER_THE_LOCK)}, {GIVING_BACK} SELECT 1")
+
+
+def released(source: str) -> str:
+    """The CTE `released` of what a call had reserved and has used, once `source` has a row."""
+    return f"""
+        released AS (
+            SELECT CAST(:reservation AS jsonb) AS reservation, CAST(:turns AS bigint) AS turns,
+                CAST(:tokens AS bigint) AS tokens, CAST(:usd AS numeric) AS usd
+            FROM {source}
+        )
+    """
+
+
+def _once_locked(locks: str) -> str:
+    return released(f"(SELECT count(*) FROM {locks}) AS locked_first")
+
+
+_GIVE_BACK = sql(f"WITH {locked_session()}, {_once_locked('locked')}, {GIVING_BACK} SELECT 1")
 _GIVE_BACK_OF_TENANT = sql(f"""
-    WITH {_locked("tenant_usage", "u.tenant_id = :key")},
-    {_RELEASED.format(after="FROM (SELECT count(*) FROM locked_usage) AS locked_first")},
-    {_giving_back("tenant", "tenant_usage", "u.tenant_id = :key")}
-    SELECT 1
+    WITH {_locked("tenant")}, {_once_locked("locked_usage")}, {_giving_back("tenant", "key")} SELECT 1
     """)
 
 

@@ -30,6 +30,7 @@ from app.db.sql import Statement, sql
 from app.db.tables import metadata
 from app.domain.types import SessionId
 
+_NEWEST = "head"
 CONNECT_TIMEOUT_S = 10.0
 TABLE_WAIT_S = 5.0
 """A statement that queues for a busy table makes all later queries of that table queue behind it: better to give up."""
@@ -50,20 +51,20 @@ class MigrationFailed(Exception):
     """The database was left as it was; the sentence says why, and holds no connection string."""
 
 
-async def upgrade(dsn: str, revision: str = "head") -> None:
-    """Migrates up to the revision, all or nothing.
+async def upgrade(dsn: str) -> None:
+    """Migrates up to this version's schema, all or nothing.
 
     What was changed is analyzed then, so that plans know the tables as they are.
     Safe when several start at once: one works, the others wait and then find nothing to do. Raises `MigrationFailed`
     when the server refuses a statement or a table stays locked for `TABLE_WAIT_S`, and what the driver raises when the
     server can not be reached.
     """
-    await _run(dsn, command.upgrade, revision, TABLE_WAIT_S)
+    await asyncio.to_thread(_run_alone, dsn, command.upgrade, _NEWEST, TABLE_WAIT_S)
 
 
 async def downgrade(dsn: str, revision: str, *, table_wait_s: float = TABLE_WAIT_S) -> None:
     """Migrates down to the revision (`base` for none), all or nothing. Raises as `upgrade`."""
-    await _run(dsn, command.downgrade, revision, table_wait_s)
+    await asyncio.to_thread(_run_alone, dsn, command.downgrade, revision, table_wait_s)
 
 
 async def schema_state(transaction: Transaction) -> SchemaState:
@@ -113,10 +114,6 @@ _Command: TypeAlias = Callable[[Config, str], None]
 _ONE_IN_THIS_PROCESS = threading.Lock()  # Alembic's `context` and `op` belong to the whole process
 
 
-async def _run(dsn: str, what: _Command, revision: str, table_wait_s: float) -> None:
-    await asyncio.to_thread(_run_alone, dsn, what, revision, table_wait_s)
-
-
 def _run_alone(dsn: str, what: _Command, revision: str, table_wait_s: float) -> None:
     with _ONE_IN_THIS_PROCESS:
         asyncio.run(_run_in_one_transaction(dsn, what, revision, table_wait_s))
@@ -141,7 +138,7 @@ async def _run_in_one_transaction(dsn: str, what: _Command, revision: str, table
         except CommandError as error:
             raise MigrationFailed("The database is of a later release than this one; nothing was changed.") from error
         with suppress(DBAPIError):  # the schema is there; autovacuum comes by itself
-            if changed and revision == "head":
+            if changed and revision == _NEWEST:
                 async with engine.begin() as connection:
                     await connection.execute(text(ANALYZE.text))
 

@@ -12,13 +12,13 @@ from app.db import tables
 from app.db.audits import as_stored
 from app.db.claims import Claim
 from app.db.database import Transaction
-from app.db.limits import GIVING_BACK, give_back_of_tenant
+from app.db.limits import GIVING_BACK, give_back_of_tenant, released
 from app.db.sessions import ON_ITS_NODE, locked_session
 from app.db.sql import CLOCK, insert_from, json_rows, sql
 from app.db.turns import TURN_COLUMNS, turn_record
 from app.domain.audit import Audit
 from app.domain.stored import values_of
-from app.domain.types import JsonObject, SessionId, SessionUsage, TurnId, TurnRecord, TurnStatus
+from app.domain.types import JsonObject, SessionId, SessionUsage, TurnRecord, TurnStatus
 
 
 def _of_turn(table: sa.Table, parameter: str, **values: str) -> str:
@@ -29,18 +29,18 @@ def _of_turn(table: sa.Table, parameter: str, **values: str) -> str:
     return insert_from(table, source, own | values, without=("withdrawn",))
 
 
+# Over a turn's calls; what no call of it has reported stays unknown.
+_SUMMED = ", ".join(
+    f"{name} = coalesce(coalesce({name}, 0) + :{name}, {name})"
+    for name in ("prompt_tokens", "completion_tokens", "cost_usd")
+)
 _WRITTEN = f"""
         WITH {locked_session()}, t AS (
             UPDATE turns
             SET status = :status, assistant_output = :assistant_output,
                 error = :error,
                 model_alias = :model_alias, finish_reason = :finish_reason,
-                prompt_tokens = CASE WHEN CAST(:prompt_tokens AS bigint) IS NULL THEN prompt_tokens
-                    ELSE coalesce(prompt_tokens, 0) + :prompt_tokens END,
-                completion_tokens = CASE WHEN CAST(:completion_tokens AS bigint) IS NULL THEN completion_tokens
-                    ELSE coalesce(completion_tokens, 0) + :completion_tokens END,
-                cost_usd = CASE WHEN CAST(:cost_usd AS numeric) IS NULL THEN cost_usd
-                    ELSE coalesce(cost_usd, 0) + :cost_usd END,
+                {_SUMMED},
                 completed_at = CASE WHEN :status <> 'awaiting_tools' THEN clock.at END,
                 conversation_sha256 = :conversation_sha256,
                 lease_expires_at = NULL, reservation = NULL
@@ -62,14 +62,7 @@ _WRITTEN = f"""
 """
 _AS_IT_ENDED = "SELECT t.*, CAST(NULL AS jsonb) AS tool_calls FROM t"
 _RECORD = sql(_WRITTEN + _AS_IT_ENDED)
-_RECORD_RESERVED = sql(f"""
-    {_WRITTEN}, released AS (
-        SELECT CAST(:reservation AS jsonb) AS reservation, CAST(:turns AS bigint) AS turns,
-            CAST(:tokens AS bigint) AS tokens, CAST(:usd AS numeric) AS usd
-        FROM t
-    ), {GIVING_BACK}
-    {_AS_IT_ENDED}
-    """)
+_RECORD_RESERVED = sql(f"{_WRITTEN}, {released('t')}, {GIVING_BACK} {_AS_IT_ENDED}")
 
 
 # Whoever else ends a turn raises its fence: one that is over under our fence was ended by us.
@@ -83,8 +76,8 @@ _ADD_USAGES = sql(
     insert_from(
         tables.usage_records,
         json_rows(tables.usage_records, "usages"),
-        {"session_id": ":session_id", "turn_id": ":turn_id"},
-        without=("created_at",),
+        {"session_id": ":session_id"},
+        without=("turn_id", "created_at"),
     )
 )
 
@@ -158,11 +151,9 @@ async def recorded_before(tx: Transaction, claim: Claim) -> TurnRecord | None:
     return turn_record(row) if row else None
 
 
-async def add_usages(
-    tx: Transaction, session_id: SessionId, turn_id: TurnId | None, usages: Sequence[JsonObject]
-) -> None:
-    """Stores calls that belong to a turn, or to nobody's; a turn's own calls are stored as it is settled."""
-    await tx.execute(_ADD_USAGES, session_id=session_id, turn_id=turn_id, usages=usages)
+async def add_usages(tx: Transaction, session_id: SessionId, usages: Sequence[JsonObject]) -> None:
+    """Stores calls that belong to no turn; a turn's own are stored as it ends."""
+    await tx.execute(_ADD_USAGES, session_id=session_id, usages=usages)
 
 
 async def usage_totals(tx: Transaction, session_id: SessionId) -> list[SessionUsage]:

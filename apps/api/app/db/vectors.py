@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from app.db.database import Record, Transaction
-from app.db.sql import sql
+from app.db.sql import insert_from, sql
+from app.db.tables import message_vectors
 from app.domain.types import SessionId
 
 _MISSING = sql("""
@@ -22,20 +23,19 @@ _MISSING = sql("""
     ORDER BY m.seq LIMIT :limit
     """)
 
-_SAVE = sql("""
+_NEW = insert_from(
+    message_vectors,
+    "s, unnest(CAST(:seqs AS bigint[]), CAST(:vectors AS bytea[])) AS x(message_seq, vector)",
+    {"session_id": "s.id", "model": ":model"},
+)
+_SAVE = sql(f"""
     WITH s AS (SELECT id FROM sessions WHERE id = :session_id FOR KEY SHARE)
-    INSERT INTO message_vectors (session_id, message_seq, model, vector)
-    SELECT s.id, x.seq, :model, x.vector
-    FROM s, unnest(CAST(:seqs AS bigint[]), CAST(:vectors AS bytea[])) AS x(seq, vector)
+    {_NEW}
     ON CONFLICT (session_id, message_seq) DO UPDATE SET model = excluded.model, vector = excluded.vector
         WHERE message_vectors.model <> excluded.model
     """)
 
-_HAS = sql("""
-    SELECT EXISTS (
-        SELECT 1 FROM message_vectors WHERE session_id = :session_id AND model = :model
-    ) AS found
-    """)
+_HAS = sql("SELECT EXISTS (SELECT FROM message_vectors WHERE session_id = :session_id AND model = :model)")
 
 _STORED = sql("""
     SELECT coalesce(string_agg(int8send(message_seq), ''), '') AS seqs, coalesce(string_agg(vector, ''), '') AS vectors
@@ -64,8 +64,7 @@ async def save_vectors(
 
 async def has_vectors(tx: Transaction, session_id: SessionId, model: str) -> bool:
     """Whether a session has any of a model's vectors."""
-    row = await tx.fetchrow(_HAS, session_id=session_id, model=model)
-    return bool(row and row["found"])
+    return await tx.fetchval(_HAS, session_id=session_id, model=model)
 
 
 async def stored_vectors(

@@ -147,7 +147,7 @@ async def _make(rt: Runtime, summarizer: SummarizerCall, job: SummaryJob, lease_
     used = [used_row(rt, model, "summary", usage) for model, usage in result.calls]
     if result.limit and job.when == "requested":
         async with rt.database.autocommit() as tx:
-            await add_usages(tx, session.id, None, used)
+            await add_usages(tx, session.id, used)
         raise result.limit
     if result.failure:
         logger.warning(

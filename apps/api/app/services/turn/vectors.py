@@ -149,4 +149,4 @@ async def _save(
         if seqs:
             await save_vectors(tx, session_id, embeddings.model, seqs, packed)
         if used:
-            await add_usages(tx, session_id, None, used)
+            await add_usages(tx, session_id, used)
