@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 from uuid import UUID
 
 import orjson
@@ -24,6 +23,7 @@ from app.services.keys import OPEN_TENANT
 from app.services.views.simulation import THRESHOLDS, Variant, simulate, variant_of
 
 _SHOWN_SEQS = 4
+_Cell: TypeAlias = Callable[[list[JsonObject]], str]
 
 
 def simulate_command(
@@ -97,12 +97,6 @@ async def _simulate_all(
     return simulations
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    heading: str
-    cell: Callable[[list[JsonObject]], str]
-
-
 def table(title: str, simulations: Sequence[JsonObject]) -> Table:
     """One table for the sessions, their figures summed."""
     columns: list[tuple[str, list[JsonObject]]] = [("what happened", [one["happened"] for one in simulations])]
@@ -114,8 +108,8 @@ def table(title: str, simulations: Sequence[JsonObject]) -> Table:
     drawn.add_column("")
     for name, _ in columns:
         drawn.add_column(name, justify="right", overflow="fold")
-    for row in _ROWS:
-        drawn.add_row(row.heading, *(row.cell(figures) for _, figures in columns))
+    for heading, cell in _ROWS:
+        drawn.add_row(heading, *(cell(figures) for _, figures in columns))
     return drawn
 
 
@@ -131,7 +125,7 @@ def _name(name: str, column: JsonObject) -> str:
     return f"{name}\n{alias}" if alias else name
 
 
-def _sum(name: str, within: str | None = None) -> Callable[[list[JsonObject]], str]:
+def _sum(name: str, within: str | None = None) -> _Cell:
     def cell(figures: list[JsonObject]) -> str:
         places = [each[within] if within else each for each in figures if not within or within in each]
         values: list[int] = [place[name] for place in places if place.get(name) is not None]
@@ -147,7 +141,7 @@ def _per_turn(figures: list[JsonObject]) -> str:
     return f"{sum(each['wire_tokens'] for each in figures) / sent:,.0f}" if sent else "0"
 
 
-def _turns(name: str) -> Callable[[list[JsonObject]], str]:
+def _turns(name: str) -> _Cell:
     """How many turns, and of one session the first few."""
 
     def cell(figures: list[JsonObject]) -> str:
@@ -167,7 +161,7 @@ def _dollars(figures: list[JsonObject]) -> str:
     return "unknown" if None in costs else f"{sum(costs):,.4f}"
 
 
-def _actions(kinds: tuple[str, ...]) -> Callable[[list[JsonObject]], str]:
+def _actions(kinds: tuple[str, ...]) -> _Cell:
     def cell(figures: list[JsonObject]) -> str:
         if "lost" not in figures[0]:
             return ""
@@ -177,7 +171,7 @@ def _actions(kinds: tuple[str, ...]) -> Callable[[list[JsonObject]], str]:
     return cell
 
 
-def _share(name: str) -> Callable[[list[JsonObject]], str]:
+def _share(name: str) -> _Cell:
     def cell(figures: list[JsonObject]) -> str:
         shares = [each["lost"][name] for each in figures if name in each.get("lost", {})]
         return f"{sum(shares) / len(shares):.0%}" if shares else ""
@@ -194,21 +188,21 @@ def _over(figures: list[JsonObject]) -> str:
 
 _DROPPED = ("assistant_dropped", "tool_group_dropped", "turn_dropped", "history_drop", "pinned_drop", "emergency_drop")
 _SHORTENED = ("tool_result_shortened", "assistant_shortened", "media_marked", "summary_shortened", "pinned_trim")
-_ROWS = (
-    _Row("model calls", _sum("calls")),
-    _Row("prompt tokens sent", _sum("wire_tokens")),
-    _Row("  a turn", _per_turn),
-    _Row("summaries (at turns)", _turns("summaries")),
-    _Row("  after the answer", _turns("later_summaries")),
-    _Row("  tokens read for them", _sum("summarizer_prompt_tokens")),
-    _Row("  tokens written", _sum("summarizer_completion_tokens")),
-    _Row("prunes", _turns("prunes")),
-    _Row("refusals", _turns("rejections")),
-    _Row("over the window", _over),
-    _Row("cost, US dollars", _dollars),
-    _Row("turns summarized", _sum("turns_folded", "lost")),
-    _Row("messages dropped", _actions(_DROPPED)),
-    _Row("messages shortened", _actions(_SHORTENED)),
-    _Row("user's words verbatim", _share("users_words_verbatim_mean")),
-    _Row("  in the last prompt", _share("users_words_verbatim_at_end")),
+_ROWS: tuple[tuple[str, _Cell], ...] = (
+    ("model calls", _sum("calls")),
+    ("prompt tokens sent", _sum("wire_tokens")),
+    ("  a turn", _per_turn),
+    ("summaries (at turns)", _turns("summaries")),
+    ("  after the answer", _turns("later_summaries")),
+    ("  tokens read for them", _sum("summarizer_prompt_tokens")),
+    ("  tokens written", _sum("summarizer_completion_tokens")),
+    ("prunes", _turns("prunes")),
+    ("refusals", _turns("rejections")),
+    ("over the window", _over),
+    ("cost, US dollars", _dollars),
+    ("turns summarized", _sum("turns_folded", "lost")),
+    ("messages dropped", _actions(_DROPPED)),
+    ("messages shortened", _actions(_SHORTENED)),
+    ("user's words verbatim", _share("users_words_verbatim_mean")),
+    ("  in the last prompt", _share("users_words_verbatim_at_end")),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from app.db import sessions as store
 from app.db.database import Database, Record, Transaction
@@ -53,10 +52,18 @@ def with_defaults(rt: Runtime, fields: JsonObject) -> JsonObject:
 
 async def insert_checked(rt: Runtime, tx: Transaction, tenant_id: TenantId, fields: JsonObject) -> Session:
     """Stores a session of fields that `with_defaults` gave."""
-    values: JsonObject = {name: fields.get(name) for name in store.CHANGEABLE}
-    values |= {"policy": values["policy"] or {}, "metadata": values["metadata"] or {}}
-    values["limits"] = given_limits(values["limits"])
+    values = _as_stored(rt, {name: fields.get(name) for name in store.CHANGEABLE})
     return await store.insert_session(tx, tenant_id, SessionId(rt.new_id()), values)
+
+
+def _as_stored(rt: Runtime, fields: JsonObject) -> JsonObject:
+    """Of the fields those that can be changed, with what stands for null in the columns that take none."""
+    stored = {name: fields[name] for name in store.CHANGEABLE if name in fields}
+    instead_of_null: JsonObject = {"model_alias": rt.catalogue.default, "policy": {}, "metadata": {}, "limits": {}}
+    stored |= {name: default for name, default in instead_of_null.items() if name in stored and stored[name] is None}
+    if "limits" in stored:  # a null among them is none
+        stored["limits"] = {name: value for name, value in stored["limits"].items() if value is not None}
+    return stored
 
 
 async def get_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> Session:
@@ -129,14 +136,7 @@ async def change_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
     """
     fields = with_given_policy(rt, fields)
     _check(rt, fields)
-    changed: dict[str, Any] = {name: fields[name] for name in store.CHANGEABLE if name in fields}
-    if "model_alias" in changed and changed["model_alias"] is None:
-        changed["model_alias"] = rt.catalogue.default
-    for name in ("policy", "metadata"):
-        if name in changed and changed[name] is None:
-            changed[name] = {}
-    if "limits" in changed:
-        changed["limits"] = given_limits(changed["limits"])
+    changed = _as_stored(rt, fields)
     async with rt.database.begin(locking=session_id) as tx:
         session = existing(await store.get_session(tx, tenant_id, session_id, lock=True), "session")
         return existing(await store.update_session(tx, tenant_id, replace(session, **changed)), "session")
@@ -184,11 +184,6 @@ async def _erase_session(rt: Runtime, database: Database, tenant_id: TenantId, s
 def with_given_policy(rt: Runtime, fields: JsonObject) -> JsonObject:
     """The fields with a client's policy as it is stored. Raises `InvalidRequest` as `given_policy`."""
     return {**fields, "policy": given_policy(rt, fields["policy"])} if fields.get("policy") else fields
-
-
-def given_limits(limits: JsonObject | None) -> JsonObject:
-    """Limits as they are stored: a null is none."""
-    return {name: value for name, value in (limits or {}).items() if value is not None}
 
 
 def check_alias(rt: Runtime, alias: str) -> None:

@@ -94,7 +94,7 @@ class Activity:
         if self._polling is not None:
             for row in rows:
                 self._known.setdefault(_key(row), row)
-        return [_event(row) for row in rows]
+        return [record_of(TurnChange, row) for row in rows]
 
     async def _poll_forever(self, rt: Runtime) -> None:
         last = monotonic()
@@ -128,7 +128,7 @@ class Activity:
                 follower.missed = True
 
     def _deliver(self, row: Record) -> None:
-        event = _event(row)
+        event = record_of(TurnChange, row)
         for follower in self._followers:
             if follower.tenant_id == row["tenant_id"]:
                 follower.deliver(event)
@@ -145,7 +145,3 @@ async def next_event(follower: Follower, within_s: float) -> TurnChange | None:
 def _key(row: Record) -> tuple[UUID, UUID]:
     """Session and turn: a fork's turns have the ids of its source's."""
     return row["session_id"], row["turn_id"]
-
-
-def _event(row: Record) -> TurnChange:
-    return record_of(TurnChange, row)

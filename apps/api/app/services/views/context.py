@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
@@ -26,9 +26,8 @@ from app.domain.figures import (
 )
 from app.domain.recalled import reasons_of
 from app.domain.stored import values_of
-from app.domain.types import JsonObject, Message, SessionId, SummaryId, TenantId, Turn, TurnId, TurnStatus
+from app.domain.types import JsonObject, SessionId, SummaryId, TenantId, Turn, TurnId, TurnStatus
 from app.engine.policy.budget import history_budget
-from app.engine.policy.policy import ContextPolicy
 from app.engine.recall.relevance import question_of, relevances
 from app.engine.window.prompt import goal_text, pin_text
 from app.engine.window.triggers import trigger_tokens, turns_to_next_summary
@@ -42,37 +41,19 @@ from app.services.turn.vectors import meaning_of_pins
 
 async def session_window(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> WindowRows:
     """The window without a turn, for the session's own model, every message counted. Raises `NotFound`."""
-    return await with_all_counts(rt, await uncounted_window(rt, tenant_id, session_id))
-
-
-async def uncounted_window(
-    rt: Runtime,
-    tenant_id: TenantId,
-    session_id: SessionId,
-    *,
-    policy_for: Callable[[JsonObject], ContextPolicy] | None = None,
-    alias_for: Callable[[str], str] | None = None,
-    query: Message | None = None,
-) -> WindowRows:
-    """Reads the window without a lock, and writes nothing; messages may have no count in the model's encoding.
-
-    `query` is a user's message that is not stored, for which what left the window is searched. `policy_for` and
-    `alias_for` give the policy and the model it is read for, of the session's own. Raises `NotFound`, and
-    `InvalidRequest` for a policy or an alias that can not be.
-    """
     async with rt.database.autocommit() as tx:
         row = await prompt_view(tx, tenant_id, session_id)
         session = state_of(row)
-        return await read_window(
+        rows = await read_window(
             tx,
             rt,
             session,
-            policy_for(session.policy) if policy_for else session_policy(rt, session.policy),
-            alias_for(session.model_alias) if alias_for else session.model_alias,
+            session_policy(rt, session.policy),
+            session.model_alias,
             before_seq=row["last_turn_seq"] + 1,
             last_message_seq=row["last_message_seq"],
-            query=query,
         )
+    return await with_all_counts(rt, rows)
 
 
 async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> CurrentWindow:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from app.db.messages import UNCOUNTED
+from app.db.sessions import state_of
 from app.db.turns import newest_messages, newest_of
 from app.domain.errors import existing
 from app.domain.figures import LaidOut
@@ -45,14 +46,15 @@ from app.engine.window.window import head_items
 from app.services.openai.chat import ChatRequest, divided, most_compared, new_in_list, turn_of
 from app.services.paging import LAST_SEQ
 from app.services.runtime import Runtime
+from app.services.sessions import prompt_view
 from app.services.turn.claim import awake_alias, check_recorded, policy_of_turn
 from app.services.turn.decide import counted_by_provider, first_snapshot
-from app.services.turn.gather import encoding_of, estimator_of, planned, with_recall_anew
+from app.services.turn.gather import WindowRows, encoding_of, estimator_of, planned, read_window, with_recall_anew
 from app.services.turn.provider_call import cost_of
 from app.services.turn.steps import Steps
 from app.services.turn.types import TurnOptions, TurnPlan, TurnRequest
 from app.services.turn.vectors import prepare_question
-from app.services.views.context import uncounted_window, window_now
+from app.services.views.context import window_now
 from app.services.views.turns import numbered
 
 PENDING_SUMMARY_ID = SummaryId(UUID(int=0))
@@ -93,14 +95,7 @@ async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, 
     """
     message = _message_of(rt, request)
     await prepare_question(rt, tenant_id, session_id, request.content)
-    stored = await uncounted_window(
-        rt,
-        tenant_id,
-        session_id,
-        policy_for=lambda own: policy_of_turn(rt, own, request.options.policy),
-        alias_for=lambda own: awake_alias(rt, request.model_alias or own),
-        query=message,
-    )
+    stored = await _window_for(rt, tenant_id, session_id, request, message)
     check_recorded(stored.model, request.options.recorded_reply)
     current = Turn(message.turn_id, stored.turn_seq, TurnStatus.RUNNING, unresolved=True, messages=(message,))
     rows = replace(stored, turns=(*stored.turns, current))
@@ -130,6 +125,25 @@ async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, 
         estimated_prompt_cost_usd=None if cost is None else float(cost),
         refusal=decided.overflow.stored() if isinstance(decided, Refused) else None,
     )
+
+
+async def _window_for(
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: TurnRequest, message: Message
+) -> WindowRows:
+    """The stored window as the turn would find it; messages may have no count in the model's encoding."""
+    async with rt.database.autocommit() as tx:
+        row = await prompt_view(tx, tenant_id, session_id)
+        session = state_of(row)
+        return await read_window(
+            tx,
+            rt,
+            session,
+            policy_of_turn(rt, session.policy, request.options.policy),
+            awake_alias(rt, request.model_alias or session.model_alias),
+            before_seq=row["last_turn_seq"] + 1,
+            last_message_seq=row["last_message_seq"],
+            query=message,
+        )
 
 
 def _shown(assembled: Assembled, prompt: Prompt) -> tuple[Sequence[PromptMessage], Sequence[LaidOut]]:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
-from app.db.database import Record, record_of
+from app.db.database import record_of
 from app.db.recall import messages_with_words, sessions_with_messages, settled_seq, turns_with
 from app.db.turns import turn_numbers
 from app.domain.content import content_text
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.recalled import reasons_of
-from app.domain.types import JsonObject, Message, MessageId, Role, SessionId, TenantId, TurnId
+from app.domain.stored import values_of
+from app.domain.types import Content, JsonObject, MessageId, Role, SessionId, TenantId, TurnId
 from app.engine.recall.bm25 import MOST_HITS, search
 from app.engine.recall.dates import day_of
 from app.engine.recall.pages import handle_of, seq_of
@@ -108,10 +109,22 @@ async def search_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
         scores = {seq: (score, matched[at]) for at, seq, score in best if matched[at]}
         turns = await turns_with(tx, session_id, list(scores), "") if scores else ()
         numbers = await turn_numbers(tx, session_id, [turn.id for turn in turns])
-    found = {message.seq: (numbers[turn.id], message) for turn in turns for message in turn.messages}
+    found = {message.seq: message for turn in turns for message in turn.messages}
     terms = tuple(term for looked_for in hits.words for term in terms_of(looked_for.word))
-    shown = [(*found[seq], *why) for seq, why in scores.items() if seq in found][:limit]
-    items = [_found(session_id, terms, *each) for each in shown]
+    shown = [(found[seq], *why) for seq, why in scores.items() if seq in found][:limit]
+    items = [
+        record_of(
+            FoundMessage,
+            values_of(message),
+            session_id=session_id,
+            message_id=message.id,
+            turn_seq=numbers[message.turn_id],
+            score=round(score, 4),
+            **_excerpt(message.content, terms),
+            **reasons_of(words_matched),
+        )
+        for message, score, words_matched in shown
+    ]
     return Found(items, None, last_seq - unpacked - more_unpacked, unpacked + more_unpacked)
 
 
@@ -145,40 +158,14 @@ async def search_messages(
         place = (shown[-1]["session_id"], shown[-1]["seq"])
     elif len(sessions) > len(after_seqs):
         place = (UUID(int=[*after_seqs][-1].int - 1), LAST_SEQ)  # none of these sessions is looked through again
-    return Page([_in_session(row, terms) for row in shown], encode_cursor(scope, place) if place else None)
+    found = [record_of(FoundInSession, row, **_excerpt(row["content"], terms)) for row in shown]
+    return Page(found, encode_cursor(scope, place) if place else None)
 
 
-def _in_session(row: Record, terms: tuple[str, ...]) -> FoundInSession:
-    text = content_text(row["content"])
+def _excerpt(content: Content, terms: tuple[str, ...]) -> JsonObject:
+    text = content_text(content)
     part = excerpt(text, terms, _EXCERPT_CHARS)
-    return record_of(FoundInSession, row, excerpt=part, complete=part == text)
-
-
-def _found(
-    session_id: SessionId,
-    terms: tuple[str, ...],
-    turn_seq: int,
-    message: Message,
-    score: float,
-    matched: tuple[str, ...],
-) -> FoundMessage:
-    text = content_text(message.content)
-    part = excerpt(text, terms, _EXCERPT_CHARS)
-    assert message.said_at is not None, "a stored message has a time"
-    return FoundMessage(
-        session_id,
-        message.id,
-        message.turn_id,
-        turn_seq,
-        message.seq,
-        message.role,
-        message.name,
-        message.said_at,
-        part,
-        part == text,
-        round(score, 4),
-        **reasons_of(matched),
-    )
+    return {"excerpt": part, "complete": part == text}
 
 
 @dataclass(frozen=True, slots=True)
