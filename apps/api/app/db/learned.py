@@ -21,7 +21,7 @@ CalibrationSums: TypeAlias = tuple[float, float, float, int]
 """Estimated and actual tokens, squared errors, observed tokens."""
 
 _KEY = ("tenant_id", "model_alias", "token_encoding")
-_COLUMNS = tuple(column.name for column in calibrations.columns if column.name != "updated_at")
+_COLUMNS = tuple(str(column.name) for column in calibrations.columns if column.name != "updated_at")
 _LISTED = ", ".join(_COLUMNS)
 _ROWS = json_rows(calibrations, "rows")
 _RECENT = sql(f"SELECT {_LISTED} FROM calibrations ORDER BY updated_at DESC LIMIT :most")
