@@ -9,6 +9,8 @@ import pytest
 
 from app.db.claims import claim_turn
 from app.domain.errors import DatabaseUnavailable
+from app.domain.types import SessionId
+from app.services.openai.conversations import add_items
 from app.services.turn.claim import draft_turn
 from app.services.turn.types import TurnRequest
 from app.services.upkeep.background import probe_database, sweep_forever
@@ -23,12 +25,13 @@ def measured(telemetry: Telemetry) -> dict[str, float]:
     return values(telemetry.render()[0].decode())
 
 
-async def claim(at: Service) -> None:
-    """A turn that nobody runs."""
+async def claim(at: Service) -> SessionId:
+    """A turn that nobody runs, and its session."""
     session = await at.session()
     draft = await draft_turn(at.rt, TurnRequest(content="Never answered", request_sha256="x"), None)
     async with at.rt.database.begin() as tx:
         await claim_turn(tx, TENANT, session.id, draft, at.rt.turn_lease_s)
+    return session.id
 
 
 async def test_a_wait_for_the_pool_is_measured_also_when_it_was_in_vain(database_url: str) -> None:
@@ -77,6 +80,14 @@ async def test_lost_turns_are_counted_by_whoever_ends_them(database_url: str) ->
                     break
         finally:
             sweeper.cancel()
+        assert measured(at.rt.telemetry)["turns_lost_total"] == 1
+
+
+async def test_a_lost_turn_is_counted_also_where_items_are_added_behind_it(database_url: str) -> None:
+    async with service(database_url, lease_s=0.1) as at:
+        session_id = await claim(at)
+        await asyncio.sleep(0.2)
+        await add_items(at.rt, TENANT, session_id, [{"type": "message", "role": "user", "content": "And then?"}])
         assert measured(at.rt.telemetry)["turns_lost_total"] == 1
 
 

@@ -14,6 +14,8 @@ from typing import TypeVar
 
 from app.db import turns as store
 from app.db.claims import reclaim_turn, waiting_turn
+from app.db.database import Transaction
+from app.db.turns import Newest
 from app.domain.errors import TurnInProgress, existing, located
 from app.domain.incoming import Compaction, IncomingMessage
 from app.domain.types import OPEN_STATUSES, Content, Message, SessionId, TenantId, TurnId, TurnStatus
@@ -60,7 +62,7 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    newest: store.Newest
+    newest: Newest
     messages: Sequence[Message]
 
 
@@ -139,7 +141,7 @@ async def new_turn(
     return None
 
 
-async def store_list(rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: ChatRequest) -> store.Newest:
+async def store_list(rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: ChatRequest) -> Newest:
     """Stores what the list of a request that is `all_past` has beyond the session, and gives where the session stands.
 
     Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a turn runs.
@@ -204,12 +206,9 @@ async def _read_state(
     rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: ChatRequest, idempotency_key: str | None
 ) -> _State | TurnOutcome:
     """Where the session stands; or the outcome, when the request's key has been answered already."""
-    lost = 0
     async with rt.database.begin() as tx:
         # Locked, for the turn and the messages to be of one moment.
-        newest = existing(await store.newest_of(tx, tenant_id, session_id, lock=True), "session")
-        if newest.status is TurnStatus.RUNNING and (lost := await store.fail_lost_turns(tx, session_id)):
-            newest = await store.newest_of(tx, tenant_id, session_id) or newest
+        newest, lost = await newest_locked(tx, tenant_id, session_id)
         if idempotency_key is not None:
             found = await store.turn_by_key(tx, tenant_id, session_id, idempotency_key)
             if found is not None:
@@ -219,9 +218,19 @@ async def _read_state(
     return _State(newest, messages)
 
 
+async def newest_locked(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> tuple[Newest, int]:
+    """Where the session stands, its row held until the transaction ends; and how many turns of dead workers were ended
+    for that. Raises `NotFound`."""
+    newest = existing(await store.newest_of(tx, tenant_id, session_id, lock=True), "session")
+    lost = await store.fail_lost_turns(tx, session_id) if newest.status is TurnStatus.RUNNING else 0
+    if lost:
+        newest = existing(await store.newest_of(tx, tenant_id, session_id), "session")
+    return newest, lost
+
+
 @retried
 async def store_past(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, model_alias: str, newest: store.Newest, step: NextStep
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, model_alias: str, newest: Newest, step: NextStep
 ) -> TurnId | None:
     """Ends a turn that waits for tools, and stores the past turns of the list, in one transaction.
 

@@ -10,14 +10,14 @@ from typing import Any
 from app.db import turns as store
 from app.db.messages import messages_of_turn, numbered_messages, page_of_item_messages, withdraw_messages
 from app.db.sessions import session_exists
-from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, existing, located
+from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, located
 from app.domain.responses import read_item_id
 from app.domain.types import JsonObject, Message, Session, SessionId, TenantId, TurnId, TurnStatus
 from app.openai.chat_messages import check_pairing, cut_turns
 from app.openai.items import ReadItems, joined_directions, message_items, read_items, references_of
 from app.openai.new_messages import NextStep
 from app.services import sessions
-from app.services.openai.chat import store_past
+from app.services.openai.chat import newest_locked, store_past
 from app.services.runtime import Runtime
 from app.services.turn.types import RETRY_AFTER_S
 
@@ -85,10 +85,10 @@ async def add_items(
     if read.directions:
         await sessions.add_directions(rt, tenant_id, session_id, read.directions)
     for _ in range(_MOST_TRIES):
-        async with rt.database.begin() as tx:
-            newest = existing(await store.newest_of(tx, tenant_id, session_id, lock=True), "conversation")
-            if newest.status is TurnStatus.RUNNING and await store.fail_lost_turns(tx, session_id):
-                newest = existing(await store.newest_of(tx, tenant_id, session_id), "conversation")
+        with _of_conversation():
+            async with rt.database.begin() as tx:
+                newest, lost = await newest_locked(tx, tenant_id, session_id)
+        rt.telemetry.turns_lost(lost)
         if newest.status is TurnStatus.RUNNING:
             raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
         if outputs and newest.status is not TurnStatus.AWAITING_TOOLS:
