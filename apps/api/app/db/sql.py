@@ -65,15 +65,12 @@ def binds(*names: str) -> dict[str, str]:
     return {name: f":{name}" for name in names}
 
 
-def insert_from(
-    table: sa.Table, source: str, values: Mapping[str, str] | None = None, *, without: Collection[str] = ()
-) -> str:
+def insert_from(table: sa.Table, source: str, values: Mapping[str, str], *, without: Collection[str] = ()) -> str:
     """The text of an INSERT of rows `x` of `source`, in all columns of the table but those `without`, which get their
     defaults. `values` has the expressions of columns that are not those of `x`."""
     columns = {column.name: f"x.{column.name}" for column in table.columns if column.name not in without}
-    written = values or {}
-    assert written.keys() <= columns.keys(), written.keys() - columns.keys()
-    return insert_row(table, {**columns, **written}, source)
+    assert values.keys() <= columns.keys(), values.keys() - columns.keys()
+    return insert_row(table, {**columns, **values}, source)
 
 
 def insert_row(table: sa.Table, values: Mapping[str, str], source: str = "") -> str:

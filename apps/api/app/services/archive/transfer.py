@@ -169,7 +169,7 @@ async def fork_within(
     turn_id: TurnId,
     reply_seq: int,
     *,
-    erase_after_s: float | None = None,
+    erase_after_s: float | None,
 ) -> Session:
     """A fork that ends within a turn, with the reply of this number, whose calls wait to be answered there.
 

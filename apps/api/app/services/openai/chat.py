@@ -62,8 +62,11 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class _State:
+    """Where the session stands, and what a request's key was answered with already, if it was."""
+
     newest: Newest
-    messages: Sequence[Message]
+    messages: Sequence[Message] = ()
+    answered: TurnOutcome | None = None
 
 
 def answerable(request: ChatRequest) -> ChatRequest:
@@ -90,11 +93,10 @@ async def complete_chat(
     """
     for _ in range(_MOST_TRIES):
         state = await _read_state(rt, tenant_id, session_id, request, idempotency_key)
-        if isinstance(state, TurnOutcome):
-            return state
+        if state.answered is not None:
+            return state.answered
         newest = state.newest
-        if newest.status is TurnStatus.RUNNING or request.after_turn_seq not in (None, newest.last_turn_seq):
-            raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
+        _check_free(newest, request)
         new = await new_in_list(request, state.messages)
         is_same = request.is_retry and newest.request_sha256 == request.request_sha256
         if newest.turn_id is not None and (new.repeats_newest or is_same):
@@ -127,8 +129,7 @@ async def new_turn(
     None where the request continues a turn, repeats what was answered, or another one runs: `complete_chat` does that.
     """
     for _ in range(_MOST_TRIES):
-        state = await _read_state(rt, tenant_id, session_id, request, None)
-        assert not isinstance(state, TurnOutcome), "only a key finds what was answered before"
+        state = await _read_state(rt, tenant_id, session_id, request)
         newest, new = state.newest, await new_in_list(request, state.messages)
         if newest.status in OPEN_STATUSES or new.repeats_newest or newest.request_sha256 == request.request_sha256:
             return None
@@ -147,11 +148,9 @@ async def store_list(rt: Runtime, tenant_id: TenantId, session_id: SessionId, re
     Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a turn runs.
     """
     for _ in range(_MOST_TRIES):
-        state = await _read_state(rt, tenant_id, session_id, request, None)
-        assert not isinstance(state, TurnOutcome), "only a key finds what was answered before"
+        state = await _read_state(rt, tenant_id, session_id, request)
         newest = state.newest
-        if newest.status is TurnStatus.RUNNING or request.after_turn_seq not in (None, newest.last_turn_seq):
-            raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
+        _check_free(newest, request)
         new = await new_in_list(request, state.messages)
         if request.directions:
             await add_directions(rt, tenant_id, session_id, request.directions)
@@ -162,6 +161,12 @@ async def store_list(rt: Runtime, tenant_id: TenantId, session_id: SessionId, re
             async with rt.database.autocommit() as tx:
                 return existing(await store.newest_of(tx, tenant_id, session_id), "session")
     raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
+
+
+def _check_free(newest: Newest, request: ChatRequest) -> None:
+    """Raises `TurnInProgress` while a turn runs, and where the session has gone on since the request was resolved."""
+    if newest.status is TurnStatus.RUNNING or request.after_turn_seq not in (None, newest.last_turn_seq):
+        raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
 
 
 def most_compared(request: ChatRequest) -> int:
@@ -203,19 +208,20 @@ def turn_of(request: ChatRequest, step: NextStep, options: TurnOptions) -> TurnR
 
 @retried
 async def _read_state(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: ChatRequest, idempotency_key: str | None
-) -> _State | TurnOutcome:
-    """Where the session stands; or the outcome, when the request's key has been answered already."""
+    rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: ChatRequest, idempotency_key: str | None = None
+) -> _State:
     async with rt.database.begin() as tx:
         # Locked, for the turn and the messages to be of one moment.
         newest, lost = await newest_locked(tx, tenant_id, session_id)
+        found = None
         if idempotency_key is not None:
             found = await store.turn_by_key(tx, tenant_id, session_id, idempotency_key)
-            if found is not None:
-                return await answer_again(tx, tenant_id, *found, request.request_sha256)
-        messages = await store.newest_messages(tx, session_id, most_compared(request))
+        if found is not None:
+            state = _State(newest, answered=await answer_again(tx, tenant_id, *found, request.request_sha256))
+        else:
+            state = _State(newest, await store.newest_messages(tx, session_id, most_compared(request)))
     rt.telemetry.turns_lost(lost)
-    return _State(newest, messages)
+    return state
 
 
 async def newest_locked(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> tuple[Newest, int]:
