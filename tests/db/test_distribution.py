@@ -6,8 +6,9 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterable, Mapping
-from typing import cast
+from typing import Any, cast
 
+import asyncpg
 import pytest
 import sqlalchemy as sa
 
@@ -59,6 +60,18 @@ def test_every_table_has_a_place_that_its_key_allows() -> None:
 
 def test_no_statement_has_a_volatile_clock_or_sets_one_where_citus_refuses_it() -> None:
     assert not [statement.text for statement in all_statements() if "clock_timestamp" in statement.text]
+
+
+async def test_the_server_finds_the_type_of_every_parameter_by_itself(database_url: str) -> None:
+    connection = await cast(Any, asyncpg).connect(database_url)
+    untyped: dict[str, str] = {}
+    for statement in all_statements():
+        try:
+            await connection.prepare(statement.text)
+        except asyncpg.PostgresError as error:
+            untyped[statement.text] = str(error)
+    await connection.close()
+    assert not untyped
 
 
 def all_statements() -> list[Statement]:
