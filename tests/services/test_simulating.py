@@ -11,6 +11,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from app.db.simulation_rows import stored_turns
 from app.db.sql import sql
 from app.domain.errors import ContextBudgetExceeded, DatabaseUnavailable, InvalidRequest, NotFound
 from app.domain.types import JsonObject, Pin, SessionId, TenantId
@@ -191,6 +192,25 @@ async def test_a_turn_that_was_refused_is_sent_where_it_fits_and_one_that_was_se
         assert large["per_turn"][14]["calls"] == 1
         assert set(report["happened"]["rejections"]) < set(tiny["rejections"])
         assert all(tiny["per_turn"][seq - 1]["wire_tokens"] == 0 for seq in tiny["rejections"] if seq % 6)
+
+
+@pytest.mark.parametrize(("prefix", "unresolved"), [("", False), ("another_", True)])
+async def test_a_step_that_succeeded_on_a_retry_leaves_its_turn_resolved(
+    database_url: str, prefix: str, unresolved: bool
+) -> None:
+    async with service(database_url) as at:
+        session = await at.session()
+        await at.turn(session.id, "Which port?")
+        await at.rows("UPDATE turn_steps SET seq = seq + 10 RETURNING id")
+        await at.rows(
+            "INSERT INTO turn_steps (id, turn_id, session_id, seq, kind, status, detail, started_at) "
+            "SELECT gen_random_uuid(), turn_id, session_id, seq - 10, $1 || kind, 'error', '{}', started_at "
+            "FROM turn_steps RETURNING id",
+            prefix,
+        )
+        async with at.rt.database.autocommit() as tx:
+            (turn,) = await stored_turns(tx, session.id, 0, 1, limit=1)
+        assert turn.unresolved == unresolved
 
 
 async def test_a_limit_leaves_later_turns_out_and_says_so(database_url: str, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from app.domain.types import REGIONS, JsonObject, SessionId, TenantId, Turn, Tur
 _GET = sql("""
     SELECT a.* FROM turn_context_audit a JOIN sessions s ON s.id = a.session_id
     WHERE a.session_id = :session_id AND a.turn_id = :turn_id AND s.tenant_id = :tenant_id
-        AND (CAST(:round AS integer) IS NULL OR a.round = CAST(:round AS integer))
+        AND (CAST(:round AS integer) IS NULL OR a.round = :round)
     ORDER BY a.round DESC, a.attempt DESC LIMIT 1
     """)
 
@@ -39,10 +39,9 @@ _BLOCKS = sql("SELECT sha256, content FROM prompt_blocks WHERE session_id = :ses
 _IN_RANGES = sql(f"""
     SELECT t.id AS turn, t.seq AS turn_seq, t.status, {AS_STORED}
     FROM turns t JOIN messages m ON m.session_id = t.session_id AND m.turn_id = t.id AND NOT m.withdrawn
-    WHERE t.session_id = :session_id
-        AND (t.seq BETWEEN :first_turn AND :last_turn OR t.id IN (
-            SELECT r.turn_id FROM messages r WHERE r.session_id = :session_id
-                AND r.seq BETWEEN :first_message AND :last_message))
+    WHERE t.session_id = :session_id AND (t.seq BETWEEN :first_turn AND :last_turn OR t.id IN (
+        SELECT r.turn_id FROM messages r
+        WHERE r.session_id = :session_id AND r.seq BETWEEN :first_message AND :last_message))
     ORDER BY t.seq, m.seq
     """)
 

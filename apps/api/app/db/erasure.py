@@ -30,7 +30,7 @@ _IDLE = """sessions.updated_at < :before
     AND NOT EXISTS (SELECT FROM pins WHERE session_id = sessions.id AND updated_at >= :before)
     AND NOT EXISTS (SELECT FROM session_summaries
         WHERE session_id = sessions.id AND created_at >= :before)
-    AND (CAST(:tenant_id AS text) IS NULL OR sessions.tenant_id = CAST(:tenant_id AS text))"""
+    AND (CAST(:tenant_id AS text) IS NULL OR sessions.tenant_id = :tenant_id)"""
 _RUNS = "EXISTS (SELECT FROM turns WHERE session_id = sessions.id AND status = 'running')"
 _LIVES = """EXISTS (SELECT FROM turns
     WHERE session_id = sessions.id AND status = 'running' AND lease_expires_at >= statement_timestamp())"""

@@ -114,7 +114,7 @@ _LIST = sql(f"""
     FROM limits l LEFT JOIN tenant_usage u ON u.tenant_id = l.tenant_id
         AND u.span = regexp_replace(l.name, '^.*_', '')
         AND coalesce({_ENDS_AT.format("u")} > (SELECT at FROM {CLOCK}), true)
-    WHERE CAST(:tenant_id AS text) IS NULL OR l.tenant_id = CAST(:tenant_id AS text)
+    WHERE CAST(:tenant_id AS text) IS NULL OR l.tenant_id = :tenant_id
     ORDER BY l.tenant_id, l.name
     """)
 

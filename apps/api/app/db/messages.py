@@ -31,6 +31,13 @@ AS_STORED = f"{_OF_MESSAGE}, m.token_estimate AS tokens"
 UNGIVEN = ("reasoning_tokens", "withdrawn")
 """Columns that a message gets by default unless it is a model's reply, or imported."""
 
+STEP_FAILED = """st.status <> 'success' AND NOT EXISTS (
+    SELECT FROM turn_steps again
+    WHERE again.session_id = st.session_id AND again.turn_id = st.turn_id AND again.seq > st.seq
+        AND again.kind = st.kind AND again.status = 'success')"""
+"""Of a step `st`, which leaves its turn unresolved. One that succeeded on a retry is a success (contract.md, decision
+7)."""
+
 # Two index ranges without a join: joined, one is scanned for each row of the other until somebody has analyzed the
 # tables. Each is in the order of the index that is meant: others look as good to a planner that believes in sessions of
 # one row. The first turn is the one in which the messages before ended, rejected ones left out: no message after them
@@ -97,9 +104,7 @@ _NEW_COUNTS = insert_from(
     {"session_id": "s.id", "token_encoding": ":encoding"},
 )
 _SAVE_COUNTS = sql(f"""
-    WITH s AS (SELECT id FROM sessions WHERE id = :session_id FOR KEY SHARE)
-    {_NEW_COUNTS}
-    ON CONFLICT DO NOTHING
+    WITH s AS (SELECT id FROM sessions WHERE id = :session_id FOR KEY SHARE) {_NEW_COUNTS} ON CONFLICT DO NOTHING
     """)
 _ITEMS = f"""
     SELECT {AS_STORED} {_IN_TURNS} JOIN sessions s ON s.id = m.session_id
@@ -112,18 +117,14 @@ _PAGES_OF_ITEMS = in_both_orders(f"""
 _NUMBERED = sql(f"{_ITEMS} AND m.seq = ANY(:seqs)")
 
 _OF_TURN = sql(f"""
-    SELECT {AS_STORED}
-    FROM messages m
-    WHERE m.session_id = :session_id AND m.turn_id = :turn_id AND NOT m.withdrawn
-    ORDER BY m.seq
+    SELECT {AS_STORED} FROM messages m
+    WHERE m.session_id = :session_id AND m.turn_id = :turn_id AND NOT m.withdrawn ORDER BY m.seq
     """)
 
 _WITHDRAW = sql("""
-    WITH s AS (
-        UPDATE sessions SET past_version = past_version + 1 WHERE id = :session_id RETURNING id
-    )
-    UPDATE messages SET withdrawn = true
-    FROM s WHERE messages.session_id = :session_id AND messages.seq = ANY(:seqs)
+    WITH s AS (UPDATE sessions SET past_version = past_version + 1 WHERE id = :session_id RETURNING id)
+    UPDATE messages SET withdrawn = true FROM s
+    WHERE messages.session_id = :session_id AND messages.seq = ANY(:seqs)
     """)
 
 

@@ -88,14 +88,13 @@ FIRST_INPUT = f"""
 """
 
 _HORIZON = sql("""
-    SELECT id FROM sessions WHERE tenant_id = :tenant_id AND id < :before
-    ORDER BY id DESC OFFSET :most LIMIT 1
+    SELECT id FROM sessions WHERE tenant_id = :tenant_id AND id < :before ORDER BY id DESC OFFSET :most LIMIT 1
     """)
 
 _SEARCH = sql(f"""
     SELECT s.id FROM sessions s LEFT JOIN LATERAL ({FIRST_INPUT}) first ON true
     WHERE s.tenant_id = :tenant_id AND s.id < :before
-        AND (CAST(:horizon AS uuid) IS NULL OR s.id > CAST(:horizon AS uuid))
+        AND (CAST(:horizon AS uuid) IS NULL OR s.id >= :horizon)
         AND strpos(lower(concat_ws(' ', s.id, s.room_goal, s.mode, s.agent_role, s.model_alias, s.metadata,
             first.first_input)), lower(:words)) > 0
     ORDER BY s.id DESC LIMIT :limit
@@ -195,11 +194,8 @@ async def search_sessions(
     Newest first, of the `most_looked_through` newest with an id below `before`; the second value is where to go on
     looking, None when all have been looked through.
     """
-    row = await tx.fetchrow(_HORIZON, tenant_id=tenant_id, before=before, most=most_looked_through - 1)
-    horizon = None if row is None else row["id"]
-    # The horizon itself is looked at too: what follows is below it.
-    floor = None if horizon is None else UUID(int=horizon.int - 1)
-    rows = await tx.fetch(_SEARCH, tenant_id=tenant_id, before=before, horizon=floor, words=words, limit=limit)
+    horizon = await tx.fetchval(_HORIZON, tenant_id=tenant_id, before=before, most=most_looked_through - 1)
+    rows = await tx.fetch(_SEARCH, tenant_id=tenant_id, before=before, horizon=horizon, words=words, limit=limit)
     return [SessionId(row["id"]) for row in rows], horizon
 
 

@@ -8,17 +8,16 @@ from itertools import groupby
 
 from app.db.audits import whole_refs
 from app.db.database import Record, Transaction, record_of
-from app.db.messages import AS_STORED, message_from_row
+from app.db.messages import AS_STORED, STEP_FAILED, message_from_row
 from app.db.sql import sql
-from app.domain.stored import StoredMessage, StoredTurn
+from app.domain.stored import StoredMessage, StoredTurn, names_of
 from app.domain.types import Pin, SessionId, TurnStatus
 
-_TURNS = sql("""
+_TURNS = sql(f"""
     SELECT t.id, t.seq, t.status, t.model_alias, t.request, t.completion_tokens, t.prompt_tokens, t.cost_usd,
         t.created_at, t.assistant_output IS NULL AS without_output,
-        EXISTS (
-            SELECT 1 FROM turn_steps st
-            WHERE st.session_id = t.session_id AND st.turn_id = t.id AND st.status <> 'success') AS step_failed,
+        EXISTS (SELECT FROM turn_steps st WHERE st.session_id = t.session_id AND st.turn_id = t.id AND {STEP_FAILED})
+            AS step_failed,
         a.calls, a.wire_tokens, a.input_tokens, a.summary, a.prune
     FROM turns t
     CROSS JOIN LATERAL (
@@ -45,13 +44,11 @@ _MESSAGES = sql(f"""
     """)
 
 _ALIASES = sql("""
-    SELECT DISTINCT model_alias FROM turns
-    WHERE session_id = :session_id AND seq <= :through_seq ORDER BY model_alias
+    SELECT DISTINCT model_alias FROM turns WHERE session_id = :session_id AND seq <= :through_seq ORDER BY model_alias
     """)
 
-_PINS = sql("""
-    SELECT name, content, relevance, source, created_at FROM pins
-    WHERE session_id = :session_id ORDER BY created_at, name
+_PINS = sql(f"""
+    SELECT {", ".join(names_of(Pin))}, created_at FROM pins WHERE session_id = :session_id ORDER BY created_at, name
     """)
 
 _LATER_SUMMARIES = sql("""
@@ -63,8 +60,7 @@ _FOLDED = sql("""
     SELECT count(DISTINCT m.turn_id) AS turns, count(*) AS messages
     FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
     WHERE m.session_id = :session_id AND t.status <> 'rejected' AND m.seq <= (
-        SELECT x.to_message_seq FROM session_summaries x
-        WHERE x.session_id = :session_id AND x.status = 'active')
+        SELECT x.to_message_seq FROM session_summaries x WHERE x.session_id = :session_id AND x.status = 'active')
     """)
 
 _SUMMARY_USAGE = sql("""

@@ -9,6 +9,7 @@ from uuid import UUID
 from app.db.claims import Claim
 from app.db.database import Record, Transaction, record_of
 from app.db.limits import TENANT_LIMITS, limits_of
+from app.db.messages import STEP_FAILED
 from app.db.sessions import ON_ITS_NODE, locked_session
 from app.db.sql import CLOCK, in_both_orders, insert_from, json_rows, sql
 from app.db.tables import session_summaries, usage_records
@@ -29,22 +30,17 @@ from app.domain.types import (
 
 # One row with what a prompt needs beside the messages: the active summary, the pins, and whether the newest settled
 # turn has a step that did not succeed.
-_CONTEXT = sql("""
+_CONTEXT = sql(f"""
     SELECT
         (SELECT to_jsonb(x) FROM session_summaries x
          WHERE x.session_id = :session_id AND x.status = 'active') AS summary,
         (SELECT jsonb_agg(jsonb_build_array(p.name, p.content, p.relevance, p.source) ORDER BY p.created_at, p.name)
          FROM pins p WHERE p.session_id = :session_id) AS pins,
         EXISTS (
-            SELECT 1 FROM turn_steps st
-            WHERE st.session_id = :session_id AND st.status <> 'success' AND st.turn_id = (
+            SELECT FROM turn_steps st WHERE {STEP_FAILED} AND st.session_id = :session_id AND st.turn_id = (
                 SELECT t.id FROM turns t
                 WHERE t.session_id = :session_id AND t.seq < :before_seq AND t.status <> 'rejected'
                 ORDER BY t.seq DESC LIMIT 1)
-            AND NOT EXISTS (
-                SELECT 1 FROM turn_steps again
-                WHERE again.session_id = st.session_id AND again.turn_id = st.turn_id AND again.seq > st.seq
-                    AND again.kind = st.kind AND again.status = 'success')
         ) AS step_failed
     """)
 

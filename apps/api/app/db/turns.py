@@ -127,8 +127,7 @@ _NOTHING_USED = "0 AS turns, 0 AS tokens, 0 AS usd"
 _HAS_LOST = f"EXISTS (SELECT FROM turns WHERE session_id = :session_id AND {_LOST})"
 _LOSE = sql(_ending("failed", _HAS_LOST, _LOST, _NOTHING_USED))
 _SESSIONS_WITH_LOST = sql(f"""
-    SELECT DISTINCT session_id FROM turns WHERE {_LOST} AND session_id > :after_id
-    ORDER BY session_id LIMIT :limit
+    SELECT DISTINCT session_id FROM turns WHERE {_LOST} AND session_id > :after_id ORDER BY session_id LIMIT :limit
     """)
 
 _CANCELLED: JsonObject = {"code": "turn_cancelled", "detail": "The turn was cancelled; the message is kept."}
@@ -183,8 +182,7 @@ _NEWEST = sql("""
     FROM sessions s LEFT JOIN LATERAL (
         SELECT id, status, request_sha256 FROM turns
         WHERE session_id = s.id AND status <> 'rejected' ORDER BY seq DESC LIMIT 1
-    ) t ON true
-    WHERE s.id = :session_id AND s.tenant_id = :tenant_id
+    ) t ON true WHERE s.id = :session_id AND s.tenant_id = :tenant_id
     """)
 
 _TAIL = sql(f"""
@@ -215,11 +213,10 @@ _MESSAGES = insert_from(
 _APPEND = sql(f"""
     WITH s AS (
         UPDATE sessions
-        SET last_turn_seq = last_turn_seq + :turn_count,
-            last_message_seq = last_message_seq + :message_count, updated_at = statement_timestamp()
+        SET last_turn_seq = last_turn_seq + :turn_count, last_message_seq = last_message_seq + :message_count,
+            updated_at = statement_timestamp()
         WHERE id = :session_id AND tenant_id = :tenant_id
-        RETURNING id, last_turn_seq - :turn_count AS turns_before,
-            last_message_seq - :message_count AS messages_before
+        RETURNING id, last_turn_seq - :turn_count AS turns_before, last_message_seq - :message_count AS messages_before
     ), t AS (
         {_TURNS}
     ), m AS (
