@@ -204,9 +204,9 @@ async def test_a_step_that_succeeded_on_a_retry_leaves_its_turn_resolved(
         await at.rows("UPDATE turn_steps SET seq = seq + 10 RETURNING id")
         await at.rows(
             "INSERT INTO turn_steps (id, turn_id, session_id, seq, kind, status, detail, started_at) "
-            "SELECT gen_random_uuid(), turn_id, session_id, seq - 10, $1 || kind, 'error', '{}', started_at "
+            "SELECT gen_random_uuid(), turn_id, session_id, seq - 10, :prefix || kind, 'error', '{}', started_at "
             "FROM turn_steps RETURNING id",
-            prefix,
+            prefix=prefix,
         )
         async with at.rt.database.autocommit() as tx:
             (turn,) = await stored_turns(tx, session.id, 0, 1, limit=1)
