@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from app.db.database import Record, Transaction, record_of
+from app.db.records import USED_TOKENS
 from app.db.sessions import FIRST_INPUT
 from app.db.sql import OPEN_STATUSES_SQL, sql
 from app.domain.figures import PointWindow, SessionFigures, TurnChange, WindowFigures
@@ -213,9 +214,7 @@ _SESSIONS = sql(f"""
         ORDER BY newest.seq DESC, a.round DESC, a.attempt DESC LIMIT 1
     ) w ON true
     LEFT JOIN LATERAL (
-        SELECT CAST(sum(u.prompt_tokens) AS bigint) AS prompt_tokens,
-            CAST(sum(u.completion_tokens) AS bigint) AS completion_tokens,
-            CAST(sum(u.cost_usd) AS float) AS cost_usd
+        SELECT {USED_TOKENS}, CAST(sum(u.cost_usd) AS float) AS cost_usd
         FROM usage_records u WHERE u.session_id = s.id
     ) used ON true
     """)

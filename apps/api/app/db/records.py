@@ -17,8 +17,8 @@ from app.db.sessions import ON_ITS_NODE, locked_session
 from app.db.sql import CLOCK, insert_from, json_rows, sql
 from app.db.turns import TURN_COLUMNS, turn_record
 from app.domain.audit import Audit
-from app.domain.stored import values_of
-from app.domain.types import JsonObject, SessionId, SessionUsage, TurnRecord, TurnStatus
+from app.domain.stored import names_of, values_of
+from app.domain.types import JsonObject, SessionId, SessionUsage, TurnRecord, TurnStatus, Usage
 
 
 def _of_turn(table: sa.Table, parameter: str, **values: str) -> str:
@@ -81,12 +81,10 @@ _ADD_USAGES = sql(
     )
 )
 
-_USAGE_TOTALS = sql("""
-    SELECT model_alias, purpose, count(*) AS calls, CAST(sum(prompt_tokens) AS bigint) AS prompt_tokens,
-        CAST(sum(cached_prompt_tokens) AS bigint) AS cached_prompt_tokens,
-        CAST(sum(cache_write_prompt_tokens) AS bigint) AS cache_write_prompt_tokens,
-        CAST(sum(completion_tokens) AS bigint) AS completion_tokens,
-        CAST(sum(cost_usd) AS float) AS cost_usd
+USED_TOKENS = ", ".join(f"CAST(sum({name}) AS bigint) AS {name}" for name in names_of(Usage))
+"""Of usage rows: the sum of each kind of token."""
+_USAGE_TOTALS = sql(f"""
+    SELECT model_alias, purpose, count(*) AS calls, {USED_TOKENS}, CAST(sum(cost_usd) AS float) AS cost_usd
     FROM usage_records WHERE session_id = :session_id
     GROUP BY model_alias, purpose ORDER BY model_alias, purpose
     """)

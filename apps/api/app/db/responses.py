@@ -9,6 +9,7 @@ from __future__ import annotations
 from app.db.claims import Claim
 from app.db.database import Record, Transaction, record_of
 from app.db.messages import AS_STORED, message_from_row
+from app.db.records import USED_TOKENS
 from app.db.sql import binds, insert_row, sql
 from app.db.tables import responses
 from app.domain.responses import ResponseNote, ResponseRef, StoredResponse
@@ -28,8 +29,7 @@ _FOUND = f"""
                 AND NOT EXISTS (SELECT 1 FROM responses l WHERE l.session_id = r.session_id AND l.turn_id = r.turn_id
                     AND l.reply_seq > r.reply_seq AND l.created_at <= x.started_at)
             ORDER BY x.seq LIMIT 1) END AS summary_id,
-        u.model_alias AS used_alias, u.prompt_tokens, u.completion_tokens, u.cached_prompt_tokens,
-        u.cache_write_prompt_tokens,
+        u.*,
         NOT EXISTS (SELECT 1 FROM responses l WHERE l.session_id = r.session_id AND l.turn_id = r.turn_id
             AND l.reply_seq > r.reply_seq) AS is_last_of_turn,
         NOT EXISTS (SELECT 1 FROM messages l WHERE l.session_id = r.session_id AND l.turn_id = r.turn_id
@@ -41,11 +41,7 @@ _FOUND = f"""
     JOIN turns t ON t.session_id = r.session_id AND t.id = r.turn_id
     LEFT JOIN messages m ON m.session_id = r.session_id AND m.seq = r.reply_seq
     LEFT JOIN LATERAL (
-        SELECT max(x.model_alias) AS model_alias, CAST(sum(x.prompt_tokens) AS bigint) AS prompt_tokens,
-            CAST(sum(x.completion_tokens) AS bigint) AS completion_tokens,
-            CAST(sum(x.cached_prompt_tokens) AS bigint) AS cached_prompt_tokens,
-            CAST(sum(x.cache_write_prompt_tokens) AS bigint) AS cache_write_prompt_tokens
-        FROM usage_records x
+        SELECT max(x.model_alias) AS used_alias, {USED_TOKENS} FROM usage_records x
         WHERE x.session_id = r.session_id AND x.turn_id = r.turn_id AND x.purpose = 'turn' AND x.round >= r.round
             AND NOT EXISTS (SELECT 1 FROM responses l WHERE l.session_id = r.session_id AND l.turn_id = r.turn_id
                 AND l.round > r.round AND l.round <= x.round)
