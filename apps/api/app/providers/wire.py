@@ -13,6 +13,9 @@ from app.domain.types import Completion, FinishReason, JsonObject, ToolCall, Usa
 
 MOST_JSON_MARKS: Final[Mapping[bytes, int]] = {b",": 131_072, b"[": 32_768, b"{": 32_768}
 """Of one answer or event, including those in texts: they determine the cost of parsing, which blocks the event loop."""
+MOST_SLOW_JSON_BYTES: Final = 512 * 1024
+"""Of JSON that orjson refuses and the standard library reads: there long integers cost the square of their digits, and
+broken text costs three times what other text does."""
 MOST_NESTING: Final = 100
 MOST_ITEMS: Final = 4_096
 """Of blocks in one answer, or fragments of tool calls in one event."""
@@ -40,13 +43,15 @@ def json_bytes(body: Any) -> bytes:
 def decode_json(raw: bytes) -> Any:
     """Reads JSON, also with lone surrogates or broken UTF-8, which orjson refuses. Raises `MalformedAnswerError`.
 
-    It does so for too many values, before they are created, and for too deep nesting, so that readers of the value need
-    no bounds of their own.
+    It does so for too many values, before they are created, for too deep nesting, so that readers of the value need no
+    bounds of their own, and for what orjson refuses and is longer than `MOST_SLOW_JSON_BYTES`.
     """
     _check_marks(raw)
     try:
         value = orjson.loads(raw)
-    except orjson.JSONDecodeError:
+    except orjson.JSONDecodeError as refused:
+        if len(raw) > MOST_SLOW_JSON_BYTES:
+            raise MalformedAnswerError("it is not valid JSON, and too long to be read leniently") from refused
         try:
             value = json.loads(raw.decode("utf-8", "replace"))
         except (ValueError, RecursionError) as error:
