@@ -29,7 +29,6 @@ from app.api.hosts import Hosts
 from app.api.openapi import describe
 from app.api.routes import (
     chat,
-    compaction,
     context,
     conversations,
     deployment,
@@ -81,7 +80,7 @@ _ROUTERS = (
     turns.router,
     chat.router,
     chat.completions_router,
-    compaction.router,
+    responses.compact_router,
     messages.router,
     responses.router,
     conversations.router,

@@ -91,6 +91,12 @@ class Call(Request):
         return credential(cast(Exchange, self.scope["plimsoll"]).headers)
 
     @property
+    def is_retry(self) -> bool:
+        """Whether the client marks it as another try, as those of OpenAI and Anthropic do."""
+        count = cast(Exchange, self.scope["plimsoll"]).headers.get(b"x-stainless-retry-count")
+        return count not in (None, b"0")
+
+    @property
     def raw_body(self) -> Any:
         """The body's JSON as it came, once it has been validated."""
         return self.scope["plimsoll.json"]

@@ -11,7 +11,6 @@ from app.api.message_json import MessageForm
 from app.api.openapi import SESSION_HEADER, IdempotencyKey, messages_refusals, session_answers
 from app.api.routes.chat import (
     NewSessionHeader,
-    RetryCount,
     SessionHeader,
     answer_list,
     check_model,
@@ -70,7 +69,6 @@ async def create_message(
     x_session_id: SessionHeader = None,
     x_session_new: NewSessionHeader = False,
     idempotency_key: IdempotencyKey = None,
-    x_stainless_retry_count: RetryCount = None,
 ) -> Response:
     """Answers a list of messages in Anthropic's form, within the token budget, as a turn of a stored session."""
     rt, tenant_id = call.rt, call.tenant_id
@@ -79,7 +77,7 @@ async def create_message(
     named = named_session(x_session_id, metadata.session_id)
 
     def read() -> ChatRequest:
-        request = _request(call, body, is_retry=x_stainless_retry_count not in (None, "0"))
+        request = _request(call, body)
         if named is not None or x_session_new or request.compaction is not None:
             return request
         return recognizable(call, request, conversation_of(metadata.user_id))
@@ -113,7 +111,7 @@ def _paused(made: Compacted, form: MessageForm, *, stream: bool) -> Response:
 )
 async def count_message_tokens(call: Call, body: CountIn) -> Response:
     """Counts a prompt as a turn would. Nothing is stored and no model is called."""
-    request = await call.aside(lambda: _request(call, body, is_retry=False))
+    request = await call.aside(lambda: _request(call, body))
     if request.compaction is not None:
         tokens = await count_behind(call.rt, call.tenant_id, request, request.compaction)
     else:
@@ -135,7 +133,7 @@ def _wants_thinking(thinking: ThinkingIn | None) -> bool:
     return thinking is not None and thinking.type != "disabled" and thinking.display != "omitted"
 
 
-def _request(call: Call, body: PromptIn, *, is_retry: bool) -> ChatRequest:
+def _request(call: Call, body: PromptIn) -> ChatRequest:
     check_model(call.rt, body.model)
     if body.thread is not None:
         raise _ThreadUnsupported
@@ -154,7 +152,7 @@ def _request(call: Call, body: PromptIn, *, is_retry: bool) -> ChatRequest:
         ),
         model_alias=body.model,
         request_sha256=request_sha256(raw),
-        is_retry=is_retry,
+        is_retry=call.is_retry,
         compaction=listed.compaction,
     )
 
