@@ -14,9 +14,9 @@ from typing import Any, Final, TypeAlias, cast
 
 import orjson
 
+from app.domain.audit import CLEARED
 from app.domain.content import call_input
 from app.domain.incoming import Compaction, IncomingList, IncomingMessage, after_compaction, read_handle
-from app.domain.trim_log import CLEARED
 from app.domain.types import Content, ContentPart, JsonObject, ToolCall, Usage
 
 Block: TypeAlias = Mapping[str, Any]

@@ -79,26 +79,25 @@ class _Form:
     with_custom_tools: bool = False
 
 
-class OpenAIProvider:
+class OpenAIProvider(RemoteModel):
     """One alias over the chat completions protocol. Remembers which forms of a request its server refuses."""
 
     options = CHAT_OPTIONS
 
     def __init__(self, endpoint: Endpoint, *, now: Callable[[], datetime], retry: RetryPolicy | None = None) -> None:
-        self._endpoint = endpoint
+        super().__init__(endpoint, chat_url(endpoint), chat_headers(endpoint), now, retry)
         self.takes_any_option: bool = endpoint.pass_unknown
         self._accepted: _Form = _Form(
             first_max_tokens_field(endpoint),
             with_cache_key=takes_cache_key(endpoint),
             with_custom_tools=takes_custom_tools(endpoint),
         )
-        self._remote = RemoteModel(endpoint, chat_url(endpoint), chat_headers(endpoint), now, retry)
 
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
         """Calls the model, with retries, within the alias's deadline. Raises a `ProviderError`."""
         form = self._accepted
         call = _ChatCall(request, self._endpoint, form)
-        answer = await self._remote.complete(call, on_delta, request.headers)
+        answer = await self._call(call, on_delta, request.headers)
         if call.form != form:  # only what led to an answer is remembered
             self._accepted = call.form
         return answer
@@ -111,11 +110,8 @@ class OpenAIProvider:
         """A vector a text, by the endpoint `/embeddings` of the same base URL. Raises a `ProviderError`."""
         url = chat_url(self._endpoint, "/embeddings")
         body = {"model": self._endpoint.model, "input": texts, "encoding_format": "float", **self._endpoint.parameters}
-        answer = await self._remote.look_up(url, json_bytes(body), timeout_s=timeout_s)
+        answer = await self._look_up(url, json_bytes(body), timeout_s=timeout_s)
         return _embeddings(answer, len(texts), self._endpoint.label)
-
-    async def aclose(self) -> None:
-        await self._remote.aclose()
 
 
 class _ChatCall:

@@ -22,9 +22,9 @@ from app.db.simulation_rows import (
     summary_usage,
     trim_actions,
 )
+from app.domain.audit import TrimAction
 from app.domain.errors import InvalidRequest
 from app.domain.prices import Prices
-from app.domain.trim_log import TrimAction
 from app.domain.types import JsonObject, Pin, SessionId, TenantId
 from app.engine.policy.policy import ContextPolicy
 from app.engine.simulation.setting import Setting, SimulatedModel, Summarizer
