@@ -232,23 +232,23 @@ class ResponseForm:
         ref = ResponseRef(self._session_id, event.reply_seq)
         return self._response(ref, ResponseOutcome("in_progress", self._model))
 
-    def event(self, event: TurnEvent) -> bytes:
+    def event(self, event: TurnEvent) -> Iterable[bytes]:
         """The first events once the context is assembled, then the model's reasoning and text."""
         match event.name:
             case "turn.created":
                 assert event.reply_seq is not None
                 self._ref = ResponseRef(self._session_id, event.reply_seq)
                 self._turn_seq = event.data["turn"]["seq"]
-                return b""
             case "context.assembled":
                 assert self._ref is not None
-                made = _compaction(self._ref, self._turn_seq, _shown_summary(event.summary, self._form))
-                return b"".join((*self._begin(), *(each for item in made for each in self._compaction(item))))
+                yield from self._begin()
+                for item in _compaction(self._ref, self._turn_seq, _shown_summary(event.summary, self._form)):
+                    yield from self._compaction(item)
             case "output.delta":
-                reasoning, text = event.data.get("reasoning"), event.data.get("text")
-                return b"".join(
-                    (*(self._reasoning(reasoning) if reasoning else ()), *(self._message(text) if text else ()))
-                )
+                if reasoning := event.data.get("reasoning"):
+                    yield from self._reasoning(reasoning)
+                if text := event.data.get("text"):
+                    yield from self._message(text)
 
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
         """Ends the open item, then calls, each whole, then the whole response; every event, where none was streamed."""

@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Final, Protocol, TypeAlias
 
 import orjson
@@ -31,7 +32,7 @@ Work: TypeAlias = Callable[[Listener | None], Awaitable[TurnOutcome]]
 
 
 class AnswerForm(Protocol):
-    """How a turn is answered, whole or as events. An event may have no bytes in a form.
+    """How a turn is answered, whole or as events. An event of a turn may be none or several of a form.
 
     `outcome`'s `streamed` is false where a stored turn is answered again: no event came before.
     """
@@ -39,7 +40,7 @@ class AnswerForm(Protocol):
     headers: Mapping[str, str]
 
     def whole(self, outcome: TurnOutcome) -> JsonObject: ...
-    def event(self, event: TurnEvent) -> bytes: ...
+    def event(self, event: TurnEvent) -> Iterable[bytes]: ...
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]: ...
     def failure(self, problem: JsonObject, turn: TurnRecord | None) -> Iterable[bytes]: ...
 
@@ -142,7 +143,7 @@ class _Stream:
         """The stream's bytes: events, a comment when the model is silent for long, and the last event."""
         try:
             for event in self._early:
-                if encoded := self._form.event(event):
+                if encoded := b"".join(self._form.event(event)):
                     yield encoded
             while True:
                 try:
@@ -153,7 +154,7 @@ class _Stream:
                     continue
                 if event is None:
                     break
-                if encoded := b"".join(map(self._form.event, (event, *self._pending.ready()))):
+                if encoded := b"".join(chain.from_iterable(map(self._form.event, (event, *self._pending.ready())))):
                     yield encoded
             async for last in self._ending():
                 yield last

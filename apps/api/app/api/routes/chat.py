@@ -255,12 +255,12 @@ class ChatForm:
         """What a streamed choice has of a piece of the reply."""
         return {"delta": delta}
 
-    def event(self, event: TurnEvent) -> bytes:
+    def event(self, event: TurnEvent) -> Iterable[bytes]:
         """The role once the context is assembled, then the model's text; this form has no field for reasoning."""
         if event.name == "context.assembled":
-            return self._chunk({"role": "assistant", "content": ""})
-        text = event.data.get("text")
-        return self._chunk({"content": text}) if text else b""
+            yield self._chunk({"role": "assistant", "content": ""})
+        elif text := event.data.get("text"):
+            yield self._chunk({"content": text})
 
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
         """Tool calls, each whole, the finish reason, and the end mark; before them the text, unless it was streamed."""

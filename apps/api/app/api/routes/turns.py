@@ -251,9 +251,9 @@ class _TurnForm:
         made = {} if self._made is None else {"session": self._made}
         return {**made, "turn": _turn_json(outcome.turn), "context": outcome.context}
 
-    def event(self, event: TurnEvent) -> bytes:
+    def event(self, event: TurnEvent) -> Iterable[bytes]:
         """One event as it happened."""
-        return encoded_event(event.name, event.data)
+        yield encoded_event(event.name, event.data)
 
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
         """The last event; where nothing was streamed, also those before it, with the stored text in one delta."""
