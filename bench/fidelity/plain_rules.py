@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from app.domain.extractive import SourceText, extract
+from app.domain.extractive import SourceText, gather
 from app.domain.types import Message, PromptMessage, Turn
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.window.prompt import neutral_message
@@ -42,7 +42,7 @@ def system_of(conversation: Conversation) -> list[PromptMessage]:
 def extractive_answer(asked: str, max_chars: int) -> str:
     """What a model without a model answers to a request for a summary: the densest sentences of what it was given."""
     material = asked.rsplit("Messages to summarize:", 1)[-1]
-    made = extract([SourceText("", "summary", material)], max_chars=max_chars)
+    made = gather([SourceText("", "summary", material)]).within(max_chars)
     items = chain(made.decisions, made.open_questions, made.action_items, made.key_facts)
     return "\n".join([made.summary_text, *(item.text for item in items)]) or material[:max_chars]
 

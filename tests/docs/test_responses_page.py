@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fastapi.routing import APIRoute
 
-from app.api.routes import compaction, conversations, responses
+from app.api.routes import conversations, responses
 from app.api.schemas.responses import ResponseIn
 from tests.api.conftest import serving, settings_for
 from tests.docs.pages import ROOT, blocks, table
@@ -42,7 +42,7 @@ def test_its_table_has_every_route() -> None:
             listed |= {(method, path) for method in methods}
     served = {
         (method, route.path)
-        for router in (responses.router, compaction.router, conversations.router)
+        for router in (responses.router, responses.compact_router, conversations.router)
         for route in router.routes
         if isinstance(route, APIRoute)
         for method in route.methods or ()

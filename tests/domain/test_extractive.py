@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.extractive import Extract, ExtractItem, SourceText, extract, gather
+from app.domain.extractive import Extract, ExtractItem, SourceText, gather
 
 CONVERSATION = [
     SourceText("m1", "user", "Hi! I'm moving our billing service to Postgres 16. The budget is 12000 USD to March."),
@@ -37,7 +37,7 @@ def chars_of(made: Extract) -> int:
 
 
 def test_a_conversation_is_sorted_into_facts_decisions_questions_and_actions() -> None:
-    made = extract(CONVERSATION, max_chars=600)
+    made = gather(CONVERSATION).within(600)
     assert [(item.text, item.source_ids) for item in made.decisions] == [
         ("Okay, let's use logical replication.", ("m5",)),
         ("We decided to cut over on a Sunday night.", ("m5",)),
@@ -55,7 +55,7 @@ def test_what_has_words_of_the_focus_is_kept_before_the_rest() -> None:
     sources = [SourceText(name, "user", f"The {name} cabinet stands in room 4{at}.") for at, name in enumerate(names)]
 
     def kept(focus: str) -> str:
-        made = extract(sources, max_chars=120, focus=focus)
+        made = gather(sources, focus=focus).within(120)
         return made.summary_text + " ".join(item.text for item in items_of(made))
 
     assert "oak" in kept("")
@@ -70,7 +70,7 @@ def test_numbers_and_constraints_outlive_small_talk_in_a_small_room() -> None:
         SourceText("m2", "user", "The API key rotates every 90 days, never skip it."),
         SourceText("m3", "assistant", "It is always a great pleasure to be of help to you."),
     ]
-    made = extract(sources, max_chars=80)
+    made = gather(sources).within(80)
     assert "90 days" in made.summary_text + " ".join(item.text for item in made.key_facts)
 
 
@@ -81,26 +81,26 @@ def test_numbers_and_constraints_outlive_small_talk_in_a_small_room() -> None:
 def test_a_question_is_open_until_it_is_answered(reply: str | None, is_open: bool) -> None:
     sources = [SourceText("m1", "user", "Which port does the service listen on?")]
     context = [SourceText("m2", "assistant", reply)] if reply else []
-    assert bool(extract(sources, max_chars=200, context=context).open_questions) == is_open
+    assert bool(gather(sources, context=context).within(200).open_questions) == is_open
 
 
 def test_a_near_duplicate_adds_its_source_and_no_text() -> None:
     said = "The deadline of the billing project is March 14."
-    made = extract([SourceText("m1", "user", said), SourceText("m2", "user", said + " ")], max_chars=400)
+    made = gather([SourceText("m1", "user", said), SourceText("m2", "user", said + " ")]).within(400)
     assert [item.source_ids for item in items_of(made)] == [("m1", "m2")]
 
 
 def test_no_kind_takes_all_the_room() -> None:
     decisions = [SourceText(f"d{n}", "user", f"We decided to use component {n} for part {n * 7}.") for n in range(60)]
     facts = [SourceText(f"f{n}", "user", f"Server s{n} has address 10.0.0.{n} in rack {n + 300}.") for n in range(60)]
-    made = extract([*decisions, *facts], max_chars=1500)
+    made = gather([*decisions, *facts]).within(1500)
     by_kind = [sum(len(item.text) for item in kind) for kind in (made.decisions, made.key_facts)]
     assert all(200 < chars < 1200 for chars in by_kind)
     assert len(made.summary_text) > 200
 
 
 def test_time_order_is_kept() -> None:
-    made = extract(CONVERSATION, max_chars=500)
+    made = gather(CONVERSATION).within(500)
     order = [source.id for source in CONVERSATION]
     for kind in (made.key_facts, made.open_questions, made.decisions, made.action_items):
         places = [order.index(item.source_ids[0]) for item in kind]
@@ -109,7 +109,7 @@ def test_time_order_is_kept() -> None:
 
 def test_other_scripts_are_cut_into_sentences_too() -> None:
     sources = [SourceText("m1", "user", "預算是一萬二千美元。會議在三月十四日。誰負責部署？")]
-    made = extract(sources, max_chars=100)
+    made = gather(sources).within(100)
     assert made.open_questions == (ExtractItem("誰負責部署？", ("m1",)),)
     assert "三月十四日" in made.summary_text + "".join(item.text for item in made.key_facts)
 
@@ -140,8 +140,8 @@ def in_words_of(source: SourceText, text: str) -> bool:
 def test_every_extract_is_in_the_words_of_what_it_cites_deterministic_and_within_its_room(
     sources: list[SourceText], max_chars: int
 ) -> None:
-    made = extract(sources, max_chars=max_chars)
-    assert made == extract(sources, max_chars=max_chars)
+    made = gather(sources).within(max_chars)
+    assert made == gather(sources).within(max_chars)
     assert chars_of(made) <= max_chars
     for item in items_of(made):
         assert item.source_ids
@@ -152,7 +152,7 @@ def test_every_extract_is_in_the_words_of_what_it_cites_deterministic_and_within
 
 def test_what_a_person_demanded_and_exact_values_outlive_folds_of_other_things() -> None:
     demand, value = "Never deploy the ledger on a Friday.", "The restore command is `pg_restore -j 4 -d ledger`."
-    made = extract([SourceText("m1", "user", f"{demand} {value}")], max_chars=600)
+    made = gather([SourceText("m1", "user", f"{demand} {value}")]).within(600)
     for fold in range(8):
         news = [
             SourceText(f"n{fold}-{at}", "assistant", f"The weather over harbour {fold}{at} is grey and rather calm.")
@@ -201,18 +201,18 @@ def test_a_newer_statement_of_the_same_takes_the_place_of_the_older_and_keeps_it
 )
 def test_hostile_text_costs_no_more_than_other_text(text: str) -> None:
     begun = time.process_time()
-    extract([SourceText("m1", "user", text)], max_chars=6000)
+    gather([SourceText("m1", "user", text)]).within(6000)
     assert time.process_time() - begun < 5.0  # generous: it takes below half a second
 
 
 EXTRACTS_OF_THE_SHIPPED_CONVERSATION = """
-from app.domain.extractive import SourceText, extract
+from app.domain.extractive import SourceText, gather
 from plimsoll_demo.demo import shipped_conversation
 texts = [text for turn in shipped_conversation().turns for text in (turn.prompt, turn.reply or "")]
 sources = [SourceText(str(at), "user", text) for at, text in enumerate(texts)]
 for first in range(0, len(sources), 4):
     for max_chars in (500, 1000, 2000, 4000):
-        print(extract(sources[first:first + 16], max_chars=max_chars))
+        print(gather(sources[first:first + 16]).within(max_chars))
 """
 
 

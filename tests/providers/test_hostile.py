@@ -22,6 +22,7 @@ from app.providers.wire import (
     MOST_JSON_MARKS,
     MOST_NESTING,
     MOST_REPLY_CHARS,
+    MOST_SLOW_JSON_BYTES,
     MOST_TOOL_CALLS,
     MalformedAnswerError,
     decode_json,
@@ -174,6 +175,18 @@ def test_json_has_so_many_values_and_no_more(mark: bytes) -> None:
     assert decode_json(fitting) == (mark * most).decode()
     with pytest.raises(MalformedAnswerError, match="more than"):
         decode_json(json_bytes((mark * (most + 1)).decode()))
+
+
+@pytest.mark.parametrize("unreadable", [b"9" * 4_299, b'"\\ud800"', b'"\xff"'])
+def test_json_for_the_slower_parser_is_so_long_and_no_longer(unreadable: bytes) -> None:
+    """4 MB of integers with thousands of digits held the event loop for 100 ms of its CPU time."""
+    fitting = b"[%b]" % b",".join([unreadable] * (MOST_SLOW_JSON_BYTES // (len(unreadable) + 1) // 8))
+    decode_json(fitting)
+    decode_json(fitting.ljust(MOST_SLOW_JSON_BYTES))
+    with pytest.raises(MalformedAnswerError, match="leniently"):
+        decode_json(fitting.ljust(MOST_SLOW_JSON_BYTES + 1))
+    with pytest.raises(MalformedAnswerError, match="leniently"):
+        decode_json(b"[%b]" % b",".join([b"9" * 4_299] * (MOST_ANSWER_BYTES // 4_300)))
 
 
 @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import httpx
 import pytest
 
-from app.api.hosts import Hosts
+from app.api.edge import Hosts
 from tests.api.conftest import assert_problem, new_session, serving, settings_for
 from tests.api.test_auth import client_of, make_key
 from tests.security.routes import ANTHROPIC_PATHS, OPENAI_PATHS, openai_places, operations

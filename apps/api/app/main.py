@@ -24,12 +24,10 @@ from starlette.routing import Match
 from uuid_utils.compat import uuid7
 
 from app.api.direct_route import AppState, authenticate
-from app.api.edge import Edge, refusal
-from app.api.hosts import Hosts
+from app.api.edge import Edge, Hosts, refusal
 from app.api.openapi import describe
 from app.api.routes import (
     chat,
-    compaction,
     context,
     conversations,
     deployment,
@@ -81,7 +79,7 @@ _ROUTERS = (
     turns.router,
     chat.router,
     chat.completions_router,
-    compaction.router,
+    responses.compact_router,
     messages.router,
     responses.router,
     conversations.router,

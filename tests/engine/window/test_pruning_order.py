@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.domain.trim_log import TrimAction
+from app.domain.audit import TrimAction
 from app.domain.types import TurnStatus
 from app.engine.window.plan import Ready, Refused, plan
 from tests.engine.histories import GUARDED, History, UnitShape, chat, estimate, snapshot_of

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 from hypothesis import given
 
-from app.domain.trim_log import TrimAction
+from app.domain.audit import TrimAction
 from app.domain.types import JsonObject, Message, MessageId, Turn, TurnId, TurnStatus
 from app.engine.policy.policy import ContextPolicy
 from app.engine.window.layout import singly

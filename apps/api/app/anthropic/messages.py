@@ -14,9 +14,9 @@ from typing import Any, Final, TypeAlias, cast
 
 import orjson
 
+from app.domain.audit import CLEARED
 from app.domain.content import call_input
 from app.domain.incoming import Compaction, IncomingList, IncomingMessage, after_compaction, read_handle
-from app.domain.trim_log import CLEARED
 from app.domain.types import Content, ContentPart, JsonObject, ToolCall, Usage
 
 Block: TypeAlias = Mapping[str, Any]
@@ -40,7 +40,7 @@ def read_list(system: str | Sequence[Block] | None, messages: Sequence[Mapping[s
     read: list[IncomingMessage] = []
     before: list[IncomingMessage] = []
     compaction: Compaction | None = None
-    for role, group in groupby(enumerate(messages), key=lambda each: _role_of(each[1])):
+    for is_reply, group in groupby(enumerate(messages), key=lambda each: each[1]["role"] == "assistant"):
         neighbours = list(group)
         place = neighbours[0][0]
         blocks = [block for _, message in neighbours for block in _blocks_of(message)]
@@ -50,7 +50,7 @@ def read_list(system: str | Sequence[Block] | None, messages: Sequence[Mapping[s
                 before, read = read or before, []
             if not (blocks := blocks[made[-1] + 1 :]):
                 continue
-        read += [_reply(place, blocks)] if role == "assistant" else _of_user(place, blocks)
+        read += [_reply(place, blocks)] if is_reply else _of_user(place, blocks)
     return IncomingList(
         _instructions(system), tuple(read) if compaction is None else after_compaction(before, read), compaction
     )
@@ -70,10 +70,6 @@ def conversation_of(user_id: str | None) -> str | None:
         return None
     session_id = cast("JsonObject", fields).get("session_id") if isinstance(fields, dict) else None
     return session_id if isinstance(session_id, str) and session_id else None
-
-
-def _role_of(message: Mapping[str, Any]) -> str:
-    return "assistant" if message["role"] == "assistant" else "user"
 
 
 def _blocks_of(message: Mapping[str, Any]) -> list[Block]:

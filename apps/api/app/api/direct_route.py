@@ -91,6 +91,12 @@ class Call(Request):
         return credential(cast(Exchange, self.scope["plimsoll"]).headers)
 
     @property
+    def is_retry(self) -> bool:
+        """Whether the client marks it as another try, as those of OpenAI and Anthropic do."""
+        count = cast(Exchange, self.scope["plimsoll"]).headers.get(b"x-stainless-retry-count")
+        return count not in (None, b"0")
+
+    @property
     def raw_body(self) -> Any:
         """The body's JSON as it came, once it has been validated."""
         return self.scope["plimsoll.json"]
@@ -137,9 +143,8 @@ class DirectRoute(APIRoute):
         for source, fields in (("query", self.dependant.query_params), ("header", self.dependant.header_params)):
             for field in fields:
                 adapter: TypeAdapter[Any] = cast(Any, field)._type_adapter  # FastAPI built it for this parameter
-                read = _query_text if source == "query" else _header_text
                 missing = _MISSING if field.field_info.is_required() else field.get_default()
-                binders[field.name] = _parameter(read, source, field.alias, adapter, missing)
+                binders[field.name] = _parameter(source, field.alias, adapter, missing)
         if self.body_field is not None:
             model = cast("type[BaseModel]", self.body_field.field_info.annotation)
             binders[self.dependant.body_params[0].name] = self._bind_body(
@@ -182,19 +187,16 @@ class DirectRoute(APIRoute):
             await problems.answer_to(scope["path"], error)(scope, receive, send)
 
     async def _exchange(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = Call(scope, receive)
         try:
-            response = await self._answer(scope, receive)
+            if self.authenticated:
+                call.tenant_id = await authenticate(scope)
+            response = await self._handle(call, scope["plimsoll"])
         except PlimsollError as error:
             response = problems.answer_to(scope["path"], error)
         except ValidationError as error:
             response = problems.answer_to(scope["path"], problems.InvalidFields(problems.places(error, "body")))
         await response(scope, receive, send)
-
-    async def _answer(self, scope: Scope, receive: Receive) -> Response:
-        call = Call(scope, receive)
-        if self.authenticated:
-            call.tenant_id = await authenticate(scope)
-        return await self._handle(call, scope["plimsoll"])
 
     async def _handle(self, call: Call, exchange: Exchange) -> Response:
         arguments = await call.aside(lambda: self._bind(call.scope, exchange))
@@ -298,20 +300,15 @@ def _query(scope: Scope) -> Mapping[str, str]:
     return dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)) if query else {}
 
 
-def _query_text(scope: Scope, _exchange: Exchange, name: str) -> str | None:
-    return _query(scope).get(name)
+def _parameter(source: str, name: str, adapter: TypeAdapter[Any], missing: Any) -> Binder:
+    header = name.lower().encode()
 
-
-def _header_text(_scope: Scope, exchange: Exchange, name: str) -> str | None:
-    value = exchange.headers.get(name.lower().encode())
-    return None if value is None else value.decode("latin-1")
-
-
-def _parameter(
-    read: Callable[[Scope, Exchange, str], str | None], source: str, name: str, adapter: TypeAdapter[Any], missing: Any
-) -> Binder:
     def bind(scope: Scope, exchange: Exchange) -> Any:
-        text = read(scope, exchange, name)
+        if source == "query":
+            text = _query(scope).get(name)
+        else:
+            value = exchange.headers.get(header)
+            text = None if value is None else value.decode("latin-1")
         if text is None:
             if missing is _MISSING:
                 raise InvalidRequest("The parameter is missing.", (source, name))

@@ -73,23 +73,22 @@ class MessageForm:
             outcome.context,
         )
 
-    def event(self, event: TurnEvent) -> bytes:
+    def event(self, event: TurnEvent) -> Iterable[bytes]:
         """The message's start once the context is assembled, then the model's reasoning and text."""
         match event.name:
             case "turn.created":
                 self._turn = event.data["turn"]
-                return b""
             case "context.assembled":
-                begun = self._begin(_estimated(event.data["context"]))
-                made = self._compaction(event.summary, self._turn["session_id"], self._turn["seq"])
-                self._streamed |= {block["type"] for block in made}
-                return b"".join((*begun, *(each for block in made for each in self._block(block))))
+                yield from self._begin(_estimated(event.data["context"]))
+                for block in self._compaction(event.summary, self._turn["session_id"], self._turn["seq"]):
+                    self._streamed.add(block["type"])
+                    yield from self._block(block)
             case "output.delta":
                 reasoning, text = event.data.get("reasoning"), event.data.get("text")
-                shown = reasoning if self._with_thinking and "text" not in self._streamed else None
-                return b"".join(
-                    (*(self._grow("thinking", shown) if shown else ()), *(self._grow("text", text) if text else ()))
-                )
+                if reasoning and self._with_thinking and "text" not in self._streamed:
+                    yield from self._grow("thinking", reasoning)
+                if text:
+                    yield from self._grow("text", text)
 
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
         """The blocks that were not streamed, each whole, why the model stopped, and the end."""

@@ -192,7 +192,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
                 del answered["422"]
             if path.startswith("/v1/"):
                 operation["security"] = [{}, {"key": []}]
-            if (body := _json_body(operation)) is not None:
+            if (body := operation.get("requestBody", {}).get("content", {}).get("application/json")) is not None:
                 body |= {"example": EXAMPLES[operation["operationId"]]}
                 _leave_defaults_out(body["schema"], components["schemas"], requested)
             _share_refusals(answered, components.setdefault("responses", {}))
@@ -217,10 +217,6 @@ def _close_answers(schemas: JsonObject, requested: set[str]) -> None:
     for name in schemas.keys() - requested - {"Problem"}:  # a problem's other members go by its code
         if schemas[name].get("properties") and schemas[name].get("additionalProperties") is True:
             del schemas[name]["additionalProperties"]
-
-
-def _json_body(operation: JsonObject) -> JsonObject | None:
-    return operation.get("requestBody", {}).get("content", {}).get("application/json")
 
 
 def _leave_defaults_out(schema: object, schemas: JsonObject, done: set[str]) -> None:

@@ -30,6 +30,11 @@ class ProblemKind:
     title: str
 
 
+_NOUNS = (
+    "session", "model", "turn", "message", "summary", "response", "previous_response", "compaction", "conversation",
+    "item", "pin", "audit", "prompt",
+)  # fmt: skip
+"""What may not be found by its id."""
 KINDS: Mapping[str, ProblemKind] = {
     "context_budget_exceeded": ProblemKind(422, "The turn does not fit into the context window"),
     "invalid_request": ProblemKind(422, "The request is not valid"),
@@ -45,19 +50,7 @@ KINDS: Mapping[str, ProblemKind] = {
     "worker_lost": ProblemKind(503, "The turn was ended by another process"),
     "limit_exceeded": ProblemKind(429, "A usage limit is reached"),
     "unauthenticated": ProblemKind(401, "An API key is needed"),
-    "session_not_found": ProblemKind(404, "No such session"),
-    "model_not_found": ProblemKind(404, "No such model"),
-    "turn_not_found": ProblemKind(404, "No such turn"),
-    "message_not_found": ProblemKind(404, "No such message"),
-    "summary_not_found": ProblemKind(404, "No such summary"),
-    "response_not_found": ProblemKind(404, "No such response"),
-    "previous_response_not_found": ProblemKind(404, "No such previous response"),
-    "compaction_not_found": ProblemKind(404, "No such compaction"),
-    "conversation_not_found": ProblemKind(404, "No such conversation"),
-    "item_not_found": ProblemKind(404, "No such item"),
-    "pin_not_found": ProblemKind(404, "No such pin"),
-    "audit_not_found": ProblemKind(404, "No such audit"),
-    "prompt_not_found": ProblemKind(404, "No such prompt"),
+    **{f"{noun}_not_found": ProblemKind(404, f"No such {noun.replace('_', ' ')}") for noun in _NOUNS},
     "not_found": ProblemKind(404, "Not found"),
     "method_not_allowed": ProblemKind(405, "Method not allowed"),
     "host_not_allowed": ProblemKind(421, "The host name is not allowed"),

@@ -82,13 +82,7 @@ def reply_of_stored(found: StoredResponse) -> ResponseOutcome:
             tool_calls=message.tool_calls,
             reasoning=message.reasoning,
         )
-        return _reply(
-            found.ref,
-            found.model_alias,
-            completion,
-            found.form,
-            _compaction(found.ref, found.turn_seq, found.summary_id),
-        )
+        return _reply(found.ref, found.turn_seq, found.summary_id, found.model_alias, completion, found.form)
     if is_running(found):
         return ResponseOutcome("in_progress", found.model_alias)
     if found.turn_status is TurnStatus.CANCELLED and found.is_last_of_turn:
@@ -101,9 +95,8 @@ def reply_of_outcome(outcome: TurnOutcome, ref: ResponseRef, form: JsonObject) -
     """What became of a response whose turn has just been stored."""
     if outcome.completion is None:
         raise LookupError("a turn that was answered before has no completion")
-    made = _shown_summary(outcome.summary, form)
-    compaction = _compaction(ref, outcome.turn.seq, made)
-    return _reply(ref, outcome.turn.model_alias, outcome.completion, form, compaction)
+    turn, made = outcome.turn, _shown_summary(outcome.summary, form)
+    return _reply(ref, turn.seq, made, turn.model_alias, outcome.completion, form)
 
 
 def _shown_summary(summary: Summary | StoredSummary | None, form: JsonObject) -> SummaryId | None:
@@ -116,7 +109,7 @@ def _compaction(ref: ResponseRef, turn_seq: int, summary_id: SummaryId | None) -
 
 
 def _reply(
-    ref: ResponseRef, model: str, completion: Completion, form: JsonObject, compaction: list[JsonObject]
+    ref: ResponseRef, turn_seq: int, summary_id: SummaryId | None, model: str, completion: Completion, form: JsonObject
 ) -> ResponseOutcome:
     """The reply of a call that was answered. One that was cut off is incomplete, unless it calls tools."""
     calls = completion.tool_calls
@@ -131,7 +124,8 @@ def _reply(
         client_tools=client_tools(form["tools"]),
         status=status,
     )
-    return ResponseOutcome(status, model, (*compaction, *items), completion.usage, reason)
+    output = (*_compaction(ref, turn_seq, summary_id), *items)
+    return ResponseOutcome(status, model, output, completion.usage, reason)
 
 
 def compaction_json(compaction_id: str, created_at: datetime, compaction: Compaction, usage: Usage) -> JsonObject:
@@ -232,23 +226,23 @@ class ResponseForm:
         ref = ResponseRef(self._session_id, event.reply_seq)
         return self._response(ref, ResponseOutcome("in_progress", self._model))
 
-    def event(self, event: TurnEvent) -> bytes:
+    def event(self, event: TurnEvent) -> Iterable[bytes]:
         """The first events once the context is assembled, then the model's reasoning and text."""
         match event.name:
             case "turn.created":
                 assert event.reply_seq is not None
                 self._ref = ResponseRef(self._session_id, event.reply_seq)
                 self._turn_seq = event.data["turn"]["seq"]
-                return b""
             case "context.assembled":
                 assert self._ref is not None
-                made = _compaction(self._ref, self._turn_seq, _shown_summary(event.summary, self._form))
-                return b"".join((*self._begin(), *(each for item in made for each in self._compaction(item))))
+                yield from self._begin()
+                for item in _compaction(self._ref, self._turn_seq, _shown_summary(event.summary, self._form)):
+                    yield from self._compaction(item)
             case "output.delta":
-                reasoning, text = event.data.get("reasoning"), event.data.get("text")
-                return b"".join(
-                    (*(self._reasoning(reasoning) if reasoning else ()), *(self._message(text) if text else ()))
-                )
+                if reasoning := event.data.get("reasoning"):
+                    yield from self._reasoning(reasoning)
+                if text := event.data.get("text"):
+                    yield from self._message(text)
 
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
         """Ends the open item, then calls, each whole, then the whole response; every event, where none was streamed."""

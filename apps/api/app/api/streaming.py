@@ -9,13 +9,14 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Final, Protocol, TypeAlias
 
 import orjson
 from starlette.responses import Response, StreamingResponse
 
 from app.api import problems
-from app.api.direct_route import Call, plain_json
+from app.api.direct_route import Call, json_response, plain_json
 from app.domain.errors import NotFound, PlimsollError
 from app.domain.types import JsonObject, SessionId, TurnId, TurnRecord
 from app.services.turn.take import cancel_turn
@@ -30,28 +31,35 @@ STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 Work: TypeAlias = Callable[[Listener | None], Awaitable[TurnOutcome]]
 
 
-class StreamForm(Protocol):
-    """How events are written. An event may have no bytes in a form.
+class AnswerForm(Protocol):
+    """How a turn is answered, whole or as events. An event of a turn may be none or several of a form.
 
     `outcome`'s `streamed` is false where a stored turn is answered again: no event came before.
     """
 
     headers: Mapping[str, str]
 
-    def event(self, event: TurnEvent) -> bytes: ...
+    def whole(self, outcome: TurnOutcome) -> JsonObject: ...
+    def event(self, event: TurnEvent) -> Iterable[bytes]: ...
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]: ...
     def failure(self, problem: JsonObject, turn: TurnRecord | None) -> Iterable[bytes]: ...
 
 
-async def stream_turn(call: Call, session_id: SessionId, work: Work, form: StreamForm) -> Response:
-    """Starts the work and streams its events, or raises its error if the context was not assembled.
+async def answer_turn(
+    call: Call, session_id: SessionId, work: Work, form: AnswerForm, *, stream: bool, status: int = 200
+) -> Response:
+    """Does the work, and answers with its outcome, or streams its events; raises its error if no context was assembled.
 
-    When the client disconnects, the turn continues and is stored, unless the deployment says `cancel`.
+    When the client of a stream disconnects, the turn continues and is stored, unless the deployment says `cancel`.
     """
-    stream = _Stream(call, session_id, work, form)
-    await stream.begun()
+    if not stream:
+        outcome = await work(None)
+        call.note(turn_id=str(outcome.turn.id))
+        return json_response(form.whole(outcome), status, form.headers)
+    streamed = _Stream(call, session_id, work, form)
+    await streamed.begun()
     headers = {**STREAM_HEADERS, **form.headers}
-    return StreamingResponse(stream.events(), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(streamed.events(), media_type="text/event-stream", headers=headers)
 
 
 def events_response(events: Iterable[bytes], headers: Mapping[str, str]) -> Response:
@@ -100,7 +108,7 @@ def _joined(first: JsonObject, second: JsonObject) -> JsonObject:
 
 
 class _Stream:
-    def __init__(self, call: Call, session_id: SessionId, work: Work, form: StreamForm) -> None:
+    def __init__(self, call: Call, session_id: SessionId, work: Work, form: AnswerForm) -> None:
         self._call = call
         self._form = form
         self._session_id = session_id
@@ -135,7 +143,7 @@ class _Stream:
         """The stream's bytes: events, a comment when the model is silent for long, and the last event."""
         try:
             for event in self._early:
-                if encoded := self._form.event(event):
+                if encoded := b"".join(self._form.event(event)):
                     yield encoded
             while True:
                 try:
@@ -146,7 +154,7 @@ class _Stream:
                     continue
                 if event is None:
                     break
-                if encoded := b"".join(map(self._form.event, (event, *self._pending.ready()))):
+                if encoded := b"".join(chain.from_iterable(map(self._form.event, (event, *self._pending.ready())))):
                     yield encoded
             async for last in self._ending():
                 yield last

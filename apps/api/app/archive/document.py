@@ -65,7 +65,9 @@ def check_document(
     faults.settle()
     turn_seqs: dict[str, int] = {turn["id"]: turn["seq"] for turn in document["turns"]}
     for section, keys in (("messages", ()), ("steps", ("seq",)), ("audits", ("round", "attempt"))):
-        _check_turn_ids(document[section], section, turn_seqs, faults)
+        for at, row in enumerate(document[section]):
+            if row["turn_id"] not in turn_seqs:
+                faults.add(f"{section}.{at}.turn_id", "The document has no turn of this id.")
         if keys:
             _check_unique(document[section], section, ("turn_id", *keys), faults)
     _check_messages(document["messages"], turn_seqs, faults)
@@ -101,12 +103,6 @@ def _check_turns(document: Mapping[str, Any], faults: _Faults) -> None:
             faults.add(f"turns.{at}.assistant_output", "A completed turn has an output.")
     if document["session"]["summary_count_after_seq"] > len(turns):
         faults.add("session.summary_count_after_seq", "There is no turn of this number.")
-
-
-def _check_turn_ids(rows: Sequence[JsonObject], section: str, turn_seqs: Mapping[str, int], faults: _Faults) -> None:
-    for at, row in enumerate(rows):
-        if row["turn_id"] not in turn_seqs:
-            faults.add(f"{section}.{at}.turn_id", "The document has no turn of this id.")
 
 
 def _check_messages(messages: Sequence[JsonObject], turn_seqs: Mapping[str, int], faults: _Faults) -> None:

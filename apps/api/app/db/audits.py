@@ -18,10 +18,9 @@ from uuid import UUID
 from app.db.database import Transaction, record_of
 from app.db.messages import AS_STORED, message_from_row
 from app.db.sql import sql
-from app.domain.audit import Audit
+from app.domain.audit import Audit, TrimAction, TrimLog
 from app.domain.recalled import RECALLED, PackedRow, public_row, recalled_rows
-from app.domain.stored import values_of
-from app.domain.trim_log import ACTION_FIELDS, TRIM_LOG_FIELDS, TrimAction
+from app.domain.stored import names_of, values_of
 from app.domain.types import REGIONS, JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
 
 _GET = sql("""
@@ -135,8 +134,8 @@ async def turns_in_ranges(tx: Transaction, session_id: SessionId, actions: Seque
 def _audit(row: JsonObject) -> Audit:
     """The database gives an object's members back in an order of its own; an answer from it is the first answer to the
     byte."""
-    trim_log = _ordered(row["context_trim_log"], TRIM_LOG_FIELDS)
-    trim_log["actions"] = [_ordered(action, ACTION_FIELDS) for action in trim_log["actions"]]
+    trim_log = _ordered(row["context_trim_log"], names_of(TrimLog))
+    trim_log["actions"] = [_ordered(action, names_of(TrimAction)) for action in trim_log["actions"]]
     return record_of(Audit, row, regions=_ordered(row["regions"], REGIONS), context_trim_log=trim_log)
 
 

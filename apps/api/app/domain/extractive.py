@@ -157,18 +157,6 @@ class Material:
         return best.text[: int(max(0, room_chars))] if best else ""
 
 
-def extract(
-    sources: Sequence[SourceText],
-    *,
-    max_chars: int,
-    context: Sequence[SourceText] = (),
-    focus: str = "",
-    read: Reading = READING,
-) -> Extract:
-    """What is worth keeping of `sources`, in at most `max_chars` characters of text over all parts; see `gather`."""
-    return gather(sources, context=context, focus=focus, read=read).within(max_chars)
-
-
 def gather(
     sources: Sequence[SourceText],
     *,
@@ -239,7 +227,7 @@ def _value(sentence: Sentence, kind: SummaryList) -> float:
 
 
 def _units(
-    sources: Sequence[SourceText], context: Sequence[SourceText], read: Reading, focus: str = ""
+    sources: Sequence[SourceText], context: Sequence[SourceText], read: Reading, focus: str
 ) -> Iterator[PlacedSentence]:
     """The sentences of the sources, each weighed by what it carries; without those that carry next to nothing."""
     answered_before = _last_answer(sources, context)

@@ -162,7 +162,7 @@ def text_item(
         "type": "message",
         "role": "assistant",
         "status": status,
-        "content": [output_text(text)],
+        "content": [{"type": "output_text", "text": text, "annotations": [], "logprobs": []}],
     }
 
 
@@ -170,10 +170,6 @@ def compaction_item(compaction: Compaction) -> JsonObject:
     """What stands for the messages before it."""
     made_of = compaction.summary_id or compaction.session_id
     return {"id": f"cmp_{made_of.hex}", "type": "compaction", "encrypted_content": compaction.handle}
-
-
-def output_text(text: str) -> JsonObject:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
 def _add_call(messages: list[IncomingMessage], place: int, call: ToolCall) -> None:

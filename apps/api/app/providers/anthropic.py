@@ -1,29 +1,60 @@
-"""The Messages API over HTTP: Anthropic's own address, or any gateway that speaks it."""
+"""The Messages API over HTTP: Anthropic's own address, or any gateway that speaks it.
+
+The `system` messages before the conversation go to the `system` field, in their order. What is left alternates between
+user and assistant: neighbours of one role are one message, and tool results and later `system` messages are the user's:
+in the `system` field they would stand before the conversation, of which then nothing is read from the cache. Content
+that the API has no form for becomes a line of text.
+
+The API reads tools, system text and messages in this order, and caches what a breakpoint stands behind, of which it
+takes `_MOST_BREAKPOINTS`. A later prompt finds that within 20 blocks before one of its own breakpoints.
+platform.claude.com/docs/en/build-with-claude/prompt-caching
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import base64
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from itertools import takewhile
+from typing import Any, Final
+from urllib.parse import unquote_to_bytes
 
 import httpx
 
+from app.domain.content import as_function, with_name
 from app.domain.errors import ProviderError
-from app.domain.types import Completion, CompletionRequest, JsonObject
+from app.domain.types import Completion, CompletionRequest, JsonObject, PromptMessage
 from app.providers.anthropic_answer import MessageAssembly, read_message
-from app.providers.anthropic_request import MESSAGES_OPTIONS, Form, messages_body
 from app.providers.base import DeltaSink, Endpoint
 from app.providers.failures import ErrorObject
 from app.providers.remote import RemoteModel
 from app.providers.transport import RetryPolicy
-from app.providers.wire import fields_of, json_bytes, token_count
+from app.providers.wire import MalformedAnswerError, decode_json, fields_of, json_bytes, list_of, token_count
 
 DEFAULT_BASE_URL: Final = "https://api.anthropic.com"
 _VERSION: Final = "2023-06-01"
 _COUNTING_TIMEOUT_S: Final = 3.0
 _COUNTED: Final = ("model", "messages", "system", "tools", "tool_choice", "thinking")
 _NO_SUCH_ENDPOINT: Final = frozenset({404, 405, 501})
+_LEAST_THINKING_TOKENS: Final = 1_024
+_THINKING_TYPES: Final = frozenset({"thinking", "redacted_thinking"})
+_EPHEMERAL: Final[Mapping[str, str]] = {"type": "ephemeral"}
+_DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)?((?:;[\w.+-]+=[^;,]*)*)(;base64)?,(.*)", re.DOTALL | re.ASCII)
+_IMAGE_TYPES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+_MOST_BREAKPOINTS: Final = 4
+_CALL_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What a server turned out to accept."""
+
+    with_cache: bool = True
+    with_thinking: bool = True
+    with_used_tools: bool = False
 
 
 def messages_url(endpoint: Endpoint) -> httpx.URL:
@@ -33,24 +64,22 @@ def messages_url(endpoint: Endpoint) -> httpx.URL:
     return base.copy_with(path=f"{path}/v1/messages")
 
 
-class AnthropicProvider:
+class AnthropicProvider(RemoteModel):
     """One alias over the Messages API. Remembers which forms of a request its server refuses."""
 
-    options = MESSAGES_OPTIONS
+    options = frozenset({"temperature", "top_p", "top_k", "stop", "parallel_tool_calls"})
     takes_any_option = False
 
     def __init__(self, endpoint: Endpoint, *, now: Callable[[], datetime], retry: RetryPolicy | None = None) -> None:
-        self._endpoint = endpoint
-        self._accepted: Form = Form()
-        self._has_counting = True
-        self._url = messages_url(endpoint)
         headers = {**endpoint.headers("x-api-key"), "anthropic-version": _VERSION}
-        self._remote = RemoteModel(endpoint, self._url, headers, now, retry)
+        super().__init__(endpoint, messages_url(endpoint), headers, now, retry)
+        self._accepted = _Form()
+        self._has_counting = True
 
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
         """Calls the model, with retries, within the alias's deadline. Raises a `ProviderError`."""
         call = _MessagesCall(request, self._endpoint, self._accepted)
-        answer = await self._remote.complete(call, on_delta, request.headers)
+        answer = await self._call(call, on_delta, request.headers)
         # Thinking is refused for its content in one prompt; all else holds for the server and is remembered.
         self._accepted = replace(call.form, with_thinking=True)
         return answer
@@ -67,20 +96,13 @@ class AnthropicProvider:
         url = self._url.copy_with(path=self._url.path + "/count_tokens")
         timeout_s = min(_COUNTING_TIMEOUT_S, self._endpoint.timeout_s)
         try:
-            answer = await self._remote.look_up(url, counted, timeout_s=timeout_s)
+            answer = await self._look_up(url, counted, timeout_s=timeout_s)
         except ProviderError as error:
             if error.status not in _NO_SUCH_ENDPOINT:
                 raise
             self._has_counting = False
             return None
         return token_count(fields_of(answer).get("input_tokens"))
-
-    async def aclose(self) -> None:
-        await self._remote.aclose()
-
-
-def _body(request: CompletionRequest, endpoint: Endpoint, form: Form) -> JsonObject:
-    return messages_body(request, model=endpoint.model, parameters=endpoint.parameters, form=form)
 
 
 class _MessagesCall:
@@ -89,10 +111,10 @@ class _MessagesCall:
     completion = staticmethod(read_message)
     assembly = MessageAssembly
 
-    def __init__(self, request: CompletionRequest, endpoint: Endpoint, form: Form) -> None:
+    def __init__(self, request: CompletionRequest, endpoint: Endpoint, form: _Form) -> None:
         self._request = request
         self._endpoint = endpoint
-        self.form: Form = form
+        self.form = form
 
     def body(self, *, stream: bool) -> bytes:
         body = _body(self._request, self._endpoint, self.form)
@@ -112,3 +134,265 @@ class _MessagesCall:
         else:
             return False
         return True
+
+
+def _body(request: CompletionRequest, endpoint: Endpoint, form: _Form) -> JsonObject:
+    """The body of one call, without `stream`."""
+    thinking = _thinking(request, fields_of(endpoint.parameters.get("thinking")), form)
+    body: JsonObject = {"model": endpoint.model, "max_tokens": request.max_output_tokens, **endpoint.parameters}
+    body.pop("thinking", None)
+    if thinking:
+        body["thinking"] = thinking
+    leading = sum(1 for _ in takewhile(lambda message: message.get("role") == "system", request.messages))
+    system = [
+        block
+        for message in request.messages[:leading]
+        for block in _content_blocks(message.get("content"))
+        if block["type"] == "text"
+    ]
+    if system:
+        body["system"] = system
+    with_thinking = thinking.get("type") != "disabled" and bool(thinking)
+    body["messages"], breakpoints = _alternating(
+        request.messages[leading:], request.lasting_messages - leading, with_thinking=with_thinking
+    )
+    body |= _sampling(request.options, is_thinking=thinking.get("type") not in {None, "disabled"})
+    tools = _tools(request, form)
+    if form.with_cache:
+        # By what a hit is worth; the last of the system's blocks is the summary, once there is one.
+        for block in [*breakpoints, *system[:-3:-1], *tools[-1:]][:_MOST_BREAKPOINTS]:
+            block["cache_control"] = _EPHEMERAL
+    if tools:
+        body["tools"] = tools
+        choice = _tool_choice(request.tool_choice if request.tools else "none")
+        if request.options.get("parallel_tool_calls") is False and choice != {"type": "none"}:
+            choice = {**(choice or {"type": "auto"}), "disable_parallel_tool_use": True}
+        if choice is not None:
+            body["tool_choice"] = choice
+    return body
+
+
+def _sampling(options: Mapping[str, Any], *, is_thinking: bool) -> JsonObject:
+    """What the API knows of a client's options: temperature ends at 1, and with thinking there is no sampling."""
+    sent: JsonObject = {}
+    stop = options.get("stop")
+    if stop:
+        sent["stop_sequences"] = [stop] if isinstance(stop, str) else list(stop)
+    if not is_thinking:
+        sent |= {name: min(1.0, options[name]) for name in ("temperature", "top_p") if options.get(name) is not None}
+        sent |= {"top_k": options["top_k"]} if options.get("top_k") is not None else {}
+    return sent
+
+
+def _alternating(
+    messages: Sequence[PromptMessage], lasting_messages: int, *, with_thinking: bool
+) -> tuple[list[JsonObject], list[JsonObject]]:
+    """The conversation, and the blocks in it that a breakpoint belongs on: the end of the `lasting_messages`, and of a
+    tool loop that goes on from there in this turn alone."""
+    loop_begins = _loop_begins(messages)
+    sent: list[JsonObject] = []
+    lasting_ends: list[JsonObject] = []
+    for place, message in enumerate(messages):
+        role = "assistant" if message.get("role") == "assistant" else "user"
+        if message.get("role") == "tool":
+            blocks = [_tool_result_block(message)]
+        elif role == "assistant":
+            thinking = _thinking_blocks(message) if with_thinking and place > loop_begins else []
+            texts = [block for block in _spoken_blocks(message) if block["type"] == "text"]
+            blocks = thinking + texts + _tool_use_blocks(message)
+        else:
+            blocks = _spoken_blocks(message)
+        if not blocks:
+            continue  # the API refuses messages without content
+        if sent and sent[-1]["role"] == role:
+            sent[-1]["content"].extend(blocks)
+        else:
+            sent.append({"role": role, "content": blocks})
+        if place < lasting_messages and blocks[-1]["type"] not in _THINKING_TYPES:
+            lasting_ends = blocks[-1:]
+    if not sent or sent[0]["role"] == "assistant":
+        sent.insert(0, {"role": "user", "content": [_text_block("[The conversation begins.]")]})
+    in_loop = lasting_ends and messages[-1].get("role") == "tool"
+    newest: JsonObject = sent[-1]["content"][-1]
+    return sent, [*lasting_ends, newest] if in_loop and newest is not lasting_ends[0] else lasting_ends
+
+
+def _loop_begins(messages: Sequence[PromptMessage]) -> int:
+    """The place of the newest user message: what follows it is the tool loop that still runs."""
+    return max((place for place, message in enumerate(messages) if message.get("role") == "user"), default=-1)
+
+
+def _thinking_blocks(message: PromptMessage) -> list[JsonObject]:
+    blocks = [fields_of(block) for block in list_of(message.get("reasoning_blocks"))]
+    return [block for block in blocks if block.get("type") in _THINKING_TYPES]
+
+
+def _thinking(request: CompletionRequest, wanted: JsonObject, form: _Form) -> JsonObject:
+    """The thinking that this call can have; empty for none.
+
+    The API requires the signed thinking blocks of a running tool loop, and refuses forced tools; where it cannot have
+    them, the call goes without. A budget has to leave room in the output limit: it gets half of that at most.
+    """
+    if not wanted or wanted.get("type") == "disabled":
+        return wanted
+    newest = request.messages[_loop_begins(request.messages) + 1 :]
+    goes_on = request.purpose == "turn"  # a summary's instruction ends the loop of the prompt that it stands behind
+    loop = [message for message in newest if goes_on and message.get("tool_calls")]
+    is_forced = bool(request.tools) and request.tool_choice not in {None, "auto", "none"}
+    if not form.with_thinking or is_forced or not all(map(_thinking_blocks, loop)):
+        return {}
+    budget = wanted.get("budget_tokens")
+    if not isinstance(budget, int):
+        return wanted
+    budget = thinking_tokens(budget, request.max_output_tokens)
+    return {**wanted, "budget_tokens": budget} if budget else {}
+
+
+def thinking_tokens(budget: int, max_output_tokens: int) -> int:
+    """What a budget of thinking is in an output limit: itself below it, else half of the limit; 0 where that is too
+    little to think."""
+    if budget < max_output_tokens:
+        return budget
+    half = max_output_tokens // 2
+    return half if half >= _LEAST_THINKING_TOKENS else 0
+
+
+def _tools(request: CompletionRequest, form: _Form) -> list[JsonObject]:
+    tools = [_tool(fields_of(as_function(tool).get("function"))) for tool in request.tools]
+    if not tools and form.with_used_tools:
+        used = [call for message in request.messages for call in _tool_use_blocks(message)]
+        tools = [_tool({"name": name}) for name in sorted({str(call["name"]) for call in used})]
+    return tools
+
+
+def _tool(function: JsonObject) -> JsonObject:
+    tool: JsonObject = {
+        "name": function.get("name"),
+        "input_schema": {"type": "object", **fields_of(function.get("parameters"))},
+    }
+    if isinstance(function.get("description"), str):
+        tool["description"] = function["description"]
+    return tool
+
+
+def _tool_choice(choice: str | Mapping[str, Any] | None) -> JsonObject | None:
+    if isinstance(choice, Mapping):
+        return {"type": "tool", "name": fields_of(dict(choice).get("function")).get("name")}
+    return {"auto": {"type": "auto"}, "none": {"type": "none"}, "required": {"type": "any"}}.get(choice or "")
+
+
+def _text_block(text: str) -> JsonObject:
+    return {"type": "text", "text": text}
+
+
+def _spoken_blocks(message: PromptMessage) -> list[JsonObject]:
+    """The blocks of a message's content. The API has no field for who spoke: it stands before the words."""
+    return _content_blocks(with_name(message.get("name"), message.get("content")))
+
+
+def _content_blocks(content: Any) -> list[JsonObject]:
+    """The blocks of a content: a string, null, or a list of parts. Blank texts are left out: the API refuses them."""
+    parts: list[Any] = [content] if isinstance(content, str) else list_of(content)
+    blocks = [_text_block(part) if isinstance(part, str) else _part_block(fields_of(part)) for part in parts]
+    return [block for block in blocks if block["type"] != "text" or block["text"].strip()]
+
+
+def _tool_use_blocks(message: PromptMessage) -> list[JsonObject]:
+    """An assistant message's calls."""
+    found: list[JsonObject] = []
+    for call in list_of(message.get("tool_calls")):
+        function = fields_of(fields_of(call).get("function"))
+        found.append(
+            {
+                "type": "tool_use",
+                "id": _call_id(str(fields_of(call).get("id"))),
+                "name": function.get("name"),
+                "input": _arguments(function.get("arguments")),
+            }
+        )
+    return found
+
+
+def _tool_result_block(message: PromptMessage) -> JsonObject:
+    """A tool message. An empty result has no content."""
+    block: JsonObject = {"type": "tool_result", "tool_use_id": _call_id(str(message.get("tool_call_id")))}
+    content = message.get("content")
+    if isinstance(content, str):
+        return {**block, "content": content} if content else block
+    blocks = _content_blocks(content)
+    return {**block, "content": blocks} if blocks else block
+
+
+def _call_id(identity: str) -> str:
+    """An id as the API allows it; one that another provider made in another form is turned into the same each time."""
+    if _CALL_ID.fullmatch(identity):
+        return identity
+    return f"call_{hashlib.sha256(identity.encode('utf-8', 'replace')).hexdigest()[:24]}"
+
+
+def _arguments(text: Any) -> JsonObject:
+    """The input has to be an object; what a model wrote that is none is passed on under a name of its own."""
+    try:
+        value = decode_json(text.encode("utf-8", "replace")) if isinstance(text, str) else None
+    except MalformedAnswerError:
+        value = None
+    return fields_of(value) if isinstance(value, dict) else {"malformed_arguments": text} if text else {}
+
+
+def _part_block(part: dict[str, Any]) -> JsonObject:
+    match part.get("type"):
+        case "text":
+            return _text_block(str(part.get("text") or ""))
+        case "refusal":
+            return _text_block(str(part.get("refusal") or ""))
+        case "image_url":
+            return _image_block(part.get("image_url"))
+        case "file":
+            return _file_block(fields_of(part.get("file")))
+        case "input_audio":
+            return _text_block("[An audio recording stood here; this model takes none.]")
+        case other:
+            return _text_block(f"[A part of the type {other} stood here; this model takes none.]")
+
+
+def _image_block(image: Any) -> JsonObject:
+    url = image if isinstance(image, str) else fields_of(image).get("url")
+    if isinstance(url, str) and url.startswith(("https://", "http://")):
+        return {"type": "image", "source": {"type": "url", "url": url}}
+    kind, data = _data(url)
+    if kind in _IMAGE_TYPES and isinstance(data, str):
+        return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": data}}
+    return _text_block("[An image stood here in a form that this model does not take.]")
+
+
+def _file_block(file: dict[str, Any]) -> JsonObject:
+    """PDF and plain text are documents to the API. An id of a file that was uploaded elsewhere means nothing to it."""
+    name = file.get("filename")
+    title = {"title": name} if isinstance(name, str) and name else {}
+    kind, data = _data(file.get("file_data"))
+    if kind == "application/pdf" and isinstance(data, str):
+        return {"type": "document", "source": {"type": "base64", "media_type": kind, "data": data}, **title}
+    if kind == "text/plain" and data is not None:
+        text = _decoded(data)
+        if text.strip():
+            return {"type": "document", "source": {"type": "text", "media_type": kind, "data": text}, **title}
+    named = f" {name!r}" if title else ""
+    return _text_block(f"[The file{named} stood here in a form that this model does not take.]")
+
+
+def _data(url: Any) -> tuple[str | None, str | bytes | None]:
+    """Media type and content of a data URL: base64 as it stands, percent-encoded bytes decoded."""
+    found = _DATA_URL.fullmatch(url) if isinstance(url, str) else None
+    if found is None:
+        return None, None
+    kind = (found[1] or "text/plain").lower()
+    return kind, found[4] if found[3] else unquote_to_bytes(found[4])
+
+
+def _decoded(data: str | bytes) -> str:
+    if isinstance(data, str):
+        try:
+            data = base64.b64decode(data)
+        except ValueError:
+            return ""
+    return data.decode("utf-8", "replace")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import log
 from typing import Any, Final
 
@@ -17,9 +17,18 @@ import orjson
 
 from app.domain.errors import ProviderRefused
 from app.domain.extractive import Extract, ExtractItem, Material, SourceText, gather
-from app.domain.types import CHAT_OPTIONS, SUMMARY_LISTS, Completion, CompletionRequest, Delta, RecordedReply, Usage
+from app.domain.types import (
+    CHAT_OPTIONS,
+    SUMMARY_LISTS,
+    Completion,
+    CompletionRequest,
+    Delta,
+    JsonObject,
+    RecordedReply,
+    Usage,
+)
 from app.providers.base import DeltaSink
-from app.providers.wire import fields_of, list_of, texts_of
+from app.providers.wire import fields_of, texts_of
 
 LABEL: Final = "[offline responder, not a language model]"
 _INLINE_CHARS: Final = 32_768
@@ -89,8 +98,7 @@ class OfflineProvider:
     def _summary(self, request: CompletionRequest) -> str:
         """The summarizer's JSON answer, in no more tokens than the document and the request allow."""
         document = _document(texts_of(request.messages)[-1] if request.messages else "")
-        stated = document.get("max_tokens")
-        most_tokens = min(request.max_output_tokens, stated if isinstance(stated, int) else request.max_output_tokens)
+        most_tokens = min(request.max_output_tokens, document["max_tokens"])
         max_chars = int(most_tokens * _CHARS_PER_TOKEN)
         material = _material(document)
         while True:
@@ -156,7 +164,8 @@ def _summary_lines(text: str) -> list[str]:
     return [*listed, *(summary.splitlines() if isinstance(summary, str) else [])]
 
 
-def _document(text: str) -> Mapping[str, Any]:
+def _document(text: str) -> JsonObject:
+    """The summarizer's document (`engine/summary/summarizer_prompt.py`), which is always of this form."""
     try:
         document = fields_of(orjson.loads(text))
     except orjson.JSONDecodeError:
@@ -166,16 +175,18 @@ def _document(text: str) -> Mapping[str, Any]:
     return document
 
 
-def _material(document: Mapping[str, Any]) -> Material:
-    before = fields_of(document.get("previous_summary"))
-    old_text = before.get("summary_text")
-    items = {kind: tuple(_carried(before, kind)) for kind in SUMMARY_LISTS}
-    return gather(
-        _sources(document, "messages"),
-        context=_sources(document, "context_messages"),
-        focus=str(document.get("focus", "")),
-        previous=Extract(old_text if isinstance(old_text, str) else "", **items),
+def _material(document: JsonObject) -> Material:
+    before = fields_of(document["previous_summary"])
+    carried = {
+        kind: tuple(ExtractItem(item["text"], tuple(item["message_ids"])) for item in before.get(kind, ()))
+        for kind in SUMMARY_LISTS
+    }
+    new, context = (
+        [SourceText(each["id"], each["role"], each["text"]) for each in document[name]]
+        for name in ("messages", "context_messages")
     )
+    previous = Extract(before.get("summary_text", ""), **carried)
+    return gather(new, context=context, focus=document.get("focus", ""), previous=previous)
 
 
 def _summary_text(material: Material, max_chars: int) -> str:
@@ -185,21 +196,3 @@ def _summary_text(material: Material, max_chars: int) -> str:
         items: tuple[ExtractItem, ...] = getattr(found, kind)
         answer[kind] = [{"text": item.text, "message_ids": item.source_ids} for item in items]
     return orjson.dumps(answer).decode()
-
-
-def _carried(summary: Mapping[str, Any], kind: str) -> list[ExtractItem]:
-    found: list[ExtractItem] = []
-    for fields in map(fields_of, list_of(summary.get(kind))):
-        text, ids = fields.get("text"), fields.get("message_ids")
-        if isinstance(text, str) and isinstance(ids, list):
-            found.append(ExtractItem(text, tuple(map(str, list_of(ids)))))
-    return found
-
-
-def _sources(document: Mapping[str, Any], name: str) -> list[SourceText]:
-    found: list[SourceText] = []
-    for fields in map(fields_of, list_of(document.get(name))):
-        identity, role, text = fields.get("id"), fields.get("role"), fields.get("text")
-        if isinstance(identity, str) and isinstance(role, str) and isinstance(text, str):
-            found.append(SourceText(identity, role, text))
-    return found

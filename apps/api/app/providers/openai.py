@@ -79,26 +79,25 @@ class _Form:
     with_custom_tools: bool = False
 
 
-class OpenAIProvider:
+class OpenAIProvider(RemoteModel):
     """One alias over the chat completions protocol. Remembers which forms of a request its server refuses."""
 
     options = CHAT_OPTIONS
 
     def __init__(self, endpoint: Endpoint, *, now: Callable[[], datetime], retry: RetryPolicy | None = None) -> None:
-        self._endpoint = endpoint
+        super().__init__(endpoint, chat_url(endpoint), chat_headers(endpoint), now, retry)
         self.takes_any_option: bool = endpoint.pass_unknown
         self._accepted: _Form = _Form(
             first_max_tokens_field(endpoint),
             with_cache_key=takes_cache_key(endpoint),
             with_custom_tools=takes_custom_tools(endpoint),
         )
-        self._remote = RemoteModel(endpoint, chat_url(endpoint), chat_headers(endpoint), now, retry)
 
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
         """Calls the model, with retries, within the alias's deadline. Raises a `ProviderError`."""
         form = self._accepted
         call = _ChatCall(request, self._endpoint, form)
-        answer = await self._remote.complete(call, on_delta, request.headers)
+        answer = await self._call(call, on_delta, request.headers)
         if call.form != form:  # only what led to an answer is remembered
             self._accepted = call.form
         return answer
@@ -111,11 +110,8 @@ class OpenAIProvider:
         """A vector a text, by the endpoint `/embeddings` of the same base URL. Raises a `ProviderError`."""
         url = chat_url(self._endpoint, "/embeddings")
         body = {"model": self._endpoint.model, "input": texts, "encoding_format": "float", **self._endpoint.parameters}
-        answer = await self._remote.look_up(url, json_bytes(body), timeout_s=timeout_s)
+        answer = await self._look_up(url, json_bytes(body), timeout_s=timeout_s)
         return _embeddings(answer, len(texts), self._endpoint.label)
-
-    async def aclose(self) -> None:
-        await self._remote.aclose()
 
 
 class _ChatCall:
@@ -183,9 +179,9 @@ class _ChatCall:
         """Gives up one thing that a server may not know; true when the request is now another one.
 
         The name of the output limit is changed, who spoke is written before the words, custom tools are described as
-        functions, and the request for usage,
-        earlier reasoning and the cache key are dropped, when the error names them. In a refusal the schema is dropped
-        whatever the error says: servers name it in too many ways, and the answer is validated anyway.
+        functions, and the request for usage, earlier reasoning and the cache key are dropped, when the error names
+        them. In a refusal the schema is dropped whatever the error says: servers name it in too many ways, and the
+        answer is validated anyway.
         """
         form = self.form
         if form.max_tokens_field == self._first_form.max_tokens_field and _names_unknown(error, form.max_tokens_field):
@@ -225,11 +221,13 @@ def _sent(
     is_ready = not names_as_text and not custom_names
     if isinstance(messages, JsonMessages) and not messages.with_reasoning and is_ready:
         return orjson.Fragment(b"[" + messages.json + b"]")
-    if custom_names:
-        messages = [_with_custom_calls(message, custom_names) for message in messages]
-    if names_as_text:
-        messages = list(map(_with_name_as_text, messages))
-    return [_without(message, left_out) for message in messages]
+    sent = [{name: value for name, value in message.items() if name not in left_out} for message in messages]
+    for message in sent:
+        if custom_names and "tool_calls" in message:
+            message["tool_calls"] = [_call(call, custom_names) for call in message["tool_calls"]]
+        if names_as_text and "name" in message:
+            message["content"] = with_name(message.pop("name"), message["content"])
+    return sent
 
 
 def _choice(choice: str | Mapping[str, Any], custom_names: frozenset[str | None]) -> object:
@@ -238,31 +236,12 @@ def _choice(choice: str | Mapping[str, Any], custom_names: frozenset[str | None]
     return {"type": "custom", "custom": choice["function"]}
 
 
-def _with_custom_calls(message: PromptMessage, custom_names: frozenset[str | None]) -> PromptMessage:
-    if "tool_calls" not in message:
-        return message
-    return {**message, "tool_calls": [_call(call, custom_names) for call in message["tool_calls"]]}
-
-
 def _call(call: JsonObject, custom_names: frozenset[str | None]) -> JsonObject:
     function = call["function"]
     if function["name"] not in custom_names:
         return call
     custom = {"name": function["name"], "input": custom_input(function["arguments"])}
     return {"id": call["id"], "type": "custom", "custom": custom}
-
-
-def _with_name_as_text(message: PromptMessage) -> PromptMessage:
-    if "name" not in message:
-        return message
-    content = with_name(message["name"], message["content"])
-    return {name: value for name, value in message.items() if name != "name"} | {"content": content}
-
-
-def _without(message: PromptMessage, left_out: frozenset[str]) -> PromptMessage:
-    if left_out.isdisjoint(message):
-        return message
-    return {name: value for name, value in message.items() if name not in left_out}
 
 
 def _names_unknown(error: ErrorObject, parameter: str) -> bool:

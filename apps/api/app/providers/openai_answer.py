@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from app.domain.content import arguments_of
-from app.domain.types import Completion, Delta, FinishReason, ToolCall, Usage
+from app.domain.types import Completion, Delta, FinishReason, JsonObject, ToolCall, Usage
 from app.providers.failures import ErrorObject, error_object
 from app.providers.stream import Assembly, Event, ReplyRoom, StreamedError
 from app.providers.wire import (
@@ -55,10 +55,10 @@ def read_completion(answer: Any, *, attempts: int) -> Completion:
         raise MalformedAnswerError("the first choice carries no message")
     fields = fields_of(choice["message"])
     calls = _tool_calls(fields.get("tool_calls"))
-    text, thinking = map(storable, content_of(fields.get("content")))
+    text, reasoning = map(storable, _said(fields))
     return completion_of(
-        text or _text_of(fields, "refusal"),
-        _text_of(fields, "reasoning_content") or _text_of(fields, "reasoning") or thinking,
+        text,
+        reasoning,
         calls,
         finish=choice.get("finish_reason"),
         reasons=_FINISH_REASONS,
@@ -68,9 +68,13 @@ def read_completion(answer: Any, *, attempts: int) -> Completion:
     )
 
 
-def _text_of(fields: Mapping[str, Any], name: str) -> str:
-    value = fields.get(name)
-    return storable(value) if isinstance(value, str) else ""
+def _said(message: JsonObject) -> tuple[str, str]:
+    """Text and reasoning of a message, or of a piece of one, not yet storable."""
+    text, thinking = content_of(message.get("content"))
+    if not text and isinstance(message.get("refusal"), str):
+        text = message["refusal"]
+    named = (message.get(name) for name in ("reasoning_content", "reasoning"))
+    return text, next((value for value in named if isinstance(value, str) and value), thinking)
 
 
 def _tool_calls(value: Any) -> tuple[ToolCall, ...]:
@@ -166,16 +170,10 @@ class ChatAssembly(Assembly):
         )
 
     def _grown(self, delta: dict[str, Any]) -> Delta:
-        text, thinking = content_of(delta.get("content"))
-        if not text and isinstance(delta.get("refusal"), str):
-            text = delta["refusal"]
-        for name in ("reasoning_content", "reasoning"):
-            if isinstance(delta.get(name), str) and delta[name]:
-                thinking = delta[name]
-                break
+        text, reasoning = _said(delta)
         for fragment in answered_items(delta.get("tool_calls"), "fragments of tool calls in an event"):
             self._calls.add(fields_of(fragment))
-        return Delta(self._text.add(text), self._reasoning.add(thinking))
+        return Delta(self._text.add(text), self._reasoning.add(reasoning))
 
 
 def _parsed(event: Event) -> dict[str, Any]:

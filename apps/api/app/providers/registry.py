@@ -20,8 +20,7 @@ from app.domain.errors import InvalidRequest
 from app.domain.prices import Prices
 from app.domain.types import ReasoningRule, TenantId
 from app.providers.anthropic import DEFAULT_BASE_URL as ANTHROPIC_BASE_URL
-from app.providers.anthropic import AnthropicProvider
-from app.providers.anthropic_request import thinking_tokens
+from app.providers.anthropic import AnthropicProvider, thinking_tokens
 from app.providers.base import Endpoint, Provider
 from app.providers.catalogue_file import CatalogueError, Instructions, ModelEntry, key_of, read_catalogue
 from app.providers.offline import OfflineProvider

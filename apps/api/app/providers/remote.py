@@ -33,7 +33,6 @@ from app.providers.wire import MalformedAnswerError, decode_json
 
 _RETRIED_STATUSES: Final = frozenset({408, 409, 429})
 _ONCE: Final = RetryPolicy(max_attempts=1)
-_NO_HEADERS: Final[Mapping[str, str]] = {}
 
 
 class WireCall(Protocol):
@@ -58,7 +57,10 @@ class WireCall(Protocol):
 
 
 class RemoteModel:
-    """The model of an endpoint, at an address of its wire protocol; `headers` are those of every call."""
+    """What adapters over HTTP have in common: the model of an endpoint, at an address of its wire protocol.
+
+    `headers` are those of every call.
+    """
 
     def __init__(
         self,
@@ -68,17 +70,18 @@ class RemoteModel:
         now: Callable[[], datetime],
         retry: RetryPolicy | None,
     ) -> None:
-        self._label = endpoint.label
+        self._endpoint = endpoint
         self._url = url
         self._headers = headers
-        self._timeout_s = endpoint.timeout_s
         self._now = now
         self._retry = retry or RetryPolicy()
         self._transport = HttpTransport(endpoint.label, encrypted=url.scheme == "https")
 
-    async def complete(
-        self, call: WireCall, on_delta: DeltaSink | None, headers: Mapping[str, str] = _NO_HEADERS
-    ) -> Completion:
+    async def aclose(self) -> None:
+        """Gives its connections back."""
+        await self._transport.aclose()
+
+    async def _call(self, call: WireCall, on_delta: DeltaSink | None, headers: Mapping[str, str]) -> Completion:
         """Calls the model, with retries, within the deadline; `headers` are additional. Raises a `ProviderError`."""
         tap = DeltaTap(on_delta) if on_delta is not None else None
         stream = tap is not None
@@ -97,13 +100,14 @@ class RemoteModel:
                 raise
 
         try:
-            return await call_with_retries(attempt, timeout_s=self._timeout_s, policy=self._retry, label=self._label)
+            timeout_s, label = self._endpoint.timeout_s, self._endpoint.label
+            return await call_with_retries(attempt, timeout_s=timeout_s, policy=self._retry, label=label)
         except ProviderError as error:
             if tap is not None:
                 error.partial, error.usage = tap.partial, tap.usage
             raise
 
-    async def look_up(self, url: httpx.URL, body: bytes, *, timeout_s: float) -> Any:
+    async def _look_up(self, url: httpx.URL, body: bytes, *, timeout_s: float) -> Any:
         """The JSON answer of another endpoint of the provider, without retries. Raises a `ProviderError`."""
 
         async def attempt(_number: int) -> Any:
@@ -111,20 +115,17 @@ class RemoteModel:
             try:
                 answer, error = await _read_json(reply)
             except MalformedAnswerError as malformed:
-                raise unusable_answer(self._label, malformed, reply.status) from malformed
+                raise unusable_answer(self._endpoint.label, malformed, reply.status) from malformed
             finally:
                 await reply.aclose()
             if error is not None:
-                raise provider_error(_status(reply, error), error, self._label)
+                raise provider_error(_status(reply, error), error, self._endpoint.label)
             return answer
 
-        return await call_with_retries(attempt, timeout_s=timeout_s, policy=_ONCE, label=self._label)
-
-    async def aclose(self) -> None:
-        await self._transport.aclose()
+        return await call_with_retries(attempt, timeout_s=timeout_s, policy=_ONCE, label=self._endpoint.label)
 
     def _broke_off(self) -> ProviderDown:
-        return ProviderDown(f"The answer of the provider of {self._label!r} broke off before its end.")
+        return ProviderDown(f"The answer of the provider of {self._endpoint.label!r} broke off before its end.")
 
     async def _attempt(
         self, call: WireCall, tap: DeltaTap | None, number: int, headers: Mapping[str, str], *, stream: bool
@@ -144,7 +145,7 @@ class RemoteModel:
         except BrokenStreamError as broken:
             raise AttemptError(self._broke_off()) from broken
         except MalformedAnswerError as malformed:
-            raise unusable_answer(self._label, malformed, reply.status) from malformed
+            raise unusable_answer(self._endpoint.label, malformed, reply.status) from malformed
         finally:
             await reply.aclose()
 
@@ -165,7 +166,7 @@ class RemoteModel:
     def _failure(self, error: ErrorObject, reply: HttpReply, call: WireCall, *, stream: bool) -> Exception:
         """The error to raise: one that ends the call, or an `AttemptError`. The request may be changed for a retry."""
         status = _status(reply, error)
-        mapped = provider_error(status, error, self._label, lambda: call.body(stream=stream))
+        mapped = provider_error(status, error, self._endpoint.label, lambda: call.body(stream=stream))
         refused = isinstance(mapped, ProviderRefused) and status in {400, 422}
         # Some servers answer 500 for a request that they do not support (llama-cpp-python).
         may_concede = refused or (isinstance(mapped, ProviderDown) and status == 500)

@@ -65,7 +65,9 @@ class EventReader:
             self._after_cr = True
         # bytes.splitlines splits at CR, LF and CRLF and, other than str's, at nothing else.
         for piece in chunk.splitlines(keepends=True):
-            self._grow(len(piece))
+            self._size += len(piece)
+            if self._size > self._most_event_bytes:
+                raise MalformedAnswerError(f"an event of it is longer than {self._most_event_bytes} bytes")
             text = piece.rstrip(b"\r\n")
             self._unfinished.append(text)
             if len(text) != len(piece):
@@ -80,11 +82,6 @@ class EventReader:
         line = b"".join(self._unfinished)
         self._unfinished.clear()
         return (self._take(line) if line else None) or self._take(b"")
-
-    def _grow(self, by: int) -> None:
-        self._size += by
-        if self._size > self._most_event_bytes:
-            raise MalformedAnswerError(f"an event of it is longer than {self._most_event_bytes} bytes")
 
     def _take(self, line: bytes) -> Event | None:
         if self._at_start:

@@ -13,6 +13,9 @@ from app.domain.types import Completion, FinishReason, JsonObject, ToolCall, Usa
 
 MOST_JSON_MARKS: Final[Mapping[bytes, int]] = {b",": 131_072, b"[": 32_768, b"{": 32_768}
 """Of one answer or event, including those in texts: they determine the cost of parsing, which blocks the event loop."""
+MOST_SLOW_JSON_BYTES: Final = 512 * 1024
+"""Of JSON that orjson refuses and the standard library reads: there long integers cost the square of their digits, and
+broken text costs three times what other text does."""
 MOST_NESTING: Final = 100
 MOST_ITEMS: Final = 4_096
 """Of blocks in one answer, or fragments of tool calls in one event."""
@@ -40,13 +43,17 @@ def json_bytes(body: Any) -> bytes:
 def decode_json(raw: bytes) -> Any:
     """Reads JSON, also with lone surrogates or broken UTF-8, which orjson refuses. Raises `MalformedAnswerError`.
 
-    It does so for too many values, before they are created, and for too deep nesting, so that readers of the value need
-    no bounds of their own.
+    It does so for too many values, before they are created, for too deep nesting, so that readers of the value need no
+    bounds of their own, and for what orjson refuses and is longer than `MOST_SLOW_JSON_BYTES`.
     """
-    _check_marks(raw)
+    for mark, most in MOST_JSON_MARKS.items():
+        if raw.count(mark) > most:
+            raise MalformedAnswerError(f"it has more than {most} of {mark.decode()!r}")
     try:
         value = orjson.loads(raw)
-    except orjson.JSONDecodeError:
+    except orjson.JSONDecodeError as refused:
+        if len(raw) > MOST_SLOW_JSON_BYTES:
+            raise MalformedAnswerError("it is not valid JSON, and too long to be read leniently") from refused
         try:
             value = json.loads(raw.decode("utf-8", "replace"))
         except (ValueError, RecursionError) as error:
@@ -54,12 +61,6 @@ def decode_json(raw: bytes) -> Any:
     if raw.count(b"[") + raw.count(b"{") > MOST_NESTING and _is_nested_deeper(value, MOST_NESTING):
         raise MalformedAnswerError(f"it is nested deeper than {MOST_NESTING} levels")
     return value
-
-
-def _check_marks(raw: bytes) -> None:
-    for mark, most in MOST_JSON_MARKS.items():
-        if raw.count(mark) > most:
-            raise MalformedAnswerError(f"it has more than {most} of {mark.decode()!r}")
 
 
 def _is_nested_deeper(value: Any, levels: int) -> bool:
@@ -185,7 +186,9 @@ def checked_call(identity: Any, name: Any, arguments: str, position: int) -> Too
     if len(name) > _MOST_NAME_CHARS:
         raise MalformedAnswerError("a tool call's name is too long")
     if not isinstance(identity, str) or not 0 < len(identity) <= _MOST_CALL_ID_CHARS:
-        identity = _made_up_call_id(position, name, arguments)
+        # Deterministic: the same call has the same id.
+        digest = hashlib.sha256(f"{position}\n{name}\n{arguments}".encode("utf-8", "replace")).hexdigest()
+        identity = f"call_{position}_{digest[:16]}"
     return ToolCall(id=storable(identity), name=storable(name), arguments=storable(arguments))
 
 
@@ -199,9 +202,3 @@ def token_count(value: Any) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return int(value) if 0 <= value <= _MOST_TOKENS and value == int(value) else None
-
-
-def _made_up_call_id(position: int, name: str, arguments: str) -> str:
-    """Deterministic: the same call has the same id."""
-    digest = hashlib.sha256(f"{position}\n{name}\n{arguments}".encode("utf-8", "replace")).hexdigest()
-    return f"call_{position}_{digest[:16]}"

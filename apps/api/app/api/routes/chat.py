@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Protocol
+from functools import partial
+from typing import Annotated, Any
 from uuid import UUID
 
 import orjson
@@ -15,11 +16,11 @@ from fastapi import APIRouter, Header
 from starlette.responses import Response
 
 from app.api import problems
-from app.api.direct_route import UUID_TEXT, Call, DirectRoute, json_response
+from app.api.direct_route import UUID_TEXT, Call, DirectRoute
 from app.api.openapi import SESSION_HEADER, IdempotencyKey, openai_refusals, session_answers
 from app.api.routes.turns import check_tool_choice, request_sha256
 from app.api.schemas.chat import ChatCompletion, ChatIn, CompletionIn, TextCompletion
-from app.api.streaming import StreamForm, stream_turn
+from app.api.streaming import AnswerForm, answer_turn
 from app.api.vendor_errors import error_of
 from app.domain.content import tool_call_json
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError
@@ -31,7 +32,7 @@ from app.openai.new_messages import known_list
 from app.services.openai.chat import ChatRequest, answerable, complete_chat
 from app.services.openai.open_session import open_session
 from app.services.runtime import Runtime
-from app.services.turn.types import Listener, TurnEvent, TurnOptions, TurnOutcome
+from app.services.turn.types import TurnEvent, TurnOptions, TurnOutcome
 
 _ANSWERED = "The completion, or with `stream: true` its chunks"
 _LONGEST_NAME = 200
@@ -57,7 +58,6 @@ SessionHeader = Annotated[
 NewSessionHeader = Annotated[
     bool, Header(alias="X-Session-New", description="`true` creates a session for a request that names none.")
 ]
-RetryCount = Annotated[str | None, Header(alias="X-Stainless-Retry-Count", include_in_schema=False)]
 
 router = APIRouter(prefix="/v1/chat", tags=["chat"], route_class=DirectRoute)
 completions_router = APIRouter(prefix="/v1/completions", tags=["chat"], route_class=DirectRoute)
@@ -72,7 +72,6 @@ async def create_chat_completion(
     x_session_id: SessionHeader = None,
     x_session_new: NewSessionHeader = False,
     idempotency_key: IdempotencyKey = None,
-    x_stainless_retry_count: RetryCount = None,
 ) -> Response:
     """Answers a list of messages in OpenAI's form, within the token budget, as a turn of a stored session."""
     check_model(call.rt, body.model)
@@ -80,7 +79,7 @@ async def create_chat_completion(
     named = named_session(x_session_id, body.metadata.session_id if body.metadata else None)
 
     def read() -> ChatRequest:
-        request = _request(call.raw_body, body, is_retry=x_stainless_retry_count not in (None, "0"))
+        request = _request(call, body)
         return answerable(recognizable(call, request) if named is None and not x_session_new else request)
 
     request = await call.aside(read)
@@ -95,11 +94,10 @@ async def create_completion(
     body: CompletionIn,
     x_session_id: SessionHeader = None,
     idempotency_key: IdempotencyKey = None,
-    x_stainless_retry_count: RetryCount = None,
 ) -> Response:
     """Answers a prompt in OpenAI's older form, as a turn of the session that the header names, or of a new one."""
     check_model(call.rt, body.model)
-    request = _prompt_request(call.raw_body, body, is_retry=x_stainless_retry_count not in (None, "0"))
+    request = _prompt_request(call, body)
     return await _complete(call, body, named_session(x_session_id, None), request, idempotency_key, CompletionForm)
 
 
@@ -124,37 +122,25 @@ def check_model(rt: Runtime, alias: str | None) -> None:
         raise NotFound("model")
 
 
-class ListForm(StreamForm, Protocol):
-    """How the reply to a list of messages is written, whole or streamed."""
-
-    def whole(self, outcome: TurnOutcome) -> JsonObject: ...
-
-
 async def answer_list(
     call: Call,
     session_id: SessionId,
     request: ChatRequest,
     idempotency_key: str | None,
-    form: ListForm,
+    form: AnswerForm,
     *,
     stream: bool,
 ) -> Response:
     """The answer to a list of messages in its session; the form's headers are on errors too."""
-
-    async def work(listen: Listener | None) -> TurnOutcome:
-        return await complete_chat(call.rt, call.tenant_id, session_id, request, idempotency_key, listen)
-
+    work = partial(complete_chat, call.rt, call.tenant_id, session_id, request, idempotency_key)
     try:
-        if stream:
-            return await stream_turn(call, session_id, work, form)
-        outcome = await work(None)
+        return await answer_turn(call, session_id, work, form, stream=stream)
     except PlimsollError as error:
         return problems.answer_to(call.scope["path"], error, form.headers)
-    call.note(turn_id=str(outcome.turn.id))
-    return json_response(form.whole(outcome), headers=form.headers)
 
 
-def _request(raw: JsonObject, body: ChatIn, *, is_retry: bool) -> ChatRequest:
+def _request(call: Call, body: ChatIn) -> ChatRequest:
+    raw: JsonObject = call.raw_body
     listed = read_messages(raw["messages"])
     tools = tuple(raw.get("tools") or ())
     return ChatRequest(
@@ -168,18 +154,19 @@ def _request(raw: JsonObject, body: ChatIn, *, is_retry: bool) -> ChatRequest:
         ),
         model_alias=body.model,
         request_sha256=request_sha256(raw),
-        is_retry=is_retry,
+        is_retry=call.is_retry,
     )
 
 
-def _prompt_request(raw: JsonObject, body: CompletionIn, *, is_retry: bool) -> ChatRequest:
+def _prompt_request(call: Call, body: CompletionIn) -> ChatRequest:
+    raw: JsonObject = call.raw_body
     prompt = body.prompt if isinstance(body.prompt, str) else body.prompt[0]
     return ChatRequest(
         messages=(IncomingMessage(0, "user", prompt),),
         options=TurnOptions(max_output_tokens=body.max_tokens, provider_options=provider_options(raw)),
         model_alias=body.model,
         request_sha256=request_sha256(raw),
-        is_retry=is_retry,
+        is_retry=call.is_retry,
         all_new=True,
         within="prompt",
     )
@@ -268,12 +255,12 @@ class ChatForm:
         """What a streamed choice has of a piece of the reply."""
         return {"delta": delta}
 
-    def event(self, event: TurnEvent) -> bytes:
+    def event(self, event: TurnEvent) -> Iterable[bytes]:
         """The role once the context is assembled, then the model's text; this form has no field for reasoning."""
         if event.name == "context.assembled":
-            return self._chunk({"role": "assistant", "content": ""})
-        text = event.data.get("text")
-        return self._chunk({"content": text}) if text else b""
+            yield self._chunk({"role": "assistant", "content": ""})
+        elif text := event.data.get("text"):
+            yield self._chunk({"content": text})
 
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
         """Tool calls, each whole, the finish reason, and the end mark; before them the text, unless it was streamed."""

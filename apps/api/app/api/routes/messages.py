@@ -11,7 +11,6 @@ from app.api.message_json import MessageForm
 from app.api.openapi import SESSION_HEADER, IdempotencyKey, messages_refusals, session_answers
 from app.api.routes.chat import (
     NewSessionHeader,
-    RetryCount,
     SessionHeader,
     answer_list,
     check_model,
@@ -30,7 +29,6 @@ from app.api.schemas.messages import (
     PromptIn,
     SomeTokens,
     SomeUses,
-    ThinkingIn,
     TokenCountOut,
     ToolByName,
 )
@@ -40,7 +38,7 @@ from app.domain.errors import InvalidRequest, located
 from app.domain.types import JsonObject, ToolDefinition
 from app.services.openai.chat import ChatRequest
 from app.services.openai.open_session import open_session
-from app.services.openai.responses import Compacted, compact_before, compaction_policy
+from app.services.openai.responses import compact_before, compaction_policy
 from app.services.turn.types import TurnOptions
 from app.services.views.preview import count_behind, count_tokens
 
@@ -70,16 +68,15 @@ async def create_message(
     x_session_id: SessionHeader = None,
     x_session_new: NewSessionHeader = False,
     idempotency_key: IdempotencyKey = None,
-    x_stainless_retry_count: RetryCount = None,
 ) -> Response:
     """Answers a list of messages in Anthropic's form, within the token budget, as a turn of a stored session."""
     rt, tenant_id = call.rt, call.tenant_id
-    metadata = body.metadata or _NO_METADATA
+    metadata, thinking = body.metadata or _NO_METADATA, body.thinking
     edit = body.context_management and body.context_management.compact_edit()
     named = named_session(x_session_id, metadata.session_id)
 
     def read() -> ChatRequest:
-        request = _request(call, body, is_retry=x_stainless_retry_count not in (None, "0"))
+        request = _request(call, body)
         if named is not None or x_session_new or request.compaction is not None:
             return request
         return recognizable(call, request, conversation_of(metadata.user_id))
@@ -91,21 +88,17 @@ async def create_message(
         message_id=f"msg_{rt.new_id().hex}",
         model=body.model,
         headers={SESSION_HEADER: str(session_id), **request_id_header()},
-        with_thinking=_wants_thinking(body.thinking),
+        with_thinking=thinking is not None and thinking.type != "disabled" and thinking.display != "omitted",
         with_compaction=edit is not None,
         with_edits=body.context_management is not None,
     )
     if edit is not None and edit.pause_after_compaction:
         made, request = await compact_before(rt, tenant_id, session_id, request)
         if made is not None:
-            return _paused(made, form, stream=bool(body.stream))
+            if body.stream:
+                return events_response(form.compacted_events(made), form.headers)
+            return json_response(form.compacted(made), headers=form.headers)
     return await answer_list(call, session_id, request, idempotency_key, form, stream=bool(body.stream))
-
-
-def _paused(made: Compacted, form: MessageForm, *, stream: bool) -> Response:
-    if stream:
-        return events_response(form.compacted_events(made), form.headers)
-    return json_response(form.compacted(made), headers=form.headers)
 
 
 @router.post(
@@ -113,7 +106,7 @@ def _paused(made: Compacted, form: MessageForm, *, stream: bool) -> Response:
 )
 async def count_message_tokens(call: Call, body: CountIn) -> Response:
     """Counts a prompt as a turn would. Nothing is stored and no model is called."""
-    request = await call.aside(lambda: _request(call, body, is_retry=False))
+    request = await call.aside(lambda: _request(call, body))
     if request.compaction is not None:
         tokens = await count_behind(call.rt, call.tenant_id, request, request.compaction)
     else:
@@ -131,11 +124,7 @@ class _ThreadUnsupported(InvalidRequest):
         return {"details": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}}
 
 
-def _wants_thinking(thinking: ThinkingIn | None) -> bool:
-    return thinking is not None and thinking.type != "disabled" and thinking.display != "omitted"
-
-
-def _request(call: Call, body: PromptIn, *, is_retry: bool) -> ChatRequest:
+def _request(call: Call, body: PromptIn) -> ChatRequest:
     check_model(call.rt, body.model)
     if body.thread is not None:
         raise _ThreadUnsupported
@@ -154,7 +143,7 @@ def _request(call: Call, body: PromptIn, *, is_retry: bool) -> ChatRequest:
         ),
         model_alias=body.model,
         request_sha256=request_sha256(raw),
-        is_retry=is_retry,
+        is_retry=call.is_retry,
         compaction=listed.compaction,
     )
 

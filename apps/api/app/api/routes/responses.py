@@ -1,9 +1,10 @@
-"""`/v1/responses`: OpenAI's Responses; each chain of responses is a session."""
+"""`/v1/responses`: OpenAI's Responses; each chain of responses is a session. `/v1/responses/compact`: a conversation is
+summarized now, and an item stands for it in what is sent next."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated
@@ -14,10 +15,9 @@ from starlette.responses import Response
 from app.api import problems
 from app.api.direct_route import Call, DirectRoute, json_response
 from app.api.openapi import OPENAI_READ, SESSION_HEADER, IdempotencyKey, Order, openai_refusals, session_answers
-from app.api.response_json import ResponseForm, list_json, stored_json
+from app.api.response_json import ResponseForm, compaction_json, list_json, stored_json
 from app.api.routes.chat import (
     NewSessionHeader,
-    RetryCount,
     SessionHeader,
     check_model,
     named_session,
@@ -26,8 +26,16 @@ from app.api.routes.chat import (
 )
 from app.api.routes.turns import check_offered, request_sha256
 from app.api.schemas.items import DeletedOut, ItemListOut
-from app.api.schemas.responses import AllowedTools, ConversationRef, NamedTool, ResponseIn, ResponseOut
-from app.api.streaming import Work, events_response, stream_turn
+from app.api.schemas.responses import (
+    AllowedTools,
+    CompactIn,
+    CompactionOut,
+    ConversationRef,
+    NamedTool,
+    ResponseIn,
+    ResponseOut,
+)
+from app.api.streaming import Work, answer_turn, events_response
 from app.domain.content import tool_name
 from app.domain.errors import InvalidRequest, PlimsollError, existing, located
 from app.domain.responses import ResponseNote, ResponseRef, conversation_id, read_conversation_id, read_response_id
@@ -36,7 +44,14 @@ from app.openai.items import chat_tool, read_items, references_of
 from app.services.openai import responses
 from app.services.openai.chat import ChatRequest, answerable
 from app.services.openai.conversations import referenced
-from app.services.openai.responses import ResponseRequest, ResponseTarget, compaction_policy, resolve_target, respond
+from app.services.openai.responses import (
+    ResponseRequest,
+    ResponseTarget,
+    compact,
+    compaction_policy,
+    resolve_target,
+    respond,
+)
 from app.services.runtime import Runtime
 from app.services.turn.types import Listener, TurnEvent, TurnOptions, TurnOutcome
 
@@ -45,6 +60,7 @@ After = Annotated[str | None, Query(max_length=200, description="The last item o
 _ANSWERS = session_answers("The response, or with `stream: true` its events", {"type": "string"})
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=DirectRoute)
+compact_router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=DirectRoute)
 
 
 @router.post("", response_model=ResponseOut, responses=_ANSWERS | openai_refusals())
@@ -54,16 +70,15 @@ async def create_response(
     x_session_id: SessionHeader = None,
     x_session_new: NewSessionHeader = False,
     idempotency_key: IdempotencyKey = None,
-    x_stainless_retry_count: RetryCount = None,
 ) -> Response:
     """Creates a response within the token budget: alone, in a session or conversation, or after a response."""
-    rt, tenant_id, raw = call.rt, call.tenant_id, call.raw_body
-    named = await referenced(rt, tenant_id, references_of(items_of_input(raw)))
+    rt, tenant_id = call.rt, call.tenant_id
+    named = await referenced(rt, tenant_id, references_of(_items_of_input(call.raw_body)))
 
     def read() -> ResponseRequest:
-        request = response_request(rt, raw, body, named, is_retry=x_stainless_retry_count not in (None, "0"))
+        request = _response_request(call, body, named)
         member = (body.metadata or {}).get("session_id")
-        request = in_session(call, request, member, x_session_id, recognize=not x_session_new)
+        request = _in_session(call, request, member, x_session_id, recognize=not x_session_new)
         return replace(request, chat=answerable(request.chat))
 
     request = await call.aside(read)
@@ -94,13 +109,9 @@ async def _answer(
             form.stored = await responses.response_of_outcome(call.rt, call.tenant_id, outcome, sha256)
         return outcome
 
-    if body.stream:
-        return await stream_turn(call, target.session_id, work, form)
-    if body.background:
+    if body.background and not body.stream:
         return json_response(await _begin(call, work, form), headers=form.headers)
-    outcome = await work(None)
-    call.note(turn_id=str(outcome.turn.id))
-    return json_response(form.whole(outcome), headers=form.headers)
+    return await answer_turn(call, target.session_id, work, form, stream=bool(body.stream))
 
 
 async def _begin(call: Call, work: Work, form: ResponseForm) -> JsonObject:
@@ -115,14 +126,44 @@ async def _begin(call: Call, work: Work, form: ResponseForm) -> JsonObject:
     await asyncio.wait((task, begun), return_when=asyncio.FIRST_COMPLETED)
     if not begun.done():
         return form.whole(task.result())
-    call.service.run_aside(_quietly(task))
+
+    async def ended() -> None:
+        with suppress(PlimsollError):  # the turn's record says how
+            await task
+
+    call.service.run_aside(ended())
     return form.begun(begun.result())
 
 
-async def _quietly(task: asyncio.Future[TurnOutcome]) -> None:
-    """Its record says how it ended."""
-    with suppress(PlimsollError):
-        await task
+@compact_router.post("/compact", response_model=CompactionOut, responses=openai_refusals())
+async def compact_response(
+    call: Call,
+    body: CompactIn,
+    x_session_id: SessionHeader = None,
+    x_session_new: NewSessionHeader = False,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Summarizes a conversation now. The answer's `output` stands for it at the beginning of a next `input`."""
+    rt, tenant_id = call.rt, call.tenant_id
+    check_model(rt, body.model)
+    items = _items_of_input(call.raw_body) if body.input is not None else []
+    named = await referenced(rt, tenant_id, references_of(items))
+
+    def read() -> ResponseRequest:
+        chat = _chat_request(call, body, items, named, TurnOptions(instructions=body.instructions or None))
+        previous = _previous_of(body.previous_response_id)
+        if previous is None and not chat.messages and chat.compaction is None:
+            raise InvalidRequest(
+                "There is nothing to compact: neither input nor a previous response.", ("body", "input")
+            )
+        chat = replace(chat, all_new=previous is not None and chat.compaction is None, all_past=True)
+        return _in_session(call, ResponseRequest(chat, previous), None, x_session_id, recognize=not x_session_new)
+
+    made = await compact(rt, tenant_id, await call.aside(read), idempotency_key)
+    session_id = str(made.compaction.session_id)
+    call.note(session_id=session_id)
+    answer = compaction_json(f"resp_{rt.new_id().hex}", rt.now(), made.compaction, made.usage)
+    return json_response(answer, headers={SESSION_HEADER: session_id})
 
 
 @router.get("/{response_id}", response_model=ResponseOut, responses=openai_refusals(*OPENAI_READ))
@@ -182,26 +223,41 @@ _REPEATED = (
 )
 
 
-def items_of_input(raw: JsonObject) -> list[JsonObject]:
+def _items_of_input(raw: JsonObject) -> list[JsonObject]:
     """The input as items: a text is a user's message."""
     given = raw["input"]
     return [{"role": "user", "content": given}] if isinstance(given, str) else given
 
 
-def response_request(
-    rt: Runtime, raw: JsonObject, body: ResponseIn, referenced: Mapping[str, Message], *, is_retry: bool
-) -> ResponseRequest:
-    """What a body requests. `referenced` are the messages that its item references name.
+def _chat_request(
+    call: Call,
+    body: ResponseIn | CompactIn,
+    items: Sequence[JsonObject],
+    referenced: Mapping[str, Message],
+    options: TurnOptions,
+) -> ChatRequest:
+    """The items of a body. `referenced` are the messages that its item references name. Raises `InvalidRequest`."""
+    with located("body", "input"):
+        read = read_items(items, referenced)
+    return ChatRequest(
+        messages=read.messages,
+        options=options,
+        model_alias=body.model or call.rt.catalogue.default,
+        request_sha256=request_sha256(call.raw_body),
+        directions=read.directions,
+        within="input",
+        compaction=read.compaction,
+    )
 
-    Raises `InvalidRequest`, and `NotFound` for an id that nothing can have.
-    """
+
+def _response_request(call: Call, body: ResponseIn, referenced: Mapping[str, Message]) -> ResponseRequest:
+    """What a body requests. Raises `InvalidRequest`, and `NotFound` for an id that nothing can have."""
+    rt, raw = call.rt, call.raw_body
     _check_body(rt, body)
-    previous = previous_of(body.previous_response_id)
+    previous = _previous_of(body.previous_response_id)
     tools, tool_choice = _tools(raw, body)
     conversation, stored = _conversation(body), body.store is not False
-    sha256 = request_sha256(raw)
-    with located("body", "input"):
-        read = read_items(items_of_input(raw), referenced)
+    form = _repeated_form(raw, body, conversation)
     options = TurnOptions(
         tools=tools,
         tool_choice=tool_choice,
@@ -210,19 +266,10 @@ def response_request(
         provider_options=provider_options(_chat_options(raw, body)),
         policy=_policy(body),
         whole_past=body.truncation == "disabled",
-        note=ResponseNote(sha256, _repeated_form(raw, body, conversation), rt.now(), is_stored=stored),
+        note=ResponseNote(request_sha256(raw), form, rt.now(), is_stored=stored),
     )
-    chat = ChatRequest(
-        messages=read.messages,
-        options=options,
-        model_alias=body.model or rt.catalogue.default,
-        request_sha256=sha256,
-        is_retry=is_retry,
-        all_new=read.compaction is None,
-        directions=read.directions,
-        within="input",
-        compaction=read.compaction,
-    )
+    chat = _chat_request(call, body, _items_of_input(raw), referenced, options)
+    chat = replace(chat, is_retry=call.is_retry, all_new=chat.compaction is None)
     return ResponseRequest(chat=chat, previous=previous, conversation=conversation, store=stored)
 
 
@@ -239,7 +286,7 @@ def _policy(body: ResponseIn) -> JsonObject:
     return {} if threshold is None else compaction_policy(threshold)
 
 
-def in_session(
+def _in_session(
     call: Call, request: ResponseRequest, member: str | None, header: str | None, *, recognize: bool
 ) -> ResponseRequest:
     """The request with the session that it names or is recognized by. Raises `InvalidRequest`."""
@@ -264,7 +311,7 @@ def _check_body(rt: Runtime, body: ResponseIn) -> None:
     check_model(rt, body.model)
 
 
-def previous_of(named: str | None) -> ResponseRef | None:
+def _previous_of(named: str | None) -> ResponseRef | None:
     """The response that a body names. Raises `NotFound` for what can be no id of one."""
     return None if named is None else existing(read_response_id(named), "previous_response")
 

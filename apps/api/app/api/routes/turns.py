@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Set
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -13,7 +14,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from app.api import problems
-from app.api.direct_route import Call, DirectRoute, json_response
+from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import (
     DEFAULT_LIMIT,
     READ,
@@ -42,13 +43,14 @@ from app.api.schemas.turns import (
     TurnPage,
 )
 from app.api.schemas.values import as_json
-from app.api.streaming import Work, encoded_event, stream_turn
+from app.api.streaming import answer_turn, encoded_event
 from app.domain.content import tool_call_json
 from app.domain.errors import InvalidRequest, PlimsollError
 from app.domain.types import (
     JsonObject,
     MessageRecord,
     RecordedReply,
+    Session,
     SessionId,
     ToolCall,
     TurnId,
@@ -80,31 +82,22 @@ _TURN_ANSWERS = STREAMED | refusals(*WRITE, 409, 429, 502, 504)
 @router.post("/turns", status_code=201, response_model=TurnAnswer, responses=_TURN_ANSWERS, operation_id="post_turn")
 async def create_turn(
     call: Call, session_id: SessionId, body: TurnIn, idempotency_key: IdempotencyKey = None
-) -> JsonObject | Response:
+) -> Response:
     """Sends a message within the token budget, and returns the turn and how its context was built."""
-    rt, tenant_id = call.rt, call.tenant_id
     request = turn_request(call, body)
-    return await _answer(
-        call,
-        session_id,
-        body.stream,
-        lambda listen: take_turn(rt, tenant_id, session_id, request, idempotency_key, listen),
-    )
+    work = partial(take_turn, call.rt, call.tenant_id, session_id, request, idempotency_key)
+    return await answer_turn(call, session_id, work, _TurnForm(), stream=body.stream, status=201)
 
 
 @router.post("/turns/{turn_id}/tool-outputs", status_code=201, response_model=TurnAnswer, responses=_TURN_ANSWERS)
-async def post_tool_outputs(
-    call: Call, session_id: SessionId, turn_id: TurnId, body: ToolOutputsIn
-) -> JsonObject | Response:
+async def post_tool_outputs(call: Call, session_id: SessionId, turn_id: TurnId, body: ToolOutputsIn) -> Response:
     """Answers a turn's open tool calls, all of them, and runs its next round."""
-    rt, tenant_id = call.rt, call.tenant_id
     request = OutputsRequest(
         outputs=tuple((output["tool_call_id"], output["content"]) for output in call.raw_body["outputs"]),
         recorded_reply=_recorded(body.recorded_reply),
     )
-    return await _answer(
-        call, session_id, body.stream, lambda listen: continue_turn(rt, tenant_id, session_id, turn_id, request, listen)
-    )
+    work = partial(continue_turn, call.rt, call.tenant_id, session_id, turn_id, request)
+    return await answer_turn(call, session_id, work, _TurnForm(), stream=body.stream, status=201)
 
 
 @router.post(
@@ -124,27 +117,22 @@ async def post_cancel(call: Call, session_id: SessionId, turn_id: TurnId) -> Jso
 )
 async def post_regenerate(
     call: Call, session_id: SessionId, turn_id: TurnId, body: RegenerateIn = _AS_IT_WAS
-) -> JsonObject | Response:
+) -> Response:
     """Runs the session's last turn again in a fork that ends before it, with the fields of the body changed.
 
     A problem after the fork was created has its `session_id`: the turn is stored there.
     """
-    rt, tenant_id = call.rt, call.tenant_id
-    request = turn_request(call, body)
-    prepared = await prepare_regeneration(rt, tenant_id, session_id, turn_id, request)
-    made = prepared.session.id
-    call.note(forked_session_id=str(made))
+    prepared = await prepare_regeneration(call.rt, call.tenant_id, session_id, turn_id, turn_request(call, body))
+    made = prepared.session
+    call.note(forked_session_id=str(made.id))
+    work = partial(regenerate_turn, call.rt, call.tenant_id, prepared)
     try:
-        answer = await _answer(call, made, body.stream, lambda listen: regenerate_turn(rt, tenant_id, prepared, listen))
+        return await answer_turn(call, made.id, work, _TurnForm(made), stream=body.stream, status=201)
     except InvalidRequest:
         raise
     except PlimsollError as error:
-        problem = problems.document_of(error) | {"session_id": str(made)}
+        problem = problems.document_of(error) | {"session_id": str(made.id)}
         return problems.answer(call.scope["path"], problem, problems.headers_of(error))
-    if isinstance(answer, dict):
-        answer = json_response({"session": prepared.session, **answer}, 201)
-    answer.headers["Location"] = f"/v1/sessions/{made}"
-    return answer
 
 
 @router.get("/turns", response_model=TurnPage, responses=refusals(*READ))
@@ -236,14 +224,6 @@ def turn_request(call: Call, body: TurnIn | RegenerateIn) -> TurnRequest:
     )
 
 
-async def _answer(call: Call, session_id: SessionId, stream: bool, work: Work) -> JsonObject | Response:
-    if stream:
-        return await stream_turn(call, session_id, work, _TurnEvents())
-    outcome = await work(None)
-    call.note(turn_id=str(outcome.turn.id))
-    return {"turn": _turn_json(outcome.turn), "context": outcome.context}
-
-
 def _turn_json(turn: TurnRecord) -> JsonObject:
     """A turn as clients read it, in answers and in events."""
     return as_json(
@@ -254,14 +234,24 @@ def _turn_json(turn: TurnRecord) -> JsonObject:
     )
 
 
-class _TurnEvents:
-    """The service's own events (contract.md, section 5). The last has the turn as it is read afterwards."""
+class _TurnForm:
+    """The service's own answer and events (contract.md, section 5). The last has the turn as it is read afterwards.
 
-    headers: Mapping[str, str] = {}
+    `made` is the session that was made for the turn, where it was.
+    """
 
-    def event(self, event: TurnEvent) -> bytes:
+    def __init__(self, made: Session | None = None) -> None:
+        self.headers: Mapping[str, str] = {} if made is None else {"Location": f"/v1/sessions/{made.id}"}
+        self._made = made
+
+    def whole(self, outcome: TurnOutcome) -> JsonObject:
+        """The turn and its context."""
+        made = {} if self._made is None else {"session": self._made}
+        return {**made, "turn": _turn_json(outcome.turn), "context": outcome.context}
+
+    def event(self, event: TurnEvent) -> Iterable[bytes]:
         """One event as it happened."""
-        return encoded_event(event.name, event.data)
+        yield encoded_event(event.name, event.data)
 
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
         """The last event; where nothing was streamed, also those before it, with the stored text in one delta."""

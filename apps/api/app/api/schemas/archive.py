@@ -263,14 +263,17 @@ def read_import(raw: bytes) -> Export | ImportedMessages:
 
 
 def _export(document: JsonObject) -> Export:
-    head = _validated(ExportHead, document, "body")
+    head = _validated(ExportHead, document)
     unknown = sorted((head.model_extra or {}).keys())
     if unknown:
         raise ImportRefused([(problems.where("body", unknown[0]), "There is no such field")])
     faults: list[tuple[str, str]] = []
     for section, model in ROWS.items():
         for at, row in enumerate(document[section]):
-            faults += _faults_of(model, row, "body", section, str(at))
+            try:
+                model.model_validate(row)
+            except ValidationError as error:
+                faults += problems.places(error, "body", section, str(at))
             if len(faults) >= MOST_FAULTS:
                 raise ImportRefused(faults[:MOST_FAULTS])
     for at, pin in enumerate(document["pins"] if not faults else ()):
@@ -303,21 +306,13 @@ def _faults_of_blocks(document: JsonObject) -> list[tuple[str, str]]:
 
 
 def _conversation(document: JsonObject) -> ImportedMessages:
-    conversation = _validated(ArchivedConversationIn, document, "body")
+    conversation = _validated(ArchivedConversationIn, document)
     fields = {name: document[name] for name in conversation.model_fields_set - {"messages"}}
     return ImportedMessages(fields, document["messages"])
 
 
-def _faults_of(model: type[BaseModel], row: object, *within: str) -> list[tuple[str, str]]:
-    try:
-        model.model_validate(row)
-    except ValidationError as error:
-        return problems.places(error, *within)
-    return []
-
-
-def _validated(model: type[Schema], document: JsonObject, *within: str) -> Schema:
+def _validated(model: type[Schema], document: JsonObject) -> Schema:
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        raise ImportRefused(problems.places(error, *within)) from None
+        raise ImportRefused(problems.places(error, "body")) from None

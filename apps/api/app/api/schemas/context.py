@@ -10,10 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSc
 
 from app.api.schemas.values import Id, In, Instant, Open, Paged, answer_of, row_of
 from app.domain import figures
-from app.domain.audit import TurnContext
+from app.domain.audit import TrimAction, TrimLog, TurnContext
 from app.domain.figures import CurrentWindow, PointWindow, TimelineRange, TurnPoint
 from app.domain.stored import StoredSummary
-from app.domain.trim_log import TrimAction, TrimLog
 from app.domain.types import MOST_FOCUS_CHARS, REGIONS, Count, Name
 from app.services.views.search import Found, FoundInSession, FoundMessage, FoundPage
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from app.domain.trim_log import CLEARED
+from app.domain.audit import CLEARED
 from app.engine.messages.tokens import Estimate
 from app.engine.policy.policy import ClearToolResults, ContextPolicy
 from app.engine.window.pieces import Piece

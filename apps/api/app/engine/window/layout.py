@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from app.domain.audit import CLEARED, TrimAction
 from app.domain.content import tool_calls_from_json
 from app.domain.figures import LaidOut
-from app.domain.trim_log import CLEARED, TrimAction
 from app.domain.types import JsonObject, Message, Region, Turn, TurnId
 from app.engine.messages.media import ImageTokens
 from app.engine.messages.reasoning import sent_reasoning_tokens

@@ -15,9 +15,9 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Final
 
+from app.domain.audit import TrimKind
 from app.domain.content import content_text
 from app.domain.sentences import demands
-from app.domain.trim_log import TrimKind
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.policy.policy import ContextPolicy
 from app.engine.window.pieces import Piece

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import floor
 
-from app.domain.trim_log import PIN_KINDS
+from app.domain.audit import PIN_KINDS
 from app.engine.messages.tokens import Estimate
 from app.engine.policy.budget import with_output_share
 from app.engine.policy.policy import Allocation, ContextPolicy, PriorityRegion

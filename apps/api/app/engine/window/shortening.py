@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from app.domain.audit import ShorteningKind
 from app.domain.content import canonical_json
-from app.domain.trim_log import ShorteningKind
 from app.domain.types import Pin
 from app.engine.messages.media import has_media, marked_parts, marked_text
 from app.engine.messages.tokens import Estimate, tokens_of

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from app.domain.audit import TrimAction, TrimKind
 from app.domain.recalled import Recalled
-from app.domain.trim_log import TrimAction, TrimKind
 from app.domain.types import Pin, Summary, ToolDefinition, Turn
 from app.engine.policy.budget import Budget
 from app.engine.recall.ranking import Evicted

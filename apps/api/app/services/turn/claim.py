@@ -24,6 +24,7 @@ from app.db.database import Transaction, UniqueViolated, record_of
 from app.db.responses import keep_response
 from app.db.summaries import get_summary
 from app.db.turns import fail_lost_turns
+from app.domain.audit import summary_made
 from app.domain.content import content_text
 from app.domain.errors import (
     IdempotencyInFlight,
@@ -37,7 +38,6 @@ from app.domain.errors import (
     located,
 )
 from app.domain.stored import values_of
-from app.domain.trim_log import summary_made
 from app.domain.types import (
     Content,
     JsonObject,

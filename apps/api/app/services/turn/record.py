@@ -17,10 +17,9 @@ import orjson
 from app.core.logging import add_request_fields
 from app.db.claims import Claim
 from app.db.records import TurnEnd, record_end, recorded_before
-from app.domain.audit import Audit, CacheBreak
+from app.domain.audit import PIN_KINDS, Audit, CacheBreak
 from app.domain.content import bytea_json, tool_call_json
 from app.domain.errors import ContextBudgetExceeded, DatabaseUnavailable, PlimsollError, ProviderError, TurnLost
-from app.domain.trim_log import PIN_KINDS
 from app.domain.types import Completion, Delta, JsonObject, Summary, ToolCall, TurnRecord, TurnStatus, Usage
 from app.engine.window.cache_break import cache_break
 from app.engine.window.plan import Assembled

@@ -10,9 +10,8 @@ from uuid import UUID
 
 from app.db.claims import Claim
 from app.db.responses import ResponseNote
-from app.domain.audit import Audit, CacheBreak, TurnContext
+from app.domain.audit import Audit, CacheBreak, TrimLog, TurnContext
 from app.domain.stored import StoredSummary
-from app.domain.trim_log import TrimLog
 from app.domain.types import (
     Completion,
     Content,

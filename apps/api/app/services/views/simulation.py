@@ -12,9 +12,9 @@ import orjson
 from app.db import simulation_rows as store
 from app.db.database import Record
 from app.db.sessions import state_of
+from app.domain.audit import TrimAction
 from app.domain.errors import InvalidRequest
 from app.domain.prices import Prices
-from app.domain.trim_log import TrimAction
 from app.domain.types import JsonObject, Pin, SessionId, TenantId
 from app.engine.policy.policy import ContextPolicy
 from app.engine.simulation.setting import Setting, SimulatedModel, Summarizer

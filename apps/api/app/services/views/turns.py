@@ -12,12 +12,11 @@ from app.db import turns as store
 from app.db.audits import blocks_by_sha256, turns_in_ranges
 from app.db.audits import get_audit as read_audit
 from app.db.messages import messages_by_id, messages_in_runs, page_of_messages
-from app.domain.audit import Audit
+from app.domain.audit import Audit, TrimAction
 from app.domain.content import content_text
 from app.domain.errors import NotFound, existing
 from app.domain.figures import LaidOut
 from app.domain.stored import ListedTurn
-from app.domain.trim_log import TrimAction
 from app.domain.types import (
     JsonObject,
     Message,
