@@ -105,7 +105,7 @@ class Record:
             self.listen(TurnEvent("context.assembled", {"context": audit.public()}, summary=self.summary))
         self.sent = plan
         self._audits.append(audit)
-        self._blocks |= {block.sha256: block.text for block in assembled.blocks}
+        self._blocks |= assembled.blocks
 
     def observe(self, plan: TurnPlan, prompt_tokens: int) -> None:
         """What the provider counted, beside our raw estimate of the same prompt."""
