@@ -84,6 +84,11 @@ class Columns:
         return self._seqs[-1] if self._seqs else self.from_seq
 
     @property
+    def wire_bytes(self) -> int:
+        """Of the messages' JSON."""
+        return len(self._wire)
+
+    @property
     def size_bytes(self) -> int:
         """What they hold, without what Python reserves to grow."""
         others = {"from_seq", "_hashed", "has_reasoning"}

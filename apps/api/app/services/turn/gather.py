@@ -44,6 +44,8 @@ from app.tokenizers.counters import TWO_FIFTHS, Estimator
 
 _FEW_MESSAGES = 64
 """Of a window: to read them one by one costs less than two more statements."""
+_MANY_PARTS = 256
+"""Of contents: the size of as many images is read in some milliseconds."""
 _SLICE = 64
 """Of messages that are counted, or turns that are made anew, before others run."""
 
@@ -185,9 +187,13 @@ async def with_all_counts(rt: Runtime, rows: WindowRows, *, store: bool = True) 
     missing = [message for message in rows.read_messages() if message.tokens == UNCOUNTED]
     if missing:
         rows = await _count_missing(rt, rows, missing, store=store)
-    if any(isinstance(message.content, list) for message in rows.read_messages()):
+    if parts := sum([len(message.content) for message in rows.read_messages() if isinstance(message.content, list)]):
         rule = image_rule_for(rows.model.model)
-        rows = await _with_messages(rows, lambda message: with_images_by_rule(message, rule))
+        known: dict[int, Message] = {}
+        if parts > _MANY_PARTS:
+            of_rows = [message for message in rows.read_messages() if isinstance(message.content, list)]
+            known = await asyncio.to_thread(lambda: {each.seq: with_images_by_rule(each, rule) for each in of_rows})
+        rows = await _with_messages(rows, lambda message: known.get(message.seq) or with_images_by_rule(message, rule))
     return rows if rows.fell_back else await _with_settled_kept(rt, rows)
 
 

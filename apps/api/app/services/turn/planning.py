@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import orjson
 
+from app.domain.types import Message
 from app.engine.messages.tokens import tools_tokens
 from app.engine.window.plan import Assembled, Ready, assemble
 from app.engine.window.prompt import pin_text
@@ -20,6 +21,8 @@ _INLINE_CHARS = 131_072
 """Of all such texts: to lay them out, hash and encode them takes a few milliseconds."""
 _INLINE_MESSAGES = 1_000
 """Of a past: a prune of them takes a few milliseconds."""
+_INLINE_PAST_CHARS = 1_048_576
+"""Of a past: to make its messages of their JSON, or to hash it, takes a few milliseconds."""
 
 _T = TypeVar("_T")
 
@@ -45,14 +48,30 @@ async def count_long_texts(tokenizers: Tokenizers, encoding: str, snapshot: Snap
 async def planned(snapshot: Snapshot, decision: Callable[[], _T]) -> _T:
     """A decision on the snapshot: off the event loop where its past is long, since what leaves may be most of it, or
     what stands around it, which is hashed."""
-    is_long = snapshot.past.messages[-1] > _INLINE_MESSAGES or _chars_around(snapshot) > _INLINE_CHARS
+    is_long = snapshot.past.messages[-1] > _INLINE_MESSAGES or _is_long(snapshot)
     return await asyncio.to_thread(decision) if is_long else decision()
 
 
 async def assembled(snapshot: Snapshot, ready: Ready) -> Assembled:
-    """The exact prompt of a plan: off the event loop where what stands around the past or in the turn is long."""
-    chars = _chars_around(snapshot) + sum([len(message.content or "") for message in snapshot.current.messages])
-    return await asyncio.to_thread(assemble, ready) if chars > _INLINE_CHARS else assemble(ready)
+    """The exact prompt of a plan: off the event loop where what is sent is long."""
+    return await asyncio.to_thread(assemble, ready) if _is_long(snapshot) else assemble(ready)
+
+
+def _is_long(snapshot: Snapshot) -> bool:
+    """Whether to hash and encode what may be sent takes long enough for others to notice."""
+    past = snapshot.past
+    of_turn = sum(map(_chars_of, snapshot.current.messages))
+    if of_turn + _chars_around(snapshot) > _INLINE_CHARS:
+        return True
+    newest = sum([_chars_of(message) for turn in past.newest for message in turn.messages])
+    return newest + (past.kept.columns.wire_bytes if past.kept.turns else 0) > _INLINE_PAST_CHARS
+
+
+def _chars_of(message: Message) -> int:
+    """Of its content and of its calls' arguments; of a content's parts their bytes as JSON."""
+    content = message.content
+    chars = len(content or "") if isinstance(content, str | None) else len(orjson.dumps(content))
+    return chars + sum([len(call.arguments) for call in message.tool_calls])
 
 
 def _chars_around(snapshot: Snapshot) -> int:
