@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -73,6 +75,40 @@ def chat_service(
 def openai_at(address: str, key: str = "none", **options: Any) -> openai.OpenAI:
     """An application that changed its base_url, and nothing else."""
     return openai.OpenAI(base_url=f"{address}/v1", api_key=key, **options)
+
+
+class Hasty:
+    """An application whose first request hangs up before the model has answered, and whose own retries wait longer.
+
+    The model is to answer once `tried_again` holds: once a retry was answered, or one has waited for a while because
+    the first request had not been read when it hung up.
+    """
+
+    def __init__(self) -> None:
+        self._sent = self._answered = 0
+        self._first_retry_at = math.inf
+
+    @contextmanager
+    def at(self, address: str) -> Generator[openai.OpenAI]:
+        """The application's client, whose next request is its first."""
+        self._sent = self._answered = 0
+        self._first_retry_at = math.inf
+        hooks: dict[str, list[Callable[..., Any]]] = {"request": [self._send], "response": [self._answer]}
+        with httpx.Client(event_hooks=hooks, trust_env=False) as http:
+            yield openai_at(address, timeout=60, max_retries=8, http_client=http)
+
+    def tried_again(self) -> bool:
+        return self._answered > 0 or time.monotonic() > self._first_retry_at + 5
+
+    def _send(self, request: httpx.Request) -> None:
+        self._sent += 1
+        if self._sent == 1:
+            request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), 0.6)
+        else:
+            self._first_retry_at = min(self._first_retry_at, time.monotonic())
+
+    def _answer(self, _response: httpx.Response) -> None:
+        self._answered += 1
 
 
 def tool_call(call_id: str, name: str, arguments: object) -> dict[str, Any]:

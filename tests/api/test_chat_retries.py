@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from tests.api.chatting import TOOLS, chat_service, openai_at, say
+from tests.api.chatting import TOOLS, Hasty, chat_service, say
 from tests.api.conftest import new_session, until_heard
 from tests.api.test_chat import assistant, user
 from tests.providers.server import Answer, Stream
@@ -58,11 +58,11 @@ def test_after_a_failure_another_message_goes_on_and_the_unanswered_one_is_kept_
 
 def test_a_client_that_gave_up_waiting_gets_the_stored_answer(database_url: str, tmp_path: Path) -> None:
     """Its own retry comes while the turn runs: 409, again after a while, and then the answer, from one model call."""
-    slow = Answer({"choices": [{"index": 0, "message": {"content": "At last."}, "finish_reason": "stop"}]}, delay_s=1.5)
-    with chat_service(database_url, tmp_path, slow) as at:
+    hasty = Hasty()
+    with chat_service(database_url, tmp_path, say("At last.", after=hasty.tried_again)) as at:
         session_id = new_session(at.http)
-        with openai_at(at.address, timeout=0.7, max_retries=4) as hasty:
-            completion = hasty.chat.completions.create(
+        with hasty.at(at.address) as client:
+            completion = client.chat.completions.create(
                 model="main", messages=[user("Slowly")], extra_headers={"X-Session-Id": session_id}
             )
         assert completion.choices[0].message.content == "At last."

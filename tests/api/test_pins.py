@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 
+from app.domain.types import MOST_PINS, MOST_PINS_BYTES
 from tests.api.conftest import assert_problem, new_session
 
 
@@ -93,3 +94,20 @@ def test_pins_over_their_share_are_trimmed_by_relevance_and_the_prompt_hashes_to
     assert prompt["prompt_sha256"] == audit["prompt_sha256"] == answer["context"]["prompt_sha256"]
     assert "characters of this pin left out" in str(prompt["messages"])
     assert "second" in str(prompt["messages"])
+
+
+def test_the_pins_of_a_session_have_a_most_in_bytes_and_in_number(client: httpx.Client) -> None:
+    """More would be read by every turn; from 256 MB on Postgres refused to give them, and every turn ended as a 500."""
+    path = f"/v1/sessions/{new_session(client)}/pins"
+    part = "é" * (MOST_PINS_BYTES // 256)
+    for number in range(128):
+        assert client.put(f"{path}/{number}", json={"content": part}).status_code == 200
+    problem = assert_problem(client.put(f"{path}/more", json={"content": "x"}), 422, "invalid_request")
+    assert str(MOST_PINS_BYTES) in problem["detail"]
+    assert client.put(f"{path}/0", json={"content": "as long as it was, or shorter"}).status_code == 200
+    assert client.put(f"{path}/more", json={"content": "x"}).status_code == 200
+    path = f"/v1/sessions/{new_session(client)}/pins"
+    for number in range(MOST_PINS):
+        assert client.put(f"{path}/{number}", json={"content": "x"}).status_code == 200
+    assert_problem(client.put(f"{path}/more", json={"content": "x"}), 422, "invalid_request")
+    assert client.put(f"{path}/0", json={"content": "replaced"}).status_code == 200

@@ -12,7 +12,7 @@ import httpx
 import openai
 import pytest
 
-from tests.api.chatting import Chat, chat_service, openai_at, say
+from tests.api.chatting import Chat, Hasty, chat_service, openai_at, say
 from tests.api.conftest import new_session
 from tests.api.test_auth import make_key
 from tests.api.test_chat import assistant, user
@@ -350,11 +350,12 @@ def test_without_truncation_a_providers_refusal_is_reported_and_nothing_is_cut(
 
 
 def test_a_clients_own_retry_doubles_nothing(database_url: str, tmp_path: Path) -> None:
-    slow = Answer({"choices": [{"index": 0, "message": {"content": "At last."}, "finish_reason": "stop"}]}, delay_s=1.2)
+    hasty = Hasty()
+    slow = say("At last.", after=hasty.tried_again)
     with chat_service(database_url, tmp_path, say("One.", "a"), slow) as at:
         first = at.client.responses.create(model="main", input="First", tools=TOOLS)
-        with openai_at(at.address, timeout=0.6, max_retries=5) as hasty:
-            listed_items = hasty.responses.create(
+        with hasty.at(at.address) as client:
+            listed_items = client.responses.create(
                 model="main", input=[output("a")], tools=TOOLS, previous_response_id=first.id
             )
         assert listed_items.output_text == "At last."
@@ -362,8 +363,8 @@ def test_a_clients_own_retry_doubles_nothing(database_url: str, tmp_path: Path) 
         (session,) = sessions(at)
         assert len(at.turns(session["id"])) == 1
         conversation = f"conv_{session['id'].replace('-', '')}"
-        with openai_at(at.address, timeout=0.6, max_retries=5) as hasty:
-            more = hasty.responses.create(model="main", input="More", conversation=conversation)
+        with hasty.at(at.address) as client:
+            more = client.responses.create(model="main", input="More", conversation=conversation)
         assert (more.output_text, at.model.hits, len(at.turns(session["id"]))) == ("At last.", 3, 2)
 
 

@@ -28,6 +28,36 @@ from .wires import SECRET, Waits
 SCHEMA = {"type": "object", "properties": {"summary_text": {"type": "string"}}}
 
 
+async def test_a_long_request_arrives_whole_with_its_length_and_is_tried_again_whole() -> None:
+    """Of more than a megabyte the client library warned, and copied it on the event loop."""
+    words = "naïve 😀 " * 300_000
+    request = CompletionRequest(messages=[{"role": "user", "content": words}], max_output_tokens=77)
+    completion, server = await answer_to(Answer({}, status=503), Reset(), OK, request=request)
+    assert completion.text == "Hello."
+    assert [seen.json["messages"] for seen in server.seen] == [request.messages] * 3
+    assert all("transfer-encoding" not in seen.headers for seen in server.seen)
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_a_server_that_hangs_up_or_refuses_in_the_middle_of_a_long_request_is_a_provider_error(
+    *, refuses: bool
+) -> None:
+    request = CompletionRequest(messages=[{"role": "user", "content": "word " * 2_000_000}], max_output_tokens=77)
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        if refuses:
+            writer.write(b"HTTP/1.1 413 X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+            await writer.drain()
+        writer.transport.abort()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    async with server, provider_at(url) as adapter:
+        with pytest.raises((ProviderDown, ProviderRefused)):
+            await adapter.complete(request)
+
+
 async def test_the_request_is_the_neutral_form_with_key_model_and_output_limit() -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
     request = CompletionRequest(

@@ -20,7 +20,7 @@ from app.archive.document import SECTIONS, archived_message
 from app.db.archive import COLUMNS
 from app.domain.content import sha256_hex
 from app.domain.errors import ImportRefused, NotFound
-from app.domain.types import Pin, SessionId, SummaryId, TenantId, TurnStatus
+from app.domain.types import MOST_PINS, MOST_PINS_BYTES, Pin, SessionId, SummaryId, TenantId, TurnStatus
 from app.engine.window.prompt_refs import SentHashes
 from app.services.archive.transfer import export_session, fork_session
 from app.services.sessions import list_sessions, put_pin
@@ -286,6 +286,13 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a step of no turn": (_set("steps.0.turn_id", ANY_ID), "body.steps.0.turn_id"),
     "a step beyond its column": (_set("steps.0.seq", 2**31), "body.steps.0.seq"),
     "a pin twice": (_twice("pins", 0), "body.pins.2.name"),
+    "more pins than a session has": (
+        lambda document: document["pins"].extend(
+            document["pins"][0] | {"name": f"pin {number}"} for number in range(MOST_PINS)
+        ),
+        "body.pins",
+    ),
+    "pins longer than a session's": (_set("pins.0.content", "x" * MOST_PINS_BYTES), "body.pins"),
     "a pin nobody can name": (_set("pins.0.name", "a\nb"), "body.pins.0.name"),
     "a pin above relevance": (_set("pins.0.relevance", 1.5), "body.pins.0.relevance"),
     "an alias that is not here": (_set("session.model_alias", "nobody"), "body.session.model_alias"),

@@ -193,7 +193,7 @@ async def test_a_summary_of_what_another_replica_has_summarized_meanwhile_is_not
         await _fill(at, session.id, 7)
         rows = await session_window(at.rt, TENANT, session.id)
         estimate = estimator_of(at.rt, rows)
-        snapshot = snapshot_of(at.rt, rows, no_turn(rows.turn_seq))
+        snapshot = await snapshot_of(at.rt, rows, no_turn(rows.turn_seq))
         fold = fold_on_request(snapshot, rows.policy, estimate)
         assert fold is not None
         await summarize_now(replica.rt, TENANT, session.id)

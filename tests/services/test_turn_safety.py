@@ -21,11 +21,14 @@ from app.domain.errors import (
     ProviderRefused,
     SessionBusy,
     StoredFailure,
+    TurnCancelled,
     TurnInProgress,
     TurnLost,
 )
 from app.domain.types import SessionId, TurnStatus
+from app.services.sessions import delete_session
 from app.services.turn.claim import claim_drafted, draft_turn
+from app.services.turn.take import cancel_turn
 from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.upkeep.background import renew_forever, sweep_forever
 from app.services.views.turns import get_prompt, get_turn
@@ -203,6 +206,31 @@ async def test_a_worker_that_lost_its_lease_can_not_write(database_url: str, tmp
         assert [(row["status"], row["assistant_output"]) for row in rows] == [("failed", None), ("completed", "Late.")]
         assert len(await at.rows("SELECT 1 FROM messages WHERE role = 'assistant'")) == 1
         assert outcome.turn.seq == 2
+
+
+@pytest.mark.parametrize("erased", [False, True])
+async def test_a_turn_that_another_process_cancels_or_erases_is_cancelled_for_whoever_waits(
+    database_url: str, tmp_path: Path, *, erased: bool
+) -> None:
+    """It was 503 `worker_lost`, upon which clients post again what somebody had just cancelled."""
+    gate = _Gate()
+    async with (
+        serving(gate) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+        service(database_url, models_toml(server), folder=tmp_path) as other,
+    ):
+        session = await at.session()
+        waiting = asyncio.create_task(at.turn(session.id, "Slow"))
+        await server.arrived.wait()
+        (turn,) = await at.rows("SELECT id FROM turns")
+        if erased:
+            await delete_session(other.rt, TENANT, session.id)
+        else:
+            await cancel_turn(other.rt, TENANT, session.id, turn["id"])
+        gate.opened.set()
+        with pytest.raises(TurnCancelled):
+            await waiting
+        assert await at.rows("SELECT 1 FROM messages WHERE role = 'assistant'") == []
 
 
 async def test_a_lease_that_a_wait_for_the_session_ate_is_whole_again_when_it_counts(database_url: str) -> None:

@@ -33,7 +33,7 @@ def _sent(snapshot: Snapshot, policy: ContextPolicy = SHOWN) -> list[str]:
     assert isinstance(decided, Ready)
     assembled = assemble(decided)
     assert decided.prompt.wire_tokens == decided.window.wire_tokens
-    blocks = {block.sha256: block.text for block in assembled.blocks}
+    blocks = assembled.blocks
     seqs = {message.seq: message for message in _messages(snapshot)}
     assert rebuild(assembled.refs, blocks, seqs)[0] == list(assembled.messages)
     return [str(message["content"]) for message in assembled.messages]

@@ -150,3 +150,22 @@ def test_a_turn_hashes_what_is_new_and_a_run_of_any_length_is_one_reference() ->
         _same(decided, again)
         assert isinstance(again, Ready)
         assert len(again.prompt.parts) <= 3
+
+
+def test_what_stands_before_a_run_is_kept_with_the_past_only_where_it_is_short() -> None:
+    """It was kept whatever its length, and in no size that the cache of pasts counts."""
+    history = History()
+    turns = chat(history, 6)
+    policy = ContextPolicy(auto_summarize=False)
+    sizes: list[int] = []
+    for text in ("Be brief.", "Be brief. " * 100_000):
+        columns = Columns(0)
+        columns.extend(turns)
+        snapshot = snapshot_of(turns, history.turn(), input_budget=1_000_000, layers=(("system:session", text),))
+        decided = plan(snapshot, policy, estimate)
+        again = plan(replace(snapshot, past=past_of_kept(Kept(columns, 0, 6))), policy, estimate)
+        _same(decided, again)
+        hashed = columns._hashed  # pyright: ignore[reportPrivateUsage] - what no other size has
+        sizes.append(len(hashed[0]) if hashed else 0)
+    assert 0 < sizes[0] < 1000
+    assert sizes[1] == 0

@@ -115,7 +115,7 @@ def test_a_prompt_with_what_was_read_is_rebuilt_from_its_blocks_to_the_same_hash
     )
     ready = _ready(replace(snapshot, current=with_look_backs(snapshot.current, read)))
     assembled = assemble(ready)
-    blocks = {block.sha256: block.text for block in assembled.blocks}
+    blocks = assembled.blocks
     stored = {message.seq: message for turn in (*snapshot.turns, snapshot.current) for message in turn.messages}
     assert set(needed_for(assembled.refs).sha256s) <= blocks.keys()
     messages, tools = rebuild(assembled.refs, blocks, stored)

@@ -118,7 +118,7 @@ def test_regions_sum_to_the_wire_tokens(snapshot: Snapshot, policy: ContextPolic
 def test_references_rebuild_the_exact_prompt_and_its_hash(snapshot: Snapshot, policy: ContextPolicy) -> None:
     taken = decide(snapshot, policy)
     assembled = assemble(ready_of(taken))
-    blocks = {block.sha256: block.text for block in assembled.blocks}
+    blocks = assembled.blocks
     stored = {message.seq: message for turn in (*snapshot.turns, snapshot.current) for message in turn.messages}
     needed = needed_for(assembled.refs)
     messages, tools = rebuild(assembled.refs, *read_back(needed, blocks, stored))

@@ -123,7 +123,7 @@ def test_a_prompt_with_reasoning_is_rebuilt_exactly_from_its_references(
     marked = [with_reasoning(turn, rule) for turn in (*turns, current)]
     taken = decide(replace(snapshot, past=past_of(marked[:-1]), current=marked[-1]), policy)
     assembled = assemble(ready_of(taken))
-    blocks = {block.sha256: block.text for block in assembled.blocks}
+    blocks = assembled.blocks
     stored = {message.seq: message for turn in (*turns, current) for message in turn.messages}
     messages, _ = rebuild(assembled.refs, *read_back(needed_for(assembled.refs), blocks, stored))
     assert messages == assembled.messages

@@ -103,7 +103,7 @@ def test_users_words_that_a_prune_left_are_one_reference_and_only_they_are_read_
     assert len(assembled.refs["items"]) == 3
     needed = needed_for(assembled.refs)
     assert needed.user_runs == ((kept[1], kept[2]),)
-    blocks = {block.sha256: block.text for block in assembled.blocks}
+    blocks = assembled.blocks
     users = {
         message.seq: message
         for turn in (*snapshot.turns, snapshot.current)

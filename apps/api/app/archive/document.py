@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, TypeAlias, cast
 
 from app.domain.content import sha256_hex, tool_calls_from_json
 from app.domain.errors import ImportRefused, PromptTooLarge
-from app.domain.types import SUMMARY_LISTS, JsonObject, Message, MessageId, TurnId
+from app.domain.types import MOST_PINS, MOST_PINS_BYTES, SUMMARY_LISTS, JsonObject, Message, MessageId, TurnId
 
 FORMAT: Final = "plimsoll.session"
 VERSION: Final = 1
@@ -61,6 +61,10 @@ def check_document(
         *((name, "id") for name in ("turns", "messages", "steps", "summaries", "audits")),
     ):
         _check_unique(document[section], section, (key,), faults)
+    if len(document["pins"]) > MOST_PINS:
+        faults.add("pins", f"A session has {MOST_PINS} pins at most.")
+    if sum([len(pin["content"].encode()) for pin in document["pins"]]) > MOST_PINS_BYTES:
+        faults.add("pins", f"A session's pins have {MOST_PINS_BYTES} bytes together at most.")
     _check_turns(document, faults)
     faults.settle()
     turn_seqs: dict[str, int] = {turn["id"]: turn["seq"] for turn in document["turns"]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 import sqlalchemy as sa
@@ -14,7 +14,7 @@ from app.db.claims import Claim
 from app.db.database import Transaction
 from app.db.limits import GIVING_BACK, give_back_of_tenant, released
 from app.db.sessions import ON_ITS_NODE, locked_session
-from app.db.sql import CLOCK, insert_from, json_rows, sql
+from app.db.sql import CLOCK, binds, insert_from, insert_row, json_rows, sql
 from app.db.turns import TURN_COLUMNS, turn_record
 from app.domain.audit import Audit
 from app.domain.stored import names_of, values_of
@@ -90,6 +90,21 @@ _USAGE_TOTALS = sql(f"""
     """)
 
 
+_LARGE_BLOCKS_CHARS = 1_048_576
+"""Of a turn's blocks together, from which long ones are stored one by one, and none that is stored is sent again."""
+_LARGE_BLOCK_CHARS = 4_096
+
+_STORED_BLOCKS = sql("SELECT sha256 FROM prompt_blocks WHERE session_id = :session_id AND sha256 = ANY(:sha256s)")
+_STORE_BLOCK = sql(
+    insert_row(
+        tables.prompt_blocks,
+        {"session_id": "s.id", **binds("sha256", "content")},
+        "sessions s WHERE s.id = :session_id FOR KEY SHARE",
+    )
+    + " ON CONFLICT DO NOTHING"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Spent:
     """What was set aside for a call, as `reserve` gave it, and what of it was used."""
@@ -123,7 +138,9 @@ class TurnEnd:
 
 async def record_end(tx: Transaction, claim: Claim, end: TurnEnd) -> TurnRecord | None:
     """Writes the end of a running turn; None when the claim is no longer ours. One statement, but for what the tenant's
-    limits take: with `spent` it wants a transaction."""
+    limits take: with `spent` it wants a transaction. Blocks that are long together are stored before it: they are no
+    one's without the turn's audit."""
+    end = replace(end, blocks=await _without_large(tx, claim.session_id, end.blocks))
     spent = end.spent
     of_limits = {} if spent is None else values_of(spent)
     row = await tx.fetchrow(
@@ -141,6 +158,17 @@ async def record_end(tx: Transaction, claim: Claim, end: TurnEnd) -> TurnRecord 
     if spent is not None:
         await give_back_of_tenant(tx, of_limits)
     return turn_record(row)
+
+
+async def _without_large(tx: Transaction, session_id: SessionId, blocks: Sequence[JsonObject]) -> Sequence[JsonObject]:
+    """The blocks that are still to be stored: where they are long together, the short ones."""
+    if sum([len(block["content"]) for block in blocks]) <= _LARGE_BLOCKS_CHARS:
+        return blocks
+    large = {block["sha256"]: block["content"] for block in blocks if len(block["content"]) > _LARGE_BLOCK_CHARS}
+    stored = {row["sha256"] for row in await tx.fetch(_STORED_BLOCKS, session_id=session_id, sha256s=list(large))}
+    for sha256 in large.keys() - stored:
+        await tx.execute(_STORE_BLOCK, session_id=session_id, sha256=sha256, content=large[sha256])
+    return [block for block in blocks if block["sha256"] not in large]
 
 
 async def recorded_before(tx: Transaction, claim: Claim) -> TurnRecord | None:

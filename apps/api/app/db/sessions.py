@@ -256,6 +256,10 @@ _PUT_PIN = sql(f"""
 _OUR_PINS = """
     pins.session_id IN (SELECT id FROM sessions WHERE id = :session_id AND tenant_id = :tenant_id)
 """
+_OTHER_PINS = sql(f"""
+    SELECT count(*) AS pins, CAST(coalesce(sum(octet_length(content)), 0) AS bigint) AS bytes
+    FROM pins WHERE {_OUR_PINS} AND name <> :name
+    """)
 _GET_PIN = sql(f"SELECT {_PIN_COLUMNS} FROM pins WHERE {_OUR_PINS} AND name = :name")
 _LIST_PINS = sql(f"SELECT {_PIN_COLUMNS} FROM pins WHERE {_OUR_PINS} AND name > :after ORDER BY name LIMIT :limit")
 _DELETE_PIN = sql(f"DELETE FROM pins WHERE {_OUR_PINS} AND name = :name")
@@ -264,6 +268,12 @@ _DELETE_PIN = sql(f"DELETE FROM pins WHERE {_OUR_PINS} AND name = :name")
 async def put_pin(tx: Transaction, tenant_id: TenantId, session_id: SessionId, pin: Pin) -> Pin | None:
     """Stores the pin or replaces the one of its name; None when the tenant has no such session."""
     return await tx.fetch_record(Pin, _PUT_PIN, tenant_id=tenant_id, session_id=session_id, **values_of(pin))
+
+
+async def other_pins(tx: Transaction, tenant_id: TenantId, session_id: SessionId, name: str) -> tuple[int, int]:
+    """How many pins a session has beside this one, and the bytes of their contents; none of another tenant's."""
+    row = await tx.fetchrow(_OTHER_PINS, tenant_id=tenant_id, session_id=session_id, name=name)
+    return (row["pins"], row["bytes"]) if row else (0, 0)
 
 
 async def get_pin(tx: Transaction, tenant_id: TenantId, session_id: SessionId, name: str) -> Pin | None:

@@ -28,13 +28,19 @@ from app.domain.types import (
     TenantId,
 )
 
-# One row with what a prompt needs beside the messages: the active summary, the pins, and whether the newest settled
-# turn has a step that did not succeed.
+_INLINE_PIN_BYTES = 8_192
+"""Of a pin that comes in one row with the others: `MOST_PINS` of them are decoded in a few milliseconds."""
+
+# One row with what a prompt needs beside the messages: the active summary, the pins (large ones without their content),
+# and whether the newest settled turn has a step that did not succeed.
 _CONTEXT = sql(f"""
     SELECT
         (SELECT to_jsonb(x) FROM session_summaries x
          WHERE x.session_id = :session_id AND x.status = 'active') AS summary,
-        (SELECT jsonb_agg(jsonb_build_array(p.name, p.content, p.relevance, p.source) ORDER BY p.created_at, p.name)
+        (SELECT jsonb_agg(
+            jsonb_build_array(
+                p.name, CASE WHEN octet_length(p.content) <= :inline_bytes THEN p.content END, p.relevance, p.source)
+            ORDER BY p.created_at, p.name)
          FROM pins p WHERE p.session_id = :session_id) AS pins,
         EXISTS (
             SELECT FROM turn_steps st WHERE {STEP_FAILED} AND st.session_id = :session_id AND st.turn_id = (
@@ -43,6 +49,9 @@ _CONTEXT = sql(f"""
                 ORDER BY t.seq DESC LIMIT 1)
         ) AS step_failed
     """)
+
+# A row each, so that none is decoded in one go with the others.
+_LARGE_PINS = sql("SELECT name, content FROM pins WHERE session_id = :session_id AND name = ANY(:names)")
 
 _USAGES = insert_from(
     usage_records,
@@ -173,11 +182,20 @@ class SummaryLease:
 
 async def prompt_context(tx: Transaction, session_id: SessionId, before_seq: int) -> PromptContext:
     """The active summary, the pins in the order they were made, and the newest settled turn's health."""
-    row = await tx.fetchrow(_CONTEXT, session_id=session_id, before_seq=before_seq)
+    row = await tx.fetchrow(_CONTEXT, session_id=session_id, before_seq=before_seq, inline_bytes=_INLINE_PIN_BYTES)
     assert row is not None, "a SELECT without FROM gives one row"
+    pins: Sequence[tuple[str, str | None, float | None, str | None]] = row["pins"] or ()
+    large = [name for name, content, *_ in pins if content is None]
+    found = await tx.fetch(_LARGE_PINS, session_id=session_id, names=large) if large else ()
+    contents: dict[str, str] = {each["name"]: each["content"] for each in found}
+    contents |= {name: content for name, content, *_ in pins if content is not None}
     return PromptContext(
         summary=_summary(row["summary"]) if row["summary"] else None,
-        pins=tuple(Pin(*pin) for pin in row["pins"] or ()),
+        pins=tuple(
+            Pin(name, contents[name], relevance, source)
+            for name, _, relevance, source in pins
+            if name in contents  # else it was taken away meanwhile
+        ),
         step_failed=row["step_failed"],
     )
 

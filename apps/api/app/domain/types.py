@@ -188,6 +188,11 @@ class Summary:
     call_reason: SummaryCallReason | None = None
 
 
+MOST_PINS = 1_000
+MOST_PINS_BYTES = 16 * 1024 * 1024
+"""Of the contents of one session's pins: every turn reads them all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pin:
     """Content the session's owner wants in every prompt. `relevance` is 0 to 1, or None when nobody gave one."""
@@ -247,7 +252,7 @@ class CompletionRequest:
     the catalogue's own; an adapter takes those that its wire knows. `headers` travel beside an adapter's own, for
     whoever follows a call from one server to the next. Calls of one `cache_key` have prompts that begin alike: a
     provider with prefix caching sends them to the same cache. The first `lasting_messages` are what they begin with: a
-    provider that has to be shown what to cache keeps these.
+    provider that has to be shown what to cache keeps these. `size_bytes` are those of its JSON, about.
     """
 
     messages: Sequence[PromptMessage]
@@ -262,6 +267,7 @@ class CompletionRequest:
     names_as_text: bool = False
     cache_key: str | None = None
     lasting_messages: int = 0
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,12 +112,12 @@ class _MessagesCall:
     assembly = MessageAssembly
 
     def __init__(self, request: CompletionRequest, endpoint: Endpoint, form: _Form) -> None:
-        self._request = request
+        self.request = request
         self._endpoint = endpoint
         self.form = form
 
     def body(self, *, stream: bool) -> bytes:
-        body = _body(self._request, self._endpoint, self.form)
+        body = _body(self.request, self._endpoint, self.form)
         return json_bytes(body | {"stream": True} if stream else body)
 
     def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:  # noqa: ARG002 - the protocol's
@@ -129,7 +129,7 @@ class _MessagesCall:
             self.form = replace(self.form, with_cache=False)
         elif self.form.with_thinking and "thinking" in self._endpoint.parameters and error.names("thinking"):
             self.form = replace(self.form, with_thinking=False)
-        elif not self.form.with_used_tools and not self._request.tools and "must define tools" in error.message:
+        elif not self.form.with_used_tools and not self.request.tools and "must define tools" in error.message:
             self.form = replace(self.form, with_used_tools=True)
         else:
             return False

@@ -121,13 +121,13 @@ class _ChatCall:
     assembly = ChatAssembly
 
     def __init__(self, request: CompletionRequest, endpoint: Endpoint, form: _Form) -> None:
-        self._request = request
+        self.request = request
         self._endpoint = endpoint
         self._first_form = form
         self.form: _Form = form
 
     def body(self, *, stream: bool) -> bytes:
-        request, form = self._request, self.form
+        request, form = self.request, self.form
         custom = self._custom_names()
         left_out = _OTHER_WIRES_ONLY if form.with_reasoning else _OTHER_WIRES_ONLY | {"reasoning_content"}
         body: JsonObject = {
@@ -162,12 +162,12 @@ class _ChatCall:
     def _custom_names(self) -> frozenset[str | None]:
         """The names of the tools that are sent as custom ones."""
         return frozenset(
-            tool_name(tool) for tool in self._request.tools if self.form.with_custom_tools and is_custom(tool)
+            tool_name(tool) for tool in self.request.tools if self.form.with_custom_tools and is_custom(tool)
         )
 
     def _options(self) -> JsonObject:
         """Those of the client; of a stored request that was made for another alias, those that this one takes."""
-        request, any_option = self._request, self._endpoint.pass_unknown
+        request, any_option = self.request, self._endpoint.pass_unknown
         left_out: frozenset[str] = frozenset() if request.tools else _FOR_TOOLS
         return {
             name: value
@@ -190,7 +190,7 @@ class _ChatCall:
         elif form.with_reasoning and _names_unknown(error, "reasoning_content"):
             self.form = replace(form, with_reasoning=False)
         elif (
-            form.with_names and _names_unknown(error, "name") and any("name" in each for each in self._request.messages)
+            form.with_names and _names_unknown(error, "name") and any("name" in each for each in self.request.messages)
         ):
             self.form = replace(form, with_names=False)
         elif form.with_cache_key and _names_unknown(error, "prompt_cache_key"):
@@ -200,7 +200,7 @@ class _ChatCall:
         elif stream and form.with_usage and error.names("stream_options", "include_usage"):
             self.form = replace(form, with_usage=False)
         elif (
-            self._request.response_schema is not None
+            self.request.response_schema is not None
             and form.with_schema
             and (refused or error.names("response_format", "json_schema"))
         ):

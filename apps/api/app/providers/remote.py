@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Protocol
 
 import httpx
 
 from app.domain.errors import ProviderDown, ProviderError, ProviderRateLimited, ProviderRefused
-from app.domain.types import Completion, Delta
+from app.domain.types import Completion, CompletionRequest, Delta
 from app.providers.base import DeltaSink, Endpoint
 from app.providers.failures import ErrorObject, error_object, error_status, provider_error, unusable_answer
 from app.providers.stream import (
@@ -33,10 +35,15 @@ from app.providers.wire import MalformedAnswerError, decode_json
 
 _RETRIED_STATUSES: Final = frozenset({408, 409, 429})
 _ONCE: Final = RetryPolicy(max_attempts=1)
+_INLINE_BODY_BYTES: Final = 262_144
+"""Of a request that is made on the event loop: some milliseconds."""
 
 
 class WireCall(Protocol):
     """One request in a wire protocol."""
+
+    @property
+    def request(self) -> CompletionRequest: ...
 
     def body(self, *, stream: bool) -> bytes: ...
 
@@ -130,7 +137,9 @@ class RemoteModel:
     async def _attempt(
         self, call: WireCall, tap: DeltaTap | None, number: int, headers: Mapping[str, str], *, stream: bool
     ) -> Completion:
-        reply = await self._transport.post(self._url, headers, call.body(stream=stream))
+        body = partial(call.body, stream=stream)
+        is_large = call.request.size_bytes > _INLINE_BODY_BYTES
+        reply = await self._transport.post(self._url, headers, await asyncio.to_thread(body) if is_large else body())
         try:
             if tap is None or not reply.is_success or not _is_stream(reply, requested=stream):
                 return await self._read_whole(reply, call, tap, number, stream=stream)

@@ -30,6 +30,8 @@ MOST_ANSWER_BYTES: Final = 4 * 1024 * 1024
 MOST_ERROR_BYTES: Final = 256 * 1024
 """Likewise, of an error's body."""
 _SLICE_BYTES: Final = 64 * 1024
+_WHOLE_BYTES: Final = 256 * 1024
+"""Of a request's body that is handed over as a whole."""
 _GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32
 _RECEIVE_BYTES: Final = 16 * 1024
 """Of a socket's receive buffer, whose content is parsed as HTTP at once."""
@@ -109,8 +111,11 @@ class HttpTransport:
 
     async def post(self, url: httpx.URL, headers: Mapping[str, str], body: bytes) -> HttpReply:
         """Sends, and returns once the answer's head has arrived. Raises `AttemptError` if the connection fails."""
+        sent: bytes | AsyncGenerator[bytes] = body
+        if len(body) > _WHOLE_BYTES:
+            sent, headers = _slices(body), {**headers, "content-length": str(len(body))}
         request = httpx.Request(
-            "POST", url, headers=headers, content=body, extensions={"timeout": {"connect": _CONNECT_TIMEOUT_S}}
+            "POST", url, headers=headers, content=sent, extensions={"timeout": {"connect": _CONNECT_TIMEOUT_S}}
         )
         try:
             return HttpReply(await self._transport.handle_async_request(request), self._label)
@@ -119,6 +124,12 @@ class HttpTransport:
 
     async def aclose(self) -> None:
         await self._transport.aclose()
+
+
+async def _slices(body: bytes) -> AsyncGenerator[bytes]:
+    """A long body, as the connection takes it: written at once it is copied on the event loop as a whole."""
+    for at in range(0, len(body), _SLICE_BYTES):
+        yield body[at : at + _SLICE_BYTES]
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:

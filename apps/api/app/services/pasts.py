@@ -16,7 +16,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain, islice, pairwise, takewhile
+from itertools import accumulate, chain, pairwise, takewhile
 
 import numpy as np
 
@@ -45,6 +45,7 @@ PACKED_A_TURN = 500
 _SLICE_MESSAGES = 4096
 _SLICE_TEXTS = 2048
 _SLICE_TURNS = 128
+_SLICE_CHARS = 1_048_576
 """That become columns at once: a few milliseconds."""
 _INLINE_BYTES = 256 * 1024
 """Of an index with what is new: a few milliseconds, some 2,000 messages of a chat."""
@@ -305,11 +306,17 @@ def _is_counted(turn: Turn) -> bool:
 
 async def _extend(columns: Columns, turns: Iterable[Turn]) -> None:
     """Adds turns a slice at a time, so that nobody else waits."""
-    new = iter(turns)
-    while part := list(islice(new, _SLICE_TURNS)):
-        columns.extend(part)
-        if len(part) == _SLICE_TURNS:
+    part: list[Turn] = []
+    chars = 0
+    for turn in turns:
+        part.append(turn)
+        chars += sum([len(message.content) for message in turn.messages if isinstance(message.content, str)])
+        if len(part) == _SLICE_TURNS or chars > _SLICE_CHARS:
+            columns.extend(part)
+            part, chars = [], 0
             await asyncio.sleep(0)
+    if part:
+        columns.extend(part)
 
 
 async def settled_index(

@@ -13,7 +13,7 @@ from app.db.records import usage_totals
 from app.db.turns import cancel_open_turns
 from app.domain.errors import InvalidRequest, NotFound, existing, located
 from app.domain.figures import SessionFigures
-from app.domain.types import JsonObject, Pin, Session, SessionId, SessionUsage, TenantId
+from app.domain.types import MOST_PINS, MOST_PINS_BYTES, JsonObject, Pin, Session, SessionId, SessionUsage, TenantId
 from app.openai.items import joined_directions
 from app.services.paging import (
     LAST_ID,
@@ -212,8 +212,18 @@ def _check_known(field: str, value: str | None, instructions: Mapping[str, str])
 
 
 async def put_pin(rt: Runtime, tenant_id: TenantId, session_id: SessionId, pin: Pin) -> Pin:
-    """Stores the pin, replacing the one of its name. Raises `NotFound` for the session."""
+    """Stores the pin, replacing the one of its name. Raises `NotFound` for the session, and `InvalidRequest` where it
+    has no room beside the others."""
     async with rt.database.autocommit() as tx:
+        count, size_bytes = await store.other_pins(tx, tenant_id, session_id, pin.name)
+        if count >= MOST_PINS:
+            raise InvalidRequest(f"The session has {count} pins, which is the most.", ("path", "name"))
+        size_bytes += len(pin.content.encode())
+        if size_bytes > MOST_PINS_BYTES:
+            raise InvalidRequest(
+                f"The session's pins would have {size_bytes} bytes; they may have {MOST_PINS_BYTES} together.",
+                ("body", "content"),
+            )
         return existing(await store.put_pin(tx, tenant_id, session_id, pin), "session")
 
 

@@ -22,7 +22,8 @@ from app.engine.window.triggers import fold_behind_answer, fold_on_request, may_
 from app.services.paging import Page, PageRequest, beyond_id, in_order, page_of
 from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session
-from app.services.turn.gather import budget_of, estimator_of, layers_of, planned, session_policy, snapshot_of
+from app.services.turn.gather import budget_of, estimator_of, layers_of, session_policy, snapshot_of
+from app.services.turn.planning import planned
 from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryJob, new_summary, summarize
 from app.services.turn.summarizer_call import SummarizerCall
 from app.services.turn.types import RETRY_AFTER_S, ClaimedTurn, TurnPlan
@@ -73,7 +74,7 @@ async def summarize_now(
         rows = replace(rows, policy=replace(rows.policy, focus=focus))
     estimate = estimator_of(rt, rows)
     policy = rows.policy
-    snapshot = snapshot_of(rt, rows, no_turn(rows.turn_seq))
+    snapshot = await snapshot_of(rt, rows, no_turn(rows.turn_seq))
     fold = await planned(snapshot, lambda: fold_on_request(snapshot, policy, estimate))
     if fold is None:
         raise NothingToSummarize(
@@ -125,7 +126,7 @@ async def summarize_after_turn(
             return  # erased meanwhile
         rows = replace(rows, turns=tuple(turn for turn in rows.turns if turn.status not in OPEN_STATUSES))
         estimate = estimator_of(rt, rows)
-        snapshot, policy = snapshot_of(rt, rows, no_turn(rows.turn_seq), tools=tools), rows.policy
+        snapshot, policy = await snapshot_of(rt, rows, no_turn(rows.turn_seq), tools=tools), rows.policy
         fold = await planned(snapshot, lambda: fold_behind_answer(snapshot, policy, estimate))
         if fold is None:
             return

@@ -12,6 +12,7 @@ import hashlib
 import re
 from binascii import a2b_base64
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
@@ -27,6 +28,7 @@ ENCODINGS: Final = ("o200k_base", "cl100k_base")
 _WHEEL: Final = "bpe-openai"
 _LONGEST_RUN_CHARS: Final = 500_000
 """tiktoken's pattern engine overflows its stack from a run of 1,000,000 blanks on (seen with 0.14); half is safe."""
+_LONG_CHARS: Final = 16_384
 _BLANK_RUN: Final = re.compile("[\t\v\f \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]{8,}")
 
 
@@ -47,7 +49,7 @@ class Vocabulary:
     def count(self, text: str) -> int:
         """Tokens of `text`. Linear in its length, about 0.7 s for a megabyte at worst."""
         if len(text) < _LONGEST_RUN_CHARS:
-            return len(self._encoding.encode_ordinary(text))
+            return _length(self._encoding, text)
         return self._count_with_long_runs(text)
 
     def _count_with_long_runs(self, text: str) -> int:
@@ -62,10 +64,10 @@ class Vocabulary:
             end = run.end() if run.end() == len(text) else run.end() - 1
             if end - run.start() < _LONGEST_RUN_CHARS:
                 continue
-            total += len(self._encoding.encode_ordinary(text[done : run.start()]))
-            total += len(self._whole.encode_ordinary(text[run.start() : end]))
+            total += _length(self._encoding, text[done : run.start()])
+            total += _length(self._whole, text[run.start() : end])
             done = end
-        return total + len(self._encoding.encode_ordinary(text[done:]))
+        return total + _length(self._encoding, text[done:])
 
     @cached_property
     def _whole(self) -> tiktoken.Encoding:
@@ -73,6 +75,15 @@ class Vocabulary:
         return tiktoken.Encoding(
             f"{self._encoding.name}_blanks", pat_str=r"\s+", mergeable_ranks=self._ranks, special_tokens={}
         )
+
+
+def _length(encoding: tiktoken.Encoding, text: str) -> int:
+    """Tokens of `text`. Those of a long one never become a list of Python's, which would hold the GIL for up to a tenth
+    of a second."""
+    if len(text) >= _LONG_CHARS:
+        with suppress(UnicodeEncodeError):  # a lone surrogate, which `encode_ordinary` replaces
+            return len(encoding.encode_to_numpy(text, disallowed_special=()))
+    return len(encoding.encode_ordinary(text))
 
 
 @cache

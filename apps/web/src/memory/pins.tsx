@@ -60,7 +60,7 @@ export function Pins({ sessionId }: { sessionId: string }) {
         !pins.loading && <p class="quiet">There are no pins. Pinned content is part of every prompt.</p>
       ) : (
         <p class="small quiet">
-          {plural(listed.length, "pin")}, {tokens(cost)} tokens in every prompt.
+          {plural(listed.length, "pin")}, {plural(cost, "token")} in every prompt.
         </p>
       )}
       <ul class="plain-list">

@@ -1,6 +1,6 @@
 import { useEffect, useState } from "preact/hooks";
 import { call, type Page } from "../api";
-import { ago, cut, dollars, percent, shortId, tokens } from "../format";
+import { ago, cut, dollars, percent, plural, shortId, tokens } from "../format";
 import { useConnected, useTurnChanges, useThrottled } from "../live";
 import { sentenceOf, useResource } from "../resource";
 import { addressOf, goTo } from "../router";
@@ -142,12 +142,12 @@ export function SessionsPage({ models }: { models: ModelList }) {
       {sessions.length > 0 ? (
         <SessionTable sessions={sessions} now={now} />
       ) : state && read.length > 0 ? (
-        <p class="empty">None of the {tokens(read.length)} sessions read so far has this state.</p>
+        <p class="empty">None of the {plural(read.length, "session")} read so far has this state.</p>
       ) : (
         !first.loading && !first.problem && <Nothing words={words} alias={models.default} looking={cursor !== null} />
       )}
       {cursor !== null && !isPartial && (
-        <p class="small quiet">Of the newest {tokens(read.length)} sessions; older ones are not read yet.</p>
+        <p class="small quiet">Of the newest {plural(read.length, "session")}; older ones are not read yet.</p>
       )}
       {cursor !== null && (
         <button type="button" onClick={() => void readOn()}>

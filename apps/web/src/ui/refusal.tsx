@@ -1,5 +1,5 @@
 import type { ProblemBody } from "../api";
-import { tokens } from "../format";
+import { plural, tokens } from "../format";
 import { addressOf } from "../router";
 import type { Region } from "../types";
 import { REGION_NAMES, Swatch } from "../window/regions";
@@ -46,7 +46,7 @@ export function Refusal({ problem, recovery: help }: Props) {
   return (
     <div class="refusal">
       <p>
-        <strong>Over the budget by {tokens(budget.over_by)} tokens.</strong> It needs {tokens(budget.estimated)} after
+        <strong>Over the budget by {plural(budget.over_by, "token")}.</strong> It needs {tokens(budget.estimated)} after
         everything that may be dropped was dropped; the input budget is {tokens(budget.input_budget)}. Nothing is sent.
       </p>
       <ul class="targets" aria-label="Largest items">
@@ -55,7 +55,7 @@ export function Refusal({ problem, recovery: help }: Props) {
             <span>
               <Swatch region={row.region} /> {REGION_NAMES[row.region]}
               {shorten.has(row.item) && (
-                <span class="quiet"> · shorten by {tokens(shorten.get(row.item) ?? 0)} tokens</span>
+                <span class="quiet"> · shorten by {plural(shorten.get(row.item) ?? 0, "token")}</span>
               )}
             </span>
             <span class="number">{tokens(row.tokens)}</span>
@@ -66,12 +66,12 @@ export function Refusal({ problem, recovery: help }: Props) {
         <div class="buttons">
           {regions.includes("user") && (
             <button type="button" onClick={help.onShorten}>
-              Shorten the message by {tokens(byTokens("user"))} tokens
+              Shorten the message by {plural(byTokens("user"), "token")}
             </button>
           )}
           {regions.includes("pins") && (
             <a class="button" href={addressOf(help.sessionId, "memory")}>
-              Shorten pins by {tokens(byTokens("pins"))} tokens
+              Shorten pins by {plural(byTokens("pins"), "token")}
             </a>
           )}
           {regions.includes("summary") && (

@@ -1,5 +1,5 @@
 import { useRef } from "preact/hooks";
-import { shortTokens } from "../format";
+import { plural, shortTokens } from "../format";
 import type { SimulatedTurn } from "../types";
 import { useWidth } from "../window/plot";
 
@@ -83,7 +83,7 @@ export function LaneChart({ lanes }: { lanes: Drawn[] }) {
 }
 
 function labelOf(lanes: Drawn[], turns: number): string {
-  return `Prompt tokens of ${turns} turns: ${lanes.map((lane) => lane.name).join("; ")}. The table below has the sums.`;
+  return `Prompt tokens of ${plural(turns, "turn")}: ${lanes.map((lane) => lane.name).join("; ")}. The table below has the sums.`;
 }
 
 /** The next round figure, so that its half is nearly round too. */

@@ -57,7 +57,8 @@ export function Simulated({ found }: { found: Simulation }) {
     <div class="simulated">
       {found.truncated && (
         <p class="notice">
-          Only the first {tokens(found.turns)} of {tokens(found.stored_turns)} turns were simulated.
+          Only the first {tokens(found.turns)} of {plural(found.stored_turns, "turn")}{" "}
+          {found.turns === 1 ? "was" : "were"} simulated.
         </p>
       )}
       <ul class="verdicts">

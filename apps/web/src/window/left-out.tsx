@@ -77,7 +77,7 @@ function LookedBack({ messages, tokens: size }: { messages: number; tokens: numb
       <h3>Look-backs</h3>
       <p class="small quiet">
         In this turn the model read older messages back: {plural(messages, "message")} with calls and results,{" "}
-        {tokens(size)} tokens. They stand in this prompt as “look-back” and in no later one.
+        {plural(size, "token")}. They stand in this prompt as “look-back” and in no later one.
       </p>
     </section>
   );

@@ -32,7 +32,11 @@ export function PromptBlocks({ sessionId, prompt }: { sessionId: string; prompt:
         <li class="block tools">
           <details>
             <summary>
-              <BlockHead region="tools" what={`${prompt.tools.length} definitions`} snippet={namesOf(prompt.tools)} />
+              <BlockHead
+                region="tools"
+                what={plural(prompt.tools.length, "definition")}
+                snippet={namesOf(prompt.tools)}
+              />
             </summary>
             <pre class="text">{JSON.stringify(prompt.tools, null, 2)}</pre>
           </details>
@@ -53,7 +57,7 @@ function RecalledBlocks({ own }: { own: { row: LaidOut; block: ComponentChildren
           <BlockHead
             region="recall"
             what={plural(stored.length, "older message")}
-            snippet={`of turns ${turns.join(", ")}`}
+            snippet={`of ${turns.length === 1 ? "turn" : "turns"} ${turns.join(", ")}`}
             tokens={size}
           />
         </summary>

@@ -30,7 +30,7 @@ export function RecalledList({ sessionId, rows, messages, prompt }: Props) {
       </p>
       <details open={rows.length <= MOST_OPEN}>
         <summary>
-          {plural(rows.length, "message")}, {tokens(size)} tokens with their framing
+          {plural(rows.length, "message")}, {plural(size, "token")} with their framing
         </summary>
         <ul class="targets">
           {rows.map((row) => (

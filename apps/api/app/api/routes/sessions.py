@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator
 from decimal import Decimal
@@ -179,6 +180,7 @@ import_router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=
 IMPORT_PATH = "/v1/sessions/import"
 _CHUNK_BYTES = 64 * 1024
 _IN_MEMORY_BYTES = 1024 * 1024
+_LONG_ROW_BYTES = 65_536
 
 
 @export_router.get(
@@ -234,7 +236,7 @@ async def spooled(parts: AsyncIterator[tuple[str, Any]]) -> IO[bytes]:
                 file.write(_opening(waiting.pop(0)))
                 separator = b""
             for row in value:
-                file.write(separator + _encoded(row))
+                await _written(file, separator + _encoded(row))
                 separator = b",\n"
         file.write(b"".join(map(_opening, waiting)) + b"]}\n")
     except BaseException:
@@ -242,6 +244,14 @@ async def spooled(parts: AsyncIterator[tuple[str, Any]]) -> IO[bytes]:
         raise
     file.seek(0)
     return file
+
+
+async def _written(file: IO[bytes], row: bytes) -> None:
+    """Writes a row, a long one off the event loop: the file is on a disk by then."""
+    if len(row) > _LONG_ROW_BYTES:
+        await asyncio.to_thread(file.write, row)
+    else:
+        file.write(row)
 
 
 def _opening(section: str) -> bytes:

@@ -33,6 +33,8 @@ from app.engine.window.whole_turns import (
 )
 
 _ID_BYTES: Final = 16
+_MOST_KEPT_BYTES: Final = 65_536
+"""Of what stands before a run, kept to know it again: a longer one is hashed each time, in some milliseconds."""
 
 
 class Columns:
@@ -80,6 +82,11 @@ class Columns:
     def through_seq(self) -> int:
         """The number of the last message, or that after which the columns begin."""
         return self._seqs[-1] if self._seqs else self.from_seq
+
+    @property
+    def wire_bytes(self) -> int:
+        """Of the messages' JSON."""
+        return len(self._wire)
 
     @property
     def size_bytes(self) -> int:
@@ -318,7 +325,8 @@ class Columns:
                 # What stands first in its list has no comma.
                 at += at == self._ends[start] and before == OPENING
                 state.update(self._wire[at : self._ends[part.stop]])
-        self._hashed = before, start, stop, state.copy()
+        if len(before) <= _MOST_KEPT_BYTES:
+            self._hashed = before, start, stop, state.copy()
         return state
 
     def _item(self, message: int, turn_id: TurnId) -> PromptItem:

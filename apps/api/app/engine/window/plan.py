@@ -7,7 +7,7 @@ and records the figures.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Literal, TypeAlias, overload
@@ -22,7 +22,7 @@ from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.fold import Fold
 from app.engine.window.clearing import lay_out_cleared
 from app.engine.window.look_back import LOOK_BACK
-from app.engine.window.prompt import Block, Prompt, PromptItem, Run
+from app.engine.window.prompt import Prompt, PromptItem, Run
 from app.engine.window.prompt_refs import refs_of
 from app.engine.window.refusal import overflow_of
 from app.engine.window.shares import with_shared_budget
@@ -169,13 +169,15 @@ def summary_actions(fold: Fold, summary: Summary, policy: ContextPolicy, estimat
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """The exact prompt. `refs` rebuild it from stored rows, `blocks` are what must be stored for that."""
+    """The exact prompt. `refs` rebuild it from stored rows; `blocks` (texts by sha256) are what must be stored for it.
+    `size_bytes` are those of its canonical JSON."""
 
     messages: JsonMessages
     tools: tuple[ToolDefinition, ...]
     sha256: str
     refs: JsonObject
-    blocks: tuple[Block, ...]
+    blocks: Mapping[str, str]
+    size_bytes: int
 
 
 def assemble(ready: Ready) -> Assembled:
@@ -186,9 +188,10 @@ def assemble(ready: Ready) -> Assembled:
             items = [part for part in parts if isinstance(part, PromptItem)]
             if any(map(_is_of_tools, items)):
                 assert_tool_pairing([item.as_sent() for item in items])
-    messages, sha256 = prompt.hashed()
+    messages, sha256, size_bytes = prompt.hashed()
     refs = refs_of(prompt, ready.accounts.recalled, ready.window.snapshot.past.others_between)
-    return Assembled(messages, prompt.tools, sha256, refs, prompt.blocks())
+    blocks = {block.sha256: block.text for block in prompt.blocks()}
+    return Assembled(messages, prompt.tools, sha256, refs, blocks, size_bytes)
 
 
 def _is_of_tools(item: PromptItem) -> bool:

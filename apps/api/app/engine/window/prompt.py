@@ -247,19 +247,23 @@ class Prompt:
 
     def _messages(self, of_parts: Sequence[bytes]) -> JsonMessages:
         with_reasoning = any(part.with_reasoning for part in self.parts)
-        return JsonMessages(b"".join(of_parts)[1:], self.message_count, with_reasoning=with_reasoning)
+        json = b"".join((of_parts[0][1:], *of_parts[1:])) if of_parts else b""
+        return JsonMessages(json, self.message_count, with_reasoning=with_reasoning)
 
-    def hashed(self) -> tuple[JsonMessages, str]:
-        """The messages, and the hash of the exact prompt, as `prompt_sha256` of them and the tools."""
+    def hashed(self) -> tuple[JsonMessages, str, int]:
+        """The messages, the hash of the exact prompt, as `prompt_sha256` of them and the tools, and its bytes."""
         of_parts = [part.json() for part in self.parts]
         at = next((at for at, part in enumerate(self.parts) if isinstance(part, Run)), len(self.parts))
-        before = OPENING + b"".join(of_parts[:at])[1:]
+        before = b"".join((OPENING, of_parts[0][1:], *of_parts[1:at])) if at else OPENING
         run = self.parts[at] if at < len(self.parts) else None
         taken_up = run.past.hash_of_run(before, run.first, run.end) if isinstance(run, Run) else None
         digest = taken_up or hashlib.sha256(before)
-        digest.update(b"".join(of_parts[at + 1 :]))
-        digest.update(CLOSING % canonical_bytes(list(self.tools)))
-        return self._messages(of_parts), digest.hexdigest()
+        for of_part in of_parts[at + 1 :]:
+            digest.update(of_part)
+        closing = CLOSING % canonical_bytes(list(self.tools))
+        digest.update(closing)
+        messages = self._messages(of_parts)
+        return messages, digest.hexdigest(), len(OPENING) + len(messages.json) + len(closing)
 
     def blocks(self) -> tuple[Block, ...]:
         """What has to be in `prompt_blocks` for the prompt to be rebuilt, tool definitions included."""

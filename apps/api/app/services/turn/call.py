@@ -13,10 +13,11 @@ from app.domain.errors import (
     ProviderTimeout,
 )
 from app.domain.types import Completion, CompletionRequest, JsonObject
-from app.engine.window.plan import Ready, assemble
+from app.engine.window.plan import Ready
 from app.engine.window.provider_overflow import learned_limit, react
 from app.services.runtime import Runtime
 from app.services.turn.decide import decide_for_fallback, decide_within
+from app.services.turn.planning import assembled
 from app.services.turn.provider_call import call_model
 from app.services.turn.record import Record
 from app.services.turn.types import ClaimedTurn, TurnOptions, TurnPlan
@@ -33,7 +34,7 @@ async def call(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Record) -
     started_at, calls = rt.now(), list[JsonObject]()
     fallbacks, reactions = list(plan.model.fallbacks), 0
     while True:
-        request = _prepare(plan, turn.options, record)
+        request = await _prepare(plan, turn.options, record)
         answer: JsonObject = {"model_alias": plan.model.alias}
         try:
             completion = await call_model(rt, turn.claim.session_id, plan.model, request, record.on_delta)
@@ -66,25 +67,26 @@ async def call(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Record) -
             return completion
 
 
-def _prepare(plan: TurnPlan, options: TurnOptions, record: Record) -> CompletionRequest:
+async def _prepare(plan: TurnPlan, options: TurnOptions, record: Record) -> CompletionRequest:
     """The request of a plan whose prompt fits; it is recorded as about to be sent."""
     if not isinstance(plan.decided, Ready):
         raise TypeError("a refused prompt would be sent")
     with record.steps.step("assemble") as detail:
-        assembled = assemble(plan.decided)
-        detail |= {"messages": len(assembled.messages), "wire_tokens": plan.decided.prompt.wire_tokens}
-    record.sends(plan, assembled)
+        prompt = await assembled(plan.snapshot, plan.decided)
+        detail |= {"messages": len(prompt.messages), "wire_tokens": plan.decided.prompt.wire_tokens}
+    record.sends(plan, prompt)
     reserve = plan.snapshot.budget.output_reserve
     return CompletionRequest(
-        messages=assembled.messages,
+        messages=prompt.messages,
         max_output_tokens=min(options.max_output_tokens or reserve, reserve),
-        tools=assembled.tools,
+        tools=prompt.tools,
         tool_choice=options.tool_choice,
         recorded_reply=options.recorded_reply,
         options=options.provider_options,
         names_as_text=plan.rows.policy.show_names,
         cache_key=str(plan.rows.session.id),
         lasting_messages=plan.decided.prompt.lasting_messages,
+        size_bytes=prompt.size_bytes,
     )
 
 

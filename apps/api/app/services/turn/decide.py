@@ -23,13 +23,13 @@ from app.services.runtime import Runtime
 from app.services.turn.gather import (
     WindowRows,
     estimator_of,
-    planned,
     read_window,
     recounted,
     snapshot_of,
     with_all_counts,
     with_recall_anew,
 )
+from app.services.turn.planning import planned
 from app.services.turn.record import Record
 from app.services.turn.steps import Steps, of_decision
 from app.services.turn.summarize import (
@@ -135,7 +135,7 @@ async def first_snapshot(
     """
     rows = await with_all_counts(rt, rows, store=store_counts)
     current = await _current(rt, rows, turn_id, looked_back if rows.model.takes_tools else ())
-    snapshot = snapshot_of(
+    snapshot = await snapshot_of(
         rt,
         rows,
         current,
@@ -194,7 +194,7 @@ async def counted_by_provider(
     counts = sum(step["kind"] == "count_tokens" for step in steps.rows)
     if not rows.model.exact_counts or counts >= _MOST_COUNTS:
         return snapshot
-    window = lay_out(snapshot, rows.policy, estimate)
+    window = await planned(snapshot, lambda: lay_out(snapshot, rows.policy, estimate))
     if not is_near_threshold(window, rows.policy):
         return snapshot
     prompt = window.prompt

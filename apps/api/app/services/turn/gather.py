@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
 
 from app.db.database import Transaction
 from app.db.messages import UNCOUNTED, save_token_counts, window_turns
@@ -31,26 +30,24 @@ from app.engine.policy.policy import ContextPolicy
 from app.engine.recall.ranking import Evicted
 from app.engine.window.columns import Columns
 from app.engine.window.past import Kept, past_of_kept
-from app.engine.window.prompt import goal_text, pin_text
+from app.engine.window.prompt import goal_text
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Snapshot
 from app.providers.registry import Model
 from app.services.pasts import Counting, settled_columns
 from app.services.policies import resolve_policy
 from app.services.runtime import Runtime
+from app.services.turn.planning import count_long_texts, planned
 from app.services.turn.recall import look_up
 from app.services.turn.vectors import meaning_of_pins
 from app.tokenizers.counters import TWO_FIFTHS, Estimator
 
-_LARGE_PIN_CHARS = 16_384
 _FEW_MESSAGES = 64
 """Of a window: to read them one by one costs less than two more statements."""
+_MANY_PARTS = 256
+"""Of contents: the size of as many images is read in some milliseconds."""
 _SLICE = 64
 """Of messages that are counted, or turns that are made anew, before others run."""
-_INLINE_MESSAGES = 1_000
-"""Of a past: a prune of them takes a few milliseconds."""
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,16 +184,16 @@ async def with_all_counts(rt: Runtime, rows: WindowRows, *, store: bool = True) 
 
     A stored count holds the flat figure for images; what the model's rule makes of them is put right here.
     """
-    large_pins = [pin_text(pin) for pin in rows.context.pins if len(pin.content) > _LARGE_PIN_CHARS]
-    if large_pins:
-        # The engine's own count of them is answered from the cache that this fills, off the event loop.
-        await rt.tokenizers.count(rows.encoding, large_pins)
     missing = [message for message in rows.read_messages() if message.tokens == UNCOUNTED]
     if missing:
         rows = await _count_missing(rt, rows, missing, store=store)
-    if any(isinstance(message.content, list) for message in rows.read_messages()):
+    if parts := sum([len(message.content) for message in rows.read_messages() if isinstance(message.content, list)]):
         rule = image_rule_for(rows.model.model)
-        rows = await _with_messages(rows, lambda message: with_images_by_rule(message, rule))
+        known: dict[int, Message] = {}
+        if parts > _MANY_PARTS:
+            of_rows = [message for message in rows.read_messages() if isinstance(message.content, list)]
+            known = await asyncio.to_thread(lambda: {each.seq: with_images_by_rule(each, rule) for each in of_rows})
+        rows = await _with_messages(rows, lambda message: known.get(message.seq) or with_images_by_rule(message, rule))
     return rows if rows.fell_back else await _with_settled_kept(rt, rows)
 
 
@@ -302,7 +299,7 @@ def budget_of(model: Model, policy: ContextPolicy) -> Budget:
     return budget_for(window, source, policy.max_output_tokens)
 
 
-def snapshot_of(
+async def snapshot_of(
     rt: Runtime,
     rows: WindowRows,
     current: Turn,
@@ -311,7 +308,7 @@ def snapshot_of(
     instructions: str | None = None,
     may_look_back: bool = False,
 ) -> Snapshot:
-    """The engine's view of rows rows; `current` is the running turn, which need not be stored.
+    """The engine's view of rows; `current` is the running turn, which need not be stored.
 
     `instructions` are the turn's own, a system layer behind the session's. With `may_look_back` its model can be
     offered to read back what left.
@@ -336,7 +333,10 @@ def snapshot_of(
         else None,
         may_look_back=may_look_back,
     )
-    return with_shared_budget(snapshot, rows.policy, estimator_of(rt, rows))
+    await count_long_texts(rt.tokenizers, rows.encoding, snapshot)
+    if rows.policy.allocation is None:
+        return snapshot
+    return await planned(snapshot, lambda: with_shared_budget(snapshot, rows.policy, estimator_of(rt, rows)))
 
 
 async def with_recall_anew(rt: Runtime, rows: WindowRows, snapshot: Snapshot, *, for_turn: bool = True) -> Snapshot:
@@ -377,9 +377,3 @@ def layers_of(rt: Runtime, session: SessionState, of_turn: str | None = None) ->
 def estimator_of(rt: Runtime, rows: WindowRows) -> Estimator:
     """A fresh estimator in the encoding of the model that runs."""
     return rt.tokenizers.estimator(rows.encoding)
-
-
-async def planned(snapshot: Snapshot, decision: Callable[[], _T]) -> _T:
-    """A decision on the snapshot: off the event loop where its past is long, since what leaves may be most of it."""
-    is_long = snapshot.past.messages[-1] > _INLINE_MESSAGES
-    return await asyncio.to_thread(decision) if is_long else decision()

@@ -17,9 +17,17 @@ import orjson
 from app.core.logging import add_request_fields
 from app.db.claims import Claim
 from app.db.records import TurnEnd, record_end, recorded_before
+from app.db.turns import get_turn
 from app.domain.audit import PIN_KINDS, Audit, CacheBreak
 from app.domain.content import bytea_json, tool_call_json
-from app.domain.errors import ContextBudgetExceeded, DatabaseUnavailable, PlimsollError, ProviderError, TurnLost
+from app.domain.errors import (
+    ContextBudgetExceeded,
+    DatabaseUnavailable,
+    PlimsollError,
+    ProviderError,
+    TurnCancelled,
+    TurnLost,
+)
 from app.domain.types import Completion, Delta, JsonObject, Summary, ToolCall, TurnRecord, TurnStatus, Usage
 from app.engine.window.cache_break import cache_break
 from app.engine.window.plan import Assembled
@@ -58,8 +66,8 @@ async def recording(rt: Runtime, turn: ClaimedTurn, started: float, listen: List
     record.listen(TurnEvent("turn.created", {"turn": created}, claim.assistant_seq))
     try:
         yield record
-    except (ContextBudgetExceeded, ProviderError, TurnLost):
-        raise  # recorded where they were raised; a lost turn was ended by somebody else
+    except (ContextBudgetExceeded, ProviderError, TurnCancelled, TurnLost):
+        raise  # recorded where they were raised; a lost or cancelled turn was ended by somebody else
     except Exception as error:
         await record.broken(error)
         raise
@@ -104,7 +112,7 @@ class Record:
             self.listen(TurnEvent("context.assembled", {"context": audit.public()}, summary=self.summary))
         self.sent = plan
         self._audits.append(audit)
-        self._blocks |= {block.sha256: block.text for block in assembled.blocks}
+        self._blocks |= assembled.blocks
 
     def observe(self, plan: TurnPlan, prompt_tokens: int) -> None:
         """What the provider counted, beside our raw estimate of the same prompt."""
@@ -286,8 +294,9 @@ async def store_end(rt: Runtime, claim: Claim, end: TurnEnd, *, patience_s: floa
 
     It can not while it is away or out of something, and where it rolled the statement back for a lock or a conflict.
 
-    A commit whose answer was lost on its way is found again and not made twice. Raises `TurnLost` when somebody else
-    has ended the turn: nothing was written; `DatabaseUnavailable` when the database stayed away.
+    A commit whose answer was lost on its way is found again and not made twice. Raises `TurnCancelled` when somebody
+    else has cancelled the turn, or erased its session, and `TurnLost` when it was ended otherwise: nothing was written;
+    `DatabaseUnavailable` when the database stayed away.
     """
     pause_s = _FIRST_PAUSE_S
     gives_up_at = asyncio.get_running_loop().time() + (rt.turn_lease_s if patience_s is None else patience_s)
@@ -299,6 +308,7 @@ async def store_end(rt: Runtime, claim: Claim, end: TurnEnd, *, patience_s: floa
                 turn = await record_end(tx, claim, end)
                 if turn is None and retried:
                     turn = await recorded_before(tx, claim)
+                ended = turn or await get_turn(tx, claim.tenant_id, claim.session_id, claim.turn_id)
         except DatabaseUnavailable as error:
             if asyncio.get_running_loop().time() + pause_s > gives_up_at:
                 raise
@@ -308,6 +318,8 @@ async def store_end(rt: Runtime, claim: Claim, end: TurnEnd, *, patience_s: floa
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             continue
+        if turn is None and (ended is None or ended.status is TurnStatus.CANCELLED):
+            raise TurnCancelled("The turn was cancelled while it ran; nothing of this answer was stored.")
         if turn is None:
             raise TurnLost("Another process ended this turn while it ran here; nothing of this answer was stored.")
         return turn

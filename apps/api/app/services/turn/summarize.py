@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
@@ -155,7 +156,9 @@ async def _make(rt: Runtime, summarizer: SummarizerCall, job: SummaryJob, lease_
             result.model_alias,
             result.failure,
         )
-    body = result.body or fallback_summary(fold, estimate, focus=summarizer.rows.policy.focus)
+    focus = summarizer.rows.policy.focus
+    # It reads every sentence of what is folded: seconds, of messages of megabytes.
+    body = result.body or await asyncio.to_thread(fallback_summary, fold, estimate, focus=focus)
     origin: SummaryOrigin = "fallback" if result.failure else "model"
     summary = summary_of(SummaryId(rt.new_id()), fold, body, origin) if body and shrinks(fold, body, estimate) else None
     # A limit says nothing of the summarizer, and neither does one that was not called.

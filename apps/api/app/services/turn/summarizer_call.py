@@ -123,7 +123,8 @@ async def _by_chunks(
     # What is folded may be thousands of messages, which are counted here.
     chunks = await asyncio.to_thread(split_for_summarizer, fold, room, estimate)
     for at, chunk in enumerate(chunks):
-        prompt = summarizer_prompt(
+        prompt = await asyncio.to_thread(
+            summarizer_prompt,
             chunk,
             previous=body,
             context=() if extend else fold.context,

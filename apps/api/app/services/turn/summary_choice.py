@@ -13,7 +13,8 @@ from app.engine.window.cache_break import Repeated, repeated
 from app.engine.window.prompt import Prompt
 from app.engine.window.snapshot import Snapshot
 from app.services.runtime import Runtime
-from app.services.turn.gather import WindowRows, budget_of, planned
+from app.services.turn.gather import WindowRows, budget_of
+from app.services.turn.planning import planned
 from app.tokenizers.counters import Estimator
 
 _LEAST_CACHED_TOKENS = 1_024

@@ -36,6 +36,7 @@ from app.services.paging import LAST_SEQ, Page, PageRequest, between_seqs, in_or
 from app.services.runtime import Runtime
 from app.services.sessions import prompt_view
 from app.services.turn.gather import WindowRows, estimator_of, read_window, session_policy, snapshot_of, with_all_counts
+from app.services.turn.planning import planned
 from app.services.turn.vectors import meaning_of_pins
 
 
@@ -64,8 +65,8 @@ async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) ->
     rows = await session_window(rt, tenant_id, session_id)
     policy = rows.policy
     estimate = estimator_of(rt, rows)
-    snapshot = snapshot_of(rt, rows, no_turn(rows.turn_seq))
-    window = lay_out(snapshot, policy, estimate)
+    snapshot = await snapshot_of(rt, rows, no_turn(rows.turn_seq))
+    window = await planned(snapshot, lambda: lay_out(snapshot, policy, estimate))
     budget, regions = snapshot.budget, window.prompt.regions()
     return record_of(
         CurrentWindow,
@@ -105,17 +106,22 @@ async def pin_figures(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -
     pins, estimate = rows.context.pins, estimator_of(rt, rows)
     newest = rows.turns[-1] if rows.turns else no_turn(rows.turn_seq)
     goal = goal_text(rows.session.room_goal, rows.session.mode)
-    found = relevances(pins, question_of(goal, newest), meaning_of_pins(rt, tenant_id, pins, newest))
-    return {
-        pin.name: record_of(
-            PinFigures,
-            reasons_of(relevance.matched),
-            tokens=estimate(pin_text(pin)),
-            relevance=relevance.value,
-            relevance_from="computed" if pin.relevance is None else "given",
-        )
-        for pin, relevance in zip(pins, found, strict=True)
-    }
+    meaning = meaning_of_pins(rt, tenant_id, pins, newest)
+
+    def figures() -> dict[str, PinFigures]:
+        found = relevances(pins, question_of(goal, newest), meaning)
+        return {
+            pin.name: record_of(
+                PinFigures,
+                reasons_of(relevance.matched),
+                tokens=estimate(pin_text(pin)),
+                relevance=relevance.value,
+                relevance_from="computed" if pin.relevance is None else "given",
+            )
+            for pin, relevance in zip(pins, found, strict=True)
+        }
+
+    return await rt.tokenizers.off_loop(figures)
 
 
 async def read_timeline(

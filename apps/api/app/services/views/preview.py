@@ -40,7 +40,7 @@ from app.engine.summary.block import render_summary
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import summary_of
 from app.engine.window.layout import layout_of
-from app.engine.window.plan import Assembled, Ready, Refused, SummaryDue, assemble, plan
+from app.engine.window.plan import Assembled, Ready, Refused, SummaryDue, plan
 from app.engine.window.prompt import Prompt, PromptItem
 from app.engine.window.window import head_items
 from app.services.openai.chat import ChatRequest, divided, most_compared, new_in_list, turn_of
@@ -49,7 +49,8 @@ from app.services.runtime import Runtime
 from app.services.sessions import prompt_view
 from app.services.turn.claim import awake_alias, check_recorded, policy_of_turn
 from app.services.turn.decide import counted_by_provider, first_snapshot
-from app.services.turn.gather import WindowRows, encoding_of, estimator_of, planned, read_window, with_recall_anew
+from app.services.turn.gather import WindowRows, encoding_of, estimator_of, read_window, with_recall_anew
+from app.services.turn.planning import assembled, planned
 from app.services.turn.provider_call import cost_of
 from app.services.turn.steps import Steps
 from app.services.turn.types import TurnOptions, TurnPlan, TurnRequest
@@ -109,18 +110,18 @@ async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, 
         found = await planned(snapshot, lambda: due.with_summary(summary, rows.policy, reckoned))
         after = await with_recall_anew(rt, rows, found, for_turn=False)
         decided = await planned(after, lambda: plan(after, rows.policy, reckoned, may_summarize=False))
-    assembled = assemble(decided) if isinstance(decided, Ready) else None
-    context = TurnPlan(rows, estimate, snapshot, decided).context(assembled)
-    messages, layout = await asyncio.to_thread(_shown, assembled, decided.prompt) if assembled else ((), ())
+    prompt = await assembled(decided.window.snapshot, decided) if isinstance(decided, Ready) else None
+    context = TurnPlan(rows, estimate, snapshot, decided).context(prompt)
+    messages, layout = await asyncio.to_thread(_shown, prompt, decided.prompt) if prompt else ((), ())
     prompt_tokens = round(decided.prompt.wire_tokens * snapshot.calibration_ratio)
-    cost = cost_of(rows.model, Usage(prompt_tokens, 0)) if assembled else None
+    cost = cost_of(rows.model, Usage(prompt_tokens, 0)) if prompt else None
     return Preview(
         seq=stored.turn_seq,
         open_turn_id=next((turn.id for turn in stored.turns if turn.status in OPEN_STATUSES), None),
         summary_pending=pending,
         context=context.public() | ({"prompt_sha256": None} if pending else {}),
         messages=messages,
-        tools=assembled.tools if assembled else (),
+        tools=prompt.tools if prompt else (),
         layout=await numbered(rt, session_id, layout),
         estimated_prompt_cost_usd=None if cost is None else float(cost),
         refusal=decided.overflow.stored() if isinstance(decided, Refused) else None,

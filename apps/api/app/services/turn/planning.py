@@ -1,0 +1,80 @@
+"""Where a decision is made: on the event loop, or on a thread where what it reads is long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+import orjson
+
+from app.domain.types import Message
+from app.engine.messages.tokens import tools_tokens
+from app.engine.window.plan import Assembled, Ready, assemble
+from app.engine.window.prompt import pin_text
+from app.engine.window.snapshot import Snapshot
+from app.tokenizers.counters import Tokenizers
+
+_LONG_CHARS = 16_384
+"""Of a text around the messages that is counted off the event loop."""
+_INLINE_CHARS = 131_072
+"""Of all such texts: to lay them out, hash and encode them takes a few milliseconds."""
+_INLINE_MESSAGES = 1_000
+"""Of a past: a prune of them takes a few milliseconds."""
+_INLINE_PAST_CHARS = 1_048_576
+"""Of a past: to make its messages of their JSON, or to hash it, takes a few milliseconds."""
+
+_T = TypeVar("_T")
+
+
+async def count_long_texts(tokenizers: Tokenizers, encoding: str, snapshot: Snapshot) -> None:
+    """Counts the long texts around the messages off the event loop: the engine's own count of them is answered from the
+    cache that this fills."""
+    if _chars_around(snapshot) <= _LONG_CHARS:
+        return
+    estimate = tokenizers.estimator(encoding)
+
+    def count() -> None:
+        texts = [text for _, text in snapshot.layers] + [snapshot.goal or ""]
+        texts += [pin_text(pin) for pin in snapshot.pins if len(pin.content) > _LONG_CHARS]
+        for text in texts:
+            if len(text) > _LONG_CHARS:
+                estimate(text)
+        tools_tokens(snapshot.tools, estimate)
+
+    await tokenizers.off_loop(count)
+
+
+async def planned(snapshot: Snapshot, decision: Callable[[], _T]) -> _T:
+    """A decision on the snapshot: off the event loop where its past is long, since what leaves may be most of it, or
+    what stands around it, which is hashed."""
+    is_long = snapshot.past.messages[-1] > _INLINE_MESSAGES or _is_long(snapshot)
+    return await asyncio.to_thread(decision) if is_long else decision()
+
+
+async def assembled(snapshot: Snapshot, ready: Ready) -> Assembled:
+    """The exact prompt of a plan: off the event loop where what is sent is long."""
+    return await asyncio.to_thread(assemble, ready) if _is_long(snapshot) else assemble(ready)
+
+
+def _is_long(snapshot: Snapshot) -> bool:
+    """Whether to hash and encode what may be sent takes long enough for others to notice."""
+    past = snapshot.past
+    of_turn = sum(map(_chars_of, snapshot.current.messages))
+    if of_turn + _chars_around(snapshot) > _INLINE_CHARS:
+        return True
+    newest = sum([_chars_of(message) for turn in past.newest for message in turn.messages])
+    return newest + (past.kept.columns.wire_bytes if past.kept.turns else 0) > _INLINE_PAST_CHARS
+
+
+def _chars_of(message: Message) -> int:
+    """Of its content and of its calls' arguments; of a content's parts their bytes as JSON."""
+    content = message.content
+    chars = len(content or "") if isinstance(content, str | None) else len(orjson.dumps(content))
+    return chars + sum([len(call.arguments) for call in message.tool_calls])
+
+
+def _chars_around(snapshot: Snapshot) -> int:
+    """Of all that is sent beside messages and the summary, which has a bound; of tools their bytes as JSON."""
+    chars = sum([len(text) for _, text in snapshot.layers]) + sum([len(pin.content) for pin in snapshot.pins])
+    return chars + len(snapshot.goal or "") + (len(orjson.dumps(snapshot.tools)) if snapshot.tools else 0)
