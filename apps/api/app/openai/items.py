@@ -26,10 +26,14 @@ _REFERENCE = "item_reference"
 _NO_CLIENT_TOOLS: Mapping[str, ClientTool] = {}
 
 
+MOST_DIRECTIONS = 1_000
+"""System and developer messages of one list: each is looked for in the session's instructions."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReadItems:
-    """System and developer messages as texts, and all else in its order, each at the place of its first item. Where
-    the list has a `compaction`, the messages before the last one are left out: it stands for them."""
+    """System and developer messages as texts, each once, and all else in its order, each at the place of its first
+    item. Where the list has a `compaction`, the messages before the last one are left out: it stands for them."""
 
     directions: tuple[str, ...]
     messages: tuple[IncomingMessage, ...]
@@ -40,9 +44,10 @@ def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Mess
     """Splits a list whose form has been validated (`api/schemas/items.py`).
 
     `referenced` has the stored messages that `item_reference` items name; a message is included once, whichever of its
-    items are named. Raises `InvalidRequest` for a reference to nothing and for a compaction of elsewhere, by its index.
+    items are named. Raises `InvalidRequest` for a reference to nothing and for a compaction of elsewhere, by its index,
+    and for more than `MOST_DIRECTIONS`.
     """
-    directions: list[str] = []
+    directions: dict[str, None] = {}
     messages: list[IncomingMessage] = []
     before: list[IncomingMessage] = []
     compaction: Compaction | None = None
@@ -50,7 +55,11 @@ def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Mess
     for place, item in enumerate(items):
         match item.get("type") or ("message" if "role" in item else "item_reference"):
             case "message" if item["role"] in ("system", "developer"):
-                directions.append(content_text(_content(item["content"])))
+                directions[content_text(_content(item["content"]))] = None
+                if len(directions) > MOST_DIRECTIONS:
+                    raise InvalidRequest(
+                        f"There are more than {MOST_DIRECTIONS} different system and developer messages.", (str(place),)
+                    )
             case "message":
                 role: Role = "assistant" if item["role"] == "assistant" else "user"
                 content = reply_text(item["content"]) if role == "assistant" else _content(item["content"])
@@ -85,12 +94,11 @@ def references_of(items: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def joined_directions(known: str | None, directions: Sequence[str]) -> str | None:
-    """Instructions with these behind them, each once."""
-    texts = [known] if known else []
-    for text in directions:
-        if f"\n\n{text}\n\n" not in "\n\n".join(["", *texts, ""]):
-            texts.append(text)
-    return "\n\n".join(texts) or None
+    """Instructions with these behind them, as far as they are not in them. The work goes by the length of what is known
+    times the number of the directions."""
+    within = f"\n\n{known}\n\n" if known else ""
+    new = [text for text in dict.fromkeys(directions) if f"\n\n{text}\n\n" not in within]
+    return "\n\n".join([known, *new] if known else new) or None
 
 
 def message_items(session_id: UUID, message: Message) -> list[JsonObject]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -29,6 +30,8 @@ from app.services.paging import (
 from app.services.policies import given_policy, resolve_policy
 from app.services.runtime import Runtime, retried
 
+MOST_DIRECTIONS_CHARS = 4 * 1024 * 1024
+"""Of a session's instructions, to which lists of items add theirs: every turn reads them all."""
 LOOKED_THROUGH = 2000
 """Most sessions that one search reads."""
 
@@ -144,11 +147,17 @@ async def change_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
 
 @retried
 async def add_directions(rt: Runtime, tenant_id: TenantId, session_id: SessionId, directions: Sequence[str]) -> None:
-    """Puts texts behind the session's instructions, each once. Raises `NotFound`."""
+    """Puts texts behind the session's instructions, each once. Raises `NotFound`, and `InvalidRequest` for more than
+    instructions of the session's may grow to."""
     async with rt.database.begin(locking=session_id) as tx:
         session = existing(await store.get_session(tx, tenant_id, session_id, lock=True), "session")
-        instructions = joined_directions(session.instructions, directions)
+        instructions = await asyncio.to_thread(joined_directions, session.instructions, directions)
         if instructions != session.instructions:
+            if len(instructions or "") > MOST_DIRECTIONS_CHARS:
+                raise InvalidRequest(
+                    "The conversation's system and developer messages would have more than "
+                    f"{MOST_DIRECTIONS_CHARS} characters together."
+                )
             await store.update_session(tx, tenant_id, replace(session, instructions=instructions))
 
 

@@ -1,0 +1,36 @@
+"""Lists of items as system and developer messages and all else."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from app.domain.errors import InvalidRequest
+from app.openai.items import MOST_DIRECTIONS, joined_directions, read_items
+
+
+def developer(text: str) -> dict[str, str]:
+    return {"role": "developer", "content": text}
+
+
+def test_a_direction_is_put_behind_those_before_it_once() -> None:
+    read = read_items([developer("Be brief."), developer("Be kind."), developer("Be brief.")])
+    assert read.directions == ("Be brief.", "Be kind.")
+    joined = joined_directions(None, read.directions)
+    assert joined == "Be brief.\n\nBe kind."
+    assert joined_directions(joined, ["Be kind.", "Be", "Be brief.\n\nBe kind."]) == f"{joined}\n\nBe"
+    assert joined_directions("", []) is None
+
+
+def test_many_long_directions_are_joined_in_no_time_and_more_are_refused() -> None:
+    """Each was looked for in all before it: 5,000 of 600 characters kept a process from its requests for a minute."""
+    texts = [f"rule {number} " + "x" * 3000 for number in range(MOST_DIRECTIONS)]
+    read = read_items([*map(developer, texts), developer(texts[0])])
+    began = time.process_time()
+    joined = joined_directions(None, read.directions)
+    of_new = time.process_time() - began
+    assert joined_directions(joined, read.directions) == joined
+    assert of_new < 0.2
+    with pytest.raises(InvalidRequest, match="different system and developer messages"):
+        read_items([*map(developer, texts), developer("one more")])
