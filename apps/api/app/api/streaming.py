@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 
 from app.api import problems
 from app.api.direct_route import Call, json_response, plain_json
-from app.domain.errors import NotFound, PlimsollError
+from app.domain.errors import DatabaseUnavailable, NotFound, PlimsollError
 from app.domain.types import JsonObject, SessionId, TurnId, TurnRecord
 from app.services.turn.take import cancel_turn
 from app.services.turn.types import Listener, TurnEvent, TurnOutcome
@@ -182,8 +182,8 @@ class _Stream:
             return None
         try:
             return await get_turn(self._call.rt, self._call.tenant_id, self._session_id, self._turn_id)
-        except NotFound:
-            return None  # deleted with its session (`store: false`)
+        except (NotFound, DatabaseUnavailable):  # deleted with its session (`store: false`), or away as for the turn
+            return None
 
     async def _cancel(self, turn_id: TurnId) -> None:
         with suppress(PlimsollError):  # it ended by itself meanwhile
