@@ -90,7 +90,26 @@ encoding = "cl100k_base"
 """
 """Built in: what is measured is the service's own time."""
 _LARGE = [{"role": "user", "content": _MEGABYTE}]
-_REFUSED = ("large turn", "large pin", "large chat", "large message", "large response", "large completion")
+_LARGE_TOOLS = [
+    {"type": "function", "function": {"name": f"tool_{number}", "description": f"{number} {_MEGABYTE[:30_000]}"}}
+    for number in range(100)
+]
+_MANY_DIRECTIONS = [
+    *({"role": "developer", "content": f"{number} {_WORDS}"} for number in range(1_000)),
+    {"role": "user", "content": "And now?"},
+]
+_REFUSED = (
+    "large instructions",
+    "large pins",
+    "large tools",
+    "many developer messages",
+    "large turn",
+    "large pin",
+    "large chat",
+    "large message",
+    "large response",
+    "large completion",
+)
 """What no window has room for; a pin of that size may be refused as well."""
 _LIST = [{"role": role, "content": f"{number} {_WORDS}"} for number in range(TURNS) for role in ("user", "assistant")]
 """The messages of the long session, as a client resends them."""
@@ -109,6 +128,19 @@ async def _turn(client: _Client) -> Answered:
 
 async def _large_turn(client: _Client) -> Answered:
     return await client.ask("POST", f"{client.long}/turns", {"content": _MEGABYTE})
+
+
+async def _large_instructions(client: _Client) -> Answered:
+    made = await client.ask("POST", "/v1/sessions", {"instructions": _MEGABYTE * 3})
+    return await client.ask("POST", f"/v1/sessions/{made.json['id']}/turns", {"content": "And now?"})
+
+
+async def _large_pins(client: _Client) -> Answered:
+    made = await client.ask("POST", "/v1/sessions", {})
+    session = f"/v1/sessions/{made.json['id']}"
+    for number in range(12):
+        await client.ask("PUT", f"{session}/pins/{number}", {"content": f"{number} {_MEGABYTE}"})
+    return await client.ask("POST", f"{session}/turns", {"content": "And now?"})
 
 
 async def _preview(client: _Client) -> Answered:
@@ -197,6 +229,10 @@ _WORKS: dict[str, Work] = {
     "large turn": _large_turn,
     "look-back": _get("/look-back?q=word7+word11"),
     "overview": _get("/timeline/overview"),
+    "large instructions": _large_instructions,
+    "large pins": _large_pins,
+    "large tools": _post("{long}/turns", {"content": "And now?", "tools": _LARGE_TOOLS}),
+    "many developer messages": _post("/v1/responses", {"model": _MODEL, "input": _MANY_DIRECTIONS}),
     "large pin": _post("{long}/pins/large", {"content": _MEGABYTE}, "PUT"),
     "chat, all of it": _post("/v1/chat/completions", {"model": _MODEL, "messages": _ASKED}),
     "large chat": _post("/v1/chat/completions", {"model": _MODEL, "messages": _LARGE}),

@@ -66,15 +66,6 @@ async def test_a_turn_chosen_by_keyboard_shows_its_exact_prompt_and_what_was_lef
         await expect(left_out.get_by_role("link", name="Turns 1–4")).to_be_visible()
 
 
-async def test_a_single_tool_definition_is_said_to_be_one(browser: Browser, shipped: Shipped) -> None:
-    sessions = shipped.api.get("/v1/sessions").json()["items"]
-    (session,) = (each for each in sessions if each["room_goal"] == "Night shift of the ledger")
-    (turn,) = shipped.api.get(f"/v1/sessions/{session['id']}/turns").json()["items"]
-    async with open_page(browser, shipped.origin) as (page, _):
-        await page.goto(f"{shipped.origin}/ui/#/sessions/{session['id']}/window/{turn['id']}")
-        await expect(page.get_by_text("1 definition", exact=True)).to_be_visible()
-
-
 async def test_two_turns_prompts_stand_as_a_diff(browser: Browser, shipped: Shipped) -> None:
     async with open_page(browser, shipped.origin) as (page, _):
         await page.goto(f"{shipped.origin}/ui/#/sessions/{shipped.session_id}/window/{shipped.turn_id(8)}")
@@ -119,6 +110,7 @@ async def test_a_newcomer_chats_and_sees_the_window_move_tools_included(page: Pa
     await expect(page.get_by_role("option", name=re.compile("^Turn [12],"))).to_have_count(2)
     await page.get_by_label("Call").select_option("1")
     await expect(page.locator(".block.tools")).to_contain_text("get_weather")
+    await expect(page.locator(".block.tools").get_by_text("1 definition", exact=True)).to_be_visible()
 
 
 async def test_a_message_that_does_not_fit_is_reported_with_how_much(

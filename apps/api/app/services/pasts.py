@@ -50,6 +50,8 @@ _SLICE_CHARS = 1_048_576
 _INLINE_BYTES = 256 * 1024
 """Of an index with what is new: a few milliseconds, some 2,000 messages of a chat."""
 _INLINE_CHARS = 32_768
+_MESSAGE_CHARS = 64
+"""As many characters as a message takes the time of, however short it is."""
 ENTRY_BYTES = 4096
 """Of one session beside what its columns and its index hold: what Python takes for them."""
 _LEAST_TRIMMED = 256
@@ -384,7 +386,7 @@ async def pack_messages(messages: Sequence[tuple[Role, Content, bool, str | None
     def packed() -> list[bytes]:
         return [packed_terms(role, content, has_calls=calls, name=name) for role, content, calls, name in messages]
 
-    chars = sum(len(content_text(content)) for _, content, _, _ in messages)
+    chars = sum(len(content_text(content)) + _MESSAGE_CHARS for _, content, _, _ in messages)
     return packed() if chars <= _INLINE_CHARS else await asyncio.to_thread(packed)
 
 

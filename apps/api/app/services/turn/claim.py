@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -70,6 +71,8 @@ _Claimed: TypeAlias = tuple[Claim | None, TurnOptions, str]
 """A claim, None when the turn goes on already; and the options and the model alias of the round."""
 
 
+_SLICE = 64
+"""Of outputs that are counted before others run."""
 _OF_THE_LEASE = 6
 """The lease begins with the statement that claims, which may wait for the session's row. One that has lost more than
 this part of itself before it counts is renewed at once, so that it never ends before its first renewal, a third on."""
@@ -276,9 +279,15 @@ def check_outputs(waiting: WaitingTurn, answered: Sequence[str]) -> None:
         raise TurnInProgress("The turn goes on already.", RETRY_AFTER_S)
     if waiting.status is not TurnStatus.AWAITING_TOOLS:
         raise TurnNotOpen(f"The turn is {waiting.status.value} and waits for no tools.")
-    open_ids = [call.id for call in waiting.open_calls]
-    missing = [call_id for call_id in open_ids if call_id not in answered]
-    unknown = [call_id for at, call_id in enumerate(answered) if call_id not in open_ids or call_id in answered[:at]]
+    given = set(answered)
+    missing = [call.id for call in waiting.open_calls if call.id not in given]
+    unanswered = {call.id for call in waiting.open_calls}
+    unknown: list[str] = []
+    for call_id in answered:
+        if call_id in unanswered:
+            unanswered.remove(call_id)
+        else:
+            unknown.append(call_id)
     if missing or unknown:
         raise ToolOutputsMismatch(missing, unknown, ("body", "outputs"))
 
@@ -288,7 +297,9 @@ async def draft_outputs(rt: Runtime, outputs: Sequence[tuple[str, Content]]) -> 
     encoding = rt.catalogue.model(rt.catalogue.default).encoding
     drafted: list[ToolOutput] = []
     packed = await pack_messages([("tool", content, False, None) for _, content in outputs])
-    for (call_id, content), terms in zip(outputs, packed, strict=True):
+    for at, ((call_id, content), terms) in enumerate(zip(outputs, packed, strict=True), 1):
+        if at % _SLICE == 0:
+            await asyncio.sleep(0)  # to count a short output is no reason to let others run
         tokens, used = await count_message(rt, encoding, content, tool_call_id=call_id)
         drafted.append(ToolOutput(rt.new_id(), call_id, content, tokens, used, terms))
     return drafted

@@ -29,7 +29,7 @@ from app.engine.policy.budget import Budget, budget_for
 from app.engine.policy.policy import ContextPolicy
 from app.engine.recall.ranking import Evicted
 from app.engine.window.columns import Columns
-from app.engine.window.past import Kept, past_of_kept
+from app.engine.window.past import Kept, Past, past_of_kept
 from app.engine.window.prompt import goal_text
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Snapshot
@@ -37,7 +37,7 @@ from app.providers.registry import Model
 from app.services.pasts import Counting, settled_columns
 from app.services.policies import resolve_policy
 from app.services.runtime import Runtime
-from app.services.turn.planning import count_long_texts, planned
+from app.services.turn.planning import INLINE_MESSAGES, count_long_texts, planned
 from app.services.turn.recall import look_up
 from app.services.turn.vectors import meaning_of_pins
 from app.tokenizers.counters import TWO_FIFTHS, Estimator
@@ -315,7 +315,12 @@ async def snapshot_of(
     """
     session = rows.session
     rule = rows.model.reasoning_rule
-    past = past_of_kept(rows.kept, (with_reasoning(turn, rule) for turn in rows.turns if turn.id != current.id))
+
+    def past_as_sent() -> Past:
+        return past_of_kept(rows.kept, (with_reasoning(turn, rule) for turn in rows.turns if turn.id != current.id))
+
+    is_long = sum([len(turn.messages) for turn in rows.turns]) > INLINE_MESSAGES
+    past = await asyncio.to_thread(past_as_sent) if is_long else past_as_sent()
     snapshot = Snapshot(
         budget=budget_of(rows.model, rows.policy),
         layers=layers_of(rt, session, instructions),

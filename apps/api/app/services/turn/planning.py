@@ -19,8 +19,8 @@ _LONG_CHARS = 16_384
 """Of a text around the messages that is counted off the event loop."""
 _INLINE_CHARS = 131_072
 """Of all such texts: to lay them out, hash and encode them takes a few milliseconds."""
-_INLINE_MESSAGES = 1_000
-"""Of a past: a prune of them takes a few milliseconds."""
+INLINE_MESSAGES = 1_000
+"""Of a past, or of a turn: a prune of them takes a few milliseconds."""
 _INLINE_PAST_CHARS = 1_048_576
 """Of a past: to make its messages of their JSON, or to hash it, takes a few milliseconds."""
 
@@ -48,7 +48,7 @@ async def count_long_texts(tokenizers: Tokenizers, encoding: str, snapshot: Snap
 async def planned(snapshot: Snapshot, decision: Callable[[], _T]) -> _T:
     """A decision on the snapshot: off the event loop where its past is long, since what leaves may be most of it, or
     what stands around it, which is hashed."""
-    is_long = snapshot.past.messages[-1] > _INLINE_MESSAGES or _is_long(snapshot)
+    is_long = snapshot.past.messages[-1] > INLINE_MESSAGES or _is_long(snapshot)
     return await asyncio.to_thread(decision) if is_long else decision()
 
 
@@ -60,6 +60,8 @@ async def assembled(snapshot: Snapshot, ready: Ready) -> Assembled:
 def _is_long(snapshot: Snapshot) -> bool:
     """Whether to hash and encode what may be sent takes long enough for others to notice."""
     past = snapshot.past
+    if len(snapshot.current.messages) > INLINE_MESSAGES:
+        return True
     of_turn = sum(map(_chars_of, snapshot.current.messages))
     if of_turn + _chars_around(snapshot) > _INLINE_CHARS:
         return True
