@@ -16,11 +16,12 @@ from app.domain.statements import statements
 from app.domain.types import ReasoningRule, Turn
 from app.engine.messages.tokens import Estimate
 from app.engine.policy.policy import ContextPolicy
-from app.engine.simulation.counted import CountKey, PastTurn, TurnCounter
+from app.engine.simulation.counted import CountedTurn, CountKey, PastTurn, TurnCounter
 from app.engine.simulation.setting import Setting, SimulatedModel, Summarizer
 from app.engine.simulation.simulation import Simulation
 from app.engine.window.past import Past, past_of
 from app.engine.window.snapshot import Snapshot
+from app.engine.window.window import Window
 from tests.engine.histories import GUARDED, estimate
 from tests.engine.strategies import policies, snapshots
 
@@ -29,10 +30,13 @@ _rules = st.sampled_from((None, ReasoningRule("text", "tool_turns"), ReasoningRu
 
 
 class Planned(Simulation):
-    """The same with every sentence read, and the past laid out, anew."""
+    """The same with every sentence read, and the past laid out, anew; and every window is looked at after its turn."""
 
     def _past_for(self, key: CountKey) -> Past:
         return past_of(super()._past_for(key).turns)
+
+    def _may_fold(self, window: Window | None, turn: CountedTurn) -> bool:
+        return super()._may_fold(None, turn)
 
 
 def _thrice(text: str) -> int:

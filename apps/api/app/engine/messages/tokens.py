@@ -26,6 +26,11 @@ _SEALED_CHARS_PER_TOKEN = 16 / 3
 """Base64 of encrypted text: four characters hold three bytes, and a token of text is about four of those."""
 
 
+def framing_tokens(messages: int) -> int:
+    """What frames a prompt of so many messages."""
+    return MESSAGE_FRAMING_TOKENS * messages + PROMPT_FRAMING_TOKENS
+
+
 def part_text(part: ContentPart) -> str | None:
     """The words a part is counted by: its text, or those of a file of plain text; None for what is no text."""
     return file_text(part) if is_media(part) else str(part.get("text", ""))

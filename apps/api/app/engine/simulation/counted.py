@@ -98,7 +98,7 @@ class TurnCounter:
             turn=turn,
             calls=tuple(self._call(turn, end) for end in _call_ends(turn.messages)),
             fixed_tokens=self._fixed[1],
-            user_tokens=sum(message.tokens for message in turn.messages if message.role == "user"),
+            user_tokens=tokens_of_users(turn),
             latest=latest,
             older=older,
             older_pieces=pieces_of(older, "settled"),
@@ -119,6 +119,11 @@ class TurnCounter:
     ) -> int:
         head = sum(item.wire_tokens for item in head_items(layers, self._goal, pins, self.estimate))
         return head + PROMPT_FRAMING_TOKENS + tools_tokens(tools, self.estimate)
+
+
+def tokens_of_users(turn: Turn) -> int:
+    """Of all that the turn's user said."""
+    return sum([message.tokens for message in turn.messages if message.role == "user"])
 
 
 def _call_ends(messages: Sequence[Message]) -> list[int]:

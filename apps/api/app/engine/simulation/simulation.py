@@ -16,7 +16,7 @@ from app.domain.types import Summary, SummaryId, Turn, TurnId, TurnStatus, Usage
 from app.engine.messages.reasoning import with_reasoning
 from app.engine.recall.index import EMPTY, Packed
 from app.engine.recall.ranking import evicted_among
-from app.engine.simulation.counted import CountedTurn, CountKey, PastTurn
+from app.engine.simulation.counted import CountedTurn, CountKey, PastTurn, tokens_of_users
 from app.engine.simulation.setting import Bill, Setting, SimulatedModel
 from app.engine.summary.fallback import fallback_summary
 from app.engine.summary.fold import Fold
@@ -26,7 +26,7 @@ from app.engine.window.past import Past
 from app.engine.window.plan import Ready, Refused, SummaryDue, plan
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Removal, Snapshot
-from app.engine.window.triggers import fold_after_turn, turns_to_next_summary
+from app.engine.window.triggers import fold_after_turn, may_fold_behind_answer, turns_to_next_summary
 from app.engine.window.window import Window
 
 _NOTHING = Usage(0, 0)
@@ -87,7 +87,9 @@ class Simulation:
         self._summaries = 0
         self._index = EMPTY
         self._settled: dict[int, PastTurn] = {}
+        # Of what users said so far, and of that what is under a summary.
         self._user_tokens: Counter[CountKey] = Counter()
+        self._folded_user_tokens: Counter[CountKey] = Counter()
 
     def feed(self, past: PastTurn) -> None:
         """Decides every call of the turn, and lets it become history as it would have."""
@@ -95,23 +97,27 @@ class Simulation:
         turn = past.versions[model.key]
         figures = TurnFigures(turn.turn.seq)
         prompts: list[int] = []
+        window: Window | None = None
         for call in turn.calls:
             decided = self._decided(self._snapshot(past, model, call.current), model, figures)
             if isinstance(decided, Refused):
                 figures.rejected = True
                 break
+            window = decided.window
             self.losses.note(decided.accounts.actions)
-            prompts.append(decided.window.wire_tokens)
+            prompts.append(window.wire_tokens)
             figures.input_tokens += decided.accounts.tokens_after_prune
             figures.output_tokens += call.output_tokens or 0
+        if window is not None:
             of_users = self._user_tokens[model.key] + turn.user_tokens
-            figures.user_share = verbatim_user_tokens(decided.window) / of_users if of_users else 1.0
+            raw_tokens = self._user_tokens[model.key] - self._folded_user_tokens[model.key]
+            figures.user_share = verbatim_user_tokens(window, raw_tokens) / of_users if of_users else 1.0
         figures.calls, figures.wire_tokens = len(prompts), sum(prompts)
         if past.completion_tokens is not None and _has_all_answers(turn, prompts):
             figures.output_tokens = past.completion_tokens
         if not figures.rejected:
             self._settle(past, turn)
-            if turn.turn.status is TurnStatus.COMPLETED and self.setting.policy.summarizes_after_turns:
+            if turn.turn.status is TurnStatus.COMPLETED and self._may_fold(window, turn):
                 self._after_turn(past, model, figures)
         self.calls_bill.add_turn(prompts, figures.output_tokens, model.prices)
         if figures.summarizer != _NOTHING:
@@ -138,6 +144,13 @@ class Simulation:
                 decided = plan(self._with_evicted(snapshot, model), policy, model.estimate, may_summarize=False)
         figures.prune = figures.prune or decided.accounts.prune_triggered
         return decided
+
+    def _may_fold(self, window: Window | None, turn: CountedTurn) -> bool:
+        """Whether `_after_turn` may find something; `window` is that of the turn's last call, if there was one."""
+        policy = self.setting.policy
+        if not policy.summarizes_after_turns or window is None:
+            return policy.summarizes_after_turns
+        return may_fold_behind_answer(window, turn.calls[-1].output_tokens or 0, policy)
 
     def _after_turn(self, past: PastTurn, model: SimulatedModel, figures: TurnFigures) -> None:
         """What the background would do once the answer is there, as if it were done at once."""
@@ -204,7 +217,11 @@ class Simulation:
         if self.setting.policy.recall.enabled:
             stored = [replace(each, tokens=self._settled[each.seq].stored_tokens[each.seq]) for each in fold.messages]
             self._index = self._index.extended(Packed.of(stored), self._summary.to_message_seq)
-        self._pasts = {key: past.without(fold.turns) for key, past in self._pasts.items()}
+        seqs = {turn.seq for turn in fold.turns}
+        for key, past in self._pasts.items():
+            folded = [turn for turn in past.turns if turn.seq in seqs]
+            self._folded_user_tokens[key] += sum([tokens_of_users(turn) for turn in folded])
+            self._pasts[key] = past.without(fold.turns)
         self.losses.turns_folded += len(fold.turns)
         self.losses.messages_folded += len(fold.messages)
         return self._summary
@@ -229,11 +246,13 @@ def _has_all_answers(turn: CountedTurn, prompts: Sequence[int]) -> bool:
     return all(call.output_tokens is None for call in turn.calls[len(prompts) :])
 
 
-def verbatim_user_tokens(window: Window) -> int:
-    """Tokens of users' messages that are sent as they were written."""
-    spoken = [piece for piece in window.pieces if piece.kind == "user"]
+def verbatim_user_tokens(window: Window, raw_tokens: int) -> int:
+    """Tokens of users' messages that are sent as they were written; `raw_tokens` are those of the whole past."""
     recalled = [item.tokens for item in window.recalled if item.message and item.message.role == "user"]
-    changed = [item.tokens for piece in spoken for item in piece.items if item.block] if window.log.actions else ()
+    if not window.log.actions:
+        return raw_tokens + sum([piece.tokens for piece in window.current if piece.kind == "user"]) + sum(recalled)
+    spoken = [piece for piece in window.pieces if piece.kind == "user"]
+    changed = [item.tokens for piece in spoken for item in piece.items if item.block]
     return sum([piece.tokens for piece in spoken]) + sum(recalled) - sum(changed)
 
 

@@ -82,7 +82,7 @@ def untouchable(window: Window, policy: ContextPolicy) -> list[Piece]:
 
 def remains(window: Window, policy: ContextPolicy, *, shortened: bool = True) -> list[Piece]:
     """What is left when every turn has left that may leave whole, as small as it can be made or as it is."""
-    left = [piece for piece in window.pieces if not window.rules.may_drop_with_its_turn(piece, policy)]
+    left = [piece for piece in window.pieces if not window.rules.may_drop_with_its_turn(piece)]
     return [_at_least(piece, window, policy) for piece in left] if shortened else left
 
 

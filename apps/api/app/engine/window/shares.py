@@ -14,12 +14,11 @@ from dataclasses import dataclass, replace
 from math import floor
 
 from app.domain.trim_log import PIN_KINDS
-from app.engine.messages.tokens import Estimate
+from app.engine.messages.tokens import Estimate, framing_tokens, tools_tokens
 from app.engine.policy.budget import with_output_share
 from app.engine.policy.policy import Allocation, ContextPolicy, PriorityRegion
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS
 from app.engine.window.foldable import Foldable, foldable, remains, room_beside
-from app.engine.window.past import Past
 from app.engine.window.pieces import Piece
 from app.engine.window.pruning import drop_history, prune_older, prune_protected
 from app.engine.window.shortening import (
@@ -29,7 +28,7 @@ from app.engine.window.shortening import (
     with_shorter_newest,
 )
 from app.engine.window.snapshot import Removal, Snapshot
-from app.engine.window.window import Window, first_protected, lay_out
+from app.engine.window.window import Window, first_protected, head_items
 
 _BELOW_SHARES: Mapping[PriorityRegion, int] = {"pins": 0, "summary": MIN_SUMMARY_TOKENS, "history": 0}
 
@@ -38,11 +37,16 @@ def with_shared_budget(snapshot: Snapshot, policy: ContextPolicy, estimate: Esti
     """The snapshot with the output's share as its output reserve, where the policy shares its window out."""
     if policy.allocation is None:
         return snapshot
-    # Only what comes off first: laid out without the rest, it costs what it costs in the prompt.
-    bare = lay_out(replace(snapshot, goal=None, pins=(), summary=None, past=Past()), policy, estimate)
-    fixed = bare.with_pieces([piece for piece in bare.current if piece.kind == "user"])
+    said = [message for message in snapshot.current.messages if message.role == "user"]
+    items = head_items(snapshot.layers, None, (), estimate)
+    overhead_tokens = framing_tokens(len(items) + len(said)) + tools_tokens(snapshot.tools, estimate)
+    fixed_tokens = snapshot.budget.input_tokens(
+        wire_tokens=sum([item.tokens for item in items]) + sum([message.tokens for message in said]) + overhead_tokens,
+        overhead_tokens=overhead_tokens,
+        calibration_ratio=snapshot.calibration_ratio,
+    )
     percent = policy.allocation.reserved_for_output_pct
-    return replace(snapshot, budget=with_output_share(snapshot.budget, percent, fixed.input_tokens))
+    return replace(snapshot, budget=with_output_share(snapshot.budget, percent, fixed_tokens))
 
 
 def foldable_within_shares(window: Window, policy: ContextPolicy) -> Foldable:
@@ -105,7 +109,7 @@ def _with_less_history(window: Window, whole: Window, policy: ContextPolicy, lea
     less = prune_older(less, policy)
     if policy.prune_protected:
         less = prune_protected(less, policy)
-    less = drop_history(less, policy)
+    less = drop_history(less)
     less = with_shorter_newest(less, min(less.excess_tokens, less.history_tokens - least_tokens))
     dropped = sum(each.tokens_removed for each in less.log.actions if each.kind == "history_drop")
     others = [each for each in less.log.actions if each.kind != "history_drop"]
