@@ -24,11 +24,12 @@ from app.domain.lasting import (
     PlacedSentence,
     SourceId,
     Taken,
+    placed,
     stands,
     telling_words,
     unfinished,
 )
-from app.domain.sentences import ReadSentence, Sentence, proposes_only, read_sentence
+from app.domain.sentences import WANTS, ReadSentence, Sentence, proposes_only, read_sentence
 from app.domain.statements import statements
 from app.domain.types import SUMMARY_LISTS, SummaryList
 
@@ -206,8 +207,10 @@ def _standing_first(unit: PlacedSentence) -> tuple[bool, bool, float, int]:
 
 
 def _is_goal(unit: PlacedSentence) -> bool:
-    _, _, kind, _, leans, standing = unit.sentence
-    return kind != "open_questions" and not leans and not standing and _GOAL.search(unit.text) is not None
+    text, _, kind, _, leans, standing, cues = unit.sentence
+    if not cues & WANTS or kind == "open_questions" or leans or standing:
+        return False
+    return _GOAL.search(text) is not None
 
 
 def _carried(previous: Extract, read: Reading) -> list[PlacedSentence]:
@@ -220,17 +223,13 @@ def _carried(previous: Extract, read: Reading) -> list[PlacedSentence]:
         sentence = read.statement(item.text)
         worth = _value(sentence, kind) * _weight(sentence, "", kind)
         if worth >= _LEAST_CARRIED_WORTH or kind in OPEN_KINDS:
-            found.append(PlacedSentence(at - _BEFORE, item.source_ids, "", sentence, kind, worth))
+            found.append(placed(at - _BEFORE, item.source_ids, "", sentence, kind, worth))
     return found
 
 
 def _of_before(at: int, line: str, read: Reading) -> PlacedSentence | None:
     sentence = read.statement(line)
-    return (
-        PlacedSentence(at - 2 * _BEFORE, (), "", sentence, "key_facts", 0.5 + sentence.signals)
-        if sentence.words
-        else None
-    )
+    return placed(at - 2 * _BEFORE, (), "", sentence, "key_facts", 0.5 + sentence.signals) if sentence.words else None
 
 
 def _value(sentence: Sentence, kind: SummaryList) -> float:
@@ -266,7 +265,7 @@ def _units(
             worth += _FOCUS_VALUE
         worth *= _weight(sentence, source.role, kind)
         if worth >= _LEAST_WORTH or not sentence.text.isascii() or len(found) == 1:
-            yield PlacedSentence(place, (source.id,), source.role, sentence, kind, worth)
+            yield placed(place, (source.id,), source.role, sentence, kind, worth)
 
 
 def _kind_of(sentence: Sentence, role: str, *, is_answered: bool) -> SummaryList:
@@ -304,14 +303,13 @@ def _choose(
     """The best units that fit into the room and say something new, in time order, and the room left."""
     chosen: list[PlacedSentence] = []
     for unit in best_first:
-        cost = len(unit.text) + (joint_chars if chosen else 0)
+        cost = len(unit.sentence.text) + (joint_chars if chosen else 0)
         if cost > room_chars or unit.position in taken.units:
             continue
-        same = taken.like(unit.sentence.words)
-        if same is not None:
+        same = taken.take(unit)
+        if same is None:
+            chosen.append(unit)
+            room_chars -= cost
+        else:
             taken.add_sources(same, unit)
-            continue
-        taken.add(unit)
-        chosen.append(unit)
-        room_chars -= cost
     return sorted(chosen, key=_place), room_chars

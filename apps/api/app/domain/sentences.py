@@ -69,6 +69,15 @@ _MAY_DEMAND: Final = (
     "prefer", "budget", "deadline", "allergic", "important", "remember", "note that",
 )  # fmt: skip
 _MAY_ACT: Final = ("'ll", "will", "should", "todo", "to-do", "next", "action", "need", "remind", "follow")
+_MAY_FINISH: Final = (
+    "done", "finish", "complet", "ready", "sent", "fixed", "merged", "closed", "shipped", "ordered", "paid", "signed",
+    "booked", "delivered", "solved", "cancel", "longer",
+)  # fmt: skip
+_MAY_LIFT: Final = ("longer", "more", "now", "instead", "lifted", "mind", "again", "after")
+_MAY_WANT: Final = (
+    "want", "need", "like", "love", "look", "try", "plan", "hope", "build", "mov", "work", "open", "have", "help",
+    "goal", "aim", "task",
+)  # fmt: skip
 """One of these is in every plain ASCII text that the expression of the same cue finds, in lower case: looking for them
 is much cheaper than the expression, and looking up whether a word has the last word of one is cheaper still."""
 _CAPITAL_INSIDE: Final = re.compile(r"[A-Z](?<=[A-Za-z][A-Z])")
@@ -90,7 +99,7 @@ class Sentence(NamedTuple):
     `words` are different ones in the order of the text: a set's order differs from process to process, and what is
     summed or tied in that order would too. `kind` is that of a person's words which nobody has answered. `leans` is
     whether it needs the sentence before it; `standing` is `DEMAND` where it says what is to hold from now on, 1 where
-    it gives an exact value, else 0.
+    it gives an exact value, else 0. `cues` are those that its words may be of (`FINISHES`, `LIFTS`, `WANTS`).
     """
 
     text: str
@@ -99,14 +108,20 @@ class Sentence(NamedTuple):
     signals: float
     leans: bool
     standing: int
+    cues: int
 
 
 ReadSentence: TypeAlias = Callable[[str], Sentence]
 
 DEMAND: Final = 2
 """How a sentence stands that says what is to hold from now on."""
-_DECIDES, _PROPOSES, _ACTS, _DEMANDS, _NUMBERS, _RULES, _ANYTHING = 1, 2, 4, 8, 16, 32, 63
-
+FINISHES: Final = 64
+"""A cue: what was asked or to be done may be over."""
+LIFTS: Final = 128
+"""A cue: a demand may no longer hold."""
+WANTS: Final = 256
+"""A cue: the sentence may say what somebody wants."""
+_DECIDES, _PROPOSES, _ACTS, _DEMANDS, _NUMBERS, _RULES, _ANYTHING = 1, 2, 4, 8, 16, 32, 511
 
 _LAST_WORDS: Final = tuple(
     (cue, tuple(part.split()[-1] for part in parts))
@@ -116,6 +131,9 @@ _LAST_WORDS: Final = tuple(
         (_ACTS, _MAY_ACT),
         (_DEMANDS, _MAY_DEMAND),
         (_NUMBERS, digits),
+        (FINISHES, _MAY_FINISH),
+        (LIFTS, _MAY_LIFT),
+        (WANTS, _MAY_WANT),
     )
 )
 
@@ -155,7 +173,7 @@ def read_sentence(text: str) -> Sentence:
     # Most plain sentences have no capital but their first letter.
     has_capital = not typed.isascii() or text[1:] != lower[1:]
     signals = _signals(typed, possible, may_identify=may_identify, has_capital=has_capital)
-    return Sentence(text, words, _kind(typed, possible), signals, leans, standing)
+    return Sentence(text, words, _kind(typed, possible), signals, leans, standing, possible)
 
 
 def demands(text: str) -> bool:
