@@ -16,12 +16,11 @@ from app.domain.statements import statements
 from app.domain.types import ReasoningRule, Turn
 from app.engine.messages.tokens import Estimate
 from app.engine.policy.policy import ContextPolicy
-from app.engine.simulation.counted import CountedTurn, CountKey, PastTurn, TurnCounter
+from app.engine.simulation.counted import CountedTurn, CountKey, HeadCost, PastTurn, SimulatedCall, TurnCounter
 from app.engine.simulation.setting import Setting, SimulatedModel, Summarizer
 from app.engine.simulation.simulation import Simulation
 from app.engine.window.past import Past, past_of
 from app.engine.window.snapshot import Snapshot
-from app.engine.window.window import Window
 from tests.engine.histories import GUARDED, estimate
 from tests.engine.strategies import policies, snapshots
 
@@ -30,12 +29,15 @@ _rules = st.sampled_from((None, ReasoningRule("text", "tool_turns"), ReasoningRu
 
 
 class Planned(Simulation):
-    """The same with every sentence read, and the past laid out, anew; and every window is looked at after its turn."""
+    """The same with sentences read and the past laid out anew, and a window for every call and after every turn."""
 
     def _past_for(self, key: CountKey) -> Past:
         return past_of(super()._past_for(key).turns)
 
-    def _may_fold(self, window: Window | None, turn: CountedTurn) -> bool:
+    def _whole(self, snapshot: Snapshot, model: SimulatedModel, head: HeadCost, call: SimulatedCall) -> None:
+        del snapshot, model, head, call
+
+    def _may_fold(self, sent: object, turn: CountedTurn) -> bool:  # noqa: ARG002 - as if nothing had been sent
         return super()._may_fold(None, turn)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import floor
 
 from app.domain.trim_log import PIN_KINDS
-from app.engine.messages.tokens import Estimate, framing_tokens, tools_tokens
+from app.engine.messages.tokens import Estimate, tools_tokens
 from app.engine.policy.budget import with_output_share
 from app.engine.policy.policy import Allocation, ContextPolicy, PriorityRegion
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS
@@ -28,7 +28,7 @@ from app.engine.window.shortening import (
     with_shorter_newest,
 )
 from app.engine.window.snapshot import Removal, Snapshot
-from app.engine.window.window import Window, first_protected, head_items
+from app.engine.window.window import Cost, Window, first_protected, head_items
 
 _BELOW_SHARES: Mapping[PriorityRegion, int] = {"pins": 0, "summary": MIN_SUMMARY_TOKENS, "history": 0}
 
@@ -39,14 +39,10 @@ def with_shared_budget(snapshot: Snapshot, policy: ContextPolicy, estimate: Esti
         return snapshot
     said = [message for message in snapshot.current.messages if message.role == "user"]
     items = head_items(snapshot.layers, None, (), estimate)
-    overhead_tokens = framing_tokens(len(items) + len(said)) + tools_tokens(snapshot.tools, estimate)
-    fixed_tokens = snapshot.budget.input_tokens(
-        wire_tokens=sum([item.tokens for item in items]) + sum([message.tokens for message in said]) + overhead_tokens,
-        overhead_tokens=overhead_tokens,
-        calibration_ratio=snapshot.calibration_ratio,
-    )
+    tokens = sum([each.tokens for each in (*items, *said)])
+    fixed = Cost(snapshot, tokens, len(items) + len(said), tools_tokens(snapshot.tools, estimate))
     percent = policy.allocation.reserved_for_output_pct
-    return replace(snapshot, budget=with_output_share(snapshot.budget, percent, fixed_tokens))
+    return replace(snapshot, budget=with_output_share(snapshot.budget, percent, fixed.input_tokens))
 
 
 def foldable_within_shares(window: Window, policy: ContextPolicy) -> Foldable:
@@ -79,8 +75,7 @@ def foldable_within_shares(window: Window, policy: ContextPolicy) -> Foldable:
 
 def hold_shares(window: Window, policy: ContextPolicy) -> Window:
     """What is sent of the window: all of it where it fits, else as the module says. It may still be too large."""
-    if policy.allocation is None or window.excess_tokens <= 0:
-        return window
+    assert policy.allocation is not None
     whole = window
     for least in (_division(window, policy, policy.allocation).offered, _BELOW_SHARES):
         for region in reversed(policy.context_priority):

@@ -78,46 +78,17 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Window:
-    """All that is sent for a turn, as one value; a stage takes one and gives another.
-
-    `past` and `current` are the pieces of the settled turns and of the running one, `recalled` stands between them;
-    `rules` say what of them may leave. `days` are lines that say when, each before the piece of the past at its place,
-    and `today` the one before the running turn.
-    `tokens` and `messages` are running sums over all of it, without framing and tools, and `history_tokens` over its
-    pieces but for what the user sends now. Prunes end when the history is within `history_floor`.
-    """
+class Cost:
+    """What a window costs, without what is in it: `tokens` without framing and tools, in so many messages."""
 
     snapshot: Snapshot
-    estimate: Estimate
-    head: tuple[PromptItem, ...]
-    summary: PromptItem | None
-    past: Sequence[Piece]
-    current: tuple[Piece, ...]
-    rules: Rules
-    recalled: tuple[PromptItem, ...]
-    tools_tokens: int
     tokens: int
     messages: int
-    history_tokens: int
-    log: PlanLog
-    history_floor: int = -1
-    days: tuple[tuple[int, PromptItem], ...] = ()
-    today: PromptItem | None = None
-
-    @property
-    def beside(self) -> tuple[PromptItem, ...]:
-        """What no decision on what leaves counts: it came last, and only where there was room."""
-        return (*_lines(self.days, self.today), *self.recalled)
+    tools_tokens: int
 
     @property
     def budget(self) -> Budget:
         return self.snapshot.budget
-
-    @property
-    def pieces(self) -> tuple[Piece, ...]:
-        """The history and the running turn, in time order."""
-        return (*self.past, *self.current)
 
     @property
     def framing_tokens(self) -> int:
@@ -131,10 +102,6 @@ class Window:
     @property
     def wire_tokens(self) -> int:
         return self.tokens + self.overhead_tokens
-
-    @property
-    def pins(self) -> tuple[PromptItem, ...]:
-        return tuple(item for item in self.head if item.region == "pins")
 
     @cached_property
     def input_tokens(self) -> int:
@@ -151,11 +118,6 @@ class Window:
         )
 
     @property
-    def offers_look_back(self) -> bool:
-        """Whether the model may read back what has left it."""
-        return self.snapshot.offers_look_back
-
-    @property
     def is_over(self) -> bool:
         """Whether it costs more than its input budget."""
         return self.input_tokens > self.budget.input_budget
@@ -170,6 +132,50 @@ class Window:
     def at_prune_trigger(self, policy: ContextPolicy) -> bool:
         """Whether it costs so much that something has to leave."""
         return self.input_tokens >= policy.prune_from(self.budget.input_budget)
+
+
+@dataclass(frozen=True)
+class Window(Cost):
+    """All that is sent for a turn, as one value; a stage takes one and gives another.
+
+    `past` and `current` are the pieces of the settled turns and of the running one, `recalled` stands between them;
+    `rules` say what of them may leave. `days` are lines that say when, each before the piece of the past at its place,
+    and `today` the one before the running turn.
+    `tokens` and `messages` are running sums over all of it, without framing and tools, and `history_tokens` over its
+    pieces but for what the user sends now. Prunes end when the history is within `history_floor`.
+    """
+
+    estimate: Estimate
+    head: tuple[PromptItem, ...]
+    summary: PromptItem | None
+    past: Sequence[Piece]
+    current: tuple[Piece, ...]
+    rules: Rules
+    recalled: tuple[PromptItem, ...]
+    history_tokens: int
+    log: PlanLog
+    history_floor: int = -1
+    days: tuple[tuple[int, PromptItem], ...] = ()
+    today: PromptItem | None = None
+
+    @property
+    def beside(self) -> tuple[PromptItem, ...]:
+        """What no decision on what leaves counts: it came last, and only where there was room."""
+        return (*_lines(self.days, self.today), *self.recalled)
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The history and the running turn, in time order."""
+        return (*self.past, *self.current)
+
+    @property
+    def pins(self) -> tuple[PromptItem, ...]:
+        return tuple(item for item in self.head if item.region == "pins")
+
+    @property
+    def offers_look_back(self) -> bool:
+        """Whether the model may read back what has left it."""
+        return self.snapshot.offers_look_back
 
     @cached_property
     def prompt(self) -> Prompt:
@@ -264,13 +270,8 @@ def lay_out(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Wi
     tokens = sum([part.tokens for part in parts]) + past.tokens[-1]
     messages = sum([part.messages for part in parts]) + past.messages[-1]
     tools = tools_tokens(snapshot.tools, estimate)
-    overhead_tokens = framing_tokens(messages) + tools
-    cost = snapshot.budget.input_tokens(
-        wire_tokens=tokens + overhead_tokens,
-        overhead_tokens=overhead_tokens,
-        calibration_ratio=snapshot.calibration_ratio,
-    )
-    log = snapshot.log
+    cost, log = Cost(snapshot, tokens, messages, tools), snapshot.log
+    input_tokens = cost.input_tokens
     return Window(
         snapshot=snapshot,
         estimate=estimate,
@@ -284,7 +285,9 @@ def lay_out(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Wi
         tokens=tokens,
         messages=messages,
         history_tokens=past.tokens[-1] + sum([piece.tokens for piece in current if piece.kind != "user"]),
-        log=replace(log, tokens_after_summary=cost) if log else PlanLog(tokens + overhead_tokens, cost, cost, tools),
+        log=replace(log, tokens_after_summary=input_tokens)
+        if log
+        else PlanLog(cost.wire_tokens, input_tokens, input_tokens, tools),
     )
 
 
