@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from functools import cache
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.extractive import Reading
+from app.domain.extractive import kept_reading
 from app.domain.prices import Prices
-from app.domain.sentences import read_sentence
-from app.domain.statements import statements
 from app.domain.types import ReasoningRule, Turn
 from app.engine.messages.tokens import Estimate
 from app.engine.policy.policy import ContextPolicy
@@ -100,7 +97,7 @@ def test_figures_are_those_of_a_past_that_is_laid_out_anew(
     models = {"one": _model("one", snapshot, estimate, None), "other": _model("other", snapshot, _thrice, rule)}
     setting = Setting(policy, snapshot.goal, models)
     simulation, planned = (
-        Simulation(replace(setting, read=Reading(cache(statements), cache(read_sentence)))),
+        Simulation(replace(setting, read=kept_reading(64, 64))),
         Planned(setting),
     )
     for past in _past_turns(snapshot, setting, other_from):

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import chain
 from math import log
 from operator import attrgetter
@@ -70,14 +71,23 @@ _GOAL: Final = re.compile(
 
 
 class Reading(NamedTuple):
-    """What cuts a text into statements, and what reads one. Who reads the same again and again may keep what they
-    give."""
+    """What reads the statements of a text that have words, and what reads one."""
 
-    statements: Callable[[str], Sequence[str]] = statements
-    statement: ReadSentence = read_sentence
+    statements: Callable[[str], Sequence[Sentence]]
+    statement: ReadSentence
 
 
-READING: Final = Reading()
+def _read_statements(text: str, read: ReadSentence = read_sentence) -> list[Sentence]:
+    return [sentence for sentence in map(read, statements(text)) if sentence.words]
+
+
+READING: Final = Reading(_read_statements, read_sentence)
+
+
+def kept_reading(texts: int, sentences: int) -> Reading:
+    """The same, with what it gave for the newest so many: for who reads them again and again."""
+    statement = lru_cache(sentences)(read_sentence)
+    return Reading(lru_cache(texts)(partial(_read_statements, read=statement)), statement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,12 +252,7 @@ def _units(
 ) -> Iterator[PlacedSentence]:
     """The sentences of the sources, each weighed by what it carries; without those that carry next to nothing."""
     answered_before = _last_answer(sources, context)
-    found = [
-        (at, source, sentence)
-        for at, source in enumerate(sources)
-        for sentence in map(read.statement, read.statements(source.text))
-        if sentence.words
-    ]
+    found = [(at, source, sentence) for at, source in enumerate(sources) for sentence in read.statements(source.text)]
     seen_in = Counter(chain.from_iterable([sentence.words for _, _, sentence in found]))
     total = len(found) + 1
     most = max(1.0, log(total))

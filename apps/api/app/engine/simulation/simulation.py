@@ -282,7 +282,7 @@ class Simulation:
         for key, of_model in self._pasts.items():
             versions = [each.versions[key] for each in older]
             pieces = {version.turn.seq: version.older_pieces for version in versions}
-            self._pasts[key] = of_model.extended((version.older for version in versions), pieces)
+            self._pasts[key] = of_model.extended([version.older for version in versions], pieces)
             self._user_tokens[key] += past.versions[key].user_tokens
         self._completed += turn.turn.status is TurnStatus.COMPLETED
         if self.setting.policy.recall.enabled:

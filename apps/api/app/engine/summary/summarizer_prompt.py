@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import jsonschema
 
-from app.domain.content import content_text, named
 from app.domain.types import (
     SUMMARY_LISTS,
     JsonObject,
@@ -30,7 +29,7 @@ from app.domain.types import (
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate
 from app.engine.recall.dates import day_said, day_text
 from app.engine.summary.block import render_summary
-from app.engine.summary.fold import Fold
+from app.engine.summary.fold import Fold, source_text
 
 _ITEMS_SCHEMA: JsonObject = {
     "type": "array",
@@ -110,12 +109,6 @@ class SourceMessage:
     day: int | None = None
 
 
-def source_text(message: Message) -> str:
-    """What a summarizer reads of a message: its words, with who said them, and the calls it made."""
-    calls = [f"[called {call.name} with {call.arguments}]" for call in message.tool_calls]
-    return "\n".join([part for part in (named(message.name, content_text(message.content)), *calls) if part])
-
-
 def _source(message: Message, text: str) -> SourceMessage:
     return SourceMessage(message.id, message.role, text, day_said(message))
 
@@ -128,8 +121,8 @@ def split_for_summarizer(fold: Fold, room_tokens: int, estimate: Estimate) -> li
     chunks: list[tuple[SourceMessage, ...]] = []
     chunk: list[SourceMessage] = []
     used = 0
-    for message in fold.sources:
-        for part in _parts(source_text(message), room_tokens, estimate):
+    for message, text in zip(fold.sources, fold.source_texts, strict=True):
+        for part in _parts(text, room_tokens, estimate):
             cost = estimate(part) + _WRAPPING_TOKENS
             if chunk and used + cost > room_tokens:
                 chunks.append(tuple(chunk))

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from math import floor
 
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
-from app.engine.messages.turns import wire_tokens_of
 from app.engine.policy.policy import ContextPolicy
-from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold, SummaryReason, fold_of
+from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold, SummaryReason
 from app.engine.window.pieces import Piece
 from app.engine.window.pruning import shortened_media
 from app.engine.window.shortening import fit_results
@@ -39,13 +38,14 @@ class Foldable:
         Its cap is never over the room: a summary that was paid for must not be what a turn is refused for.
         """
         past, previous = self.window.snapshot.past, self.window.snapshot.summary
-        older = past.turns_between(0, self.first_protected)
-        older_tokens = wire_tokens_of(older)
+        older_tokens = past.wire_tokens() - past.wire_tokens(self.first_protected)
         cap_tokens = min((older_tokens + self.previous_tokens) * 3 // 4, self.most_tokens, self.room_tokens)
         if not older_tokens or cap_tokens < MIN_SUMMARY_TOKENS:
             return None
+        older = past.turns_between(0, self.first_protected)
         protected = past.turns_between(self.first_protected, past.turn_count)
-        return fold_of(reason, older, protected, previous, self.previous_tokens, cap_tokens)
+        folded_tokens = older_tokens + self.previous_tokens
+        return Fold(reason, older, protected, previous, self.previous_tokens, folded_tokens, cap_tokens)
 
 
 def foldable(window: Window, policy: ContextPolicy) -> Foldable:

@@ -7,12 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
-from functools import lru_cache
 from typing import Final
 
-from app.domain.extractive import Reading
-from app.domain.sentences import read_sentence
-from app.domain.statements import statements
+from app.domain.extractive import kept_reading
 from app.domain.stored import StoredMessage, StoredTurn, values_of
 from app.domain.types import JsonObject, Message, Pin, SessionId, Turn, TurnId, TurnStatus
 from app.engine.messages.image_rules import image_rule_for
@@ -71,7 +68,7 @@ class SimulationJob:
         self._tokenizers = tools.tokenizers
         self._happened = Happened()
         self._estimates: dict[str, Estimate] = {}
-        self._read = Reading(lru_cache(TEXTS_KEPT)(statements), lru_cache(SENTENCES_KEPT)(read_sentence))
+        self._read = kept_reading(TEXTS_KEPT, SENTENCES_KEPT)
 
     def begin(self, plan: Plan) -> None:
         self._plan = plan
