@@ -26,7 +26,7 @@ from app.domain.types import (
     SummaryOrigin,
     Usage,
 )
-from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate, tokens_of_parts
 from app.engine.recall.dates import day_said, day_text
 from app.engine.summary.block import render_summary
 from app.engine.summary.fold import Fold, source_text
@@ -93,10 +93,23 @@ class SummaryRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SummarizerPrompt:
-    """One call to a summarizer. `known_ids` says which stored messages each short id stands for."""
+    """One call to a summarizer. `document` are the parts of the JSON that it is given, each behind the one before;
+    `known_ids` says which stored messages each short id stands for."""
 
-    messages: tuple[PromptMessage, ...]
+    instructions: str
+    document: tuple[str, ...]
     known_ids: Mapping[str, tuple[MessageId, ...]] = field(repr=False)
+
+    @property
+    def messages(self) -> tuple[PromptMessage, ...]:
+        """What is sent."""
+        document: PromptMessage = {"role": "user", "content": "".join(self.document)}
+        return {"role": "system", "content": self.instructions}, document
+
+    def tokens(self, estimate: Estimate) -> int:
+        """What it costs."""
+        framing = 2 * MESSAGE_FRAMING_TOKENS + PROMPT_FRAMING_TOKENS
+        return estimate(self.instructions) + tokens_of_parts(self.document, estimate) + framing
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +188,7 @@ def summarizer_prompt(
     `focus` is what it is to keep in most detail.
     """
     known: dict[str, tuple[MessageId, ...]] = {}
-    shown = _document_messages("m", chunk, known)
+    shown = _document_messages("m", "messages", chunk, known)
     room = room_tokens - sum(estimate(source.text) + _WRAPPING_TOKENS for source in chunk)
     around: list[SourceMessage] = []
     for message in reversed(context):
@@ -184,52 +197,62 @@ def summarizer_prompt(
         if room < 0:
             break
         around.insert(0, _source(message, text))
-    document: JsonObject = {
-        "previous_summary": _document_summary(previous, known) if previous else None,
-        "messages": shown,
-        "context_messages": _document_messages("c", around, known),
-        "max_tokens": max_tokens,
-    }
-    if focus:
-        document["focus"] = focus
+    document = (
+        '{"previous_summary":',
+        *(_document_summary(previous, known) if previous else (" null,",)),
+        *shown,
+        *_document_messages("c", "context_messages", around, known),
+        f' "max_tokens": {max_tokens}' + ("," if focus else "}"),
+        *((f' "focus": {_json(focus)}}}',) if focus else ()),
+    )
     carrying = _EXTEND if extend else _CARRY_OVER
     instructions = _INSTRUCTIONS.replace("{carrying}", carrying).replace("{max_tokens}", str(max_tokens))
     instructions += FOCUS if focus else ""
-    return SummarizerPrompt(
-        messages=(
-            {"role": "system", "content": instructions},
-            {"role": "user", "content": json.dumps(document, ensure_ascii=False)},
-        ),
-        known_ids=known,
-    )
+    return SummarizerPrompt(instructions, document, known)
+
+
+_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _document_messages(
-    prefix: str, sources: Sequence[SourceMessage], known: dict[str, tuple[MessageId, ...]]
-) -> list[JsonObject]:
+    prefix: str, name: str, sources: Sequence[SourceMessage], known: dict[str, tuple[MessageId, ...]]
+) -> list[str]:
     """The messages under short ids; the first of each day has its date."""
-    shown: list[JsonObject] = []
+    parts: list[str] = []
     day: int | None = None
     for at, source in enumerate(sources, start=1):
         short_id = f"{prefix}{at}"
         known[short_id] = (source.id,)
-        dated = {"date": day_text(source.day)} if source.day is not None and source.day != day else {}
+        parts.append(f' {{"id": "{short_id}", "role": "{source.role}",')
+        if source.day is not None and source.day != day:
+            parts.append(f' "date": "{day_text(source.day)}",')
         day = source.day
-        shown.append({"id": short_id, "role": source.role, **dated, "text": source.text})
-    return shown
+        parts.append(f' "text": {_json(source.text)}}},')
+    return _document_list(name, parts)
 
 
-def _document_summary(body: SummaryBody, known: dict[str, tuple[MessageId, ...]]) -> JsonObject:
-    document: JsonObject = {"summary_text": body.summary_text}
+def _document_summary(body: SummaryBody, known: dict[str, tuple[MessageId, ...]]) -> list[str]:
+    document = [f' {{"summary_text": {_json(body.summary_text)},']
     at = 0
     for name in SUMMARY_LISTS:
-        items: list[JsonObject] = []
+        parts: list[str] = []
         for item in cast("tuple[SummaryItem, ...]", getattr(body, name)):
             at += 1
             known[f"p{at}"] = item.message_ids
-            items.append({"text": item.text, "message_ids": [f"p{at}"]})
-        document[name] = items
+            parts += (f' {{"text": {_json(item.text)},', f' "message_ids": ["p{at}"]}},')
+        document += _document_list(name, parts)
+    document[-1] = f"{document[-1][:-1]}}},"
     return document
+
+
+def _document_list(name: str, parts: list[str]) -> list[str]:
+    """A member of an object: the list of the objects that the parts spell. Each part begins with a blank, so that what
+    counts texts by their words can count it alone; what recurs from one document to the next is a part of its own."""
+    if not parts:
+        return [f' "{name}": [],']
+    parts[0] = f" [{parts[0][1:]}"
+    parts[-1] = f"{parts[-1][:-1]}],"
+    return [f' "{name}":', *parts]
 
 
 def accept_summary(answer: str | None, known_ids: Mapping[str, tuple[MessageId, ...]]) -> SummaryBody:
@@ -298,8 +321,7 @@ def summarizer_usage(
             estimate=estimate,
             extend=extend,
         )
-        prompt_tokens += sum(estimate(str(message["content"])) + MESSAGE_FRAMING_TOKENS for message in prompt.messages)
-        prompt_tokens += PROMPT_FRAMING_TOKENS
+        prompt_tokens += prompt.tokens(estimate)
         completion_tokens += estimate(render_summary(body)) if body else fold.cap_tokens
         previous = body or previous
     return Usage(prompt_tokens, completion_tokens)

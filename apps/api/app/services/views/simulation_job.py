@@ -19,7 +19,7 @@ from app.engine.simulation.counted import CountKey, PastTurn, TurnCounter
 from app.engine.simulation.setting import Setting
 from app.engine.simulation.simulation import FullHistory, Simulation
 from app.services.heavy.child import Tools
-from app.tokenizers.counters import by_words
+from app.tokenizers.counters import ByWords
 
 SENTENCES_KEPT: Final = 8_192
 """Some 8 MB: the raw windows of all policies."""
@@ -118,7 +118,7 @@ class SimulationJob:
         """The setting with counters that all lanes share: their summaries are made of the same words."""
         for model in setting.models.values():
             if model.encoding not in self._estimates:
-                self._estimates[model.encoding] = by_words(self._tokenizers.estimator(model.encoding))
+                self._estimates[model.encoding] = ByWords(self._tokenizers.estimator(model.encoding))
         models = {
             was: replace(model, estimate=self._estimates[model.encoding]) for was, model in setting.models.items()
         }
