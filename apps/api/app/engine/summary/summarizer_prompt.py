@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
-
-import jsonschema
+from typing import Any, Final, TypeGuard, cast
 
 from app.domain.types import (
     SUMMARY_LISTS,
@@ -31,9 +29,10 @@ from app.engine.recall.dates import day_said, day_text
 from app.engine.summary.block import render_summary
 from app.engine.summary.fold import Fold, source_text
 
+_MOST_ITEMS: Final = 200
 _ITEMS_SCHEMA: JsonObject = {
     "type": "array",
-    "maxItems": 200,
+    "maxItems": _MOST_ITEMS,
     "items": {
         "type": "object",
         "properties": {
@@ -54,8 +53,6 @@ SUMMARY_SCHEMA: JsonObject = {
     "additionalProperties": False,
 }
 """The structured contract, as JSON Schema: sent to providers that can hold a model to it, and checked in any case."""
-
-_validator = jsonschema.Draft202012Validator(SUMMARY_SCHEMA)
 
 _INSTRUCTIONS = """\
 You keep the memory of a conversation. The user message is a JSON document: `messages` is the older part that is about
@@ -261,8 +258,7 @@ def accept_summary(answer: str | None, known_ids: Mapping[str, tuple[MessageId, 
     Raises `SummaryRefused` when it is no JSON, breaks the schema, says nothing, or cites a message it was not shown.
     """
     raw = _parse(answer)
-    error = next(iter(cast(Any, _validator).iter_errors(raw)), None)
-    if error is not None:
+    if not _keeps_schema(raw):
         raise SummaryRefused("schema")
     body = SummaryBody(
         _storable(raw["summary_text"]),
@@ -271,6 +267,34 @@ def accept_summary(answer: str | None, known_ids: Mapping[str, tuple[MessageId, 
     if not body.summary_text:
         raise SummaryRefused("empty")
     return body
+
+
+def _keeps_schema(answer: JsonObject) -> bool:
+    """Whether it is as `SUMMARY_SCHEMA` says; a general validator takes a hundred times as long."""
+    lists = [answer.get(name) for name in SUMMARY_LISTS]
+    return (
+        len(answer) == 1 + len(lists)
+        and _is_text(answer.get("summary_text"))
+        and all(_is_list(items) and len(items) <= _MOST_ITEMS and all(map(_is_item, items)) for items in lists)
+    )
+
+
+def _is_item(item: object) -> bool:
+    if not isinstance(item, dict):
+        return False
+    fields = cast(JsonObject, item)
+    ids = fields.get("message_ids")
+    if fields.keys() != {"text", "message_ids"} or not _is_list(ids):
+        return False
+    return _is_text(fields["text"]) and bool(ids) and all(isinstance(each, str) for each in ids)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _is_list(value: object) -> TypeGuard[list[Any]]:
+    return isinstance(value, list)
 
 
 def _accept_item(item: JsonObject, known_ids: Mapping[str, tuple[MessageId, ...]]) -> SummaryItem:
