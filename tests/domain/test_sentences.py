@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.domain.sentences import read_sentence
+from app.domain.sentences import DEMAND, read_sentence
 
 
 @pytest.mark.parametrize("letters", ["aB", "é", "漢", "1"])
@@ -26,3 +26,25 @@ def test_one_word_of_a_megabyte_is_read_in_one_pass(letters: str) -> None:
 )
 def test_identifiers_count_wherever_one_ends_and_the_next_begins(text: str, count: int) -> None:
     assert read_sentence(text).signals == 0.75 * count
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "standing", "signals"),
+    [
+        ("lets keep the oak", "decisions", 0, 0.0),
+        ("i would be going with the oak", "decisions", 0, 0.0),
+        ("tomorrow we'll use the oak", "decisions", 0, 0.0),
+        ("and we will use it", "decisions", 0, 0.0),
+        ("please do not paint it", "key_facts", DEMAND, 1.0),
+        ("you must not paint it", "key_facts", DEMAND, 1.0),
+        ("it is not painted", "key_facts", 0, 0.0),
+        ("it takes at most a day", "key_facts", 0, 1.0),
+        ("no more than a day", "key_facts", 0, 1.0),
+        ("note that it is oak", "key_facts", 0, 1.0),
+        ("more of that", "key_facts", 0, 0.0),
+        ("because of the outlet", "key_facts", 0, 0.0),
+    ],
+)
+def test_phrases_are_found_by_their_words(text: str, kind: str, standing: int, signals: float) -> None:
+    found = read_sentence(text)
+    assert (found.kind, found.standing, found.signals) == (kind, standing, signals)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from functools import cache
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.extractive import Reading
+from app.domain.extractive import kept_reading
 from app.domain.prices import Prices
-from app.domain.sentences import read_sentence
-from app.domain.statements import statements
 from app.domain.types import ReasoningRule, Turn
 from app.engine.messages.tokens import Estimate
 from app.engine.policy.policy import ContextPolicy
-from app.engine.simulation.counted import CountKey, PastTurn, TurnCounter
+from app.engine.simulation.counted import CountedTurn, CountKey, HeadCost, PastTurn, SimulatedCall, TurnCounter
 from app.engine.simulation.setting import Setting, SimulatedModel, Summarizer
 from app.engine.simulation.simulation import Simulation
 from app.engine.window.past import Past, past_of
@@ -29,10 +26,16 @@ _rules = st.sampled_from((None, ReasoningRule("text", "tool_turns"), ReasoningRu
 
 
 class Planned(Simulation):
-    """The same with every sentence read, and the past laid out, anew."""
+    """The same with sentences read and the past laid out anew, and a window for every call and after every turn."""
 
     def _past_for(self, key: CountKey) -> Past:
         return past_of(super()._past_for(key).turns)
+
+    def _whole(self, snapshot: Snapshot, model: SimulatedModel, head: HeadCost, call: SimulatedCall) -> None:
+        del snapshot, model, head, call
+
+    def _may_fold(self, sent: object, turn: CountedTurn) -> bool:  # noqa: ARG002 - as if nothing had been sent
+        return super()._may_fold(None, turn)
 
 
 def _thrice(text: str) -> int:
@@ -94,7 +97,7 @@ def test_figures_are_those_of_a_past_that_is_laid_out_anew(
     models = {"one": _model("one", snapshot, estimate, None), "other": _model("other", snapshot, _thrice, rule)}
     setting = Setting(policy, snapshot.goal, models)
     simulation, planned = (
-        Simulation(replace(setting, read=Reading(cache(statements), cache(read_sentence)))),
+        Simulation(replace(setting, read=kept_reading(64, 64))),
         Planned(setting),
     )
     for past in _past_turns(snapshot, setting, other_from):

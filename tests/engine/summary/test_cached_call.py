@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from app.domain.prices import Prices, call_cost
 from app.domain.types import SummaryBody, SummaryItem, Usage
+from app.engine.messages.turns import wire_tokens_of
 from app.engine.summary.cached_call import MOST_QUOTATIONS, Quotations, cheaper_call
-from app.engine.summary.fold import fold_of
-from app.engine.summary.summarizer_prompt import source_text
+from app.engine.summary.fold import Fold, source_text
 from tests.engine.histories import History
 
 _HISTORY = History()
 _TURNS = [_HISTORY.turn(("tool_group", 90, 2), ("assistant", 60, 1), user_tokens=40) for _ in range(4)]
 _ITEM = SummaryItem("The lamp is red on Sundays.", (_TURNS[0].messages[0].id,))
 _PREVIOUS = _HISTORY.summary(SummaryBody("Before.", key_facts=(_ITEM,)))
-_FOLD = fold_of("threshold", _TURNS[:3], _TURNS[3:], _PREVIOUS, 30, 200)
+_FOLD = Fold("threshold", tuple(_TURNS[:3]), tuple(_TURNS[3:]), _PREVIOUS, 30, wire_tokens_of(_TURNS[:3]) + 30, 200)
 _TEXTS = {message.id: source_text(message) for message in (*_FOLD.sources, *_FOLD.context)}
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from hypothesis import assume, given
 
+from app.engine.messages.turns import wire_tokens_of
 from app.engine.policy.policy import ContextPolicy
-from app.engine.summary.fold import wire_tokens_of
 from app.engine.window.foldable import remains, untouchable
 from app.engine.window.plan import Ready, Refused, SummaryDue, plan
 from app.engine.window.snapshot import Snapshot

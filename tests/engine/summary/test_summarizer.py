@@ -15,13 +15,12 @@ from app.domain.types import SUMMARY_LISTS, Message, MessageId, SummaryBody, Tur
 from app.engine.messages.turns import sendable_units
 from app.engine.summary.block import render_summary
 from app.engine.summary.fallback import fallback_summary
-from app.engine.summary.fold import Fold
+from app.engine.summary.fold import Fold, source_text
 from app.engine.summary.summarizer_prompt import (
     SUMMARY_SCHEMA,
     SummarizerPrompt,
     SummaryRefused,
     accept_summary,
-    source_text,
     split_for_summarizer,
     summarizer_prompt,
     summarizer_room,
@@ -235,6 +234,8 @@ def _sendable(snapshot: Snapshot) -> list[Message]:
 
 def _document(prompt: SummarizerPrompt) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(prompt.messages[1]["content"])
+    assert prompt.messages[1]["content"] == json.dumps(document, ensure_ascii=False)
+    assert all(part[0] == " " and part[-1] != " " for part in prompt.document[1:])
     return document
 
 

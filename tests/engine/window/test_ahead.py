@@ -77,8 +77,8 @@ def test_with_the_setting_off_nothing_is_made_ahead(
 @given(snapshots(long=True), policies(summarizes=True), st.integers(1, 800))
 def test_where_the_sum_says_no_nothing_is_found(snapshot: Snapshot, policy: ContextPolicy, reply_tokens: int) -> None:
     snapshot = with_shared_budget(snapshot, policy, estimate)
-    window = lay_out(snapshot, policy, estimate)
-    if not may_fold_behind_answer(window, reply_tokens, policy):
+    input_tokens = lay_out(snapshot, policy, estimate).input_tokens
+    if not may_fold_behind_answer(snapshot, input_tokens, reply_tokens, policy):
         assert fold_behind_answer(_behind(snapshot, policy, reply_tokens), policy, estimate) is None
 
 

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import chain
 from math import log
 from operator import attrgetter
@@ -24,11 +25,12 @@ from app.domain.lasting import (
     PlacedSentence,
     SourceId,
     Taken,
+    placed,
     stands,
     telling_words,
     unfinished,
 )
-from app.domain.sentences import ReadSentence, Sentence, proposes_only, read_sentence
+from app.domain.sentences import WANTS, ReadSentence, Sentence, proposes_only, read_sentence
 from app.domain.statements import statements
 from app.domain.types import SUMMARY_LISTS, SummaryList
 
@@ -69,14 +71,23 @@ _GOAL: Final = re.compile(
 
 
 class Reading(NamedTuple):
-    """What cuts a text into statements, and what reads one. Who reads the same again and again may keep what they
-    give."""
+    """What reads the statements of a text that have words, and what reads one."""
 
-    statements: Callable[[str], Sequence[str]] = statements
-    statement: ReadSentence = read_sentence
+    statements: Callable[[str], Sequence[Sentence]]
+    statement: ReadSentence
 
 
-READING: Final = Reading()
+def _read_statements(text: str, read: ReadSentence = read_sentence) -> list[Sentence]:
+    return [sentence for sentence in map(read, statements(text)) if sentence.words]
+
+
+READING: Final = Reading(_read_statements, read_sentence)
+
+
+def kept_reading(texts: int, sentences: int) -> Reading:
+    """The same, with what it gave for the newest so many: for who reads them again and again."""
+    statement = lru_cache(sentences)(read_sentence)
+    return Reading(lru_cache(texts)(partial(_read_statements, read=statement)), statement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +205,10 @@ def _standing_first(unit: PlacedSentence) -> tuple[bool, bool, float, int]:
 
 
 def _is_goal(unit: PlacedSentence) -> bool:
-    _, _, kind, _, leans, standing = unit.sentence
-    return kind != "open_questions" and not leans and not standing and _GOAL.search(unit.text) is not None
+    text, _, kind, _, leans, standing, cues = unit.sentence
+    if not cues & WANTS or kind == "open_questions" or leans or standing:
+        return False
+    return _GOAL.search(text) is not None
 
 
 def _carried(previous: Extract, read: Reading) -> list[PlacedSentence]:
@@ -208,17 +221,13 @@ def _carried(previous: Extract, read: Reading) -> list[PlacedSentence]:
         sentence = read.statement(item.text)
         worth = _value(sentence, kind) * _weight(sentence, "", kind)
         if worth >= _LEAST_CARRIED_WORTH or kind in OPEN_KINDS:
-            found.append(PlacedSentence(at - _BEFORE, item.source_ids, "", sentence, kind, worth))
+            found.append(placed(at - _BEFORE, item.source_ids, "", sentence, kind, worth))
     return found
 
 
 def _of_before(at: int, line: str, read: Reading) -> PlacedSentence | None:
     sentence = read.statement(line)
-    return (
-        PlacedSentence(at - 2 * _BEFORE, (), "", sentence, "key_facts", 0.5 + sentence.signals)
-        if sentence.words
-        else None
-    )
+    return placed(at - 2 * _BEFORE, (), "", sentence, "key_facts", 0.5 + sentence.signals) if sentence.words else None
 
 
 def _value(sentence: Sentence, kind: SummaryList) -> float:
@@ -231,12 +240,7 @@ def _units(
 ) -> Iterator[PlacedSentence]:
     """The sentences of the sources, each weighed by what it carries; without those that carry next to nothing."""
     answered_before = _last_answer(sources, context)
-    found = [
-        (at, source, sentence)
-        for at, source in enumerate(sources)
-        for sentence in map(read.statement, read.statements(source.text))
-        if sentence.words
-    ]
+    found = [(at, source, sentence) for at, source in enumerate(sources) for sentence in read.statements(source.text)]
     seen_in = Counter(chain.from_iterable([sentence.words for _, _, sentence in found]))
     total = len(found) + 1
     most = max(1.0, log(total))
@@ -254,7 +258,7 @@ def _units(
             worth += _FOCUS_VALUE
         worth *= _weight(sentence, source.role, kind)
         if worth >= _LEAST_WORTH or not sentence.text.isascii() or len(found) == 1:
-            yield PlacedSentence(place, (source.id,), source.role, sentence, kind, worth)
+            yield placed(place, (source.id,), source.role, sentence, kind, worth)
 
 
 def _kind_of(sentence: Sentence, role: str, *, is_answered: bool) -> SummaryList:
@@ -292,14 +296,13 @@ def _choose(
     """The best units that fit into the room and say something new, in time order, and the room left."""
     chosen: list[PlacedSentence] = []
     for unit in best_first:
-        cost = len(unit.text) + (joint_chars if chosen else 0)
+        cost = len(unit.sentence.text) + (joint_chars if chosen else 0)
         if cost > room_chars or unit.position in taken.units:
             continue
-        same = taken.like(unit.sentence.words)
-        if same is not None:
+        same = taken.take(unit)
+        if same is None:
+            chosen.append(unit)
+            room_chars -= cost
+        else:
             taken.add_sources(same, unit)
-            continue
-        taken.add(unit)
-        chosen.append(unit)
-        room_chars -= cost
     return sorted(chosen, key=_place), room_chars

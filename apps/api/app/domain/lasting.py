@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from app.domain.sentences import DEMAND, Sentence, demands, read_sentence
+from app.domain.sentences import DEMAND, FINISHES, LIFTS, Sentence, demands, read_sentence
 from app.domain.types import SummaryList
 
 OPEN_KINDS: Final = frozenset[SummaryList](("open_questions", "action_items"))
@@ -61,22 +61,27 @@ class ExtractItem(NamedTuple):
 
 
 class PlacedSentence(NamedTuple):
-    """A sentence where it stands. `position` is its place in the conversation, below zero in what is carried on."""
+    """A sentence where it stands. `position` is its place in the conversation, below zero in what is carried on;
+    `density` is what it is worth for its length."""
 
     position: int
     source_ids: tuple[SourceId, ...]
     role: str
     sentence: Sentence
     kind: SummaryList
-    worth: float
+    density: float
 
     @property
     def text(self) -> str:
         return self.sentence.text
 
-    @property
-    def density(self) -> float:
-        return self.worth / (len(self.sentence.text) + _BASE_CHARS)
+
+def placed(
+    position: int, source_ids: tuple[SourceId, ...], role: str, sentence: Sentence, kind: SummaryList, worth: float
+) -> PlacedSentence:
+    """A sentence of so much worth at its place."""
+    density = worth / (len(sentence.text) + _BASE_CHARS)
+    return PlacedSentence(position, source_ids, role, sentence, kind, density)
 
 
 def stands(unit: PlacedSentence) -> bool:
@@ -89,6 +94,7 @@ def unfinished(carried: Sequence[PlacedSentence], new: Iterable[PlacedSentence])
     """Without what something later of `new` closes, in words of its own: a question that it answers, a task that it
     reports as finished, a demand that the user lifts, a value that the user gives anew."""
     open_units = {unit.position: unit for unit in carried if unit.kind in OPEN_KINDS or unit.sentence.standing}
+    asked = any([unit.kind == "open_questions" for unit in carried])  # noqa: C419 - a list is faster than a generator
     named_in: defaultdict[str, list[int]] = defaultdict(list)
     least_shared: dict[int, float] = {}
     for position, unit in open_units.items():
@@ -98,9 +104,13 @@ def unfinished(carried: Sequence[PlacedSentence], new: Iterable[PlacedSentence])
             named_in[word].append(position)
     finished: set[int] = set()
     for unit in new:
-        if named_in.keys().isdisjoint(unit.sentence.words):
-            continue
-        shared = Counter([position for word in unit.sentence.words for position in named_in.get(word, ())])
+        sentence = unit.sentence
+        if not sentence.cues & FINISHES:
+            may_close = sentence.standing or sentence.cues & LIFTS if unit.role == "user" else asked
+            if not may_close:
+                continue
+        places = [named_in[word] for word in sentence.words if word in named_in]
+        shared = Counter(chain.from_iterable(places))
         near = [at for at, words in shared.items() if words >= least_shared[at] and at < unit.position]
         if near:
             finished |= _closed_by(unit, [open_units[at] for at in near if at not in finished])
@@ -110,7 +120,9 @@ def unfinished(carried: Sequence[PlacedSentence], new: Iterable[PlacedSentence])
 def _closed_by(unit: PlacedSentence, waiting: Iterable[PlacedSentence]) -> set[int]:
     """The places of those, which have words of the unit, that it says are over."""
     by_user = unit.role == "user"
-    finishes, lifts = _FINISHED.search(unit.text) is not None, by_user and _LIFTED.search(unit.text) is not None
+    cues = unit.sentence.cues
+    finishes = bool(cues & FINISHES) and _FINISHED.search(unit.text) is not None
+    lifts = by_user and bool(cues & LIFTS) and _LIFTED.search(unit.text) is not None
     frame = _frame(unit) if by_user else None
     closed: set[int] = set()
     for waits in waiting:
@@ -154,10 +166,23 @@ class Taken:
     """By place, with the ids of all sources that say the same."""
     by_word: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict[str, list[int]](list))
 
+    def take(self, unit: PlacedSentence) -> int | None:
+        """Adds the unit, unless one says the same: then it gives the place of that one."""
+        places = [*map(self.by_word.__getitem__, unit.sentence.words)]
+        same = self._same(unit.sentence.words, places)
+        if same is None:
+            self._add(unit, places)
+        return same
+
     def like(self, words: tuple[str, ...]) -> int | None:
         """The place of a unit that says the same as these words."""
-        find = self.by_word.get
-        known = [places for word in words if (places := find(word))]
+        return self._same(words, [self.by_word.get(word, ()) for word in words])
+
+    def add(self, unit: PlacedSentence) -> None:
+        self._add(unit, map(self.by_word.__getitem__, unit.sentence.words))
+
+    def _same(self, words: tuple[str, ...], places: Sequence[Sequence[int]]) -> int | None:
+        known = [*filter(None, places)]
         if not known or len(known) < _SAME_WORDS_RATIO * len(words):
             return None
         candidates = Counter(chain.from_iterable(known))
@@ -169,12 +194,12 @@ class Taken:
                 return other
         return None
 
-    def add(self, unit: PlacedSentence) -> None:
-        self.units[unit.position] = unit
-        for word in unit.sentence.words:
-            places = self.by_word[word]
-            if len(places) < _MOST_PLACES_OF_A_WORD:
-                places.append(unit.position)
+    def _add(self, unit: PlacedSentence, places: Iterable[list[int]]) -> None:
+        position = unit.position
+        self.units[position] = unit
+        for of_word in places:
+            if len(of_word) < _MOST_PLACES_OF_A_WORD:
+                of_word.append(position)
 
     def add_sources(self, position: int, other: PlacedSentence) -> None:
         """Of another that says the same; of a task only to a task: what other items cite stays in the window."""

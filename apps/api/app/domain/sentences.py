@@ -6,8 +6,8 @@ The cues of decisions, demands, questions and promises are English; the rest wor
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Sequence
+from itertools import chain, islice
 from string import digits
 from typing import Final, NamedTuple, TypeAlias
 
@@ -46,9 +46,10 @@ _RULE: Final = re.compile(
     re.IGNORECASE,
 )
 _RULE_WORDS: Final = frozenset(
-    ["always", "never", "must", "mustn't", "not", "don't", "only", "sure", "niemals", "immer", "jamais", "toujours"]
+    ["always", "never", "must", "mustn't", "don't", "only", "sure", "niemals", "immer", "jamais", "toujours"]
 )
-"""What is to hold from now on, and a word of it: a clause that commands, not one about the past."""
+"""What is to hold from now on, and a word of it: a clause that commands, not one about the past. "do not" is one of the
+phrases below."""
 _VALUE_OF: Final = re.compile(
     r"(?:\b(?:is|are|called|named|at|on|use|run|file|path|command|host|url)|[:=])\s+[\"'(]?(?:`[^`\n]+`|https?://\w"
     r"|/\w[\w.-]*/\w|[\w.+-]+@[\w-]+\.\w|\w[\w-]*(?:\.[\w-]+)*\.[a-z]{2,}\b|[A-Z]{2,}[A-Z0-9]*-?\d)"
@@ -63,14 +64,24 @@ _ACTION: Final = re.compile(
 _MAY_DECIDE: Final = (
     "decid", "decis", "agreed", "chose", "settle", "instead", "moved", "changed", "switched", "new",
 )  # fmt: skip
-_MAY_PROPOSE: Final = ("let", "with", "use")
+_MAY_PROPOSE: Final = ("let's", "lets", "go with", "going with", "'ll use", "will use")
 _MAY_DEMAND: Final = (
     "always", "never", "must", "requir", "only", "at most", "at least", "no more", "don't", "do not", "cannot", "can't",
     "prefer", "budget", "deadline", "allergic", "important", "remember", "note that",
 )  # fmt: skip
 _MAY_ACT: Final = ("'ll", "will", "should", "todo", "to-do", "next", "action", "need", "remind", "follow")
+_MAY_FINISH: Final = (
+    "done", "finish", "complet", "ready", "sent", "fixed", "merged", "closed", "shipped", "ordered", "paid", "signed",
+    "booked", "delivered", "solved", "cancel", "longer",
+)  # fmt: skip
+_MAY_LIFT: Final = ("longer", "more", "now", "instead", "lifted", "mind", "again", "after")
+_MAY_WANT: Final = (
+    "want", "need", "like", "love", "look", "try", "plan", "hope", "build", "mov", "work", "open", "have", "help",
+    "goal", "aim", "task",
+)  # fmt: skip
 """One of these is in every plain ASCII text that the expression of the same cue finds, in lower case: looking for them
-is much cheaper than the expression, and looking up whether a word has the last word of one is cheaper still."""
+is much cheaper than the expression, and looking up which of them a word has is cheaper still. Those of several words
+are looked for where the last of them is there."""
 _CAPITAL_INSIDE: Final = re.compile(r"[A-Z](?<=[A-Za-z][A-Z])")
 _LEANS: Final = re.compile(
     r"(?:[A-Z]\w+: )?(?:and|but|so|then|also|because|he|she|it|they|that|this|these|those|which|there|yes|yep|yeah|no"
@@ -90,7 +101,7 @@ class Sentence(NamedTuple):
     `words` are different ones in the order of the text: a set's order differs from process to process, and what is
     summed or tied in that order would too. `kind` is that of a person's words which nobody has answered. `leans` is
     whether it needs the sentence before it; `standing` is `DEMAND` where it says what is to hold from now on, 1 where
-    it gives an exact value, else 0.
+    it gives an exact value, else 0. `cues` are those that its words may be of (`FINISHES`, `LIFTS`, `WANTS`).
     """
 
     text: str
@@ -99,40 +110,67 @@ class Sentence(NamedTuple):
     signals: float
     leans: bool
     standing: int
+    cues: int
 
 
 ReadSentence: TypeAlias = Callable[[str], Sentence]
 
 DEMAND: Final = 2
 """How a sentence stands that says what is to hold from now on."""
-_DECIDES, _PROPOSES, _ACTS, _DEMANDS, _NUMBERS, _RULES, _ANYTHING = 1, 2, 4, 8, 16, 32, 63
+FINISHES: Final = 64
+"""A cue: what was asked or to be done may be over."""
+LIFTS: Final = 128
+"""A cue: a demand may no longer hold."""
+WANTS: Final = 256
+"""A cue: the sentence may say what somebody wants."""
+_DECIDES, _PROPOSES, _ACTS, _DEMANDS, _NUMBERS, _RULES, _ANYTHING, _PHRASES = 1, 2, 4, 8, 16, 32, 511, 512
 
-
-_LAST_WORDS: Final = tuple(
-    (cue, tuple(part.split()[-1] for part in parts))
-    for cue, parts in (
-        (_DECIDES, _MAY_DECIDE),
-        (_PROPOSES, _MAY_PROPOSE),
-        (_ACTS, _MAY_ACT),
-        (_DEMANDS, _MAY_DEMAND),
-        (_NUMBERS, digits),
-    )
+_PARTS: Final[tuple[tuple[int, Sequence[str]], ...]] = (
+    (_DECIDES, _MAY_DECIDE),
+    (_PROPOSES, _MAY_PROPOSE),
+    (_ACTS, _MAY_ACT),
+    (_DEMANDS, _MAY_DEMAND),
+    (_NUMBERS, digits),
+    (_RULES, ("do not",)),
+    (FINISHES, _MAY_FINISH),
+    (LIFTS, _MAY_LIFT),
+    (WANTS, _MAY_WANT),
 )
+_OF_A_WORD: Final = tuple((cue, part) for cue, parts in _PARTS for part in parts if " " not in part)
+_OF_WORDS: Final = tuple((cue, part) for cue, parts in _PARTS for part in parts if " " in part)
+_LAST_WORDS: Final = frozenset(part.split()[-1] for _, part in _OF_WORDS)
 
 
 class _Possible(dict[str, int]):
     """Which cues a plain text may have that has the word; the words of conversations are few, and come again."""
 
     def __missing__(self, word: str) -> int:
-        found = [cue for cue, parts in _LAST_WORDS if any([part in word for part in parts])]  # noqa: C419
+        cues = _RULES * (word in _RULE_WORDS) | _PHRASES * any([part in word for part in _LAST_WORDS])  # noqa: C419
+        for cue, part in _OF_A_WORD:
+            if part in word:
+                cues |= cue
         if len(self) >= _MOST_WORDS:
             self.clear()
-        cues = self[word] = sum(found) + _RULES * (word in _RULE_WORDS)
+        self[word] = cues
         return cues
 
 
-_possible: Final = _Possible()
+class _PlainWords(dict[str, tuple[str, ...]]):
+    """The words of what stands between blanks in a plain text in lower case."""
+
+    def __missing__(self, text: str) -> tuple[str, ...]:
+        words = tuple(_PLAIN_WORD.findall(text))
+        if len(text) <= _LONGEST_KEPT_CHARS:
+            if len(self) >= _MOST_WORDS:
+                self.clear()
+            self[text] = words
+        return words
+
+
 _MOST_WORDS: Final = 8192
+_LONGEST_KEPT_CHARS: Final = 64
+_possible: Final = _Possible()
+_plain_words: Final = _PlainWords()
 
 
 def read_sentence(text: str) -> Sentence:
@@ -140,10 +178,14 @@ def read_sentence(text: str) -> Sentence:
     possible, typed = _ANYTHING, text
     lower = text.lower()
     if text.isascii():
-        words = tuple(dict.fromkeys(_PLAIN_WORD.findall(lower)))
+        words = tuple(dict.fromkeys(chain.from_iterable(map(_plain_words.__getitem__, lower.split()))))
         possible = 0
         for cues in set(map(_possible.__getitem__, words)):
             possible |= cues
+        if possible & _PHRASES:
+            for cue, part in _OF_WORDS:
+                if part in lower:
+                    possible |= cue
     else:
         typed = text.replace("’", "'")
         words = tuple(dict.fromkeys([word.lower() for word in _WORD.findall(typed)]))
@@ -155,7 +197,7 @@ def read_sentence(text: str) -> Sentence:
     # Most plain sentences have no capital but their first letter.
     has_capital = not typed.isascii() or text[1:] != lower[1:]
     signals = _signals(typed, possible, may_identify=may_identify, has_capital=has_capital)
-    return Sentence(text, words, _kind(typed, possible), signals, leans, standing)
+    return Sentence(text, words, _kind(typed, possible), signals, leans, standing, possible)
 
 
 def demands(text: str) -> bool:
@@ -189,4 +231,4 @@ def _signals(text: str, possible: int, *, may_identify: bool, has_capital: bool)
         value += 1.5 * len(list(islice(_IDENTIFIER.finditer(text), 2))) / 2
     if has_capital:
         value += 0.5 * min(2, len(_NAME.findall(text)))
-    return value + (1.0 if possible & _DEMANDS and demands(text) else 0.0)
+    return value + (1.0 if possible & _DEMANDS and _CONSTRAINT.search(text) else 0.0)

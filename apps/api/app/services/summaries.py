@@ -100,7 +100,8 @@ def start_after_turn(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, reply_token
     own = plan.rows.policy if is_own else session_policy(rt, session.policy)
     if not (own.summarizes_after_turns or own.summarizes_ahead):
         return
-    if not is_own or may_fold_behind_answer(plan.decided.window, reply_tokens, own):
+    window = plan.decided.window
+    if not is_own or may_fold_behind_answer(window.snapshot, window.log.tokens_after_summary, reply_tokens, own):
         tools = plan.decided.prompt.tools
         work = summarize_after_turn(rt, session.tenant_id, session.id, tools, options.instructions)
         rt.chores.start(work, f"the summary after turn {turn.claim.turn_id}")

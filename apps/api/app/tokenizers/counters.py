@@ -267,28 +267,39 @@ class _Words(dict[str, int]):
         return tokens
 
 
-def by_words(estimator: Estimator) -> Callable[[str], int]:
+class ByWords:
     """What the estimator counts, in a fifth of the time where words come again: in many texts that share them, such as
     one summary after the other. For one thread.
 
     Exact: both vocabularies first cut a text into pieces, of which none goes on from anything else into a space. So a
     text may be cut before every space that has no blank before it, and costs what its parts cost.
     """
-    firsts, words, after_two = (_Words(estimator, blank) for blank in ("", " ", "  "))
 
-    def count(text: str) -> int:
+    def __init__(self, estimator: Estimator) -> None:
+        self._estimator = estimator
+        self._firsts, self._words, self._after_two = (_Words(estimator, blank) for blank in ("", " ", "  "))
+        self._short, self._long = lru_cache(_SHORT_TEXTS)(self._count), lru_cache(_LONG_TEXTS)(self._count)
+
+    def __call__(self, text: str) -> int:
+        return self._short(text) if len(text) <= _SHORT_CHARS else self._long(text)
+
+    def of_parts(self, parts: Sequence[str]) -> int:
+        """Tokens of the parts one behind the other, each but the first of which begins with a space behind no blank."""
+        tokens = sum(map(self, parts))
+        return tokens if self._estimator.has_vocabulary else self._estimator("".join(parts))
+
+    def _count(self, text: str) -> int:
+        estimator, words = self._estimator, self._words
         if not estimator.has_vocabulary or not text:
             return estimator(text)
         begin, *sentences = text.split("  ")
         first, *others = begin.split(" ")
         try:
-            tokens = sum(map(words.__getitem__, others), firsts[first])
+            # A text may as well be cut before a space that it begins with.
+            tokens = sum(map(words.__getitem__, others), self._firsts[first] if first or not others else 0)
             for sentence in sentences:
                 first, *others = sentence.split(" ")
-                tokens += sum(map(words.__getitem__, others), after_two[first])
+                tokens += sum(map(words.__getitem__, others), self._after_two[first])
         except _NotByWords:
             return estimator(text)
         return tokens if estimator.has_vocabulary else estimator(text)
-
-    count_short, count_long = lru_cache(_SHORT_TEXTS)(count), lru_cache(_LONG_TEXTS)(count)
-    return lambda text: count_short(text) if len(text) <= _SHORT_CHARS else count_long(text)

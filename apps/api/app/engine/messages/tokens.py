@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import ceil
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from app.domain.content import canonical_json
 from app.domain.incoming import IncomingMessage
@@ -13,6 +13,18 @@ from app.domain.types import Content, ContentPart, JsonObject, Message, ToolCall
 from app.engine.messages.media import ImageTokens, file_text, flat_image_tokens, is_media, media_tokens
 
 Estimate: TypeAlias = Callable[[str], int]
+
+
+@runtime_checkable
+class EstimateOfParts(Protocol):
+    """An estimate that can count a text by its parts, which begin with a blank behind something else."""
+
+    def __call__(self, text: str, /) -> int: ...
+
+    def of_parts(self, parts: Sequence[str]) -> int:
+        """What the parts cost, one behind the other."""
+        ...
+
 
 MESSAGE_FRAMING_TOKENS = 4
 """Role and delimiters of a message in the chat format (OpenAI's cookbook: three, and one for the role)."""
@@ -24,6 +36,16 @@ TOOL_CALL_FRAMING_TOKENS = 3
 TOOL_DEFINITION_FRAMING_TOKENS = 8
 _SEALED_CHARS_PER_TOKEN = 16 / 3
 """Base64 of encrypted text: four characters hold three bytes, and a token of text is about four of those."""
+
+
+def tokens_of_parts(parts: Sequence[str], estimate: Estimate) -> int:
+    """What a text costs whose parts, but for the first, begin with a blank behind something else."""
+    return estimate.of_parts(parts) if isinstance(estimate, EstimateOfParts) else estimate("".join(parts))
+
+
+def framing_tokens(messages: int) -> int:
+    """What frames a prompt of so many messages."""
+    return MESSAGE_FRAMING_TOKENS * messages + PROMPT_FRAMING_TOKENS
 
 
 def part_text(part: ContentPart) -> str | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from app.domain.types import Message, Pin, ReasoningRule, ToolDefinition, Turn, TurnStatus
 from app.engine.messages.reasoning import with_reasoning
-from app.engine.messages.tokens import PROMPT_FRAMING_TOKENS, Estimate, tools_tokens
-from app.engine.messages.turns import framed_tokens, wire_tokens_of
+from app.engine.messages.tokens import Estimate, tools_tokens
+from app.engine.messages.turns import framed_tokens, sendable_messages, wire_tokens_of
 from app.engine.window.pieces import Piece, pieces_of
 from app.engine.window.window import head_items
 
@@ -22,27 +22,37 @@ _Seen: TypeAlias = tuple[tuple[tuple[str, str], ...], tuple[Pin, ...], tuple[Too
 class SimulatedCall:
     """A model call of a turn.
 
-    `current` is the turn as it ran then, and `resent_tokens` what all of it costs on the wire. `output_tokens` are
-    those of the answer; None where none came.
+    `current` is the turn as it ran then, and `resent_tokens` what all of it costs on the wire. What is sent of it is so
+    many `tokens` without framing in so many `messages`. `output_tokens` are those of the answer; None where none came.
     """
 
     current: Turn
+    tokens: int
+    messages: int
     resent_tokens: int
     output_tokens: int | None
+
+
+class HeadCost(NamedTuple):
+    """What stands before the summary: its tokens without framing, its messages, and the tokens of tools."""
+
+    tokens: int
+    messages: int
+    tools_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class CountedTurn:
     """A stored turn, its messages counted for one model.
 
-    `fixed_tokens` are of what stands before the history, the summary left out, with tools and framing; `user_tokens` of
-    all that its user said. As history the turn is `latest`, and `older` once another follows; `resent_tokens` (on the
-    wire, without reasoning) are of what is sent of it then.
+    `head` is of what stands before the history, the summary left out; `user_tokens` are of all that its user said. As
+    history the turn is `latest`, and `older` once another follows; `resent_tokens` (on the wire, without reasoning) are
+    of what is sent of it then.
     """
 
     turn: Turn
     calls: tuple[SimulatedCall, ...]
-    fixed_tokens: int
+    head: HeadCost
     user_tokens: int
     latest: Turn
     older: Turn
@@ -77,7 +87,7 @@ class TurnCounter:
         self.estimate = estimate
         self._goal = goal
         self._rule = reasoning_rule
-        self._fixed: tuple[_Seen | None, int] = (None, 0)
+        self._head: tuple[_Seen | None, HeadCost] = (None, HeadCost(0, 0, 0))
 
     def version(
         self,
@@ -87,8 +97,10 @@ class TurnCounter:
         tools: tuple[ToolDefinition, ...] = (),
     ) -> CountedTurn:
         """The turn, whose messages are counted already, below these system layers and pins, with these tools."""
-        if self._fixed[0] != (layers, pins, tools):
-            self._fixed = (layers, pins, tools), self._fixed_tokens(layers, pins, tools)
+        if self._head[0] != (layers, pins, tools):
+            items = head_items(layers, self._goal, pins, self.estimate)
+            tokens, of_tools = sum([item.tokens for item in items]), tools_tokens(tools, self.estimate)
+            self._head = (layers, pins, tools), HeadCost(tokens, len(items), of_tools)
         # What was refused then and fits now has no reply to go on with: it stays as a turn that failed does.
         rejected = turn.status is TurnStatus.REJECTED
         settled = replace(turn, status=TurnStatus.FAILED, unresolved=True) if rejected else turn
@@ -97,8 +109,8 @@ class TurnCounter:
         return CountedTurn(
             turn=turn,
             calls=tuple(self._call(turn, end) for end in _call_ends(turn.messages)),
-            fixed_tokens=self._fixed[1],
-            user_tokens=sum(message.tokens for message in turn.messages if message.role == "user"),
+            head=self._head[1],
+            user_tokens=tokens_of_users(turn),
             latest=latest,
             older=older,
             older_pieces=pieces_of(older, "settled"),
@@ -106,19 +118,22 @@ class TurnCounter:
         )
 
     def _call(self, turn: Turn, end: int) -> SimulatedCall:
-        current = replace(turn, status=TurnStatus.RUNNING, unresolved=True, messages=turn.messages[:end])
+        running = replace(turn, status=TurnStatus.RUNNING, unresolved=True, messages=turn.messages[:end])
+        current = with_reasoning(running, self._rule)
+        sent = sendable_messages((current,))
         answer = turn.messages[end] if end < len(turn.messages) else None
         return SimulatedCall(
-            with_reasoning(current, self._rule),
-            framed_tokens(turn.messages[:end]),
+            current,
+            sum([message.tokens for message in sent]),
+            len(sent),
+            framed_tokens(running.messages),
             answer.tokens + answer.reasoning_tokens if answer else None,
         )
 
-    def _fixed_tokens(
-        self, layers: tuple[tuple[str, str], ...], pins: tuple[Pin, ...], tools: tuple[ToolDefinition, ...]
-    ) -> int:
-        head = sum(item.wire_tokens for item in head_items(layers, self._goal, pins, self.estimate))
-        return head + PROMPT_FRAMING_TOKENS + tools_tokens(tools, self.estimate)
+
+def tokens_of_users(turn: Turn) -> int:
+    """Of all that the turn's user said."""
+    return sum([message.tokens for message in turn.messages if message.role == "user"])
 
 
 def _call_ends(messages: Sequence[Message]) -> list[int]:

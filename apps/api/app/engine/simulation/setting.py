@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -63,13 +62,16 @@ class Bill:
     """Tokens by the prices that they pay."""
 
     def __init__(self) -> None:
-        self._prompt_tokens: Counter[Prices] = Counter()
-        self._output_tokens: Counter[Prices] = Counter()
+        self._tokens: dict[Prices, list[int]] = {}
+        self._last: tuple[Prices | None, list[int]] = (None, [])
 
     def add(self, prices: Prices, prompt_tokens: int, output_tokens: int) -> None:
         """Puts so many more on it."""
-        self._prompt_tokens[prices] += prompt_tokens
-        self._output_tokens[prices] += output_tokens
+        if prices is not self._last[0]:  # nearly always they are, and to look them up is most of the work
+            self._last = prices, self._tokens.setdefault(prices, [0, 0])
+        tokens = self._last[1]
+        tokens[0] += prompt_tokens
+        tokens[1] += output_tokens
 
     def add_turn(self, prompts: list[int], output_tokens: int, prices: PricesOf) -> None:
         """Puts a turn's calls on it, the output at the prices of the largest prompt."""
@@ -80,9 +82,6 @@ class Bill:
     @property
     def cost_usd(self) -> Decimal | None:
         """US dollars, exact; None where a price is not known."""
-        costs = [
-            call_cost(Usage(tokens, self._output_tokens[prices]), prices)
-            for prices, tokens in self._prompt_tokens.items()
-        ]
+        costs = [call_cost(Usage(prompt, output), prices) for prices, (prompt, output) in self._tokens.items()]
         known = [cost for cost in costs if cost is not None]
         return sum(known, Decimal(0)) if len(known) == len(costs) else None

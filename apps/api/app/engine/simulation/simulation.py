@@ -10,24 +10,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 from uuid import UUID
 
 from app.domain.types import Summary, SummaryId, Turn, TurnId, TurnStatus, Usage
 from app.engine.messages.reasoning import with_reasoning
+from app.engine.messages.tokens import framing_tokens
 from app.engine.recall.index import EMPTY, Packed
 from app.engine.recall.ranking import evicted_among
-from app.engine.simulation.counted import CountedTurn, CountKey, PastTurn
+from app.engine.simulation.counted import CountedTurn, CountKey, HeadCost, PastTurn, SimulatedCall, tokens_of_users
 from app.engine.simulation.setting import Bill, Setting, SimulatedModel
+from app.engine.summary.block import render_summary
 from app.engine.summary.fallback import fallback_summary
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import shrinks, summarizer_usage, summary_of
 from app.engine.window.look_back import may_look_back
 from app.engine.window.past import Past
-from app.engine.window.plan import Ready, Refused, SummaryDue, plan
+from app.engine.window.plan import Ready, Refused, SummaryDue, passes_whole, plan
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Removal, Snapshot
-from app.engine.window.triggers import fold_after_turn, turns_to_next_summary
-from app.engine.window.window import Window
+from app.engine.window.triggers import fold_after_turn, may_fold_behind_answer, turns_to_next_summary
+from app.engine.window.window import Cost, Window
 
 _NOTHING = Usage(0, 0)
 
@@ -71,6 +74,17 @@ class Losses:
                 self.targets.setdefault(action.kind, set()).add(action.target)
 
 
+class _Sent(NamedTuple):
+    """What was sent for a call, in tokens: on the wire, of the input budget, and of that what it cost as it was laid
+    out last; `user_tokens` are those of users' words as they were written."""
+
+    snapshot: Snapshot
+    wire_tokens: int
+    input_tokens: int
+    laid_out_tokens: int
+    user_tokens: int
+
+
 class Simulation:
     """One session under one setting, fed with its turns in time order."""
 
@@ -87,7 +101,9 @@ class Simulation:
         self._summaries = 0
         self._index = EMPTY
         self._settled: dict[int, PastTurn] = {}
+        # Of what users said so far, and of that what is under a summary.
         self._user_tokens: Counter[CountKey] = Counter()
+        self._folded_user_tokens: Counter[CountKey] = Counter()
 
     def feed(self, past: PastTurn) -> None:
         """Decides every call of the turn, and lets it become history as it would have."""
@@ -95,23 +111,26 @@ class Simulation:
         turn = past.versions[model.key]
         figures = TurnFigures(turn.turn.seq)
         prompts: list[int] = []
+        sent: _Sent | None = None
         for call in turn.calls:
-            decided = self._decided(self._snapshot(past, model, call.current), model, figures)
-            if isinstance(decided, Refused):
+            snapshot = self._snapshot(past, model, call.current)
+            now = self._whole(snapshot, model, turn.head, call) or self._fitted(snapshot, model, figures)
+            if now is None:
                 figures.rejected = True
                 break
-            self.losses.note(decided.accounts.actions)
-            prompts.append(decided.window.wire_tokens)
-            figures.input_tokens += decided.accounts.tokens_after_prune
+            sent = now
+            prompts.append(sent.wire_tokens)
+            figures.input_tokens += sent.input_tokens
             figures.output_tokens += call.output_tokens or 0
-            of_users = self._user_tokens[model.key] + turn.user_tokens
-            figures.user_share = verbatim_user_tokens(decided.window) / of_users if of_users else 1.0
+        of_users = self._user_tokens[model.key] + turn.user_tokens
+        if sent is not None and of_users:
+            figures.user_share = sent.user_tokens / of_users
         figures.calls, figures.wire_tokens = len(prompts), sum(prompts)
         if past.completion_tokens is not None and _has_all_answers(turn, prompts):
             figures.output_tokens = past.completion_tokens
         if not figures.rejected:
             self._settle(past, turn)
-            if turn.turn.status is TurnStatus.COMPLETED and self.setting.policy.summarizes_after_turns:
+            if turn.turn.status is TurnStatus.COMPLETED and self._may_fold(sent, turn):
                 self._after_turn(past, model, figures)
         self.calls_bill.add_turn(prompts, figures.output_tokens, model.prices)
         if figures.summarizer != _NOTHING:
@@ -119,6 +138,40 @@ class Simulation:
             prices = summarizer.prices(min(asked.prompt_tokens, summarizer.prompt_ceiling))
             self.summaries_bill.add(prices, asked.prompt_tokens, asked.completion_tokens)
         self.turns.append(figures)
+
+    def _whole(self, snapshot: Snapshot, model: SimulatedModel, head: HeadCost, call: SimulatedCall) -> _Sent | None:
+        """What is sent for a call where it is all there is: sums in place of a window. None where it may be less, or
+        more."""
+        past, summary, policy = snapshot.past, self._summary, self.setting.policy
+        if summary is not None and policy.recall.enabled:
+            return None
+        summary_tokens = model.estimate(render_summary(summary.body)) if summary else 0
+        cost = Cost(
+            snapshot,
+            head.tokens + summary_tokens + past.tokens[-1] + call.tokens,
+            head.messages + (summary is not None) + past.messages[-1] + call.messages,
+            head.tools_tokens,
+        )
+        if not passes_whole(cost, policy):
+            return None
+        spoken = sum([message.tokens for message in call.current.messages if message.role == "user"])
+        user_tokens = self._raw_user_tokens(model) + spoken
+        return _Sent(snapshot, cost.wire_tokens, cost.input_tokens, cost.input_tokens, user_tokens)
+
+    def _fitted(self, snapshot: Snapshot, model: SimulatedModel, figures: TurnFigures) -> _Sent | None:
+        """What is sent for a call as a turn decides it; None where it is refused."""
+        decided = self._decided(snapshot, model, figures)
+        if isinstance(decided, Refused):
+            return None
+        window, accounts = decided.window, decided.accounts
+        self.losses.note(accounts.actions)
+        user_tokens = verbatim_user_tokens(window, self._raw_user_tokens(model))
+        laid_out = window.log.tokens_after_summary
+        return _Sent(window.snapshot, window.wire_tokens, accounts.tokens_after_prune, laid_out, user_tokens)
+
+    def _raw_user_tokens(self, model: SimulatedModel) -> int:
+        """Of what users said in the raw window."""
+        return self._user_tokens[model.key] - self._folded_user_tokens[model.key]
 
     def _decided(self, snapshot: Snapshot, model: SimulatedModel, figures: TurnFigures) -> Ready | Refused:
         """What is sent for a call, once a summary was made if one is due."""
@@ -138,6 +191,14 @@ class Simulation:
                 decided = plan(self._with_evicted(snapshot, model), policy, model.estimate, may_summarize=False)
         figures.prune = figures.prune or decided.accounts.prune_triggered
         return decided
+
+    def _may_fold(self, sent: _Sent | None, turn: CountedTurn) -> bool:
+        """Whether `_after_turn` may find something; `sent` is of the turn's last call, if there was one."""
+        policy = self.setting.policy
+        if not policy.summarizes_after_turns or sent is None:
+            return policy.summarizes_after_turns
+        reply_tokens = turn.calls[-1].output_tokens or 0
+        return may_fold_behind_answer(sent.snapshot, sent.laid_out_tokens, reply_tokens, policy)
 
     def _after_turn(self, past: PastTurn, model: SimulatedModel, figures: TurnFigures) -> None:
         """What the background would do once the answer is there, as if it were done at once."""
@@ -204,7 +265,11 @@ class Simulation:
         if self.setting.policy.recall.enabled:
             stored = [replace(each, tokens=self._settled[each.seq].stored_tokens[each.seq]) for each in fold.messages]
             self._index = self._index.extended(Packed.of(stored), self._summary.to_message_seq)
-        self._pasts = {key: past.without(fold.turns) for key, past in self._pasts.items()}
+        seqs = {turn.seq for turn in fold.turns}
+        for key, past in self._pasts.items():
+            folded = [turn for turn in past.turns if turn.seq in seqs]
+            self._folded_user_tokens[key] += sum([tokens_of_users(turn) for turn in folded])
+            self._pasts[key] = past.without(fold.turns)
         self.losses.turns_folded += len(fold.turns)
         self.losses.messages_folded += len(fold.messages)
         return self._summary
@@ -217,7 +282,7 @@ class Simulation:
         for key, of_model in self._pasts.items():
             versions = [each.versions[key] for each in older]
             pieces = {version.turn.seq: version.older_pieces for version in versions}
-            self._pasts[key] = of_model.extended((version.older for version in versions), pieces)
+            self._pasts[key] = of_model.extended([version.older for version in versions], pieces)
             self._user_tokens[key] += past.versions[key].user_tokens
         self._completed += turn.turn.status is TurnStatus.COMPLETED
         if self.setting.policy.recall.enabled:
@@ -229,11 +294,13 @@ def _has_all_answers(turn: CountedTurn, prompts: Sequence[int]) -> bool:
     return all(call.output_tokens is None for call in turn.calls[len(prompts) :])
 
 
-def verbatim_user_tokens(window: Window) -> int:
-    """Tokens of users' messages that are sent as they were written."""
-    spoken = [piece for piece in window.pieces if piece.kind == "user"]
+def verbatim_user_tokens(window: Window, raw_tokens: int) -> int:
+    """Tokens of users' messages that are sent as they were written; `raw_tokens` are those of the whole past."""
     recalled = [item.tokens for item in window.recalled if item.message and item.message.role == "user"]
-    changed = [item.tokens for piece in spoken for item in piece.items if item.block] if window.log.actions else ()
+    if not window.log.actions:
+        return raw_tokens + sum([piece.tokens for piece in window.current if piece.kind == "user"]) + sum(recalled)
+    spoken = [piece for piece in window.pieces if piece.kind == "user"]
+    changed = [item.tokens for piece in spoken for item in piece.items if item.block]
     return sum([piece.tokens for piece in spoken]) + sum(recalled) - sum(changed)
 
 
@@ -255,7 +322,8 @@ class FullHistory:
         """Sums the turn's calls and lets it become history."""
         model = self.setting.models[past.model_alias]
         turn = past.versions[model.key]
-        fixed = turn.fixed_tokens + self._past_tokens[model.key]
+        head = turn.head
+        fixed = head.tokens + framing_tokens(head.messages) + head.tools_tokens + self._past_tokens[model.key]
         prompts = [fixed + call.resent_tokens for call in turn.calls]
         self.calls += len(prompts)
         self.wire_tokens += sum(prompts)

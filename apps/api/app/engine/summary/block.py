@@ -26,6 +26,7 @@ _ESCAPED = re.compile(
     "[<>&\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2039\u203a\u2060-\u206f\u2329\u232a\u27e8\u27e9\u3008\u3009\ufe64\ufe65\ufeff\uff1c\uff1e"
     "\U000e0000-\U000e007f]"
 )
+_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _TEXT_SHARE = 0.4
 _SEPARATOR_TOKENS = 3
 _FIELDS = ("decisions", "key_facts", "open_questions", "action_items")
@@ -55,7 +56,7 @@ def _render(body: SummaryBody) -> str:
 def fenceable_json(value: object) -> str:
     """The value as JSON that can close no fence of angle brackets, nor imitate one, and hides no letter."""
     # A search and not a translation, which looks every letter up in a table.
-    return _ESCAPED.sub(_escape, json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    return _ESCAPED.sub(_escape, _json(value))
 
 
 def _escape(found: re.Match[str]) -> str:

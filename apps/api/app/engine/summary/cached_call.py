@@ -24,8 +24,8 @@ from app.domain.types import (
     SummaryCallReason,
     Usage,
 )
-from app.engine.summary.fold import Fold
-from app.engine.summary.summarizer_prompt import FOCUS, source_text
+from app.engine.summary.fold import Fold, source_text
+from app.engine.summary.summarizer_prompt import FOCUS
 
 MOST_QUOTATIONS: Final = 2_000
 """Of an answer: each is looked for in all that a summary may cite."""
@@ -85,7 +85,9 @@ class Quotations(dict[str, tuple[MessageId, ...]]):
 def _sources(fold: Fold) -> Iterator[tuple[str, tuple[MessageId, ...]]]:
     if fold.previous is not None:
         yield from _items(fold.previous)
-    for message in (*fold.sources, *fold.context):
+    for message, text in zip(fold.sources, fold.source_texts, strict=True):
+        yield text, (message.id,)
+    for message in fold.context:
         yield source_text(message), (message.id,)
 
 

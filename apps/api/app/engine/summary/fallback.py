@@ -7,7 +7,6 @@ from app.domain.types import SUMMARY_LISTS, SummaryBody, SummaryItem, SummaryLis
 from app.engine.messages.tokens import Estimate
 from app.engine.summary.block import fit_summary, render_summary
 from app.engine.summary.fold import Fold
-from app.engine.summary.summarizer_prompt import source_text
 
 _CHARS_PER_TOKEN = 4
 _MOST_TRIES = 4
@@ -34,7 +33,8 @@ def fallback_summary(fold: Fold, estimate: Estimate, read: Reading = READING, *,
 def material_of(fold: Fold, read: Reading = READING, *, focus: str = "") -> Material:
     """What an extractive summary of the fold is chosen from."""
     previous = fold.previous.body if fold.previous else None
-    sources = [SourceText(message.id, message.role, source_text(message)) for message in fold.sources]
+    texts = zip(fold.sources, fold.source_texts, strict=True)
+    sources = [SourceText(message.id, message.role, text) for message, text in texts]
     return gather(sources, focus=focus, previous=_extract_of(previous) if previous else None, read=read)
 
 

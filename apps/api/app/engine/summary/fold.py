@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
 
+from app.domain.content import content_text, named
 from app.domain.types import Message, Summary, Turn
-from app.engine.messages.turns import sendable_messages, wire_tokens_of
+from app.engine.messages.turns import sendable_messages
 
 SummaryReason: TypeAlias = Literal[
     "threshold", "turn_count", "usage", "message_count", "window", "allocation", "requested", "provider_overflow"
@@ -49,19 +49,20 @@ class Fold:
         return sendable_messages(self.turns)
 
     @cached_property
+    def source_texts(self) -> tuple[str, ...]:
+        """What a summarizer reads of each of the sources."""
+        return tuple([source_text(message) for message in self.sources])
+
+    @cached_property
     def context(self) -> tuple[Message, ...]:
         """The messages of the protected turns that a summarizer is shown and may cite: those that are sent."""
         return sendable_messages(self.protected)
 
 
-def fold_of(
-    reason: SummaryReason,
-    turns: Sequence[Turn],
-    protected: Sequence[Turn],
-    previous: Summary | None,
-    previous_tokens: int,
-    cap_tokens: int,
-) -> Fold:
-    """A fold of just these turns."""
-    folded_tokens = wire_tokens_of(turns) + previous_tokens
-    return Fold(reason, tuple(turns), tuple(protected), previous, previous_tokens, folded_tokens, cap_tokens)
+def source_text(message: Message) -> str:
+    """What a summarizer reads of a message: its words, with who said them, and the calls it made."""
+    text = named(message.name, content_text(message.content))
+    if not message.tool_calls:
+        return text
+    calls = [f"[called {call.name} with {call.arguments}]" for call in message.tool_calls]
+    return "\n".join([part for part in (text, *calls) if part])

@@ -46,10 +46,12 @@ def keep_lasting(body: SummaryBody, fold: Fold, estimate: Estimate) -> SummaryBo
         missing = left_out(units, _said(fitted), room, cost)
         if {unit.position for unit in missing} <= {unit.position for unit in kept}:
             break
-        kept = tuple(missing)
+        kept, before = tuple(missing), fitted
         fitted = fit_summary(body, fold.cap_tokens - sum(cost(unit.text) for unit in kept), estimate)
         if fitted is None:
             return body
+        if fitted is before:  # nothing gave way
+            break
     return _within(fitted, kept, fold.cap_tokens, estimate)
 
 

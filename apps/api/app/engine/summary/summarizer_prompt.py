@@ -9,11 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Final, TypeGuard, cast
 
-import jsonschema
-
-from app.domain.content import content_text, named
 from app.domain.types import (
     SUMMARY_LISTS,
     JsonObject,
@@ -27,14 +24,15 @@ from app.domain.types import (
     SummaryOrigin,
     Usage,
 )
-from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate, tokens_of_parts
 from app.engine.recall.dates import day_said, day_text
 from app.engine.summary.block import render_summary
-from app.engine.summary.fold import Fold
+from app.engine.summary.fold import Fold, source_text
 
+_MOST_ITEMS: Final = 200
 _ITEMS_SCHEMA: JsonObject = {
     "type": "array",
-    "maxItems": 200,
+    "maxItems": _MOST_ITEMS,
     "items": {
         "type": "object",
         "properties": {
@@ -55,8 +53,6 @@ SUMMARY_SCHEMA: JsonObject = {
     "additionalProperties": False,
 }
 """The structured contract, as JSON Schema: sent to providers that can hold a model to it, and checked in any case."""
-
-_validator = jsonschema.Draft202012Validator(SUMMARY_SCHEMA)
 
 _INSTRUCTIONS = """\
 You keep the memory of a conversation. The user message is a JSON document: `messages` is the older part that is about
@@ -94,10 +90,23 @@ class SummaryRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SummarizerPrompt:
-    """One call to a summarizer. `known_ids` says which stored messages each short id stands for."""
+    """One call to a summarizer. `document` are the parts of the JSON that it is given, each behind the one before;
+    `known_ids` says which stored messages each short id stands for."""
 
-    messages: tuple[PromptMessage, ...]
+    instructions: str
+    document: tuple[str, ...]
     known_ids: Mapping[str, tuple[MessageId, ...]] = field(repr=False)
+
+    @property
+    def messages(self) -> tuple[PromptMessage, ...]:
+        """What is sent."""
+        document: PromptMessage = {"role": "user", "content": "".join(self.document)}
+        return {"role": "system", "content": self.instructions}, document
+
+    def tokens(self, estimate: Estimate) -> int:
+        """What it costs."""
+        framing = 2 * MESSAGE_FRAMING_TOKENS + PROMPT_FRAMING_TOKENS
+        return estimate(self.instructions) + tokens_of_parts(self.document, estimate) + framing
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +117,6 @@ class SourceMessage:
     role: str
     text: str
     day: int | None = None
-
-
-def source_text(message: Message) -> str:
-    """What a summarizer reads of a message: its words, with who said them, and the calls it made."""
-    calls = [f"[called {call.name} with {call.arguments}]" for call in message.tool_calls]
-    return "\n".join([part for part in (named(message.name, content_text(message.content)), *calls) if part])
 
 
 def _source(message: Message, text: str) -> SourceMessage:
@@ -128,8 +131,8 @@ def split_for_summarizer(fold: Fold, room_tokens: int, estimate: Estimate) -> li
     chunks: list[tuple[SourceMessage, ...]] = []
     chunk: list[SourceMessage] = []
     used = 0
-    for message in fold.sources:
-        for part in _parts(source_text(message), room_tokens, estimate):
+    for message, text in zip(fold.sources, fold.source_texts, strict=True):
+        for part in _parts(text, room_tokens, estimate):
             cost = estimate(part) + _WRAPPING_TOKENS
             if chunk and used + cost > room_tokens:
                 chunks.append(tuple(chunk))
@@ -182,7 +185,7 @@ def summarizer_prompt(
     `focus` is what it is to keep in most detail.
     """
     known: dict[str, tuple[MessageId, ...]] = {}
-    shown = _document_messages("m", chunk, known)
+    shown = _document_messages("m", "messages", chunk, known)
     room = room_tokens - sum(estimate(source.text) + _WRAPPING_TOKENS for source in chunk)
     around: list[SourceMessage] = []
     for message in reversed(context):
@@ -191,52 +194,62 @@ def summarizer_prompt(
         if room < 0:
             break
         around.insert(0, _source(message, text))
-    document: JsonObject = {
-        "previous_summary": _document_summary(previous, known) if previous else None,
-        "messages": shown,
-        "context_messages": _document_messages("c", around, known),
-        "max_tokens": max_tokens,
-    }
-    if focus:
-        document["focus"] = focus
+    document = (
+        '{"previous_summary":',
+        *(_document_summary(previous, known) if previous else (" null,",)),
+        *shown,
+        *_document_messages("c", "context_messages", around, known),
+        f' "max_tokens": {max_tokens}' + ("," if focus else "}"),
+        *((f' "focus": {_json(focus)}}}',) if focus else ()),
+    )
     carrying = _EXTEND if extend else _CARRY_OVER
     instructions = _INSTRUCTIONS.replace("{carrying}", carrying).replace("{max_tokens}", str(max_tokens))
     instructions += FOCUS if focus else ""
-    return SummarizerPrompt(
-        messages=(
-            {"role": "system", "content": instructions},
-            {"role": "user", "content": json.dumps(document, ensure_ascii=False)},
-        ),
-        known_ids=known,
-    )
+    return SummarizerPrompt(instructions, document, known)
+
+
+_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _document_messages(
-    prefix: str, sources: Sequence[SourceMessage], known: dict[str, tuple[MessageId, ...]]
-) -> list[JsonObject]:
+    prefix: str, name: str, sources: Sequence[SourceMessage], known: dict[str, tuple[MessageId, ...]]
+) -> list[str]:
     """The messages under short ids; the first of each day has its date."""
-    shown: list[JsonObject] = []
+    parts: list[str] = []
     day: int | None = None
     for at, source in enumerate(sources, start=1):
         short_id = f"{prefix}{at}"
         known[short_id] = (source.id,)
-        dated = {"date": day_text(source.day)} if source.day is not None and source.day != day else {}
+        parts.append(f' {{"id": "{short_id}", "role": "{source.role}",')
+        if source.day is not None and source.day != day:
+            parts.append(f' "date": "{day_text(source.day)}",')
         day = source.day
-        shown.append({"id": short_id, "role": source.role, **dated, "text": source.text})
-    return shown
+        parts.append(f' "text": {_json(source.text)}}},')
+    return _document_list(name, parts)
 
 
-def _document_summary(body: SummaryBody, known: dict[str, tuple[MessageId, ...]]) -> JsonObject:
-    document: JsonObject = {"summary_text": body.summary_text}
+def _document_summary(body: SummaryBody, known: dict[str, tuple[MessageId, ...]]) -> list[str]:
+    document = [f' {{"summary_text": {_json(body.summary_text)},']
     at = 0
     for name in SUMMARY_LISTS:
-        items: list[JsonObject] = []
+        parts: list[str] = []
         for item in cast("tuple[SummaryItem, ...]", getattr(body, name)):
             at += 1
             known[f"p{at}"] = item.message_ids
-            items.append({"text": item.text, "message_ids": [f"p{at}"]})
-        document[name] = items
+            parts += (f' {{"text": {_json(item.text)},', f' "message_ids": ["p{at}"]}},')
+        document += _document_list(name, parts)
+    document[-1] = f"{document[-1][:-1]}}},"
     return document
+
+
+def _document_list(name: str, parts: list[str]) -> list[str]:
+    """A member of an object: the list of the objects that the parts spell. Each part begins with a blank, so that what
+    counts texts by their words can count it alone; what recurs from one document to the next is a part of its own."""
+    if not parts:
+        return [f' "{name}": [],']
+    parts[0] = f" [{parts[0][1:]}"
+    parts[-1] = f"{parts[-1][:-1]}],"
+    return [f' "{name}":', *parts]
 
 
 def accept_summary(answer: str | None, known_ids: Mapping[str, tuple[MessageId, ...]]) -> SummaryBody:
@@ -245,8 +258,7 @@ def accept_summary(answer: str | None, known_ids: Mapping[str, tuple[MessageId, 
     Raises `SummaryRefused` when it is no JSON, breaks the schema, says nothing, or cites a message it was not shown.
     """
     raw = _parse(answer)
-    error = next(iter(cast(Any, _validator).iter_errors(raw)), None)
-    if error is not None:
+    if not _keeps_schema(raw):
         raise SummaryRefused("schema")
     body = SummaryBody(
         _storable(raw["summary_text"]),
@@ -255,6 +267,34 @@ def accept_summary(answer: str | None, known_ids: Mapping[str, tuple[MessageId, 
     if not body.summary_text:
         raise SummaryRefused("empty")
     return body
+
+
+def _keeps_schema(answer: JsonObject) -> bool:
+    """Whether it is as `SUMMARY_SCHEMA` says; a general validator takes a hundred times as long."""
+    lists = [answer.get(name) for name in SUMMARY_LISTS]
+    return (
+        len(answer) == 1 + len(lists)
+        and _is_text(answer.get("summary_text"))
+        and all(_is_list(items) and len(items) <= _MOST_ITEMS and all(map(_is_item, items)) for items in lists)
+    )
+
+
+def _is_item(item: object) -> bool:
+    if not isinstance(item, dict):
+        return False
+    fields = cast(JsonObject, item)
+    ids = fields.get("message_ids")
+    if fields.keys() != {"text", "message_ids"} or not _is_list(ids):
+        return False
+    return _is_text(fields["text"]) and bool(ids) and all(isinstance(each, str) for each in ids)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _is_list(value: object) -> TypeGuard[list[Any]]:
+    return isinstance(value, list)
 
 
 def _accept_item(item: JsonObject, known_ids: Mapping[str, tuple[MessageId, ...]]) -> SummaryItem:
@@ -305,8 +345,7 @@ def summarizer_usage(
             estimate=estimate,
             extend=extend,
         )
-        prompt_tokens += sum(estimate(str(message["content"])) + MESSAGE_FRAMING_TOKENS for message in prompt.messages)
-        prompt_tokens += PROMPT_FRAMING_TOKENS
+        prompt_tokens += prompt.tokens(estimate)
         completion_tokens += estimate(render_summary(body)) if body else fold.cap_tokens
         previous = body or previous
     return Usage(prompt_tokens, completion_tokens)

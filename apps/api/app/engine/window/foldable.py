@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from math import floor
 
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
-from app.engine.messages.turns import wire_tokens_of
 from app.engine.policy.policy import ContextPolicy
-from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold, SummaryReason, fold_of
+from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold, SummaryReason
 from app.engine.window.pieces import Piece
 from app.engine.window.pruning import shortened_media
 from app.engine.window.shortening import fit_results
@@ -39,13 +38,14 @@ class Foldable:
         Its cap is never over the room: a summary that was paid for must not be what a turn is refused for.
         """
         past, previous = self.window.snapshot.past, self.window.snapshot.summary
-        older = past.turns_between(0, self.first_protected)
-        older_tokens = wire_tokens_of(older)
+        older_tokens = past.wire_tokens() - past.wire_tokens(self.first_protected)
         cap_tokens = min((older_tokens + self.previous_tokens) * 3 // 4, self.most_tokens, self.room_tokens)
         if not older_tokens or cap_tokens < MIN_SUMMARY_TOKENS:
             return None
+        older = past.turns_between(0, self.first_protected)
         protected = past.turns_between(self.first_protected, past.turn_count)
-        return fold_of(reason, older, protected, previous, self.previous_tokens, cap_tokens)
+        folded_tokens = older_tokens + self.previous_tokens
+        return Fold(reason, older, protected, previous, self.previous_tokens, folded_tokens, cap_tokens)
 
 
 def foldable(window: Window, policy: ContextPolicy) -> Foldable:
@@ -82,7 +82,7 @@ def untouchable(window: Window, policy: ContextPolicy) -> list[Piece]:
 
 def remains(window: Window, policy: ContextPolicy, *, shortened: bool = True) -> list[Piece]:
     """What is left when every turn has left that may leave whole, as small as it can be made or as it is."""
-    left = [piece for piece in window.pieces if not window.rules.may_drop_with_its_turn(piece, policy)]
+    left = [piece for piece in window.pieces if not window.rules.may_drop_with_its_turn(piece)]
     return [_at_least(piece, window, policy) for piece in left] if shortened else left
 
 

@@ -122,16 +122,15 @@ class Past:
             for turn in whole[same:]
         ]
         first, first_new, end = self.kept.turns, first_seq(whole[same:]), self.first_piece[same]
-        tokens = accumulate([sum([piece.tokens for piece in of_turn]) for of_turn in new], initial=self.tokens[same])
-        messages = [sum([piece.messages for piece in of_turn]) for of_turn in new]
-        # Tuples that are put together are copied once; one that is written with stars is copied three times.
+        # Tuples that are put together are copied once, and whole ones are not copied to be cut; one that is written
+        # with stars is copied three times.
         return Past(
             kept=self.kept,
             newest=whole,
             newest_pieces=self.newest_pieces[:end] + tuple(chain.from_iterable(new)),
-            first_piece=self.first_piece[:same] + tuple(accumulate(map(len, new), initial=self.first_piece[same])),
-            tokens=self.tokens[:same] + tuple(tokens),
-            messages=self.messages[:same] + tuple(accumulate(messages, initial=self.messages[same])),
+            first_piece=_with_sums(self.first_piece[: same + 1], map(len, new)),
+            tokens=_with_sums(self.tokens[: same + 1], [sum([piece.tokens for piece in each]) for each in new]),
+            messages=_with_sums(self.messages[: same + 1], [sum([piece.messages for piece in each]) for each in new]),
             sent_turns=self.sent_turns[: bisect_left(self.sent_turns, first + same)]
             + tuple([first + at for at in range(same, len(whole)) if whole[at].status is not TurnStatus.REJECTED]),
             other_seqs=self.other_seqs[: bisect_left(self.other_seqs, first_new) if first_new else None]
@@ -228,6 +227,11 @@ class Past:
             return columns.tokens[at] - columns.tokens[first] + MESSAGE_FRAMING_TOKENS * messages
         at = turn - kept.turns
         return self.tokens[at] + MESSAGE_FRAMING_TOKENS * self.messages[at]
+
+
+def _with_sums(sums: tuple[int, ...], more: Iterable[int]) -> tuple[int, ...]:
+    """Running sums that go on with these numbers."""
+    return sums + tuple(accumulate(more, initial=sums[-1]))[1:]
 
 
 class Pieces(Sequence[Piece]):

@@ -27,9 +27,9 @@ from app.engine.window.prompt_refs import refs_of
 from app.engine.window.refusal import overflow_of
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Removal, Snapshot
-from app.engine.window.stages import fit, fits
-from app.engine.window.triggers import due_before_call
-from app.engine.window.window import Window, summary_item
+from app.engine.window.stages import fit, fits, stays_whole
+from app.engine.window.triggers import due_before_call, reason_before_call
+from app.engine.window.window import Cost, Window, summary_item
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +124,17 @@ def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate, *, may_s
         return Ready(window, accounts, summary_worthless)
     overflow = overflow_of(window.prompt, snapshot, accounts.tokens_after_prune)
     return Refused(window, accounts, summary_worthless, overflow)
+
+
+def passes_whole(window: Cost, policy: ContextPolicy) -> bool:
+    """Whether a window of this cost is sent as it is: `plan` of the same snapshot, its first of the turn, finds nothing
+    that is due, leaves, comes back or is offered. Where that is all that is asked, no window needs to be laid out."""
+    snapshot = window.snapshot
+    if policy.clear_tool_results is not None or (
+        snapshot.may_look_back and (policy.look_back == "on" or snapshot.summary is not None)
+    ):
+        return False
+    return stays_whole(window, policy) and reason_before_call(window, policy) is None
 
 
 def _with_look_back(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Snapshot:

@@ -34,7 +34,7 @@ from app.domain.types import (
     TurnId,
 )
 from app.engine.messages.reasoning import NO_REASONING
-from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate, framing_tokens
 
 if TYPE_CHECKING:
     from app.engine.window.columns import Columns
@@ -198,7 +198,7 @@ class Prompt:
 
     @property
     def framing_tokens(self) -> int:
-        return MESSAGE_FRAMING_TOKENS * self.message_count + PROMPT_FRAMING_TOKENS
+        return framing_tokens(self.message_count)
 
     @property
     def overhead_tokens(self) -> int:

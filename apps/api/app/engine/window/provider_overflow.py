@@ -19,7 +19,7 @@ from app.engine.messages.turns import latest_unresolved, wire_tokens_of
 from app.engine.policy.budget import Budget, budget_at
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.block import fit_summary
-from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold, fold_of
+from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold
 from app.engine.window.calibration import HIGHEST_RATIO, LOWEST_RATIO
 from app.engine.window.prompt import Prompt
 from app.engine.window.snapshot import Snapshot
@@ -133,12 +133,14 @@ def emergency_fold(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate
     unresolved = latest_unresolved(turns)
     may_go = [turn for turn in turns if turn is not unresolved]
     leaving = may_go[: ceil(len(may_go) * policy.emergency_drop_ratio)]
-    if not wire_tokens_of(leaving):
+    leaving_tokens = wire_tokens_of(leaving)
+    if not leaving_tokens:
         return None
     cap_tokens = max(MIN_SUMMARY_TOKENS, policy.most_summary_tokens(snapshot.budget.input_budget))
     previous = snapshot.summary
     previous_tokens = summary_item(previous, policy, estimate).wire_tokens if previous else 0
-    return fold_of("provider_overflow", leaving, (), previous, previous_tokens, cap_tokens)
+    folded_tokens = leaving_tokens + previous_tokens
+    return Fold("provider_overflow", tuple(leaving), (), previous, previous_tokens, folded_tokens, cap_tokens)
 
 
 def emergency_summary(fold: Fold, estimate: Estimate) -> SummaryBody | None:

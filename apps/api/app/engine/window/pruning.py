@@ -90,11 +90,9 @@ def prune_protected(window: Window, policy: ContextPolicy) -> Window:
     return prune.window_now()
 
 
-def drop_history(window: Window, policy: ContextPolicy) -> Window:
+def drop_history(window: Window) -> Window:
     """Whole turns leave, users' words with them, oldest first, until the prompt is within its budget."""
-    return _without_turns(
-        window, lambda piece: window.rules.may_drop_with_its_turn(piece, policy), "over_budget", "history_drop"
-    )
+    return _without_turns(window, window.rules.may_drop_with_its_turn, "over_budget", "history_drop")
 
 
 def drop_oldest_turns(window: Window, _policy: ContextPolicy) -> Window:

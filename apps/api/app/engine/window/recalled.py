@@ -102,8 +102,7 @@ def _chosen(
     window: Window, policy: ContextPolicy, note_tokens: int, day: Callable[[Message], int | None]
 ) -> tuple[tuple[Unit, Candidate], ...]:
     evicted = window.snapshot.evicted
-    if evicted is None or not evicted.candidates:
-        return ()
+    assert evicted is not None
     text = content_text(window.snapshot.current.messages[0].content)
     most_tokens = most_recalled_tokens(text, policy.recall, window.budget.input_budget)
     below = policy.prune_from(window.budget.input_budget)

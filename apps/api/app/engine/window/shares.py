@@ -14,12 +14,11 @@ from dataclasses import dataclass, replace
 from math import floor
 
 from app.domain.audit import PIN_KINDS
-from app.engine.messages.tokens import Estimate
+from app.engine.messages.tokens import Estimate, tools_tokens
 from app.engine.policy.budget import with_output_share
 from app.engine.policy.policy import Allocation, ContextPolicy, PriorityRegion
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS
 from app.engine.window.foldable import Foldable, foldable, remains, room_beside
-from app.engine.window.past import Past
 from app.engine.window.pieces import Piece
 from app.engine.window.pruning import drop_history, prune_older, prune_protected
 from app.engine.window.shortening import (
@@ -29,7 +28,7 @@ from app.engine.window.shortening import (
     with_shorter_newest,
 )
 from app.engine.window.snapshot import Removal, Snapshot
-from app.engine.window.window import Window, first_protected, lay_out
+from app.engine.window.window import Cost, Window, first_protected, head_items
 
 _BELOW_SHARES: Mapping[PriorityRegion, int] = {"pins": 0, "summary": MIN_SUMMARY_TOKENS, "history": 0}
 
@@ -38,9 +37,10 @@ def with_shared_budget(snapshot: Snapshot, policy: ContextPolicy, estimate: Esti
     """The snapshot with the output's share as its output reserve, where the policy shares its window out."""
     if policy.allocation is None:
         return snapshot
-    # Only what comes off first: laid out without the rest, it costs what it costs in the prompt.
-    bare = lay_out(replace(snapshot, goal=None, pins=(), summary=None, past=Past()), policy, estimate)
-    fixed = bare.with_pieces([piece for piece in bare.current if piece.kind == "user"])
+    said = [message for message in snapshot.current.messages if message.role == "user"]
+    items = head_items(snapshot.layers, None, (), estimate)
+    tokens = sum([each.tokens for each in (*items, *said)])
+    fixed = Cost(snapshot, tokens, len(items) + len(said), tools_tokens(snapshot.tools, estimate))
     percent = policy.allocation.reserved_for_output_pct
     return replace(snapshot, budget=with_output_share(snapshot.budget, percent, fixed.input_tokens))
 
@@ -75,8 +75,7 @@ def foldable_within_shares(window: Window, policy: ContextPolicy) -> Foldable:
 
 def hold_shares(window: Window, policy: ContextPolicy) -> Window:
     """What is sent of the window: all of it where it fits, else as the module says. It may still be too large."""
-    if policy.allocation is None or window.excess_tokens <= 0:
-        return window
+    assert policy.allocation is not None
     whole = window
     for least in (_division(window, policy, policy.allocation).offered, _BELOW_SHARES):
         for region in reversed(policy.context_priority):
@@ -105,7 +104,7 @@ def _with_less_history(window: Window, whole: Window, policy: ContextPolicy, lea
     less = prune_older(less, policy)
     if policy.prune_protected:
         less = prune_protected(less, policy)
-    less = drop_history(less, policy)
+    less = drop_history(less)
     less = with_shorter_newest(less, min(less.excess_tokens, less.history_tokens - least_tokens))
     dropped = sum(each.tokens_removed for each in less.log.actions if each.kind == "history_drop")
     others = [each for each in less.log.actions if each.kind != "history_drop"]

@@ -15,54 +15,57 @@ from app.engine.window.pruning import drop_oldest_turns, prune_older, prune_prot
 from app.engine.window.recalled import bring_back, show_days
 from app.engine.window.shares import hold_shares
 from app.engine.window.shortening import shorten_newest_results, shorten_summary
-from app.engine.window.window import Window
+from app.engine.window.window import Cost, Window
 
 Stage: TypeAlias = Callable[[Window, ContextPolicy], Window]
-When: TypeAlias = Callable[[Window, ContextPolicy], bool]
+When: TypeAlias = Callable[[Cost, ContextPolicy], bool]
 
 
-def shared_out(_window: Window, policy: ContextPolicy) -> bool:
-    """The policy gives shares out: they stand for every stage but the emergency's."""
-    return policy.allocation is not None
+def over_and_shared_out(window: Cost, policy: ContextPolicy) -> bool:
+    """The policy gives shares out, and the whole does not fit: they stand for every stage but the emergency's."""
+    return policy.allocation is not None and window.excess_tokens > 0
 
 
-def at_prune_trigger(window: Window, policy: ContextPolicy) -> bool:
+def at_prune_trigger(window: Cost, policy: ContextPolicy) -> bool:
     """The window costs what calls for a prune, of a policy that prunes at all."""
     return _prunes(policy) and window.at_prune_trigger(policy)
 
 
-def over(window: Window, policy: ContextPolicy) -> bool:
+def over(window: Cost, policy: ContextPolicy) -> bool:
     """The window is over its budget, of a policy that prunes at all."""
     return _prunes(policy) and window.is_over
 
 
-def over_and_unshielded(window: Window, policy: ContextPolicy) -> bool:
+def over_and_unshielded(window: Cost, policy: ContextPolicy) -> bool:
     """The same, where protected turns may be pruned."""
     return over(window, policy) and policy.prune_protected
 
 
-def over_in_emergency(window: Window, _policy: ContextPolicy) -> bool:
+def over_in_emergency(window: Cost, _policy: ContextPolicy) -> bool:
     """The window is over its budget, and the provider has refused a prompt of the turn."""
     return window.snapshot.overflowed and window.is_over
 
 
-def over_some_budget(window: Window, policy: ContextPolicy) -> bool:
+def over_some_budget(window: Cost, policy: ContextPolicy) -> bool:
     """The window is over a budget that has room for anything."""
     return over(window, policy) and window.budget.input_budget > 0
 
 
-def has_room(window: Window, policy: ContextPolicy) -> bool:
-    """The window fits, and nobody waits for a second try."""
-    return policy.recall.enabled and fits(window) and not window.snapshot.overflowed
+def has_room(window: Cost, policy: ContextPolicy) -> bool:
+    """The window fits, there is what may come back, and nobody waits for a second try."""
+    found = window.snapshot.evicted
+    return (
+        policy.recall.enabled and bool(found and found.candidates) and fits(window) and not window.snapshot.overflowed
+    )
 
 
-def shows_time(window: Window, policy: ContextPolicy) -> bool:
+def shows_time(window: Cost, policy: ContextPolicy) -> bool:
     """The window fits, and the policy says on which days its messages were sent."""
     return policy.show_time and fits(window)
 
 
 STAGES: tuple[tuple[Stage, When], ...] = (
-    (hold_shares, shared_out),
+    (hold_shares, over_and_shared_out),
     (prune_older, at_prune_trigger),
     (prune_protected, over_and_unshielded),
     (shorten_summary, over),
@@ -73,6 +76,11 @@ STAGES: tuple[tuple[Stage, When], ...] = (
 )
 
 
+def stays_whole(window: Cost, policy: ContextPolicy) -> bool:
+    """Whether every stage would be passed over, and the window fits."""
+    return fits(window) and not any([when(window, policy) for _, when in STAGES])  # noqa: C419 - faster than a generator
+
+
 def fit(window: Window, policy: ContextPolicy) -> Window:
     """The window after every stage whose condition holds; whether it fits then, `fits` says."""
     for stage, when in STAGES:
@@ -81,7 +89,7 @@ def fit(window: Window, policy: ContextPolicy) -> Window:
     return window
 
 
-def fits(window: Window) -> bool:
+def fits(window: Cost) -> bool:
     """Whether the window can be sent."""
     return window.budget.input_budget > 0 and not window.is_over
 

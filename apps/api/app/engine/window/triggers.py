@@ -24,7 +24,7 @@ from app.engine.window.past import Past
 from app.engine.window.prompt import Prompt
 from app.engine.window.shares import foldable_within_shares, with_shared_budget
 from app.engine.window.snapshot import Snapshot
-from app.engine.window.window import Window
+from app.engine.window.window import Cost, Window
 
 _NOBODY = UUID(int=0)
 NEAR_SHARE = 0.05
@@ -50,13 +50,13 @@ def due_before_call(window: Window, policy: ContextPolicy) -> Due:
 
     Refuse before paying: none is made that could not be sent beside what may never leave.
     """
-    return _due(window, policy, _reason_before_call, before_call=True)
+    return _due(window, policy, reason_before_call, before_call=True)
 
 
 def _due(
     window: Window,
     policy: ContextPolicy,
-    reason_of: Callable[[Window, ContextPolicy], SummaryReason | None],
+    reason_of: Callable[[Cost, ContextPolicy], SummaryReason | None],
     *,
     before_call: bool = False,
 ) -> Due:
@@ -71,7 +71,7 @@ def _due(
     return Due(reason, fold if worth else None)
 
 
-def _reason_before_call(window: Window, policy: ContextPolicy) -> SummaryReason | None:
+def reason_before_call(window: Cost, policy: ContextPolicy) -> SummaryReason | None:
     """Why a summary is to be tried; of a shared-out window, once its shares are held.
 
     At the prune threshold one is tried by any policy that summarizes at all, whenever it would rather do so: what a
@@ -122,7 +122,7 @@ def would_be_pruned(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimat
     return foldable_within_shares(lay_out_cleared(snapshot, policy, estimate), policy).window.at_prune_trigger(policy)
 
 
-def is_near_threshold(window: Window, policy: ContextPolicy) -> bool:
+def is_near_threshold(window: Cost, policy: ContextPolicy) -> bool:
     """Whether the window's input tokens are so near to the summary trigger, prune trigger or input budget that the
     estimate alone cannot tell on which side of it it is."""
     budget, input_tokens = window.budget, window.input_tokens
@@ -157,7 +157,7 @@ def turns_to_next_summary(snapshot: Snapshot, policy: ContextPolicy) -> int | No
     return None if turns is None else max(0, turns - snapshot.completed_since_summary)
 
 
-def _reason_after_turn(window: Window, policy: ContextPolicy) -> SummaryReason | None:
+def _reason_after_turn(window: Cost, policy: ContextPolicy) -> SummaryReason | None:
     if _at_trigger(window, policy):
         return "threshold"
     return "turn_count" if _enough_turns(window, policy) else _by_usage(window, policy)
@@ -169,17 +169,17 @@ def _usage_tokens(policy: ContextPolicy, limit_tokens: int, input_budget: int) -
     return None if share is None else int(min(share * limit_tokens, policy.prune_trigger_ratio * input_budget))
 
 
-def _at_trigger(window: Window, policy: ContextPolicy) -> bool:
+def _at_trigger(window: Cost, policy: ContextPolicy) -> bool:
     trigger = policy.summary_from(window.budget.input_budget)
     return trigger is not None and window.input_tokens >= trigger
 
 
-def _enough_turns(window: Window, policy: ContextPolicy) -> bool:
+def _enough_turns(window: Cost, policy: ContextPolicy) -> bool:
     turns = policy.mandatory_summary_turn
     return turns is not None and window.snapshot.completed_since_summary >= turns
 
 
-def _by_usage(window: Window, policy: ContextPolicy) -> SummaryReason | None:
+def _by_usage(window: Cost, policy: ContextPolicy) -> SummaryReason | None:
     threshold = _usage_tokens(policy, window.budget.limit, window.budget.input_budget)
     if threshold is not None and window.input_tokens >= threshold:
         return "usage"
@@ -194,13 +194,14 @@ def fold_behind_answer(snapshot: Snapshot, policy: ContextPolicy, estimate: Esti
     return fold or (_fold_of_next_turn(snapshot, policy, estimate) if policy.summarizes_ahead else None)
 
 
-def may_fold_behind_answer(window: Window, reply_tokens: int, policy: ContextPolicy) -> bool:
-    """Whether `fold_behind_answer` may find something once the turn of this window has completed with such a reply.
+def may_fold_behind_answer(snapshot: Snapshot, laid_out_tokens: int, reply_tokens: int, policy: ContextPolicy) -> bool:
+    """Whether `fold_behind_answer` may find something once the turn of this snapshot, whose window cost so many input
+    tokens as it was laid out, has completed with such a reply.
 
     A sum in place of a window laid out anew, for every turn asks: false only where nothing is found in a session that
     nobody changes meanwhile.
     """
-    snapshot, budget = window.snapshot, window.budget
+    budget = snapshot.budget
     turns = policy.mandatory_summary_turn
     if turns is not None and snapshot.completed_since_summary + 1 >= turns:
         return True
@@ -217,7 +218,7 @@ def may_fold_behind_answer(window: Window, reply_tokens: int, policy: ContextPol
     of_output = ceil(current_tokens * budget.output_pct / 100)
     of_window = floor(min(1.0, ratio) * (budget.input_budget + budget.overhead_reserve)) - budget.overhead_reserve
     most = ceil(ratio * (reply_tokens + MESSAGE_FRAMING_TOKENS + _average(past, said) + MESSAGE_FRAMING_TOKENS)) + 1
-    return window.log.tokens_after_summary + most >= min(trigger, of_window) - of_output
+    return laid_out_tokens + most >= min(trigger, of_window) - of_output
 
 
 def _fold_of_next_turn(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Fold | None:

@@ -10,12 +10,12 @@ from typing import Any, Literal, TypeAlias
 
 from app.domain.recalled import Recalled
 from app.domain.types import Pin, Summary
-from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate, tools_tokens
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate, framing_tokens, tools_tokens
 from app.engine.policy.budget import Budget
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.block import render_summary
 from app.engine.summary.summarizer_prompt import anchors_of
-from app.engine.window.past import Past, first_seq, parts_of
+from app.engine.window.past import first_seq, parts_of
 from app.engine.window.pieces import Piece, pieces_of
 from app.engine.window.prompt import Part, Prompt, PromptItem, block_item, pin_text
 from app.engine.window.snapshot import PlanLog, Removal, Snapshot
@@ -27,20 +27,25 @@ which a summary cites, so that its media are not marked before; or its long text
 
 @dataclass(frozen=True)
 class Rules:
-    """What may leave a window, decided once (contract.md, decisions 5, 7 and 8).
+    """What may leave a window, decided once, where something has to (contract.md, decisions 5, 7 and 8)."""
 
-    From `protected_from` on, a `seq`, turns are protected. With `whole_turns` users' words go with theirs.
-    """
+    snapshot: Snapshot
+    policy: ContextPolicy
 
-    past: Past
-    summary: Summary | None
-    protected_from: int
-    whole_turns: bool
+    @cached_property
+    def protected_from(self) -> int:
+        """The `seq` from which on turns are protected."""
+        return protected_from(self.snapshot, self.policy)
 
     @cached_property
     def cited(self) -> frozenset[int]:
-        """The places (`seq`) of the past pieces that the summary cites; few windows need them."""
-        return self.past.pieces_citing(anchors_of(self.summary))
+        """The places (`seq`) of the past pieces that the summary cites."""
+        return self.snapshot.past.pieces_citing(anchors_of(self.snapshot.summary))
+
+    @property
+    def whole_turns(self) -> bool:
+        """Whether users' words go with their turns."""
+        return self.policy.prune_unit == "turn"
 
     def of(self, piece: Piece) -> Leaves:
         """What may leave of the piece."""
@@ -65,58 +70,29 @@ class Rules:
         """Whether its media may leave."""
         return self.of(piece) in {"marked", "whole"}
 
-    def may_drop_with_its_turn(self, piece: Piece, policy: ContextPolicy) -> bool:
+    def may_drop_with_its_turn(self, piece: Piece) -> bool:
         """Whether a policy that shares its window out may drop it, with its turn or out of the running one."""
-        if piece.seq >= self.protected_from and not policy.prune_protected:
+        if piece.seq >= self.protected_from and not self.policy.prune_protected:
             return False
         return piece.state == "settled" or self.may_drop(piece)
 
 
 @dataclass(frozen=True)
-class Window:
-    """All that is sent for a turn, as one value; a stage takes one and gives another.
-
-    `past` and `current` are the pieces of the settled turns and of the running one, `recalled` stands between them;
-    `rules` say what of them may leave. `days` are lines that say when, each before the piece of the past at its place,
-    and `today` the one before the running turn.
-    `tokens` and `messages` are running sums over all of it, without framing and tools, and `history_tokens` over its
-    pieces but for what the user sends now. Prunes end when the history is within `history_floor`.
-    """
+class Cost:
+    """What a window costs, without what is in it: `tokens` without framing and tools, in so many messages."""
 
     snapshot: Snapshot
-    estimate: Estimate
-    head: tuple[PromptItem, ...]
-    summary: PromptItem | None
-    past: Sequence[Piece]
-    current: tuple[Piece, ...]
-    rules: Rules
-    recalled: tuple[PromptItem, ...]
-    tools_tokens: int
     tokens: int
     messages: int
-    history_tokens: int
-    log: PlanLog
-    history_floor: int = -1
-    days: tuple[tuple[int, PromptItem], ...] = ()
-    today: PromptItem | None = None
-
-    @property
-    def beside(self) -> tuple[PromptItem, ...]:
-        """What no decision on what leaves counts: it came last, and only where there was room."""
-        return (*_lines(self.days, self.today), *self.recalled)
+    tools_tokens: int
 
     @property
     def budget(self) -> Budget:
         return self.snapshot.budget
 
     @property
-    def pieces(self) -> tuple[Piece, ...]:
-        """The history and the running turn, in time order."""
-        return (*self.past, *self.current)
-
-    @property
     def framing_tokens(self) -> int:
-        return MESSAGE_FRAMING_TOKENS * self.messages + PROMPT_FRAMING_TOKENS
+        return framing_tokens(self.messages)
 
     @property
     def overhead_tokens(self) -> int:
@@ -126,10 +102,6 @@ class Window:
     @property
     def wire_tokens(self) -> int:
         return self.tokens + self.overhead_tokens
-
-    @property
-    def pins(self) -> tuple[PromptItem, ...]:
-        return tuple(item for item in self.head if item.region == "pins")
 
     @cached_property
     def input_tokens(self) -> int:
@@ -146,11 +118,6 @@ class Window:
         )
 
     @property
-    def offers_look_back(self) -> bool:
-        """Whether the model may read back what has left it."""
-        return self.snapshot.offers_look_back
-
-    @property
     def is_over(self) -> bool:
         """Whether it costs more than its input budget."""
         return self.input_tokens > self.budget.input_budget
@@ -165,6 +132,50 @@ class Window:
     def at_prune_trigger(self, policy: ContextPolicy) -> bool:
         """Whether it costs so much that something has to leave."""
         return self.input_tokens >= policy.prune_from(self.budget.input_budget)
+
+
+@dataclass(frozen=True)
+class Window(Cost):
+    """All that is sent for a turn, as one value; a stage takes one and gives another.
+
+    `past` and `current` are the pieces of the settled turns and of the running one, `recalled` stands between them;
+    `rules` say what of them may leave. `days` are lines that say when, each before the piece of the past at its place,
+    and `today` the one before the running turn.
+    `tokens` and `messages` are running sums over all of it, without framing and tools, and `history_tokens` over its
+    pieces but for what the user sends now. Prunes end when the history is within `history_floor`.
+    """
+
+    estimate: Estimate
+    head: tuple[PromptItem, ...]
+    summary: PromptItem | None
+    past: Sequence[Piece]
+    current: tuple[Piece, ...]
+    rules: Rules
+    recalled: tuple[PromptItem, ...]
+    history_tokens: int
+    log: PlanLog
+    history_floor: int = -1
+    days: tuple[tuple[int, PromptItem], ...] = ()
+    today: PromptItem | None = None
+
+    @property
+    def beside(self) -> tuple[PromptItem, ...]:
+        """What no decision on what leaves counts: it came last, and only where there was room."""
+        return (*_lines(self.days, self.today), *self.recalled)
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The history and the running turn, in time order."""
+        return (*self.past, *self.current)
+
+    @property
+    def pins(self) -> tuple[PromptItem, ...]:
+        return tuple(item for item in self.head if item.region == "pins")
+
+    @property
+    def offers_look_back(self) -> bool:
+        """Whether the model may read back what has left it."""
+        return self.snapshot.offers_look_back
 
     @cached_property
     def prompt(self) -> Prompt:
@@ -255,32 +266,29 @@ def lay_out(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Wi
     head = head_items(snapshot.layers, snapshot.goal, snapshot.pins, estimate)
     summary = summary_item(snapshot.summary, policy, estimate) if snapshot.summary else None
     past, current = snapshot.past, tuple(pieces_of(snapshot.current, "running"))
-    items = (*head, *((summary,) if summary else ()), *(item for piece in current for item in piece.items))
-    tokens = sum([item.tokens for item in items]) + past.tokens[-1]
+    parts = (*head, *((summary,) if summary else ()), *current)
+    tokens = sum([part.tokens for part in parts]) + past.tokens[-1]
+    messages = sum([part.messages for part in parts]) + past.messages[-1]
     tools = tools_tokens(snapshot.tools, estimate)
-    window = Window(
+    cost, log = Cost(snapshot, tokens, messages, tools), snapshot.log
+    input_tokens = cost.input_tokens
+    return Window(
         snapshot=snapshot,
         estimate=estimate,
         head=head,
         summary=summary,
         past=past.pieces,
         current=current,
-        rules=Rules(
-            past=past,
-            summary=snapshot.summary,
-            protected_from=protected_from(snapshot, policy),
-            whole_turns=policy.prune_unit == "turn",
-        ),
+        rules=Rules(snapshot, policy),
         recalled=(),
         tools_tokens=tools,
         tokens=tokens,
-        messages=len(items) + past.messages[-1],
+        messages=messages,
         history_tokens=past.tokens[-1] + sum([piece.tokens for piece in current if piece.kind != "user"]),
-        log=snapshot.log or PlanLog(0, 0, 0, tools),
+        log=replace(log, tokens_after_summary=input_tokens)
+        if log
+        else PlanLog(cost.wire_tokens, input_tokens, input_tokens, tools),
     )
-    cost = window.input_tokens
-    first = PlanLog(window.wire_tokens, cost, cost, tools)
-    return replace(window, log=replace(snapshot.log, tokens_after_summary=cost) if snapshot.log else first)
 
 
 def first_protected(snapshot: Snapshot, policy: ContextPolicy, end: int | None = None) -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any, TypeVar
 
 import orjson
 
@@ -15,6 +18,7 @@ from app.db.sessions import state_of
 from app.domain.audit import TrimAction
 from app.domain.errors import InvalidRequest
 from app.domain.prices import Prices
+from app.domain.stored import StoredTurn
 from app.domain.types import JsonObject, Pin, SessionId, TenantId
 from app.engine.policy.policy import ContextPolicy
 from app.engine.simulation.setting import Setting, SimulatedModel, Summarizer
@@ -27,11 +31,13 @@ from app.services.turn.gather import budget_of, encoding_of, layers_of, session_
 from app.services.views.simulation_job import Plan, PlannedLane, SimulationJob, counted_elsewhere
 
 BATCH_TURNS = 25
-"""What is read, and handed on, at once: a millisecond or two in which nobody else is served."""
+"""What is read, and handed on, at once: a millisecond or two in which nobody else is served. The next are read while
+these are computed."""
 SMALL_TURNS_DECIDED = 24
 """A simulation of so many, counted for each policy and model, runs on a thread: a tenth of a second."""
 MOST_TURNS_DECIDED = 15_000
 """Turns times policies times models of one request."""
+T = TypeVar("T")
 Progress = Callable[[int, int], None]
 """Called after each batch with the turns done and the turns in all."""
 
@@ -85,14 +91,12 @@ async def simulate(
     small = through_seq * len(plan.lanes) <= SMALL_TURNS_DECIDED
     async with rt.jobs.job(SimulationJob, small=small) as job:
         await job.do(SimulationJob.begin, plan)
-        done = 0
-        while done < through_seq:
-            async with rt.heavy.database.read_only() as tx:
-                batch = await store.stored_turns(tx, session_id, done, through_seq, limit=BATCH_TURNS)
-            if not batch:
-                break
-            await job.do(SimulationJob.feed, batch)
+        batch = await _batch(rt, session_id, 0, through_seq)
+        while batch:
             done = batch[-1].seq
+            async with _meanwhile(_batch(rt, session_id, done, through_seq)) as following:
+                await job.do(SimulationJob.feed, batch)
+                batch = await following
             if progress is not None:
                 progress(done, through_seq)
         async with rt.heavy.database.read_only() as tx:
@@ -107,6 +111,25 @@ async def simulate(
                 ),
             )
         return await job.do(SimulationJob.report, summarizer_tokens, later, in_summary, actions)
+
+
+async def _batch(rt: Runtime, session_id: SessionId, after_seq: int, through_seq: int) -> list[StoredTurn]:
+    """The next turns; none behind the last one."""
+    if after_seq >= through_seq:
+        return []
+    async with rt.heavy.database.read_only() as tx:
+        return await store.stored_turns(tx, session_id, after_seq, through_seq, limit=BATCH_TURNS)
+
+
+@asynccontextmanager
+async def _meanwhile(work: Coroutine[Any, Any, T]) -> AsyncGenerator[asyncio.Task[T]]:
+    """The work under way beside what is done within; whatever breaks there, it has an end."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def _dropped_seqs(droppable: Sequence[Record], ranges: Sequence[Record]) -> dict[str, set[int]]:

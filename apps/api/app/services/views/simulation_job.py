@@ -7,12 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
-from functools import lru_cache
 from typing import Final
 
-from app.domain.extractive import Reading
-from app.domain.sentences import read_sentence
-from app.domain.statements import statements
+from app.domain.extractive import kept_reading
 from app.domain.stored import StoredMessage, StoredTurn, values_of
 from app.domain.types import JsonObject, Message, Pin, SessionId, Turn, TurnId, TurnStatus
 from app.engine.messages.image_rules import image_rule_for
@@ -22,7 +19,7 @@ from app.engine.simulation.counted import CountKey, PastTurn, TurnCounter
 from app.engine.simulation.setting import Setting
 from app.engine.simulation.simulation import FullHistory, Simulation
 from app.services.heavy.child import Tools
-from app.tokenizers.counters import by_words
+from app.tokenizers.counters import ByWords
 
 SENTENCES_KEPT: Final = 8_192
 """Some 8 MB: the raw windows of all policies."""
@@ -71,7 +68,7 @@ class SimulationJob:
         self._tokenizers = tools.tokenizers
         self._happened = Happened()
         self._estimates: dict[str, Estimate] = {}
-        self._read = Reading(lru_cache(TEXTS_KEPT)(statements), lru_cache(SENTENCES_KEPT)(read_sentence))
+        self._read = kept_reading(TEXTS_KEPT, SENTENCES_KEPT)
 
     def begin(self, plan: Plan) -> None:
         self._plan = plan
@@ -121,7 +118,7 @@ class SimulationJob:
         """The setting with counters that all lanes share: their summaries are made of the same words."""
         for model in setting.models.values():
             if model.encoding not in self._estimates:
-                self._estimates[model.encoding] = by_words(self._tokenizers.estimator(model.encoding))
+                self._estimates[model.encoding] = ByWords(self._tokenizers.estimator(model.encoding))
         models = {
             was: replace(model, estimate=self._estimates[model.encoding]) for was, model in setting.models.items()
         }
