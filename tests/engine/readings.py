@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from hypothesis import assume
 
@@ -91,7 +91,7 @@ def counted_tokens(messages: Iterable[JsonObject]) -> int:
 
 
 def read_back(
-    needed: Needed, blocks: dict[str, str], stored: dict[int, Message]
+    needed: Needed, blocks: Mapping[str, str], stored: dict[int, Message]
 ) -> tuple[dict[str, str], dict[int, Message]]:
     """What a store gives back for what is needed, and nothing beside it."""
     found = {seq: stored[seq] for first, last in needed.runs for seq in range(first, last + 1)}
