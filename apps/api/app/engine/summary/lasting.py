@@ -40,16 +40,19 @@ def keep_lasting(body: SummaryBody, fold: Fold, estimate: Estimate) -> SummaryBo
         return estimate(text) + _ITEM_TOKENS
 
     kept: tuple[PlacedSentence, ...] = ()
-    fitted: SummaryBody | None = body
+    fitted = body
     for _ in range(_MOST_TRIES):
         # What gave way may have been what said it.
         missing = left_out(units, _said(fitted), room, cost)
         if {unit.position for unit in missing} <= {unit.position for unit in kept}:
             break
         kept = tuple(missing)
-        fitted = fit_summary(body, fold.cap_tokens - sum(cost(unit.text) for unit in kept), estimate)
-        if fitted is None:
+        before, found = fitted, fit_summary(body, fold.cap_tokens - sum(cost(unit.text) for unit in kept), estimate)
+        if found is None:
             return body
+        fitted = found
+        if fitted is before:
+            break  # nothing gave way
     return _within(fitted, kept, fold.cap_tokens, estimate)
 
 

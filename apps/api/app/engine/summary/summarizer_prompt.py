@@ -7,11 +7,9 @@ cannot be cited. Its answer is data until it has passed `accept_summary`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
-
-import jsonschema
+from typing import Any, Final, cast
 
 from app.domain.content import content_text, named
 from app.domain.types import (
@@ -32,9 +30,10 @@ from app.engine.recall.dates import day_said, day_text
 from app.engine.summary.block import render_summary
 from app.engine.summary.fold import Fold
 
+_MOST_ITEMS: Final = 200
 _ITEMS_SCHEMA: JsonObject = {
     "type": "array",
-    "maxItems": 200,
+    "maxItems": _MOST_ITEMS,
     "items": {
         "type": "object",
         "properties": {
@@ -56,7 +55,8 @@ SUMMARY_SCHEMA: JsonObject = {
 }
 """The structured contract, as JSON Schema: sent to providers that can hold a model to it, and checked in any case."""
 
-_validator = jsonschema.Draft202012Validator(SUMMARY_SCHEMA)
+_MEMBERS: Final = frozenset(SUMMARY_SCHEMA["properties"])
+_ITEM_MEMBERS: Final = frozenset(_ITEMS_SCHEMA["items"]["properties"])
 
 _INSTRUCTIONS = """\
 You keep the memory of a conversation. The user message is a JSON document: `messages` is the older part that is about
@@ -245,8 +245,7 @@ def accept_summary(answer: str | None, known_ids: Mapping[str, tuple[MessageId, 
     Raises `SummaryRefused` when it is no JSON, breaks the schema, says nothing, or cites a message it was not shown.
     """
     raw = _parse(answer)
-    error = next(iter(cast(Any, _validator).iter_errors(raw)), None)
-    if error is not None:
+    if not _keeps_schema(raw):
         raise SummaryRefused("schema")
     body = SummaryBody(
         _storable(raw["summary_text"]),
@@ -255,6 +254,35 @@ def accept_summary(answer: str | None, known_ids: Mapping[str, tuple[MessageId, 
     if not body.summary_text:
         raise SummaryRefused("empty")
     return body
+
+
+def _keeps_schema(raw: JsonObject) -> bool:
+    """Whether `SUMMARY_SCHEMA` holds of it: written out, a tenth of what a general validator takes."""
+    return (
+        raw.keys() == _MEMBERS
+        and _is_text(raw["summary_text"])
+        and all(_is_list(raw[name], _is_item) and len(raw[name]) <= _MOST_ITEMS for name in SUMMARY_LISTS)
+    )
+
+
+def _is_item(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    item = cast(JsonObject, value)
+    return (
+        item.keys() == _ITEM_MEMBERS
+        and _is_text(item["text"])
+        and _is_list(item["message_ids"], lambda each: isinstance(each, str))
+        and len(item["message_ids"]) > 0
+    )
+
+
+def _is_list(value: Any, of: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(map(of, cast("list[Any]", value)))
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) > 0
 
 
 def _accept_item(item: JsonObject, known_ids: Mapping[str, tuple[MessageId, ...]]) -> SummaryItem:
