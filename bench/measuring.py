@@ -92,7 +92,7 @@ async def measure(targets: Sequence[Target], plan: Plan, advance: Callable[[], N
     The order of the targets alternates from round to round, so that neither always runs on the other's heels.
     """
     for case in plan.cases:
-        await warm_up(targets, case, plan.concurrencies_of(case)[-1])
+        await _warm_up(targets, case, plan.concurrencies_of(case)[-1])
         advance()
     batches: list[Batch] = []
     for number in range(plan.rounds):
@@ -126,7 +126,7 @@ async def count_statements(site: Site, name: str, case: Case) -> StatementCount:
     return StatementCount(statements, transactions, round_trips, texts)
 
 
-async def warm_up(targets: Sequence[Target], case: Case, concurrency: int) -> None:
+async def _warm_up(targets: Sequence[Target], case: Case, concurrency: int) -> None:
     """A batch of each that does not count. From it follows, where the service makes its own summaries, how many raw
     turns give the bare handler a prompt as large as the service's."""
     tokens: dict[str, float] = {}
@@ -162,7 +162,7 @@ async def take_batch(target: Target, case: Case, concurrency: int, turns: int | 
     await asyncio.sleep(_BACKGROUND_S)
     spent = meter.spent()
     made = await target.admin.fetchval(_SUMMARIES, session_ids) - made_before
-    own_summaries = target.name == SERVICE and case.raw_turns is None
+    own_summaries = target.name != BARE and case.raw_turns is None
     # One a session, but for those that are made behind a batch's last answers.
     least, most = (len(session_ids) // 2, 3 * len(session_ids) // 2) if own_summaries else (0, 0)
     if not least <= made <= most or (any(turn.compressed for turn in load.answered) and not own_summaries):

@@ -69,7 +69,14 @@ async def mock_provider(
 
 @contextlib.asynccontextmanager
 async def bare_handler(
-    port: int, database_url: str, provider_port: int, logs: Path, name: str = "bare", under: Sequence[str] = ()
+    port: int,
+    database_url: str,
+    provider_port: int,
+    logs: Path,
+    name: str = "bare",
+    under: Sequence[str] = (),
+    *,
+    remembers: bool = False,
 ) -> AsyncGenerator[int]:
     """The bare handler; `under` is a command that runs another, as a profiler does."""
     environment = {
@@ -77,6 +84,7 @@ async def bare_handler(
         "DATABASE_URL": database_url,
         "BENCH_MODEL_URL": f"http://127.0.0.1:{provider_port}/v1/",
         "BENCH_INSTRUCTIONS": INSTRUCTIONS,
+        "BENCH_REMEMBERS": "yes" if remembers else "",
     }
     async with running(name, [*under, sys.executable, "-m", "bench.bare_handler"], environment, logs) as pid:
         yield pid

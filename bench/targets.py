@@ -19,6 +19,7 @@ from uuid_utils.compat import uuid7
 
 from app.db import tables
 from bench import filling, programs
+from bench.cases import REMEMBERING
 from bench.conversation import Conversation
 from bench.load import post_turn
 from bench.wire import Tally, counting_proxy
@@ -115,7 +116,10 @@ async def _started_on(site: Site, name: str, database_url: str, log_name: str) -
             program = programs.service(port, database_url, site.models_file, site.folder, log_name, site.under)
             make_first_session = _session_over_http
         else:
-            program = programs.bare_handler(port, database_url, site.provider_port, site.folder, log_name, site.under)
+            remembers, provider_port = name == REMEMBERING, site.provider_port
+            program = programs.bare_handler(
+                port, database_url, provider_port, site.folder, log_name, site.under, remembers=remembers
+            )
             make_first_session = _session_by_sql
         pid = await stack.enter_async_context(program)
         await programs.until_ready(log_name, port, site.folder)
