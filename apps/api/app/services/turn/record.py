@@ -21,7 +21,18 @@ from app.domain.audit import Audit, CacheBreak
 from app.domain.content import bytea_json, tool_call_json
 from app.domain.errors import ContextBudgetExceeded, DatabaseUnavailable, PlimsollError, ProviderError, TurnLost
 from app.domain.trim_log import PIN_KINDS
-from app.domain.types import Completion, Delta, JsonObject, Summary, ToolCall, TurnRecord, TurnStatus, Usage
+from app.domain.types import (
+    Completion,
+    Delta,
+    JsonObject,
+    Message,
+    MessageId,
+    Summary,
+    ToolCall,
+    TurnRecord,
+    TurnStatus,
+    Usage,
+)
 from app.engine.window.cache_break import cache_break
 from app.engine.window.plan import Assembled
 from app.engine.window.prompt import Block
@@ -184,10 +195,26 @@ class Record:
         if any(removal.kind in PIN_KINDS for removal in plan.decided.window.log.actions):
             start_pin_vectors(self._rt, claim.session.tenant_id, claim.session_id, plan.snapshot.pins)
         if not calls:
-            reply_tokens = message["token_estimate"] + message["reasoning_tokens"]
-            start_after_turn(self._rt, self._turn, plan, reply_tokens)
+            self._start_after_turn(plan, completion, message, turn)
         ended, context = replace(turn, tool_calls=calls), self._audits[-1].public()
         return TurnOutcome(ended, context, completion, claim.assistant_seq, self.summary)
+
+    def _start_after_turn(self, plan: TurnPlan, completion: Completion, stored: JsonObject, turn: TurnRecord) -> None:
+        reply = Message(
+            id=MessageId(stored["id"]),
+            turn_id=turn.id,
+            seq=stored["seq"],
+            role="assistant",
+            content=completion.text,
+            tokens=stored["token_estimate"],
+            reasoning=completion.reasoning,
+            reasoning_blocks=tuple(completion.reasoning_blocks),
+            reasoning_tokens=stored["reasoning_tokens"],
+            said_at=turn.completed_at,
+        )
+        is_sound = stored["token_encoding"] == plan.rows.encoding
+        is_sound = is_sound and all(step["status"] == "success" for step in self.steps.rows)
+        start_after_turn(self._rt, self._turn, plan, reply, is_sound=is_sound)
 
     def _used(self, completion: Completion) -> list[JsonObject]:
         """The row of what an answered call used, none where the provider reported nothing."""
