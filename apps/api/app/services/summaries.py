@@ -49,7 +49,7 @@ from app.services.turn.gather import (
     snapshot_of,
     with_all_counts,
 )
-from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryJob, new_summary, summarize
+from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryJob, behind_an_answer, new_summary, summarize
 from app.services.turn.summarizer_call import SummarizerCall
 from app.services.turn.types import RETRY_AFTER_S, ClaimedTurn, TurnPlan
 from app.services.turn.vectors import start_vectors
@@ -138,7 +138,7 @@ def start_after_turn(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, reply: Mess
         rows = _rows_after(turn, plan.rows, reply) if is_own and is_first and is_sound else None
         tools = plan.decided.prompt.tools
         work = summarize_after_turn(rt, session.tenant_id, session.id, tools, options.instructions, rows)
-        rt.chores.start(work, f"the summary after turn {turn.claim.turn_id}")
+        rt.chores.start(work, behind_an_answer(session.id))
 
 
 def _rows_after(turn: ClaimedTurn, rows: WindowRows, reply: Message) -> WindowRows:

@@ -81,7 +81,8 @@ class Record:
     """What happened in a turn's round, and the four ways the round may end: each is transaction two.
 
     `model_alias` is the model that is to be called as things stand, `sent` the newest prompt that was sent. With a
-    listener the reply is streamed into `on_delta`. `summary` is the first that was made before a call.
+    listener the reply is streamed into `on_delta`. `summary` is the first that was made before a call; with
+    `found_summary_in_progress` one was due that somebody else was making.
     """
 
     def __init__(self, rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None) -> None:
@@ -101,6 +102,7 @@ class Record:
         self.sent: TurnPlan | None = None
         self.summary: Summary | None = None
         self.summary_costs: list[Decimal | None] = []
+        self.found_summary_in_progress = False
         self.steps = Steps(rt, after=turn.claim.steps)
         summary = turn.rows.context.summary
         found = {"turns": turn.rows.turn_count, "summary_id": str(summary.id) if summary else None}
@@ -194,7 +196,7 @@ class Record:
         start_vectors(self._rt, claim.session_id, summary.to_message_seq if summary else 0)
         if any(removal.kind in PIN_KINDS for removal in plan.decided.window.log.actions):
             start_pin_vectors(self._rt, claim.session.tenant_id, claim.session_id, plan.snapshot.pins)
-        if not calls:
+        if not calls and not self.found_summary_in_progress:  # whoever makes it is done, or will be
             self._start_after_turn(plan, completion, message, turn)
         ended, context = replace(turn, tool_calls=calls), self._audits[-1].public()
         return TurnOutcome(ended, context, completion, claim.assistant_seq, self.summary)
