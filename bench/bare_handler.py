@@ -3,6 +3,9 @@
 It does the reads and writes of the service's plain turn, one statement at a time, on tables of the same shape, and
 makes the same model call with the ordinary httpx client. It has none of the service's decisions: no policy, no pruning,
 no retries, no replay. It runs under uvicorn with uvloop and httptools and without an access log, as the service does.
+
+With `BENCH_REMEMBERS` it also recalls and summarizes (`bench/bare_memory.py`): no yardstick, but the least that the
+service's default can cost anybody.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ import uvicorn
 from fastapi import FastAPI, HTTPException, Request
 from pydantic import BaseModel, Field
 from uuid_utils.compat import uuid7
+
+from bench.bare_memory import Memory, NoMemory
 
 MODEL_ALIAS = "bench"
 ENCODING = "o200k_base"
@@ -77,6 +82,7 @@ async def prepare_connection(connection: Any) -> None:
 async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
     app.state.encoding = tiktoken.get_encoding(ENCODING)
     app.state.instructions = os.environ["BENCH_INSTRUCTIONS"]
+    app.state.memory = Memory() if os.environ["BENCH_REMEMBERS"] else NoMemory()
     async with (
         asyncpg.create_pool(  # pyright: ignore[reportUnknownMemberType] asyncpg is only half typed
             os.environ["DATABASE_URL"], min_size=10, max_size=10, init=prepare_connection
@@ -126,6 +132,7 @@ async def post_turn(session_id: UUID, body: TurnIn, request: Request) -> TurnAns
         )
         if running is not None:
             raise HTTPException(409, "the session already runs a turn")
+        recalled: list[Any] = await state.memory.recalled(connection, session_id, summary, body.content)
         turn_seq = session["last_turn_seq"] + 1
         user_seq = session["last_message_seq"] + 1
         await connection.execute(
@@ -163,11 +170,11 @@ async def post_turn(session_id: UUID, body: TurnIn, request: Request) -> TurnAns
     if summary is not None:
         record = {name: summary[name] for name in ("summary_text", "key_facts", "open_questions", "decisions")}
         messages.append({"role": "system", "content": "Summary of the conversation so far:\n" + json.dumps(record)})
-    messages.extend({"role": row["role"], "content": row["content"]} for row in window)
+    messages.extend({"role": row["role"], "content": row["content"]} for row in (*window, *recalled))
     messages.append({"role": "user", "content": body.content})
     regions = {
         "summary": summary["token_estimate"] if summary else 0,
-        "history": sum(row["token_estimate"] for row in window),
+        "history": sum(row["token_estimate"] for row in (*window, *recalled)),
         "user": user_tokens,
         "framing": FRAMING_TOKENS * len(messages),
     }
@@ -256,6 +263,7 @@ async def post_turn(session_id: UUID, body: TurnIn, request: Request) -> TurnAns
                 finished_at,
             )
 
+    state.memory.answered(state.pool, state.client, session_id, summary, window)
     return TurnAnswer(
         turn=TurnOut(**{name: turn[name] for name in TurnOut.model_fields}),
         context=ContextOut(

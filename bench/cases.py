@@ -11,6 +11,8 @@ from bench.programs import LARGE_MODEL_ALIAS, MODEL_ALIAS
 
 SERVICE: Final = "service"
 BARE: Final = "bare"
+REMEMBERING: Final = "remembering"
+"""The bare handler with recall and summaries of its own."""
 
 Kind: TypeAlias = Literal["default", "plain", "window"]
 

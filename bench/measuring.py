@@ -162,7 +162,7 @@ async def take_batch(target: Target, case: Case, concurrency: int, turns: int | 
     await asyncio.sleep(_BACKGROUND_S)
     spent = meter.spent()
     made = await target.admin.fetchval(_SUMMARIES, session_ids) - made_before
-    own_summaries = target.name == SERVICE and case.raw_turns is None
+    own_summaries = target.name != BARE and case.raw_turns is None
     # One a session, but for those that are made behind a batch's last answers.
     least, most = (len(session_ids) // 2, 3 * len(session_ids) // 2) if own_summaries else (0, 0)
     if not least <= made <= most or (any(turn.compressed for turn in load.answered) and not own_summaries):

@@ -8,7 +8,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -69,25 +69,34 @@ async def mock_provider(
 
 @contextlib.asynccontextmanager
 async def bare_handler(
-    port: int, database_url: str, provider_port: int, logs: Path, name: str = "bare"
+    port: int,
+    database_url: str,
+    provider_port: int,
+    logs: Path,
+    name: str = "bare",
+    under: Sequence[str] = (),
+    *,
+    remembers: bool = False,
 ) -> AsyncGenerator[int]:
+    """The bare handler; `under` is a command that runs another, as a profiler does."""
     environment = {
         "BENCH_PORT": str(port),
         "DATABASE_URL": database_url,
         "BENCH_MODEL_URL": f"http://127.0.0.1:{provider_port}/v1/",
         "BENCH_INSTRUCTIONS": INSTRUCTIONS,
+        "BENCH_REMEMBERS": "yes" if remembers else "",
     }
-    async with running(name, [sys.executable, "-m", "bench.bare_handler"], environment, logs) as pid:
+    async with running(name, [*under, sys.executable, "-m", "bench.bare_handler"], environment, logs) as pid:
         yield pid
 
 
 @contextlib.asynccontextmanager
 async def service(
-    port: int, database_url: str, models_file: Path, logs: Path, name: str = "service"
+    port: int, database_url: str, models_file: Path, logs: Path, name: str = "service", under: Sequence[str] = ()
 ) -> AsyncGenerator[int]:
-    """`plimsoll serve` with its defaults: one worker, and whatever it logs goes to a file."""
+    """`plimsoll serve` with its defaults: one worker, and whatever it logs goes to a file; `under` as above."""
     environment = service_environment(database_url, models_file) | {"PLIMSOLL_PORT": str(port)}
-    async with running(name, [*PLIMSOLL, "serve"], environment, logs) as pid:
+    async with running(name, [*under, *PLIMSOLL, "serve"], environment, logs) as pid:
         yield pid
 
 

@@ -19,6 +19,7 @@ from uuid_utils.compat import uuid7
 
 from app.db import tables
 from bench import filling, programs
+from bench.cases import REMEMBERING
 from bench.conversation import Conversation
 from bench.load import post_turn
 from bench.wire import Tally, counting_proxy
@@ -46,12 +47,13 @@ class Target:
 @dataclass(frozen=True, slots=True)
 class Site:
     """Where a run happens, and what is talked about: the server's URL, the mock's port, a folder for logs and the
-    catalogue."""
+    catalogue; `under` is the command that runs the programs, if not they themselves are started."""
 
     server_url: str
     provider_port: int
     folder: Path
     conversation: Conversation = field(default_factory=Conversation)
+    under: tuple[str, ...] = ()
 
     @property
     def models_file(self) -> Path:
@@ -111,10 +113,13 @@ async def _started_on(site: Site, name: str, database_url: str, log_name: str) -
         stack.push_async_callback(admin.close)
         make_first_session: Callable[[aiohttp.ClientSession, Any], Awaitable[UUID]]
         if name == "service":
-            program = programs.service(port, database_url, site.models_file, site.folder, log_name)
+            program = programs.service(port, database_url, site.models_file, site.folder, log_name, site.under)
             make_first_session = _session_over_http
         else:
-            program = programs.bare_handler(port, database_url, site.provider_port, site.folder, log_name)
+            remembers, provider_port = name == REMEMBERING, site.provider_port
+            program = programs.bare_handler(
+                port, database_url, provider_port, site.folder, log_name, site.under, remembers=remembers
+            )
             make_first_session = _session_by_sql
         pid = await stack.enter_async_context(program)
         await programs.until_ready(log_name, port, site.folder)

@@ -133,6 +133,35 @@ async def test_a_turn_that_arrives_while_the_summary_is_made_survives_raw(databa
         assert [message["content"] for message in sent].count("Said meanwhile.") == 1
 
 
+async def test_what_is_summarized_behind_an_answer_is_what_a_read_of_the_window_finds(
+    database_url: str, tmp_path: Path
+) -> None:
+    def asked(server: ScriptedServer) -> Any:
+        (request,) = [each for each in server.seen if is_summary(each)]
+        server.seen.clear()
+        return request.json
+
+    async with (
+        serving(model()) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        taken_over, read = await at.session(policy=POLICY), await at.session(policy=POLICY | {"auto_summarize": False})
+        turns = 0
+        while await _statuses(at, taken_over.id) != ["active"]:
+            await _fill(at, taken_over.id, 1)
+            turns += 1
+        behind_answer = asked(server)
+        for _ in range(turns):
+            await _fill(at, read.id, 1)
+        await change_session(at.rt, TENANT, read.id, {"policy": POLICY})
+        await summarize_after_turn(at.rt, TENANT, read.id, ())
+        assert asked(server) == behind_answer
+        windows = [await session_window(at.rt, TENANT, each.id) for each in (taken_over, read)]
+        snapshots = [await snapshot_of(at.rt, rows, no_turn(rows.turn_seq)) for rows in windows]
+        assert len({snapshot.past.tokens for snapshot in snapshots}) == 1
+        assert len({snapshot.past.turn_count for snapshot in snapshots}) == 1
+
+
 async def test_two_replicas_never_do_the_same_work_twice(database_url: str, tmp_path: Path) -> None:
     def slow(request: Seen) -> Answer:
         return Answer(sound_summary(request).body, delay_s=0.2)

@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import chain
 from math import log
 from operator import attrgetter
@@ -113,18 +113,29 @@ class Extract:
 _place: Final = attrgetter("position")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Material:
-    """What an extract is chosen from, the best first.
-
-    `goals` are those of `new` in which the user says what is wanted; `carried` and `carried_text` are the items and the
-    text of the summary before.
-    """
+    """What an extract is chosen from, the best first: `new` statements, and `carried`, the items of the summary before
+    that are open or stand, with its `text_before`, empty where there is none. `read` reads that."""
 
     new: Sequence[PlacedSentence]
-    goals: Sequence[PlacedSentence]
-    carried: Sequence[PlacedSentence]
-    carried_text: Sequence[PlacedSentence]
+    carried: Sequence[PlacedSentence] = ()
+    text_before: str = ""
+    read: Reading = READING
+
+    @cached_property
+    def goals(self) -> Sequence[PlacedSentence]:
+        """Those of `new` in which the user says what is wanted, or what a summary can begin with instead."""
+        goals = [unit for unit in self.new if unit.role == "user" and _is_goal(unit)]
+        if goals or self.text_before:
+            return goals
+        return [unit for unit in self.new if unit.kind == "key_facts" and unit.sentence.signals < _TELLING_SIGNALS]
+
+    @cached_property
+    def carried_text(self) -> Sequence[PlacedSentence]:
+        """The text of the summary before."""
+        lines = enumerate(self.text_before.split("\n"))
+        return sorted([unit for at, line in lines if (unit := _of_before(at, line, self.read))], key=_best_first)
 
     def within(self, max_chars: int) -> Extract:
         """What is worth keeping, in at most `max_chars` characters of text over all parts."""
@@ -183,14 +194,10 @@ def gather(
     `focus` weigh more. `previous` is what the summary before had. Cost is about linear in the characters.
     """
     new = sorted(_units(sources, context, read, focus), key=_best_first)
-    goals = [unit for unit in new if unit.role == "user" and _is_goal(unit)]
-    if previous is None or not previous.summary_text:
-        goals = goals or [unit for unit in new if unit.kind == "key_facts" and unit.sentence.signals < _TELLING_SIGNALS]
     if previous is None:
-        return Material(new, goals, (), ())
+        return Material(new)
     carried = unfinished(_carried(previous, read), new)
-    lines = [unit for at, line in enumerate(previous.summary_text.split("\n")) if (unit := _of_before(at, line, read))]
-    return Material(new, goals, sorted(carried, key=_standing_first), sorted(lines, key=_best_first))
+    return Material(new, sorted(carried, key=_standing_first), previous.summary_text, read)
 
 
 def _best_first(unit: PlacedSentence) -> tuple[int, float, int]:

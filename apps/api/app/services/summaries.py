@@ -17,14 +17,32 @@ from app.db.messages import has_messages
 from app.db.turns import newest_of
 from app.domain.errors import InvalidRequest, NotFound, NothingToSummarize, SummaryNotActive, TurnInProgress, existing
 from app.domain.stored import StoredSummary
-from app.domain.types import OPEN_STATUSES, MessageId, SessionId, SummaryId, SummaryItem, TenantId, ToolDefinition
+from app.domain.types import (
+    OPEN_STATUSES,
+    Message,
+    MessageId,
+    SessionId,
+    SummaryId,
+    SummaryItem,
+    TenantId,
+    ToolDefinition,
+    TurnStatus,
+)
 from app.engine.window.triggers import fold_behind_answer, fold_on_request, may_fold_behind_answer
 from app.services.paging import Page, PageRequest, beyond_id, in_order, page_of
 from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session
-from app.services.turn.gather import budget_of, estimator_of, layers_of, session_policy, snapshot_of
+from app.services.turn.gather import (
+    WindowRows,
+    budget_of,
+    estimator_of,
+    layers_of,
+    session_policy,
+    snapshot_of,
+    with_all_counts,
+)
 from app.services.turn.planning import planned
-from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryJob, new_summary, summarize
+from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryJob, behind_an_answer, new_summary, summarize
 from app.services.turn.summarizer_call import SummarizerCall
 from app.services.turn.types import RETRY_AFTER_S, ClaimedTurn, TurnPlan
 from app.services.turn.vectors import start_vectors
@@ -91,8 +109,11 @@ async def summarize_now(
         return existing(await store.get_summary(tx, session_id, attempt.summary.id), "session")  # erased meanwhile
 
 
-def start_after_turn(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, reply_tokens: int) -> None:
-    """Starts the check of a completed turn's window, where the session's own policy may have a summary made then."""
+def start_after_turn(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, reply: Message, *, is_sound: bool) -> None:
+    """Starts the check of a completed turn's window, where the session's own policy may have a summary made then.
+
+    `reply` is the turn's last message; `is_sound` whether it is counted as the window is and all steps succeeded.
+    """
     session, options = plan.rows.session, turn.options
     if "summary_trigger_tokens" in (options.policy or {}):
         return  # the client says when summaries are made, and is shown each
@@ -100,11 +121,22 @@ def start_after_turn(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, reply_token
     own = plan.rows.policy if is_own else session_policy(rt, session.policy)
     if not (own.summarizes_after_turns or own.summarizes_ahead):
         return
-    window = plan.decided.window
+    window, reply_tokens = plan.decided.window, reply.tokens + reply.reasoning_tokens
     if not is_own or may_fold_behind_answer(window.snapshot, window.log.tokens_after_summary, reply_tokens, own):
+        is_first = turn.claim.round == turn.claim.fence == 1 and plan.snapshot.summary == plan.rows.context.summary
+        rows = _rows_after(turn, plan.rows, reply) if is_own and is_first and is_sound else None
         tools = plan.decided.prompt.tools
-        work = summarize_after_turn(rt, session.tenant_id, session.id, tools, options.instructions)
-        rt.chores.start(work, f"the summary after turn {turn.claim.turn_id}")
+        work = summarize_after_turn(rt, session.tenant_id, session.id, tools, options.instructions, rows)
+        rt.chores.start(work, behind_an_answer(session.id))
+
+
+def _rows_after(turn: ClaimedTurn, rows: WindowRows, reply: Message) -> WindowRows:
+    """What a read of the window finds now that the turn, the first try of it, was completed by this reply."""
+    *before, last = [replace(each, unresolved=False) for each in rows.turns]
+    assert last.id == turn.claim.turn_id, "the running turn is the newest"
+    completed = replace(last, status=TurnStatus.COMPLETED, messages=(*last.messages, reply))
+    context = replace(rows.context, step_failed=False)
+    return replace(rows, turn_seq=turn.claim.seq + 1, context=context, turns=(*before, completed), evicted=None)
 
 
 async def summarize_after_turn(
@@ -113,16 +145,21 @@ async def summarize_after_turn(
     session_id: SessionId,
     tools: tuple[ToolDefinition, ...],
     instructions: str | None = None,
+    rows: WindowRows | None = None,
 ) -> None:
     """Makes the summary that is due in the session's window, or that its next turn would have to make, if one is;
-    `tools` and `instructions` are those of its last turn.
+    `tools` and `instructions` are those of its last turn, `rows` the window as that turn left it, read where they are
+    not given: whoever read it anew would come too late for a client that goes on at once.
 
     A turn that has arrived meanwhile is left out, and is raw in the window that the summary leaves. A result whose
     ground somebody else has changed is dropped and logged.
     """
     with rt.tracer.span("after_turn"):
         try:
-            rows = await session_window(rt, tenant_id, session_id)
+            if rows is None:
+                rows = await session_window(rt, tenant_id, session_id)
+            else:
+                rows = await with_all_counts(rt, rows)
         except NotFound:
             return  # erased meanwhile
         rows = replace(rows, turns=tuple(turn for turn in rows.turns if turn.status not in OPEN_STATUSES))

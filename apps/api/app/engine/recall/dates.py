@@ -36,7 +36,7 @@ _DAY: Final = r"(?:[12][0-9]|3[01]|0?[1-9])(?:st|nd|rd|th)?"
 _YEAR: Final = r"(?:19|20)[0-9]{2}"
 _COUNT: Final = r"[0-9]{1,3}|" + "|".join(re.escape(name) for name in sorted(_NUMBERS, key=len, reverse=True))
 _DATE: Final = re.compile(
-    rf"""\b(?:
+    rf"""\b(?=[0-9a-fijl-ps-uy])(?:
     (?P<iso>(?:19|20)[0-9]{{2}}-[01][0-9]-[0-3][0-9])
     | (?P<day>{_DAY})\ (?:of\ )?(?P<day_month>{_MONTH})(?:,?\ (?P<day_year>{_YEAR}))?
     | (?P<month_first>{_MONTH})\ (?:the\ )?(?P<month_day>{_DAY})(?![0-9:])(?:,?\ (?P<month_year>{_YEAR}))?
@@ -51,6 +51,8 @@ _DATE: Final = re.compile(
     )\b""",
     re.IGNORECASE | re.VERBOSE | re.ASCII,
 )
+_OF_EVERY_DATE: Final = (*_MONTHS, "19", "20", "day", "ago", "last", "this", "past", "previous")
+"""One of these is in every text that names a day, in lower case: looking for them is a fortieth of the expression."""
 _NEAR: Final = {"the day before yesterday": 2, "yesterday": 1, "last night": 1}
 _SPACES: Final = re.compile(r"\s+")
 
@@ -82,7 +84,10 @@ def day_text(day: int) -> str:
 def date_keys(text: str, said_day: int) -> tuple[DateKey, ...]:
     """The days that a text names which was sent on this day; with a day also its month and its year, as words that tell
     less apart do beside a rare one."""
-    return _date_keys(text[:_MOST_CHARS], said_day)
+    text = text[:_MOST_CHARS]
+    lower = text.lower()
+    may_name_days = any([part in lower for part in _OF_EVERY_DATE])  # noqa: C419 - a list is faster here
+    return _date_keys(text, said_day) if may_name_days else ()
 
 
 @lru_cache(maxsize=16)  # one message is searched for several times in a turn

@@ -40,7 +40,7 @@ def keep_lasting(body: SummaryBody, fold: Fold, estimate: Estimate) -> SummaryBo
         return estimate(text) + _ITEM_TOKENS
 
     kept: tuple[PlacedSentence, ...] = ()
-    fitted: SummaryBody | None = body
+    fitted = body
     for _ in range(_MOST_TRIES):
         # What gave way may have been what said it.
         missing = left_out(units, _said(fitted), room, cost)

@@ -289,6 +289,7 @@ async def _try_summary(
             "completion_tokens": attempt.usage.completion_tokens if attempt.usage else None,
         }
     record.summary = record.summary or attempt.summary
+    record.found_summary_in_progress |= attempt.failure == IN_PROGRESS
     if attempt.usage is not None:
         record.summary_costs.append(attempt.cost_usd)
     return attempt

@@ -28,7 +28,18 @@ from app.domain.errors import (
     TurnCancelled,
     TurnLost,
 )
-from app.domain.types import Completion, Delta, JsonObject, Summary, ToolCall, TurnRecord, TurnStatus, Usage
+from app.domain.types import (
+    Completion,
+    Delta,
+    JsonObject,
+    Message,
+    MessageId,
+    Summary,
+    ToolCall,
+    TurnRecord,
+    TurnStatus,
+    Usage,
+)
 from app.engine.window.cache_break import cache_break
 from app.engine.window.plan import Assembled
 from app.engine.window.prompt import Block
@@ -77,7 +88,8 @@ class Record:
     """What happened in a turn's round, and the four ways the round may end: each is transaction two.
 
     `model_alias` is the model that is to be called as things stand, `sent` the newest prompt that was sent. With a
-    listener the reply is streamed into `on_delta`. `summary` is the first that was made before a call.
+    listener the reply is streamed into `on_delta`. `summary` is the first that was made before a call; with
+    `found_summary_in_progress` one was due that somebody else was making.
     """
 
     def __init__(self, rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None) -> None:
@@ -97,6 +109,7 @@ class Record:
         self.sent: TurnPlan | None = None
         self.summary: Summary | None = None
         self.summary_costs: list[Decimal | None] = []
+        self.found_summary_in_progress = False
         self.steps = Steps(rt, after=turn.claim.steps)
         summary = turn.rows.context.summary
         found = {"turns": turn.rows.turn_count, "summary_id": str(summary.id) if summary else None}
@@ -190,11 +203,27 @@ class Record:
         start_vectors(self._rt, claim.session_id, summary.to_message_seq if summary else 0)
         if any(removal.kind in PIN_KINDS for removal in plan.decided.window.log.actions):
             start_pin_vectors(self._rt, claim.session.tenant_id, claim.session_id, plan.snapshot.pins)
-        if not calls:
-            reply_tokens = message["token_estimate"] + message["reasoning_tokens"]
-            start_after_turn(self._rt, self._turn, plan, reply_tokens)
+        if not calls and not self.found_summary_in_progress:  # whoever makes it is done, or will be
+            self._start_after_turn(plan, completion, message, turn)
         ended, context = replace(turn, tool_calls=calls), self._audits[-1].public()
         return TurnOutcome(ended, context, completion, claim.assistant_seq, self.summary)
+
+    def _start_after_turn(self, plan: TurnPlan, completion: Completion, stored: JsonObject, turn: TurnRecord) -> None:
+        reply = Message(
+            id=MessageId(stored["id"]),
+            turn_id=turn.id,
+            seq=stored["seq"],
+            role="assistant",
+            content=completion.text,
+            tokens=stored["token_estimate"],
+            reasoning=completion.reasoning,
+            reasoning_blocks=tuple(completion.reasoning_blocks),
+            reasoning_tokens=stored["reasoning_tokens"],
+            said_at=turn.completed_at,
+        )
+        is_sound = stored["token_encoding"] == plan.rows.encoding
+        is_sound = is_sound and all(step["status"] == "success" for step in self.steps.rows)
+        start_after_turn(self._rt, self._turn, plan, reply, is_sound=is_sound)
 
     def _used(self, completion: Completion) -> list[JsonObject]:
         """The row of what an answered call used, none where the provider reported nothing."""

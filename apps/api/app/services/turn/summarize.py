@@ -103,16 +103,24 @@ class SummaryAttempt:
         return sum(item.kept for name in SUMMARY_LISTS for item in getattr(body, name))
 
 
+def behind_an_answer(session_id: SessionId) -> str:
+    """The name of the chore that makes a session's summary behind an answer."""
+    return f"the summary behind an answer of session {session_id}"
+
+
 async def summarize(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Estimator) -> SummaryAttempt:
     """Makes the fold's summary and stores it as the session's active one.
 
     A summarizer that fails, answers outside the contract, would not shrink anything, or may not be called under the
     limits is replaced by the deterministic fallback, with a warning; after three failures in a row it is not called for
-    ten minutes. Nothing is done while another process makes a summary of the session, or where it has made one since
-    `rows` were read. Holds no connection while the model works. Raises `LimitExceeded` where a client requested the
-    summary itself.
+    ten minutes. Nothing is done while another process makes a summary of the session, or for a turn this one behind the
+    answer before, or where one was made since `rows` were read. Holds no connection while the model works. Raises
+    `LimitExceeded` where a client requested the summary itself.
     """
     started = perf_counter()
+    if job.claim and not job.whatever_others_do and rt.chores.runs(behind_an_answer(rows.session.id)):
+        alias = rows.policy.summary_model or rows.model.alias
+        return SummaryAttempt(None, "model", alias, 0, IN_PROGRESS, None, None)
     choice, repeats = await chosen_call(rt, rows, job.fold, job.snapshot, estimate)
     summarizer = SummarizerCall(rows, rows.policy.summary_model or rows.model.alias, estimate, True, repeats, choice)
     alias, session_id = summarizer.aliases[0], rows.session.id

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeVar
 
 from app.domain.errors import InvalidRequest, LimitExceeded, ProviderError, ProviderOverflow, ProviderRefused
 from app.domain.types import Completion, CompletionRequest, MessageId, SummaryBody, Usage
@@ -22,6 +23,7 @@ from app.engine.summary.summarizer_prompt import (
     SummaryRefused,
     accept_summary,
     shrinks,
+    source_text,
     split_for_summarizer,
     summarizer_prompt,
     summarizer_room,
@@ -38,6 +40,12 @@ logger = logging.getLogger(__name__)
 
 _ANSWER_TOKENS_PER_CAP = 2
 """An answer carries ids and JSON beside the text that is capped."""
+
+
+_INLINE_CHARS = 8_192
+"""Of what is read: some 4 ms. For so little a thread and the event loop wait for each other longer than both work."""
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +128,7 @@ async def _by_chunks(
     room = summarizer_room(budget.prompt_ceiling, fold.cap_tokens, estimate, policy.focus)
     if room <= 0:
         raise SummaryRefused("summarizer_window_too_small")
-    # What is folded may be thousands of messages, which are counted here.
-    chunks = await asyncio.to_thread(split_for_summarizer, fold, room, estimate)
+    chunks = await _computed(_chars_of(fold), split_for_summarizer, fold, room, estimate)
     for at, chunk in enumerate(chunks):
         prompt = await asyncio.to_thread(
             summarizer_prompt,
@@ -156,7 +163,7 @@ async def _behind_prompt(
     """The summary by a call that repeats the prompt; None where the model refuses that, or its answer is not used."""
     model, estimate = summarizer.rows.model, summarizer.estimate
     request, prompt_tokens = _repeating_request(summarizer, prompt, model, fold)
-    quotations = await asyncio.to_thread(Quotations, fold)
+    quotations = await _computed(_chars_of(fold), Quotations, fold)
     try:
         completion = await _call(rt, summarizer, model, request, calls, turns=turns, prompt_tokens=prompt_tokens)
         return await _kept(model, fold, await _accepted(completion, quotations, fold, estimate), estimate)
@@ -204,7 +211,7 @@ async def _accepted(
     estimate: Estimator,
 ) -> SummaryBody:
     """The summary of an answer, within its cap."""
-    answered = await asyncio.to_thread(accept_summary, completion.text, known_ids)
+    answered = await _computed(len(completion.text or ""), accept_summary, completion.text, known_ids)
     body = fit_summary(answered, fold.cap_tokens, estimate)
     if body is None:
         raise SummaryRefused("over_cap")
@@ -216,10 +223,19 @@ async def _kept(model: Model, fold: Fold, body: SummaryBody | None, estimate: Es
     if body is None:
         raise SummaryRefused("empty")
     if model.is_language_model:
-        body = await asyncio.to_thread(keep_lasting, body, fold, estimate)
+        body = await _computed(_chars_of(fold), keep_lasting, body, fold, estimate)
     if not shrinks(fold, body, estimate):
         raise SummaryRefused("would_not_shrink")
     return body
+
+
+def _chars_of(fold: Fold) -> int:
+    return sum([len(source_text(message)) for message in fold.sources])
+
+
+async def _computed(chars: int, work: Callable[..., _T], *given: Any) -> _T:
+    """What a computation over so many characters gives, off the event loop where they are many."""
+    return work(*given) if chars <= _INLINE_CHARS else await asyncio.to_thread(work, *given)
 
 
 async def _call(

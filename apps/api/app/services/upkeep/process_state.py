@@ -77,6 +77,10 @@ class Chores:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
+    def runs(self, name: str) -> bool:
+        """Whether work of this name is being done."""
+        return any(task.get_name() == name for task in self._tasks)
+
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
