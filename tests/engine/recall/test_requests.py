@@ -1,0 +1,86 @@
+"""Which sentences ask for something."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.engine.recall.ranking import wanted_share
+from app.engine.recall.requests import asking, without_wishes
+
+ASKING = (
+    "Tell me when Caroline went to the parade.",
+    "please remind me where Ottilie keeps her bees",
+    "When did Caroline go to the parade.",
+    "what kind of car does Evan drive",
+    "In which month did the crane arrive",
+    "How many square feet is my counter",
+    "Who won the match.",
+    "Would Caroline like a harp.",
+    "do I have a meeting on Monday",
+    "Can you tell me the invoice number",
+    "I forgot who wanted the report.",
+    "I'd like to know the number of the case.",
+    "List the books that Tim has read.",
+    "Based on his letters, what does Tim collect.",
+    "Ottilie: So, why didn't they go",
+    "Sag mir bitte, wann das war.",
+    "Wann war Caroline auf der Parade",
+    "Dime cuándo fue el desfile.",
+    "Où est la clé",
+    "Zeg me wie het was.",
+)
+SAYING = (
+    "When I was young, I sang.",
+    "What you said was kind.",
+    "What a day!",
+    "I forgot the milk.",
+    "Have a good day.",
+    "Do your best.",
+    "Let me know if you need any help.",
+    "Will do.",
+    "The parade was on Monday, which is good.",
+    "I told Caroline where the bees are.",
+    "Give up.",
+)
+
+
+@pytest.mark.parametrize("text", ASKING)
+def test_a_request_is_seen_without_a_question_mark(text: str) -> None:
+    assert asking(f"Nice to see you. {text}") == f" {text.lower()}"
+    assert wanted_share(text) == 1
+
+
+@pytest.mark.parametrize("text", SAYING)
+def test_what_somebody_says_is_no_request(text: str) -> None:
+    assert asking(text) == ""
+    assert wanted_share(text) <= 0.125
+
+
+def test_the_words_of_the_wish_are_not_searched_for() -> None:
+    assert without_wishes("Hey, can you please tell me when Jo left. Remind me why.").split() == [
+        "when",
+        "jo",
+        "left.",
+        "why.",
+    ]
+    assert without_wishes("Jo told me to list them.") == "jo told me to list them."
+
+
+@given(st.text(max_size=300))
+def test_of_any_text_only_its_own_sentences_ask(text: str) -> None:
+    assert len(asking(text)) <= 2 * len(text.lower())
+    assert asking(f"{text}\nWhere is it?").endswith("where is it?")
+    assert len(without_wishes(text)) <= len(text.lower()) + 1
+
+
+@pytest.mark.parametrize("part", [".", "so ", "- ", "what ", "what a ", "\n", "please  ", " ", "a, ", "what is."])
+def test_no_text_takes_long(part: str) -> None:
+    text = part * (8_000 // len(part))
+    started = perf_counter()
+    asking(text)
+    without_wishes(text)
+    assert perf_counter() - started < 0.5
