@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.engine.recall.bm25 import search
+from app.engine.recall.index import EMPTY
 from app.engine.recall.ranking import wanted_share
-from app.engine.recall.requests import asking, without_wishes
+from app.engine.recall.requests import asked_for, asking
 
 ASKING = (
     "Tell me when Caroline went to the parade.",
@@ -60,21 +62,22 @@ def test_what_somebody_says_is_no_request(text: str) -> None:
     assert wanted_share(text) <= 0.125
 
 
-def test_the_words_of_the_wish_are_not_searched_for() -> None:
-    assert without_wishes("Hey, can you please tell me when Jo left. Remind me why.").split() == [
+def test_the_words_that_only_say_that_something_is_asked_are_not_searched_for() -> None:
+    assert asked_for("What kind of car is it?").split() == ["of", "car", "is", "it?"]
+    assert asked_for("Hey, can you please tell me when Jo left. Remind me why.").split() == [
         "when",
         "jo",
         "left.",
         "why.",
     ]
-    assert without_wishes("Jo told me to list them.") == "jo told me to list them."
+    assert asked_for("Jo told me to list them.") == "jo told me to list them."
 
 
 @given(st.text(max_size=300))
 def test_of_any_text_only_its_own_sentences_ask(text: str) -> None:
     assert len(asking(text)) <= 2 * len(text.lower())
     assert asking(f"{text}\nWhere is it?").endswith("where is it?")
-    assert len(without_wishes(text)) <= len(text.lower()) + 1
+    assert len(asked_for(text)) <= len(text.lower()) + 1
 
 
 @pytest.mark.parametrize("part", [".", "so ", "- ", "what ", "what a ", "\n", "please  ", " ", "a, ", "what is."])
@@ -82,5 +85,15 @@ def test_no_text_takes_long(part: str) -> None:
     text = part * (8_000 // len(part))
     started = perf_counter()
     asking(text)
-    without_wishes(text)
+    asked_for(text)
     assert perf_counter() - started < 0.5
+
+
+@given(
+    st.lists(
+        st.sampled_from(("can you", "'ve", "tell me", "what kind", "how many", "'s", "we", ".", "bees")), max_size=8
+    )
+)
+def test_what_is_left_of_a_request_is_searched_for(parts: list[str]) -> None:
+    text = "".join(parts)
+    search(EMPTY, f"{text} {' '.join(parts)}", 0)

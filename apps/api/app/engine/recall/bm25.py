@@ -13,7 +13,7 @@ from app.domain.recalled import related_word
 from app.engine.recall.dates import date_keys
 from app.engine.recall.index import Floats, Index, Ints
 from app.engine.recall.related import LookedFor, Related, one_of_a_word, places_of, related_terms, weigh_related
-from app.engine.recall.requests import without_wishes
+from app.engine.recall.requests import asked_for
 from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, distinct_query_terms, query_terms, query_words, term_hash
 from app.engine.recall.vectors import Meaning, with_similar
 
@@ -127,7 +127,7 @@ def search(
     rare = rarities(seen_in, messages, most_seen_share)
     rare[terms.scored :] *= _DATE_FACTOR
     if terms.related:
-        weigh_related(rare, terms.related, terms.places)
+        weigh_related(rare, terms.related, terms.places, seen_in, messages)
     scored, covered = term_scores(index, seen_in, positions, counts, rare)
     if terms.related:
         counting = one_of_a_word(terms.places, seen_in, positions, messages)
@@ -171,9 +171,10 @@ class _Terms(NamedTuple):
 
 @lru_cache(maxsize=16)  # one message is searched for several times in a turn
 def _terms_of(text: str) -> _Terms:
-    words = query_words(text)
-    wanted = query_terms(without_wishes(text)) or query_terms(text)
-    own = {term_hash(term): words[term] for term in wanted}
+    wanted = asked_for(text)
+    wanted = wanted if query_words(wanted) else text
+    words = query_words(wanted)
+    own = {term_hash(term): words[term] for term in query_terms(wanted)}
     compared = dict.fromkeys(map(term_hash, distinct_query_terms(text)[:MOST_TERMS_OF_A_MESSAGE]))
     related = related_terms(own)
     return _Terms(

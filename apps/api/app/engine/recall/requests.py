@@ -52,7 +52,8 @@ _OF_OTHER_LANGUAGES: Final = r"""
 """
 _BEFORE: Final = rf"[^\w.!?…\n]*+(?:\w++:\ )?{_OPENERS}"
 _ASKS: Final = re.compile(rf"{_BEFORE}(?:{_WISHES}|{_QUESTIONS}|{_OF_OTHER_LANGUAGES})", re.VERBOSE)
-_WISH: Final = re.compile(rf"(?:\A|(?<=[.!?…\n])){_BEFORE}(?:{_WISHES})", re.VERBOSE)
+_FRAMES: Final = r"\b(?:(?:what|which)(?:\ \w+)?\ (?:kind|type|sort)s?|how\ (?:many\ times|many|much|long|often))\b"
+_FORM: Final = re.compile(rf"(?:\A|(?<=[.!?…\n])){_BEFORE}(?:{_WISHES})|{_FRAMES}", re.VERBOSE)
 
 
 def asking(text: str) -> str:
@@ -64,6 +65,7 @@ def asking(text: str) -> str:
     )
 
 
-def without_wishes(text: str) -> str:
-    """A text, in small letters, without the words by which its sentences ask to be told: what they ask for stays."""
-    return _WISH.sub(" ", text.lower())
+def asked_for(text: str) -> str:
+    """A text, in small letters, without the words that say that something is asked, or in which form ("please tell me",
+    "what kind"): they stand in questions about anything, and messages have them for other reasons."""
+    return _FORM.sub(" ", text.lower())
