@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from app.domain.recalled import related_word
+from app.domain.recalled import related_word, similar_mark
 from app.engine.recall.dates import date_keys
 from app.engine.recall.index import Floats, Index, Ints
 from app.engine.recall.related import LookedFor, Related, one_of_a_word, places_of, related_terms, weigh_related
@@ -61,12 +61,12 @@ class Hits:
     """Messages that match by their positions, best first, with their scores; `shared_terms` is how many terms each of
     all that were searched shares with the text. `postings` are the positions of the messages that have each of the
     `words` that were looked for, or were sent on the days that they name, one after the other, `seen_in` how many those
-    are; the related words come first, the farthest before all others. `similar` has the marks of those that are near in
-    meaning, by position."""
+    are; the related words come first, the farthest before all others. `similar` has the cosines of those that are near
+    in meaning, by position."""
 
     positions: Ints
     scores: Floats
-    similar: Mapping[int, str]
+    similar: Mapping[int, float]
     shared_terms: Ints
     words: tuple[LookedFor, ...]
     seen_in: Ints
@@ -84,7 +84,8 @@ class Hits:
             looked_for = self.words[int(word)]
             found[at][looked_for.of] = related_word(*looked_for)
         for at in found.keys() & self.similar.keys():
-            found[at][self.similar[at]] = self.similar[at]
+            mark = similar_mark(self.similar[at])
+            found[at][mark] = mark
         return {at: tuple(sorted(words.values())) for at, words in found.items()}
 
 
