@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.engine.recall.bm25 import search
 from app.engine.recall.index import EMPTY
 from app.engine.recall.ranking import wanted_share
-from app.engine.recall.requests import asked_for, asking
+from app.engine.recall.requests import request_of
 
 ASKING = (
     "Tell me when Caroline went to the parade.",
@@ -52,40 +52,39 @@ SAYING = (
 
 @pytest.mark.parametrize("text", ASKING)
 def test_a_request_is_seen_without_a_question_mark(text: str) -> None:
-    assert asking(f"Nice to see you. {text}") == f" {text.lower()}"
+    assert request_of(f"Nice to see you. {text}").asking == f" {text.lower()}"
     assert wanted_share(text) == 1
 
 
 @pytest.mark.parametrize("text", SAYING)
 def test_what_somebody_says_is_no_request(text: str) -> None:
-    assert asking(text) == ""
+    assert request_of(text).asking == ""
     assert wanted_share(text) <= 0.125
 
 
 def test_the_words_that_only_say_that_something_is_asked_are_not_searched_for() -> None:
-    assert asked_for("What kind of car is it?").split() == ["of", "car", "is", "it?"]
-    assert asked_for("Hey, can you please tell me when Jo left. Remind me why.").split() == [
+    assert request_of("What kind of car is it?").asked_for.split() == ["of", "car", "is", "it?"]
+    assert request_of("Hey, can you please tell me when Jo left. Remind me why.").asked_for.split() == [
         "when",
         "jo",
         "left.",
         "why.",
     ]
-    assert asked_for("Jo told me to list them.") == "jo told me to list them."
+    assert request_of("Jo told me to list them.").asked_for == "Jo told me to list them."
 
 
 @given(st.text(max_size=300))
 def test_of_any_text_only_its_own_sentences_ask(text: str) -> None:
-    assert len(asking(text)) <= 2 * len(text.lower())
-    assert asking(f"{text}\nWhere is it?").endswith("where is it?")
-    assert len(asked_for(text)) <= len(text.lower()) + 1
+    assert len(request_of(text).asking) <= 2 * len(text.lower())
+    assert request_of(f"{text}\nWhere is it?").asking.endswith("where is it?")
+    assert len(request_of(text).asked_for) <= len(text.lower()) + 1
 
 
 @pytest.mark.parametrize("part", [".", "so ", "- ", "what ", "what a ", "\n", "please  ", " ", "a, ", "what is."])
 def test_no_text_takes_long(part: str) -> None:
     text = part * (8_000 // len(part))
     started = perf_counter()
-    asking(text)
-    asked_for(text)
+    request_of(text)
     assert perf_counter() - started < 0.5
 
 

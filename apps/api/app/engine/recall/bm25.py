@@ -13,7 +13,7 @@ from app.domain.recalled import related_word, similar_mark
 from app.engine.recall.dates import date_keys
 from app.engine.recall.index import Floats, Index, Ints
 from app.engine.recall.related import LookedFor, Related, one_of_a_word, places_of, related_terms, weigh_related
-from app.engine.recall.requests import asked_for
+from app.engine.recall.requests import request_of
 from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, distinct_query_terms, query_terms, query_words, term_hash
 from app.engine.recall.vectors import Meaning, with_similar
 
@@ -172,7 +172,7 @@ class _Terms(NamedTuple):
 
 @lru_cache(maxsize=16)  # one message is searched for several times in a turn
 def _terms_of(text: str) -> _Terms:
-    wanted = asked_for(text)
+    wanted = request_of(text).asked_for
     wanted = wanted if query_words(wanted) else text
     words = query_words(wanted)
     own = {term_hash(term): words[term] for term in query_terms(wanted)}

@@ -25,7 +25,7 @@ from app.engine.policy.policy import Recall
 from app.engine.recall.bm25 import MOST_ASKED_CHARS, Hits, search, summed
 from app.engine.recall.dates import day_said
 from app.engine.recall.index import CALL, RESULT, Floats, Index
-from app.engine.recall.requests import asking
+from app.engine.recall.requests import request_of
 from app.engine.recall.terms import query_terms
 from app.engine.recall.vectors import Meaning
 
@@ -83,7 +83,7 @@ def wanted_share(text: str) -> float:
     need something: a short one gets a little, a long one next to nothing.
     """
     terms = max(1, len(query_terms(text)))
-    question = asking(text[:MOST_ASKED_CHARS])
+    question = request_of(text[:MOST_ASKED_CHARS]).asking
     if not question:
         return _SHARE_WITHOUT_QUESTION * min(1.0, (_TERMS_WITHOUT_QUESTION / terms) ** 3)
     question_terms = max(1, len(query_terms(question)))

@@ -90,8 +90,9 @@ def weigh_related(rare: Floats, related: Sequence[Related], places: Ints, seen_i
     than the word that it stands for, and less by how far it is from it; and nothing where many messages have that."""
     others = len(related)
     nearness = [_RELATED_FACTOR * other.weight for other in related]
-    rare[:others] = np.minimum(rare[:others], rare[others + places]) * nearness
-    rare[:others][seen_in[others + places] > max(_FEW_MESSAGES, _COMMON_SHARE * messages)] = 0.0
+    own = others + places
+    is_rare = seen_in[own] <= max(_FEW_MESSAGES, _COMMON_SHARE * messages)
+    rare[:others] = np.minimum(rare[:others], rare[own]) * nearness * is_rare
 
 
 def one_of_a_word(places: Ints, seen_in: Ints, positions: Ints, messages: int) -> npt.NDArray[np.bool_]:

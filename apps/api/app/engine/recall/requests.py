@@ -7,7 +7,8 @@ of some other languages; a sentence that begins otherwise asks for nothing.
 from __future__ import annotations
 
 import re
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from app.engine.recall.index import QUESTION_MARKS
 
@@ -51,21 +52,30 @@ _OF_OTHER_LANGUAGES: Final = r"""
     | zeg\ me\b | (?:wanneer|welke|hoeveel)\b
 """
 _BEFORE: Final = rf"[^\w.!?…\n]*+(?:\w++:\ )?{_OPENERS}"
-_ASKS: Final = re.compile(rf"{_BEFORE}(?:{_WISHES}|{_QUESTIONS}|{_OF_OTHER_LANGUAGES})", re.VERBOSE)
-_FRAMES: Final = r"\b(?:(?:what|which)(?:\ \w+)?\ (?:kind|type|sort)s?|how\ (?:many\ times|many|much|long|often))\b"
-_FORM: Final = re.compile(rf"(?:\A|(?<=[.!?…\n])){_BEFORE}(?:{_WISHES})|{_FRAMES}", re.VERBOSE)
+_ASKS: Final = re.compile(rf"{_BEFORE}(?:(?P<wish>{_WISHES})|{_QUESTIONS}|{_OF_OTHER_LANGUAGES})", re.VERBOSE)
+_FRAMES: Final = re.compile(
+    r"w(?<!\ww)(?:hat|hich)(?: \w+)? (?:kind|type|sort)s?\b|h(?<!\wh)ow (?:many times|many|much|long|often)\b"
+)
 
 
-def asking(text: str) -> str:
-    """The sentences of a text that ask for something, in small letters."""
-    return " ".join(
-        sentence
-        for sentence in _SENTENCE.findall(text.lower())
-        if sentence.endswith(QUESTION_MARKS) or (len(sentence) >= _LEAST_CHARS and _ASKS.match(sentence))
-    )
+class Request(NamedTuple):
+    """What a text asks: its sentences that ask for something, in small letters; and what it asks for, the text without
+    the words that say that something is asked, or in which form ("please tell me", "what kind"). They stand in
+    questions about anything, and messages have them for other reasons."""
+
+    asking: str
+    asked_for: str
 
 
-def asked_for(text: str) -> str:
-    """A text, in small letters, without the words that say that something is asked, or in which form ("please tell me",
-    "what kind"): they stand in questions about anything, and messages have them for other reasons."""
-    return _FORM.sub(" ", text.lower())
+@lru_cache(maxsize=16)  # a turn asks how much it calls for, and then searches
+def request_of(text: str) -> Request:
+    """How a text is read as a request."""
+    small = text.lower()
+    asking, asked_for = list[str](), list[str]()
+    for sentence in _SENTENCE.findall(small):
+        begins = _ASKS.match(sentence) if len(sentence) >= _LEAST_CHARS else None
+        if begins or sentence.endswith(QUESTION_MARKS):
+            asking.append(sentence)
+        asked_for.append(sentence[begins.end("wish") :] if begins and begins["wish"] else sentence)
+    left = _FRAMES.sub(" ", "".join(asked_for))
+    return Request(" ".join(asking), text if left == small else left)  # what was taken apart is not taken apart again
