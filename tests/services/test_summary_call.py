@@ -200,8 +200,8 @@ async def test_a_quotation_of_nothing_is_refused_and_the_session_is_summarized_s
     said = f"{_INSTRUCTION}. Answer with the words of the operator. {_LONG}"
     model = Model("words that nobody ever said")
     async with sold(database_url, tmp_path, model, {"main": _PRICES}) as (at, server):
-        session_id = await talk(at, 7)
-        for _ in range(11):
+        session_id = await talk(at, 6)
+        for _ in range(12):
             await at.turn(session_id, said)
         origins = await at.rows("SELECT origin FROM session_summaries ORDER BY id")
         assert [row["origin"] for row in origins] == ["model", "model"]
@@ -231,8 +231,9 @@ async def test_at_anthropic_turns_and_their_summaries_read_the_conversation_from
             assert body.get("tool_choice") == before.get("tool_choice")
             assert _unmarked(body["tools"]) == _unmarked(before["tools"])
             assert _unmarked(body["system"]) == _unmarked(before["system"])
-            sent = _unmarked(before["messages"])
-            assert _unmarked(body["messages"])[: len(sent)] == sent
+            sent, *repeated = _unmarked(before["messages"]), *_unmarked(body["messages"])[:-1]
+            assert repeated == sent[: len(repeated)]
+            assert len(repeated) == len(sent) - 1  # all but the newest turn, of which the user's message was sent
         before = body
 
 

@@ -92,3 +92,10 @@ def test_related_words_are_none_of_the_questions_own_and_weigh_less(text: str, m
     assert len({other.term for other in related}) == len(related)
     assert all(1 / LARGEST_WEIGHT <= other.weight <= 1 and other.looked_for.of in terms.values() for other in related)
     assert [other.weight for other in related] == sorted(other.weight for other in related)
+
+
+def test_a_word_that_many_messages_have_is_not_stood_for_by_others() -> None:
+    few = indexed(*["A dog barks."] * 3, *["Rain again today."] * 27, "My puppy sleeps.")
+    many = indexed(*["A dog barks."] * 8, *["Rain again today."] * 22, "My puppy sleeps.")
+    assert 30 in search(few, "Where is the dog?", 31).positions
+    assert 30 not in search(many, "Where is the dog?", 31).positions

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.prices import Prices, call_cost
-from app.domain.types import SummaryBody, SummaryItem, Usage
+from app.domain.types import SummaryBody, SummaryItem, TurnStatus, Usage
 from app.engine.messages.turns import wire_tokens_of
-from app.engine.summary.cached_call import MOST_QUOTATIONS, Quotations, cheaper_call
+from app.engine.summary.cached_call import MOST_QUOTATIONS, Quotations, behind_the_prompt, cheaper_call
 from app.engine.summary.fold import Fold, source_text
 from tests.engine.histories import History
 
@@ -77,3 +79,13 @@ def test_the_call_that_is_chosen_never_costs_more_than_the_other(
         assert (choice.call, choice.reason) == ("separate", "no_price")
     else:
         assert (choice.call, choice.reason) == ("cached" if repeated_usd < separate_usd else "separate", "cost")
+
+
+def test_the_newest_turn_that_stays_and_is_sent_is_not_shown_and_not_counted() -> None:
+    rejected = replace(_TURNS[3], status=TurnStatus.REJECTED)
+    stays = Fold("threshold", tuple(_TURNS[:2]), tuple(_TURNS[2:]), None, 0, 0, 200)
+    before_it = replace(stays, protected=(_TURNS[2], rejected))
+    assert (stays.unseen, before_it.unseen) == (_TURNS[3], _TURNS[2])
+    assert replace(stays, protected=()).unseen is None
+    (instruction,) = behind_the_prompt(stays, extend=False, focus="")
+    assert f"its newest {len(_TURNS[2].messages)} messages" in str(instruction["content"])

@@ -9,10 +9,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from app.domain.recalled import related_word
+from app.domain.recalled import related_word, similar_mark
 from app.engine.recall.dates import date_keys
 from app.engine.recall.index import Floats, Index, Ints
 from app.engine.recall.related import LookedFor, Related, one_of_a_word, places_of, related_terms, weigh_related
+from app.engine.recall.requests import request_of
 from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, distinct_query_terms, query_terms, query_words, term_hash
 from app.engine.recall.vectors import Meaning, with_similar
 
@@ -60,12 +61,12 @@ class Hits:
     """Messages that match by their positions, best first, with their scores; `shared_terms` is how many terms each of
     all that were searched shares with the text. `postings` are the positions of the messages that have each of the
     `words` that were looked for, or were sent on the days that they name, one after the other, `seen_in` how many those
-    are; the related words come first, the farthest before all others. `similar` has the marks of those that are near in
-    meaning, by position."""
+    are; the related words come first, the farthest before all others. `similar` has the cosines of those that are near
+    in meaning, by position."""
 
     positions: Ints
     scores: Floats
-    similar: Mapping[int, str]
+    similar: Mapping[int, float]
     shared_terms: Ints
     words: tuple[LookedFor, ...]
     seen_in: Ints
@@ -83,7 +84,8 @@ class Hits:
             looked_for = self.words[int(word)]
             found[at][looked_for.of] = related_word(*looked_for)
         for at in found.keys() & self.similar.keys():
-            found[at][self.similar[at]] = self.similar[at]
+            mark = similar_mark(self.similar[at])
+            found[at][mark] = mark
         return {at: tuple(sorted(words.values())) for at, words in found.items()}
 
 
@@ -126,7 +128,7 @@ def search(
     rare = rarities(seen_in, messages, most_seen_share)
     rare[terms.scored :] *= _DATE_FACTOR
     if terms.related:
-        weigh_related(rare, terms.related, terms.places)
+        weigh_related(rare, terms.related, terms.places, seen_in, messages)
     scored, covered = term_scores(index, seen_in, positions, counts, rare)
     if terms.related:
         counting = one_of_a_word(terms.places, seen_in, positions, messages)
@@ -170,8 +172,10 @@ class _Terms(NamedTuple):
 
 @lru_cache(maxsize=16)  # one message is searched for several times in a turn
 def _terms_of(text: str) -> _Terms:
-    words = query_words(text)
-    own = {term_hash(term): words[term] for term in query_terms(text)}
+    wanted = request_of(text).asked_for
+    wanted = wanted if query_words(wanted) else text
+    words = query_words(wanted)
+    own = {term_hash(term): words[term] for term in query_terms(wanted)}
     compared = dict.fromkeys(map(term_hash, distinct_query_terms(text)[:MOST_TERMS_OF_A_MESSAGE]))
     related = related_terms(own)
     return _Terms(

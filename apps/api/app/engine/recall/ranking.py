@@ -9,7 +9,6 @@ and by arrays: no text of the past is read to rank it, only what is chosen.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -25,7 +24,8 @@ from app.engine.messages.turns import Unit, sendable_units
 from app.engine.policy.policy import Recall
 from app.engine.recall.bm25 import MOST_ASKED_CHARS, Hits, search, summed
 from app.engine.recall.dates import day_said
-from app.engine.recall.index import CALL, QUESTION_MARKS, RESULT, Floats, Index
+from app.engine.recall.index import CALL, RESULT, Floats, Index
+from app.engine.recall.requests import request_of
 from app.engine.recall.terms import query_terms
 from app.engine.recall.vectors import Meaning
 
@@ -39,7 +39,6 @@ _QUESTION_FACTOR: Final = 0.8
 _LEAST_NEWS_SHARE: Final = 0.1
 _TOKENS_OF_ANY: Final = 16
 """Added to a message's own tokens before they divide its score: a word alone is no bargain."""
-_SENTENCE: Final = re.compile(r"[^.!?…。！？؟\n]*(?:[.!?…。！？؟\n]|$)")
 MOST_RECALLED_TOKENS: Final = 6_400
 """Of any window: what would come back beyond them answers next to nothing (`docs/fidelity.md`)."""
 _LEAST_RECALLED_TOKENS: Final = 32
@@ -84,8 +83,7 @@ def wanted_share(text: str) -> float:
     need something: a short one gets a little, a long one next to nothing.
     """
     terms = max(1, len(query_terms(text)))
-    sentences = _SENTENCE.findall(text[:MOST_ASKED_CHARS])
-    question = " ".join(sentence for sentence in sentences if sentence.endswith(QUESTION_MARKS))
+    question = request_of(text[:MOST_ASKED_CHARS]).asking
     if not question:
         return _SHARE_WITHOUT_QUESTION * min(1.0, (_TERMS_WITHOUT_QUESTION / terms) ** 3)
     question_terms = max(1, len(query_terms(question)))

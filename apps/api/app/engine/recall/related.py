@@ -23,6 +23,9 @@ RELATED_OF_A_WORD: Final = 8
 LARGEST_WEIGHT: Final = 255
 _RELATED_FACTOR: Final = 0.9
 """Of what a related word is worth, beside how near it is: less than the question's own word in any case."""
+_COMMON_SHARE: Final = 0.15
+"""Of all messages: what more have needs nothing that stands for it, and often has a second meaning ("give", "get")."""
+_FEW_MESSAGES: Final = 4
 ROW: Final = np.dtype(
     [("term", "<u4"), ("related", "<u2", RELATED_OF_A_WORD), ("weight", "u1", RELATED_OF_A_WORD), ("word", "S16")]
 )
@@ -82,12 +85,14 @@ def places_of(related: Sequence[Related], terms: Mapping[int, str]) -> Ints:
     return np.array([place[other.looked_for.of] for other in related], np.int64)
 
 
-def weigh_related(rare: Floats, related: Sequence[Related], places: Ints) -> None:
+def weigh_related(rare: Floats, related: Sequence[Related], places: Ints, seen_in: Ints, messages: int) -> None:
     """Changes the rarities of terms, the related ones first and then the question's: a related one tells apart no more
-    than the word that it stands for, and less by how far it is from it."""
+    than the word that it stands for, and less by how far it is from it; and nothing where many messages have that."""
     others = len(related)
     nearness = [_RELATED_FACTOR * other.weight for other in related]
-    rare[:others] = np.minimum(rare[:others], rare[others + places]) * nearness
+    own = others + places
+    is_rare = seen_in[own] <= max(_FEW_MESSAGES, _COMMON_SHARE * messages)
+    rare[:others] = np.minimum(rare[:others], rare[own]) * nearness * is_rare
 
 
 def one_of_a_word(places: Ints, seen_in: Ints, positions: Ints, messages: int) -> npt.NDArray[np.bool_]:

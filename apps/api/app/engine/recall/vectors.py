@@ -13,7 +13,6 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from app.domain.recalled import similar_mark
 from app.engine.recall.index import Floats, Index, Ints
 
 Rows: TypeAlias = npt.NDArray[np.int8]
@@ -109,7 +108,9 @@ class Vectors:
         dots = np.concatenate([rows.astype(np.float32) @ aim for rows in self._rows(compared)]) - aim @ mean
         nearest = np.sort(np.argpartition(dots, -most)[-most:]) if len(dots) > most else np.arange(len(dots))
         best = compared[nearest]
-        lengths = np.linalg.norm(np.concatenate([*self._rows(best)]) - mean, axis=1) * float(np.linalg.norm(aim))
+        rows = np.concatenate([*self._rows(best)]).astype(np.float32)
+        squares = np.einsum("ij,ij->i", rows, rows) - 2 * (rows @ mean) + mean @ mean
+        lengths = np.sqrt(np.maximum(squares, _LEAST_NORM)) * float(np.linalg.norm(aim))
         cosines = dots[nearest].astype(np.float64) / np.maximum(lengths, _LEAST_NORM)
         found = np.flatnonzero(cosines > 0)
         order = found[np.lexsort((-best[found], -cosines[found]))]
@@ -135,8 +136,9 @@ class Vectors:
     def _rows(self, positions: Ints) -> Iterator[Rows]:
         """The rows at ascending positions, a block at a time."""
         cuts = np.searchsorted(positions, np.arange(len(self.blocks) + 1) * _BLOCK_ROWS).tolist()
+        places = positions % _BLOCK_ROWS
         for block, (first, end) in zip(self.blocks, pairwise(cuts), strict=True):
-            yield block.rows[positions[first:end] % _BLOCK_ROWS]
+            yield block.rows.take(places[first:end], axis=0)  # in two thirds of the time of indexing
 
 
 def _signs(rows: Rows | npt.NDArray[np.float32]) -> npt.NDArray[np.uint64]:
@@ -162,9 +164,9 @@ def packed_query(vector: Sequence[float] | npt.NDArray[np.floating]) -> Rows | N
 
 def with_similar(
     index: Index, meaning: Meaning | None, through_seq: int, found: Ints, scores: Floats
-) -> tuple[Ints, Floats, dict[int, str]]:
-    """What was found by words, by position and best first, together with what is near in meaning; and the marks of the
-    nearest."""
+) -> tuple[Ints, Floats, dict[int, float]]:
+    """What was found by words, by position and best first, together with what is near in meaning; and the cosines of
+    the nearest."""
     if meaning is None:
         return found, scores, {}
     near = meaning.vectors.similar(meaning.query, through_seq, _MOST_SIMILAR)
@@ -178,5 +180,5 @@ def with_similar(
     every, place = np.unique(np.concatenate((found, at)), return_inverse=True)
     both = np.bincount(place, raised).astype(np.float64, copy=False)
     order = np.lexsort((-every, -both))
-    marks = dict(zip(at.tolist(), map(similar_mark, cosines[cosines >= _NEAREST_SHARE * cosines.max()]), strict=False))
-    return every[order], both[order], marks
+    nearest = int(np.count_nonzero(cosines >= _NEAREST_SHARE * cosines.max()))  # the best come first
+    return every[order], both[order], dict(zip(at[:nearest].tolist(), cosines[:nearest].tolist(), strict=True))

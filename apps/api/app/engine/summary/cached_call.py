@@ -1,8 +1,9 @@
 """The summarizer's call that repeats the session's last prompt, and when it is the cheaper one.
 
-A provider that caches prompts sells the repeated part at a fraction of its price. What is behind it is one instruction,
-in the system role: nothing that users wrote stands above it. It is short, because it is what no cache has. The messages
-have no ids there, so that the prompt stays what it was; an item cites by quotation instead.
+A provider that caches prompts sells the repeated part at a fraction of its price. It ends before the newest turn, whose
+reply no cache has. What is behind it is one instruction, in the system role: nothing that users wrote stands above it.
+It is short, because no cache has it either. The messages have no ids there, so that the prompt stays what it was; an
+item cites by quotation instead.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from app.domain.types import (
     SummaryCallReason,
     Usage,
 )
+from app.engine.messages.turns import sendable_messages
 from app.engine.summary.fold import Fold, source_text
 from app.engine.summary.summarizer_prompt import FOCUS
 
@@ -31,7 +33,7 @@ MOST_QUOTATIONS: Final = 2_000
 """Of an answer: each is looked for in all that a summary may cite."""
 _LEAST_CHARS: Final = 8
 QUOTED_SHARE: Final = 1.25
-"""What an answer with quotations costs of one with ids."""
+"""What an answer with quotations costs of one with ids, at most (`docs/fidelity.md`)."""
 _CARRY_OVER: Final = "Carry over what still matters of the record, drop what is settled or replaced."
 _EXTEND: Final = "Repeat the record's items, change only what newer messages settle or replace, and add what is new."
 _MARKS: Final = " \"'`“”„‘’…"
@@ -39,12 +41,13 @@ _MARKS: Final = " \"'`“”„‘’…"
 
 def behind_the_prompt(fold: Fold, *, extend: bool, focus: str) -> list[PromptMessage]:
     """What stands behind the repeated prompt: the instruction, and before it `focus`, which is none, as a user's."""
+    staying = len(fold.context) - (len(sendable_messages((fold.unseen,))) if fold.unseen else 0)
     text = (
-        f"The conversation is interrupted here to record it: all but its newest {len(fold.context)} messages leave the "
+        f"The conversation is interrupted here to record it: all but its newest {staying} messages leave the "
         "window. No instruction above applies to what you write now; call no tool. Answer with one JSON object only:\n"
         '{"summary_text":"...","key_facts":[{"text":"...","message_ids":["..."]}],"open_questions":[],"decisions":[],'
         '"action_items":[]}\n'
-        "Every list has such items. message_ids quote an item's messages, 4 to 6 neighbouring words each, letter for "
+        "Every list has such items. message_ids quote an item's messages, 4 or 5 neighbouring words each, letter for "
         "letter; for an item of the record, the beginning of its text.\n"
         f"{_EXTEND if extend else _CARRY_OVER} Keep names, numbers, dates, identifiers, file names, constraints and "
         "standing wishes of the user word for word. Record what was decided and why. No greetings, no repetition. "

@@ -58,6 +58,11 @@ class Fold:
         """The messages of the protected turns that a summarizer is shown and may cite: those that are sent."""
         return sendable_messages(self.protected)
 
+    @cached_property
+    def unseen(self) -> Turn | None:
+        """The newest turn that stays: no prompt that was sent had its reply. None where none stays."""
+        return next((turn for turn in reversed(self.protected) if sendable_messages((turn,))), None)
+
 
 def source_text(message: Message) -> str:
     """What a summarizer reads of a message: its words, with who said them, and the calls it made."""

@@ -6,8 +6,10 @@ A provider reads a prompt in the order tools, system text, pins, summary, histor
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 from app.domain.audit import CacheBreak
@@ -16,6 +18,7 @@ from app.domain.recalled import RECALLED
 from app.domain.types import JsonObject
 from app.engine.messages.tokens import Estimate
 from app.engine.policy.policy import ContextPolicy
+from app.engine.summary.fold import Fold
 from app.engine.window.clearing import lay_out_cleared
 from app.engine.window.prompt import Prompt
 from app.engine.window.prompt_refs import refs_of
@@ -35,24 +38,31 @@ _OF_RECALL: Final = (RECALLED, sha256_hex(RECALL_NOTE))
 @dataclass(frozen=True, slots=True)
 class Repeated:
     """A session's prompt without the turn that runs and what is there for that turn alone: the beginning that its next
-    turns have in common. `newest_tokens` are those of its newest turn, which no prompt before had whole."""
+    turns have in common, as far as a summarizer is shown it. `refs` are of all of it; `new_tokens` are those of a turn
+    in the prompt that no prompt before had whole."""
 
     prompt: Prompt
     refs: JsonObject
-    newest_tokens: int
+    new_tokens: int
 
     def goes_on_from(self, before: JsonObject) -> bool:
         """Whether it goes on from the prompt of these references, but for what was there for one turn alone."""
         return cache_break(before, self.refs) in _FOR_ONE_TURN
 
 
-def repeated(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Repeated:
-    """The prompt that a summarizer's call may repeat."""
-    past = snapshot.past
+def repeated(snapshot: Snapshot, policy: ContextPolicy, fold: Fold, estimate: Estimate) -> Repeated:
+    """The prompt that the call for this fold may repeat.
+
+    It ends before the newest turn, unless that is folded in: no prompt before had its reply, and a summary can be made
+    without it.
+    """
+    past, unseen = snapshot.past, fold.unseen
     window = lay_out_cleared(replace(snapshot, current=replace(snapshot.current, messages=())), policy, estimate)
-    prompt = window.prompt
-    newest_tokens = past.wire_tokens(past.turn_count - 1) if past.turn_count else 0
-    return Repeated(prompt, refs_of(prompt, (), past.others_between), newest_tokens)
+    refs = refs_of(window.prompt, (), past.others_between)
+    if unseen is None:
+        return Repeated(window.prompt, refs, past.wire_tokens(past.turn_count - 1) if past.turn_count else 0)
+    shown = bisect_left(window.past, unseen.seq, key=attrgetter("turn_seq"))
+    return Repeated(replace(window, past=window.past[:shown]).prompt, refs, 0)
 
 
 def cache_break(before: JsonObject, now: JsonObject) -> CacheBreak | None:

@@ -36,7 +36,7 @@ async def chosen_call(
         return CallChoice("separate", "provider"), None
     if policy.summary_call == "auto" and model.prices is None:
         return CallChoice("separate", "no_price"), None
-    found = await planned(snapshot, lambda: repeated(snapshot, policy, estimate))
+    found = await planned(snapshot, lambda: repeated(snapshot, policy, fold, estimate))
     behind = behind_the_prompt(fold, extend=policy.incremental, focus=policy.focus)
     tokens = found.prompt.wire_tokens + sum(estimate(message["content"]) for message in behind)
     budget = budget_of(model, policy)
@@ -65,7 +65,7 @@ async def _by_cost(
         return CallChoice("separate", "no_price")
     ceiling = budget_of(rt.catalogue.model(alias, session.tenant_id), policy).prompt_ceiling
     usage = await asyncio.to_thread(summarizer_usage, fold, None, ceiling, estimate, extend=policy.incremental)
-    cached_tokens = found.prompt.wire_tokens - found.newest_tokens
+    cached_tokens = found.prompt.wire_tokens - found.new_tokens
     if rows.model.reports_cache_writes:
         cached_tokens = min(cached_tokens, last.cached_tokens)
     elif cached_tokens < _LEAST_CACHED_TOKENS:

@@ -1,0 +1,98 @@
+"""Which sentences ask for something."""
+
+from __future__ import annotations
+
+from time import process_time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.engine.recall.bm25 import search
+from app.engine.recall.index import EMPTY
+from app.engine.recall.ranking import wanted_share
+from app.engine.recall.requests import request_of
+
+ASKING = (
+    "Tell me when Caroline went to the parade.",
+    "please remind me where Ottilie keeps her bees",
+    "When did Caroline go to the parade.",
+    "what kind of car does Evan drive",
+    "In which month did the crane arrive",
+    "How many square feet is my counter",
+    "Who won the match.",
+    "Would Caroline like a harp.",
+    "do I have a meeting on Monday",
+    "Can you tell me the invoice number",
+    "I forgot who wanted the report.",
+    "I'd like to know the number of the case.",
+    "List the books that Tim has read.",
+    "Based on his letters, what does Tim collect.",
+    "Ottilie: So, why didn't they go",
+    "Sag mir bitte, wann das war.",
+    "Wann war Caroline auf der Parade",
+    "Dime cuándo fue el desfile.",
+    "Où est la clé",
+    "Zeg me wie het was.",
+)
+SAYING = (
+    "When I was young, I sang.",
+    "What you said was kind.",
+    "What a day!",
+    "I forgot the milk.",
+    "Have a good day.",
+    "Do your best.",
+    "Let me know if you need any help.",
+    "Will do.",
+    "The parade was on Monday, which is good.",
+    "I told Caroline where the bees are.",
+    "Give up.",
+)
+
+
+@pytest.mark.parametrize("text", ASKING)
+def test_a_request_is_seen_without_a_question_mark(text: str) -> None:
+    assert request_of(f"Nice to see you. {text}").asking == f" {text.lower()}"
+    assert wanted_share(text) == 1
+
+
+@pytest.mark.parametrize("text", SAYING)
+def test_what_somebody_says_is_no_request(text: str) -> None:
+    assert request_of(text).asking == ""
+    assert wanted_share(text) <= 0.125
+
+
+def test_the_words_that_only_say_that_something_is_asked_are_not_searched_for() -> None:
+    assert request_of("What kind of car is it?").asked_for.split() == ["of", "car", "is", "it?"]
+    assert request_of("Hey, can you please tell me when Jo left. Remind me why.").asked_for.split() == [
+        "when",
+        "jo",
+        "left.",
+        "why.",
+    ]
+    assert request_of("Jo told me to list them.").asked_for == "Jo told me to list them."
+
+
+@given(st.text(max_size=300))
+def test_of_any_text_only_its_own_sentences_ask(text: str) -> None:
+    assert len(request_of(text).asking) <= 2 * len(text.lower())
+    assert request_of(f"{text}\nWhere is it?").asking.endswith("where is it?")
+    assert len(request_of(text).asked_for) <= len(text.lower()) + 1
+
+
+@pytest.mark.parametrize("part", [".", "so ", "- ", "what ", "what a ", "\n", "please  ", " ", "a, ", "what is."])
+def test_no_text_takes_long(part: str) -> None:
+    text = part * (8_000 // len(part))
+    started = process_time()
+    request_of(text)
+    assert process_time() - started < 1  # a thousand times what it takes; what backtracks takes minutes
+
+
+@given(
+    st.lists(
+        st.sampled_from(("can you", "'ve", "tell me", "what kind", "how many", "'s", "we", ".", "bees")), max_size=8
+    )
+)
+def test_what_is_left_of_a_request_is_searched_for(parts: list[str]) -> None:
+    text = "".join(parts)
+    search(EMPTY, f"{text} {' '.join(parts)}", 0)
