@@ -39,7 +39,7 @@ class Similar(NamedTuple):
     cosines: Floats
 
 
-class Block(NamedTuple):
+class VectorBlock(NamedTuple):
     """Packed vectors, a row each, and their signs."""
 
     rows: Rows
@@ -66,7 +66,7 @@ class Vectors:
     model: str
     dimensions: int
     seqs: Ints
-    blocks: tuple[Block, ...]
+    blocks: tuple[VectorBlock, ...]
     total: Ints
 
     @classmethod
@@ -90,7 +90,7 @@ class Vectors:
         if self.blocks and len(self.blocks[-1].rows) < _BLOCK_ROWS:
             whole, last = self.blocks[:-1], np.concatenate((self.blocks[-1].rows, new))
         cut = [last[at : at + _BLOCK_ROWS] for at in range(0, len(last), _BLOCK_ROWS)]
-        made = [Block(rows, _signs(rows)) for rows in cut]
+        made = [VectorBlock(rows, _signs(rows)) for rows in cut]
         total = self.total + new.sum(0, dtype=np.int64)
         return Vectors(self.model, self.dimensions, np.concatenate((self.seqs, seqs)), (*whole, *made), total)
 
