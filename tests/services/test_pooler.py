@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def representative() -> list[Any]:
         for name, test in vars(room).items():
             if not name.startswith("test_") or any(mark in name for mark in ON_THE_WIRE_OR_OUTSIDE):
                 continue
-            wants = set(test.__code__.co_varnames[: test.__code__.co_argcount])
+            wants = set(inspect.signature(test).parameters)
             if "database_url" in wants and wants <= {"database_url", "tmp_path"}:
                 found.append(pytest.param(test, id=f"{room.__name__.rsplit('.', 1)[-1]}-{name}"))
     return found
