@@ -30,7 +30,7 @@ _AT_ONCE = 4
 _LOOKED_AFTER_AT_ONCE = 48
 
 _CLAIM = "UPDATE sessions SET last_turn_seq"
-SETTLE = "UPDATE turns SET status = CAST($"
+SETTLE = "UPDATE turns SET status = $"
 _RECLAIM = "SET status = 'running', fence = fence + 1"
 _CANCEL = "SET status = 'cancelled'"
 _STORE_SUMMARY = "INSERT INTO session_summaries"
