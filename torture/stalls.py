@@ -135,6 +135,14 @@ async def _large_instructions(client: _Client) -> Answered:
     return await client.ask("POST", f"/v1/sessions/{made.json['id']}/turns", {"content": "And now?"})
 
 
+async def _large_tools(client: _Client) -> Answered:
+    """In a session of its own: an export of 5,000 turns is a case by itself, and so would one of 3 MB in a row be."""
+    made = await client.ask("POST", "/v1/sessions", {})
+    return await client.ask(
+        "POST", f"/v1/sessions/{made.json['id']}/turns", {"content": "And now?", "tools": _LARGE_TOOLS}
+    )
+
+
 async def _large_pins(client: _Client) -> Answered:
     made = await client.ask("POST", "/v1/sessions", {})
     session = f"/v1/sessions/{made.json['id']}"
@@ -231,7 +239,7 @@ _WORKS: dict[str, Work] = {
     "overview": _get("/timeline/overview"),
     "large instructions": _large_instructions,
     "large pins": _large_pins,
-    "large tools": _post("{long}/turns", {"content": "And now?", "tools": _LARGE_TOOLS}),
+    "large tools": _large_tools,
     "many developer messages": _post("/v1/responses", {"model": _MODEL, "input": _MANY_DIRECTIONS}),
     "large pin": _post("{long}/pins/large", {"content": _MEGABYTE}, "PUT"),
     "chat, all of it": _post("/v1/chat/completions", {"model": _MODEL, "messages": _ASKED}),
