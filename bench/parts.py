@@ -94,7 +94,7 @@ async def _measured(site: targets.Site, rounds: int) -> Mapping[str, list[float]
 
 
 def _case_of(number: int, policy: Mapping[str, object]) -> Case:
-    """Its sessions, told from the others' by their length; what makes no summaries has the default's window all the
+    """Its sessions, of a length that no others have; what makes no summaries has the default's window all the
     same."""
     raw_turns = PROTECTED_TURNS + 1 if "auto_summarize" in policy else None
     return replace(default_case(_LENGTH + number), policy=policy, raw_turns=raw_turns)

@@ -3,7 +3,7 @@
 Error messages never quote the answer, because a provider may echo the prompt or the key. Only its machine-readable code
 is passed on, and only if it consists of lower-case words.
 
-Whether an error says that the prompt does not fit the context window is told by its status first: a rejected key or an
+Whether an error says that the prompt does not fit the context window is seen by its status first: a rejected key or an
 unknown model is nothing else, whatever its text says. Then by codes, then by sentences. A limit on the output alone is
 no overflow: shortening the prompt would not mend it. A provider may echo the request in any error, so text is evidence
 only where it begins the provider's own message: figures are read from whole sentences that servers are known to begin
