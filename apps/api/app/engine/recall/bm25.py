@@ -149,7 +149,7 @@ def search(
 
 def _best(scores: Floats, coverage: Floats, most_hits: int) -> tuple[Ints, Floats]:
     """The positions of the messages that match best, best first, and their scores with what they cover of the text."""
-    (found,) = scores.nonzero()
+    found = np.flatnonzero(scores != 0)  # of booleans, which takes a fifth of the time
     if len(found) > most_hits:  # a sort of all that match is the dearest part of a search
         found = found[scores[found] >= np.partition(scores[found], -most_hits)[-most_hits]]
     found = found[np.lexsort((-found, -scores[found]))[:most_hits]]

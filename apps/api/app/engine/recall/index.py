@@ -162,18 +162,10 @@ class Index:
 
     def postings(self, terms: Collection[int], messages: int) -> tuple[Ints, Ints, Ints]:
         """How many of the first `messages` have each term; and for those, term by term, their positions and counts."""
-        seen = np.zeros(len(terms), np.int64)
-        found: list[tuple[U64, Ints]] = []
-        for keys, first, counts in self._ranges(terms, messages):
-            of_term = np.arange(len(terms)).repeat(counts)
-            within = np.arange(len(of_term)) - (counts.cumsum() - counts).repeat(counts)
-            found.append((keys[first[of_term] + within], of_term))
-            seen += counts
-        every = np.concatenate([keys for keys, _ in found])
-        if len(found[1][0]):
-            every = every[np.argsort(np.concatenate([of_term for _, of_term in found]), kind="stable")]
-        positions = (every >> _POSITION_SHIFT & np.uint64(0xFFFFFFFF)).astype(np.int64)
-        return seen, positions, (every & np.uint64(31)).astype(np.int64)
+        merged, unmerged = self._ranges(terms, messages)
+        every = np.insert(_within(*merged), merged[2].cumsum().repeat(unmerged[2]), _within(*unmerged))
+        positions = every >> _POSITION_SHIFT & np.uint64(0xFFFFFFFF)
+        return merged[2] + unmerged[2], positions.view(np.int64), (every & np.uint64(31)).view(np.int64)
 
     def _ranges(self, terms: Iterable[int], messages: int) -> Iterator[tuple[U64, Ints, Ints]]:
         """Of both sorted columns of keys: where each term's begin, and how many of the first `messages` there are."""
@@ -181,6 +173,11 @@ class Index:
         for keys in (self.keys, self.unmerged):
             first = keys.searchsorted(wanted)
             yield keys, first, keys.searchsorted(wanted | np.uint64(messages << 5)) - first
+
+
+def _within(keys: U64, first: Ints, counts: Ints) -> U64:
+    """The keys of these ranges, one range after the other."""
+    return keys[np.arange(counts.sum()) + (first - counts.cumsum() + counts).repeat(counts)]
 
 
 def _days_of(new: Packed) -> npt.NDArray[np.int32]:

@@ -118,7 +118,7 @@ def candidates(
     messages = len(hits.shared_terms)
     near, parts = hits.positions[:, None] + _NEIGHBOURS, hits.scores[:, None] * _SHARES
     shares = summed(near.ravel(), parts.ravel(), messages + 2 * _REACH)[_REACH : messages + _REACH]
-    (at,) = shares.nonzero()
+    at = np.flatnonzero(shares != 0)
     alone = at[(index.kinds[at] < CALL) & (index.tokens[at] <= room_tokens)]
     values = shares[alone] * np.where(index.questions[alone], _QUESTION_FACTOR, 1.0)
     values /= np.sqrt(index.tokens[alone] + (MESSAGE_FRAMING_TOKENS + _TOKENS_OF_ANY))

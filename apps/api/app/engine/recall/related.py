@@ -101,8 +101,8 @@ def one_of_a_word(places: Ints, seen_in: Ints, positions: Ints, messages: int) -
     own = len(seen_in) - len(places)
     of_term = np.concatenate((places, np.arange(own)))
     keys = of_term.repeat(seen_in) * messages + positions
-    order = np.arange(len(keys))
-    last = np.empty(own * messages, np.int64)  # read only where it was written
+    order = np.arange(len(keys), dtype=np.int32)
+    last = np.empty(own * messages, np.int32)  # read only where it was written
     last[keys] = order  # of equal keys the last is stored, and the nearest comes last
     return last[keys] == order
 
