@@ -13,11 +13,11 @@ from app.db.database import Transaction, record_of
 from app.db.limits import TENANT_LIMITS, limits_of
 from app.db.messages import UNGIVEN
 from app.db.sessions import ON_ITS_NODE, STATE_COLUMNS, state_of
-from app.db.sql import CLOCK, binds, insert_from, insert_row, json_rows, sql
+from app.db.sql import CLOCK, binds, insert_from, insert_row, json_rows, of_session, sql
 from app.domain.content import bytea_json, tool_calls_from_json
 from app.domain.limits import Limits, Scope
 from app.domain.stored import values_of
-from app.domain.types import JsonObject, SessionId, SessionState, TenantId, ToolCall, TurnId, TurnStatus
+from app.domain.types import JsonObject, SessionId, SessionRef, SessionState, ToolCall, TurnId, TurnStatus
 
 _LOCKED = f"{', '.join(STATE_COLUMNS)}, last_turn_seq, last_message_seq, limits, {TENANT_LIMITS}"
 _LEASE_END = "statement_timestamp() + make_interval(secs => CAST(:lease_s AS float))"
@@ -152,10 +152,6 @@ class Claim:
     def session_id(self) -> SessionId:
         return self.session.id
 
-    @property
-    def tenant_id(self) -> TenantId:
-        return self.session.tenant_id
-
 
 @dataclass(frozen=True, slots=True)
 class NewTurn:
@@ -181,16 +177,12 @@ class NewTurn:
     seq: int | None = None
 
 
-async def claim_turn(
-    tx: Transaction, tenant_id: TenantId, session_id: SessionId, new: NewTurn, lease_s: float
-) -> Claim | None:
+async def claim_turn(tx: Transaction, session: SessionRef, new: NewTurn, lease_s: float) -> Claim | None:
     """Stores a running turn with its user message under the session's lock; None when there is no such session.
 
     Raises `UniqueViolated` when the session already has an open turn or the idempotency key was used.
     """
-    row = await tx.fetchrow(
-        _CLAIM, session_id=session_id, tenant_id=tenant_id, lease_s=lease_s, **values_of(new, "seq")
-    )
+    row = await tx.fetchrow(_CLAIM, **of_session(session), lease_s=lease_s, **values_of(new, "seq"))
     if row is None:
         return None
     return Claim(
@@ -232,11 +224,9 @@ class ToolOutput:
     terms: bytes
 
 
-async def waiting_turn(
-    tx: Transaction, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId
-) -> WaitingTurn | None:
+async def waiting_turn(tx: Transaction, session: SessionRef, turn_id: TurnId) -> WaitingTurn | None:
     """The turn, whatever its status; None when the tenant has no such one."""
-    row = await tx.fetchrow(_WAITING, session_id=session_id, tenant_id=tenant_id, turn_id=turn_id)
+    row = await tx.fetchrow(_WAITING, **of_session(session), turn_id=turn_id)
     if row is None:
         return None
     return record_of(
@@ -252,8 +242,7 @@ async def waiting_turn(
 
 async def reclaim_turn(
     tx: Transaction,
-    tenant_id: TenantId,
-    session_id: SessionId,
+    session: SessionRef,
     turn_id: TurnId,
     waiting: WaitingTurn,
     outputs: Sequence[ToolOutput],
@@ -266,20 +255,19 @@ async def reclaim_turn(
 
     `request` stands for what was posted first where it is given. With `ended_as` the turn is one that ended so.
     """
-    session = await tx.fetchrow(
+    row = await tx.fetchrow(
         _LOCK_SESSION,
-        session_id=session_id,
-        tenant_id=tenant_id,
+        **of_session(session),
         messages=len(outputs) + 1,
         changes=int(bool(ended_as)),
     )
-    if session is None:
+    if row is None:
         return None
     fence = await tx.fetchval(
         _RECLAIM,
-        session_id=session_id,
+        session_id=session.id,
         turn_id=turn_id,
-        outputs=_rows_of(outputs, session["last_message_seq"] - len(outputs)),
+        outputs=_rows_of(outputs, row["last_message_seq"] - len(outputs)),
         lease_s=lease_s,
         request=request,
         found_as=[status.value for status in ended_as or (TurnStatus.AWAITING_TOOLS,)],
@@ -287,15 +275,15 @@ async def reclaim_turn(
     if fence is None:
         return None
     return Claim(
-        session=state_of(session),
+        session=state_of(row),
         turn_id=turn_id,
         fence=fence,
         seq=waiting.seq,
-        assistant_seq=session["last_message_seq"],
+        assistant_seq=row["last_message_seq"],
         round=waiting.rounds + 1,
         steps=waiting.steps,
         request=request or waiting.request,
-        limits=limits_of(session),
+        limits=limits_of(row),
         looked_back=waiting.looked_back,
     )
 

@@ -165,14 +165,13 @@ async def _with_evicted(
     evicted = await look_up(
         tx,
         rt.pasts,
-        rows.session.id,
+        rows.session,
         message,
         rows.policy.recall,
         through_seq=summary.to_message_seq,
         input_budget=budget_of(rows.model, rows.policy).input_budget,
         encoding=rows.encoding,
         pack=bool(running),
-        tenant_id=rows.session.tenant_id,
         embeddings=rt.embeddings,
     )
     return replace(rows, evicted=evicted)

@@ -8,7 +8,7 @@ from functools import partial
 from app.db.database import Transaction
 from app.db.recall import turns_with
 from app.domain.content import content_text
-from app.domain.types import Message, SessionId, TenantId
+from app.domain.types import Message, SessionRef
 from app.engine.policy.policy import Recall
 from app.engine.recall.bm25 import posting_count
 from app.engine.recall.dates import date_keys, day_said
@@ -27,7 +27,7 @@ the CPU: the event loop and the thread wait for each other."""
 async def look_up(
     tx: Transaction,
     pasts: Pasts,
-    session_id: SessionId,
+    session: SessionRef,
     message: Message,
     recall: Recall,
     *,
@@ -35,7 +35,6 @@ async def look_up(
     input_budget: int,
     encoding: str,
     pack: bool,
-    tenant_id: TenantId,
     embeddings: Embeddings | None,
 ) -> Evicted | None:
     """What of the messages through `through_seq`, all settled, may come back for a message; None when nothing can.
@@ -48,13 +47,13 @@ async def look_up(
     room_tokens = most_recalled_tokens(text, recall, input_budget)
     vector = None
     if embeddings and room_tokens > 0:
-        embeddings.compared_in(tenant_id, session_id, "recall")
-        vector = embeddings.question(tenant_id, text)
+        embeddings.compared_in(session, "recall")
+        vector = embeddings.question(session.tenant_id, text)
     has_words = query_terms(text) or (said_day is not None and date_keys(text, said_day))
     if room_tokens <= 0 or not (has_words or vector is not None):
         return None
-    index, _ = await settled_index(pasts, tx, session_id, through_seq, pack=pack)
-    meaning = await settled_meaning(tx, pasts, session_id, through_seq, tenant_id, embeddings, text)
+    index, _ = await settled_index(pasts, tx, session.id, through_seq, pack=pack)
+    meaning = await settled_meaning(tx, pasts, session, through_seq, embeddings, text)
     rank = partial(
         candidates,
         index,
@@ -72,23 +71,22 @@ async def look_up(
     )
     found = rank() if is_quick else await asyncio.to_thread(rank)
     seqs = seqs_of(found)
-    turns = await turns_with(tx, session_id, seqs, encoding) if seqs else ()
+    turns = await turns_with(tx, session.id, seqs, encoding) if seqs else ()
     return Evicted(found, turns)
 
 
 async def settled_meaning(
     tx: Transaction,
     pasts: Pasts,
-    session_id: SessionId,
+    session: SessionRef,
     through_seq: int,
-    tenant_id: TenantId,
     embeddings: Embeddings | None,
     text: str,
 ) -> Meaning | None:
     """What a text is compared with by its meaning: the vectors of a session's messages through a number, all settled;
     None where that of the text is not there. At most one statement for vectors that this process does not keep."""
-    vector = embeddings.question(tenant_id, text) if embeddings else None
+    vector = embeddings.question(session.tenant_id, text) if embeddings else None
     if embeddings is None or vector is None:
         return None
-    vectors = await settled_vectors(pasts, tx, session_id, through_seq, model=embeddings.model, dimensions=len(vector))
+    vectors = await settled_vectors(pasts, tx, session.id, through_seq, model=embeddings.model, dimensions=len(vector))
     return Meaning(vector, vectors)

@@ -13,7 +13,7 @@ from app.db.records import add_usages
 from app.db.vectors import has_vectors, messages_without_vectors, save_vectors
 from app.domain.content import content_text, named
 from app.domain.errors import NotFound
-from app.domain.types import Content, JsonObject, Pin, SessionId, TenantId, Turn, Usage
+from app.domain.types import Content, JsonObject, Pin, SessionId, SessionRef, TenantId, Turn, Usage
 from app.engine.policy.policy import Recall
 from app.engine.recall.ranking import MOST_RECALLED_TOKENS, most_recalled_tokens
 from app.engine.recall.relevance import text_of
@@ -30,7 +30,7 @@ _MOST_PINS: Final = 64
 """Of a session, the oldest, that are compared by their meaning."""
 
 
-async def prepare_question(rt: Runtime, tenant_id: TenantId, session_id: SessionId, content: Content) -> None:
+async def prepare_question(rt: Runtime, session: SessionRef, content: Content) -> None:
     """Has the vector of a message made where it calls for recall and this process has recalled in the session before,
     or the session's pins have had to give way in here.
 
@@ -38,42 +38,40 @@ async def prepare_question(rt: Runtime, tenant_id: TenantId, session_id: Session
     """
     if rt.embeddings is None:
         return
-    compares_in, text = partial(rt.embeddings.compares_in, tenant_id, session_id), content_text(content)
+    compares_in, text = partial(rt.embeddings.compares_in, session), content_text(content)
     recalls = compares_in("recall") and most_recalled_tokens(text, Recall(max_share=1.0), MOST_RECALLED_TOKENS)
     if recalls or compares_in("pins"):
-        await rt.embeddings.prepare(tenant_id, session_id, text)
+        await rt.embeddings.prepare(session, text)
 
 
-async def prepare_search(rt: Runtime, tenant_id: TenantId, session_id: SessionId, words: str) -> None:
+async def prepare_search(rt: Runtime, session: SessionRef, words: str) -> None:
     """The same for what is searched for in a session of the tenant's, where it has vectors to compare it with."""
     if rt.embeddings is None or not words.strip():
         return
     async with rt.database.autocommit() as tx:
-        has_some = await has_vectors(tx, session_id, rt.embeddings.model)
+        has_some = await has_vectors(tx, session.id, rt.embeddings.model)
     if has_some:
-        await rt.embeddings.prepare(tenant_id, session_id, words)
-        start_vectors(rt, session_id, 0)
+        await rt.embeddings.prepare(session, words)
+        start_vectors(rt, session.id, 0)
 
 
-def start_pin_vectors(rt: Runtime, tenant_id: TenantId, session_id: SessionId, pins: Sequence[Pin]) -> None:
+def start_pin_vectors(rt: Runtime, session: SessionRef, pins: Sequence[Pin]) -> None:
     """For pins that had to give way: starts to make the vectors of those without a given relevance. They are kept in
     memory; this process waits for the questions' of the session from now on."""
     if (embeddings := rt.embeddings) is None or embeddings.is_resting:
         return
     texts = [text_of(pin, MOST_EMBEDDED_CHARS) for pin in pins if pin.relevance is None]
     if texts:
-        embeddings.compared_in(tenant_id, session_id, "pins")
-    missing = [text for text in texts if not embeddings.has_asked(tenant_id, text)][:_MOST_PINS]
+        embeddings.compared_in(session, "pins")
+    missing = [text for text in texts if not embeddings.has_asked(session.tenant_id, text)][:_MOST_PINS]
     for at in range(0, len(missing), _BATCH):
-        made = _make_of_pins(rt, embeddings, tenant_id, session_id, missing[at : at + _BATCH])
-        rt.chores.start(made, f"the vectors of pins of session {session_id}")
+        made = _make_of_pins(rt, embeddings, session, missing[at : at + _BATCH])
+        rt.chores.start(made, f"the vectors of pins of session {session.id}")
 
 
-async def _make_of_pins(
-    rt: Runtime, embeddings: Embeddings, tenant_id: TenantId, session_id: SessionId, texts: Sequence[str]
-) -> None:
-    await embeddings.remember(tenant_id, session_id, texts)
-    start_vectors(rt, session_id, 0)
+async def _make_of_pins(rt: Runtime, embeddings: Embeddings, session: SessionRef, texts: Sequence[str]) -> None:
+    await embeddings.remember(session, texts)
+    start_vectors(rt, session.id, 0)
 
 
 def meaning_of_pins(rt: Runtime, tenant_id: TenantId, pins: Sequence[Pin], turn: Turn) -> Meaning | None:
