@@ -20,27 +20,27 @@ from app.domain.stored import values_of
 from app.domain.types import JsonObject, SessionId, SessionRef, SessionState, ToolCall, TurnId, TurnStatus
 
 _LOCKED = f"{', '.join(STATE_COLUMNS)}, last_turn_seq, last_message_seq, limits, {TENANT_LIMITS}"
-_LEASE_END = "statement_timestamp() + make_interval(secs => CAST(:lease_s AS float))"
+_LEASE_END = "statement_timestamp() + make_interval(secs => :lease_s)"
 _NEW_TURN = insert_row(
     tables.turns,
     {
-        "id": "CAST(:turn_id AS uuid)",
+        "id": ":turn_id",
         "session_id": "sessions.id",
         "seq": "s.last_turn_seq",
         "status": "'running'",
-        "model_alias": "coalesce(CAST(:model_alias AS text), s.model_alias)",
+        "model_alias": "coalesce(:model_alias, s.model_alias)",
         **binds("user_input", "idempotency_key", "request_sha256", "request"),
         "created_at": "s.claimed_at",
-        "lease_expires_at": "s.claimed_at + make_interval(secs => CAST(:lease_s AS float))",
+        "lease_expires_at": "s.claimed_at + make_interval(secs => :lease_s)",
     },
     f"s, {ON_ITS_NODE}",
 )
 _USERS_MESSAGE = insert_row(
     tables.messages,
     {
-        "id": "CAST(:message_id AS uuid)",
+        "id": ":message_id",
         "session_id": "sessions.id",
-        "turn_id": "CAST(:turn_id AS uuid)",
+        "turn_id": ":turn_id",
         "seq": "s.last_message_seq - 1",
         "role": "'user'",
         **binds("content", "token_estimate", "token_encoding", "terms", "name", "said_at"),
@@ -53,7 +53,7 @@ _CLAIM = sql(f"""
         UPDATE sessions
         SET last_turn_seq = last_turn_seq + 1, last_message_seq = last_message_seq + 2,
             updated_at = statement_timestamp()
-        WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
+        WHERE id = :session_id AND tenant_id = :tenant_id
         RETURNING {_LOCKED}, updated_at AS claimed_at
     ), t AS (
         {_NEW_TURN}
@@ -66,9 +66,9 @@ _CLAIM = sql(f"""
 # A turn that ended and runs again may have been settled for somebody who keeps it: `changes` is 1 then.
 _LOCK_SESSION = sql(f"""
     UPDATE sessions
-    SET last_message_seq = last_message_seq + CAST(:messages AS integer), updated_at = statement_timestamp(),
-        past_version = past_version + CAST(:changes AS integer)
-    WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
+    SET last_message_seq = last_message_seq + :messages, updated_at = statement_timestamp(),
+        past_version = past_version + :changes
+    WHERE id = :session_id AND tenant_id = :tenant_id
     RETURNING {_LOCKED}
     """)
 
@@ -90,7 +90,7 @@ _WAITING = sql("""
             AND b.session_id = t.session_id AND b.session_id = st.session_id AND b.sha256 = x.sha256
             AND t.status = 'awaiting_tools') AS looked_back
     FROM turns t JOIN sessions s ON s.id = t.session_id
-    WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id AND t.id = CAST(:turn_id AS uuid)
+    WHERE s.id = :session_id AND s.tenant_id = :tenant_id AND t.id = :turn_id
     """)
 
 _OUTPUTS = insert_from(
@@ -103,10 +103,9 @@ _RECLAIM = sql(f"""
     WITH t AS (
         UPDATE turns
         SET status = 'running', fence = fence + 1, error = NULL, completed_at = NULL,
-            request = coalesce(CAST(:request AS jsonb), request),
-            lease_expires_at = {_LEASE_END}
-        WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
-            AND status = ANY(CAST(:found_as AS text[])) AND (status <> 'completed' OR assistant_output IS NULL)
+            request = coalesce(:request, request), lease_expires_at = {_LEASE_END}
+        WHERE session_id = :session_id AND id = :turn_id
+            AND status = ANY(:found_as) AND (status <> 'completed' OR assistant_output IS NULL)
         RETURNING session_id, id, fence
     ), m AS (
         {_OUTPUTS}
@@ -118,12 +117,11 @@ _RECLAIM = sql(f"""
 _RENEW = sql(f"""
     WITH ours AS (
         SELECT id FROM turns
-        WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
-            AND fence = CAST(:fence AS integer) AND status = 'running'
+        WHERE session_id = :session_id AND id = :turn_id AND fence = :fence AND status = 'running'
         FOR NO KEY UPDATE SKIP LOCKED
     )
     UPDATE turns SET lease_expires_at = {_LEASE_END}
-    FROM ours WHERE turns.session_id = CAST(:session_id AS uuid) AND turns.id = ours.id
+    FROM ours WHERE turns.session_id = :session_id AND turns.id = ours.id
     """)
 
 
