@@ -9,10 +9,10 @@ import pytest
 
 from app.domain.errors import ContextBudgetExceeded
 from app.domain.types import JsonObject, Pin, Session, TurnStatus
-from app.engine.window.prompt import prompt_sha256
 from app.services.sessions import delete_pin, put_pin
 from app.services.views.context import window_now
 from app.services.views.turns import get_audit, get_prompt
+from tests.engine.prompt_hash import prompt_sha256
 from tests.providers.server import serving
 from tests.services.service import Service, is_summary, model, models_toml, ref_of, service
 from tests.services.test_preview import previewed_turn

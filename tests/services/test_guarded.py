@@ -11,11 +11,11 @@ import pytest
 
 from app.domain.errors import ContextBudgetExceeded, NotFound, NothingToSummarize
 from app.domain.types import Pin, SessionId, SessionRef, TenantId, TurnStatus
-from app.engine.window.prompt import prompt_sha256
 from app.services.sessions import put_pin
 from app.services.summaries import list_summaries, summarize_now
 from app.services.views.context import window_now
 from app.services.views.turns import get_audit, get_expanded_audit, get_prompt
+from tests.engine.prompt_hash import prompt_sha256
 from tests.providers.server import serving
 from tests.services.service import NEWEST, Service, chat, is_summary, model, models_toml, ref_of, service
 

@@ -41,10 +41,10 @@ from app.services.turn.gather import (
     with_all_counts,
 )
 from app.services.turn.planning import planned
+from app.services.turn.recall import start_vectors
 from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryJob, behind_an_answer, new_summary, summarize
 from app.services.turn.summarizer_call import SummarizerCall
 from app.services.turn.types import RETRY_AFTER_S, ClaimedTurn, TurnPlan
-from app.services.turn.vectors import start_vectors
 from app.services.views.context import no_turn, session_window
 
 SummaryChanges: TypeAlias = Mapping[str, str | tuple[SummaryItem, ...]]

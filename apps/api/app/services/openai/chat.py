@@ -19,8 +19,15 @@ from app.db.turns import Newest
 from app.domain.errors import TurnInProgress, existing, located
 from app.domain.incoming import Compaction, IncomingMessage
 from app.domain.types import OPEN_STATUSES, Content, Message, SessionRef, TurnId, TurnStatus
-from app.openai.new_messages import KnownList, NewMessages, NextStep, new_messages, next_step, past_step
-from app.openai.new_messages import answerable as answerable_list
+from app.openai.new_messages import (
+    KnownList,
+    NewMessages,
+    NextStep,
+    answerable_list,
+    new_messages,
+    next_step,
+    past_step,
+)
 from app.services.archive.transfer import add_history, draft_history
 from app.services.runtime import Runtime, retried
 from app.services.sessions import add_directions

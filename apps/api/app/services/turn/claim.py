@@ -57,6 +57,7 @@ from app.services.pasts import pack_messages
 from app.services.runtime import Runtime, retried
 from app.services.sessions import not_found
 from app.services.turn.gather import budget_of, count_message, read_window, session_policy
+from app.services.turn.recall import prepare_question
 from app.services.turn.types import (
     RETRY_AFTER_S,
     ClaimedTurn,
@@ -65,7 +66,6 @@ from app.services.turn.types import (
     TurnOutcome,
     TurnRequest,
 )
-from app.services.turn.vectors import prepare_question
 
 _Claimed: TypeAlias = tuple[Claim | None, TurnOptions, str]
 """A claim, None when the turn goes on already; and the options and the model alias of the round."""

@@ -50,10 +50,9 @@ from app.engine.window.prompt import whole_message_block
 from app.engine.window.recalled import looked_back_tokens, room_for_result, seqs_beside_result
 from app.services.pasts import extended_index, settled_index
 from app.services.runtime import Runtime
-from app.services.turn.recall import settled_meaning
+from app.services.turn.recall import prepare_search, settled_meaning
 from app.services.turn.record import Record, with_own_ids
 from app.services.turn.types import ClaimedTurn, TurnPlan
-from app.services.turn.vectors import prepare_search
 
 _INLINE_CHARS = 32_768
 

@@ -37,7 +37,7 @@ from app.services.runtime import Runtime
 from app.services.sessions import prompt_view
 from app.services.turn.gather import WindowRows, estimator_of, read_window, session_policy, snapshot_of, with_all_counts
 from app.services.turn.planning import planned
-from app.services.turn.vectors import meaning_of_pins
+from app.services.turn.recall import meaning_of_pins
 
 
 async def session_window(rt: Runtime, session: SessionRef) -> WindowRows:

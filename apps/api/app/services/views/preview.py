@@ -52,9 +52,9 @@ from app.services.turn.decide import counted_by_provider, first_snapshot
 from app.services.turn.gather import WindowRows, encoding_of, estimator_of, read_window, with_recall_anew
 from app.services.turn.planning import assembled, planned
 from app.services.turn.provider_call import cost_of
+from app.services.turn.recall import prepare_question
 from app.services.turn.steps import Steps
 from app.services.turn.types import TurnOptions, TurnPlan, TurnRequest
-from app.services.turn.vectors import prepare_question
 from app.services.views.context import window_now
 from app.services.views.turns import numbered
 

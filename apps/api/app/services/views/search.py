@@ -27,8 +27,7 @@ from app.services.runtime import Runtime
 from app.services.sessions import LOOKED_THROUGH, prompt_view
 from app.services.turn.gather import budget_of, encoding_of, session_policy
 from app.services.turn.look_back import read_page
-from app.services.turn.recall import settled_meaning
-from app.services.turn.vectors import prepare_search
+from app.services.turn.recall import prepare_search, settled_meaning
 
 _LEAST_PAGE_TOKENS = 128
 """Of a route's page, also in a window that has room for nothing."""
