@@ -254,10 +254,7 @@ async def reclaim_turn(
     `request` stands for what was posted first where it is given. With `ended_as` the turn is one that ended so.
     """
     row = await tx.fetchrow(
-        _LOCK_SESSION,
-        **of_session(session),
-        messages=len(outputs) + 1,
-        changes=int(bool(ended_as)),
+        _LOCK_SESSION, **of_session(session), messages=len(outputs) + 1, changes=int(bool(ended_as))
     )
     if row is None:
         return None

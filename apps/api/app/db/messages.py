@@ -13,16 +13,7 @@ from app.db.database import Record, Transaction
 from app.db.sql import in_both_orders, insert_from, of_session, sql
 from app.db.tables import message_token_counts, messages
 from app.domain.content import tool_calls_from_json
-from app.domain.types import (
-    Message,
-    MessageId,
-    MessageRecord,
-    SessionId,
-    SessionRef,
-    Turn,
-    TurnId,
-    TurnStatus,
-)
+from app.domain.types import Message, MessageId, MessageRecord, SessionId, SessionRef, Turn, TurnId, TurnStatus
 
 UNCOUNTED = -1
 """`tokens` of a message that has no count yet in the encoding that was asked for."""

@@ -39,16 +39,7 @@ from app.domain.errors import (
     located,
 )
 from app.domain.stored import values_of
-from app.domain.types import (
-    Content,
-    JsonObject,
-    RecordedReply,
-    SessionId,
-    SessionRef,
-    TurnId,
-    TurnRecord,
-    TurnStatus,
-)
+from app.domain.types import Content, JsonObject, RecordedReply, SessionId, SessionRef, TurnId, TurnRecord, TurnStatus
 from app.engine.policy.policy import ContextPolicy, with_whole_past
 from app.engine.window.look_back import of_sent
 from app.providers.registry import Model

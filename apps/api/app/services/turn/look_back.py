@@ -10,16 +10,7 @@ from datetime import datetime
 
 from app.db.database import Transaction
 from app.db.recall import settled_seq, turns_with
-from app.domain.types import (
-    Completion,
-    JsonObject,
-    Message,
-    SessionId,
-    SessionRef,
-    ToolCall,
-    Turn,
-    TurnStatus,
-)
+from app.domain.types import Completion, JsonObject, Message, SessionId, SessionRef, ToolCall, Turn, TurnStatus
 from app.engine.messages.reasoning import with_reasoning
 from app.engine.messages.tokens import Estimate
 from app.engine.recall.dates import day_said

@@ -96,12 +96,7 @@ async def look_up(
 
 
 async def settled_meaning(
-    tx: Transaction,
-    pasts: Pasts,
-    session: SessionRef,
-    through_seq: int,
-    embeddings: Embeddings | None,
-    text: str,
+    tx: Transaction, pasts: Pasts, session: SessionRef, through_seq: int, embeddings: Embeddings | None, text: str
 ) -> Meaning | None:
     """What a text is compared with by its meaning: the vectors of a session's messages through a number, all settled;
     None where that of the text is not there. At most one statement for vectors that this process does not keep."""
