@@ -21,7 +21,7 @@ from uuid_utils.compat import uuid7
 from app.db import embedded
 from app.db.database import Database
 from app.db.migrate import upgrade
-from app.domain.types import Message, MessageId, SessionId, TenantId, TurnId
+from app.domain.types import Message, MessageId, SessionId, SessionRef, TenantId, TurnId
 from app.engine.policy.policy import Recall
 from app.engine.recall.index import packed_terms
 from app.engine.recall.ranking import candidates
@@ -109,14 +109,13 @@ async def _timed(database: Database, session_id: SessionId, turns: int, asked: s
                 await look_up(
                     tx,
                     pasts,
-                    session_id,
+                    SessionRef(TenantId("bench"), session_id),
                     message,
                     recall,
                     through_seq=through_seq,
                     input_budget=INPUT_BUDGET,
                     encoding="o200k_base",
                     pack=False,
-                    tenant_id=TenantId("bench"),
                     embeddings=None,
                 )
                 took.append((process_time() - started) * 1000)

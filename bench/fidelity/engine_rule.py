@@ -27,7 +27,7 @@ from app.engine.recall.index import EMPTY, Index, Packed
 from app.engine.recall.ranking import evicted_among
 from app.engine.recall.vectors import Meaning, Rows, Vectors, packed_query
 from app.engine.summary.block import fit_summary
-from app.engine.summary.fallback import fallback_summary
+from app.engine.summary.extractive import fallback_summary
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import SummaryRefused, accept_summary, split_for_summarizer, summarizer_prompt
 from app.engine.window.past import past_of

@@ -12,8 +12,8 @@ import pytest
 from app.archive.document import check_document
 from app.domain.errors import ImportRefused, PromptTooLarge
 from app.domain.types import JsonObject, Message, MessageId, ToolCall, TurnId
-from app.engine.window.prompt import prompt_sha256
 from app.engine.window.prompt_refs import MESSAGE_BYTES, MOST_PROMPT_BYTES, SentHashes, needed_for, rebuild
+from tests.engine.prompt_hash import prompt_sha256
 
 _ID = str(UUID(int=1))
 _MEGABYTE = 1024 * 1024

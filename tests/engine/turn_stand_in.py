@@ -7,7 +7,7 @@ from uuid import UUID
 
 from app.domain.types import Summary, SummaryBody, SummaryId
 from app.engine.policy.policy import ContextPolicy
-from app.engine.summary.fallback import fallback_summary
+from app.engine.summary.extractive import fallback_summary
 from app.engine.summary.fold import Fold
 from app.engine.window.past import past_of
 from app.engine.window.plan import Ready, Refused, SummaryDue, plan

@@ -13,7 +13,7 @@ from app.services.turn.types import TurnOutcome
 from app.services.views.turns import get_expanded_audit, get_prompt
 from plimsoll_demo.recording import RecordedTurn, Round
 from tests.presets.conversations import GOAL_OF_ALL, Scene
-from tests.services.service import TENANT, Service, service
+from tests.services.service import Service, ref_of, service
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ async def record(database_url: str, preset: str, scene: Scene) -> Recording:
             instructions=scene.conversation.instructions,
         )
         for pin in scene.pins:
-            await put_pin(at.rt, TENANT, session.id, pin)
+            await put_pin(at.rt, ref_of(session.id), pin)
         played: list[tuple[RecordedTurn, TurnOutcome, int, int]] = []
         for recorded in scene.conversation.turns:
             outcome, rounds = await _play(at, session.id, recorded, scene.conversation.tools)
@@ -142,8 +142,8 @@ async def _read_back(
     sent = [
         Sent(
             round_number,
-            as_json(await get_expanded_audit(at.rt, TENANT, session_id, turn_id, round_number)),
-            as_json(await get_prompt(at.rt, TENANT, session_id, turn_id, round_number)),
+            as_json(await get_expanded_audit(at.rt, ref_of(session_id), turn_id, round_number)),
+            as_json(await get_prompt(at.rt, ref_of(session_id), turn_id, round_number)),
         )
         for round_number in range(1, rounds + 1)
     ]

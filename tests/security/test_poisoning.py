@@ -19,7 +19,7 @@ from app.services.views.turns import get_prompt
 from tests.api.chatting import chat_service
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.security.poisons import POISONS
-from tests.services.service import NEWEST, TENANT, Service, chat, is_summary, model, models_toml, service
+from tests.services.service import NEWEST, Service, chat, is_summary, model, models_toml, ref_of, service
 
 INSTRUCTIONS = "Answer briefly."
 FILLER = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 6
@@ -78,11 +78,11 @@ def assert_material(messages: list[dict[str, Any]], poison: str, *, layers: list
 
 async def _summarized_turn(at: Service, server: ScriptedServer, session: Session) -> list[dict[str, Any]]:
     """Makes the summary, takes a turn, and gives what the model was sent, held against what can be rebuilt."""
-    await summarize_now(at.rt, TENANT, session.id)
+    await summarize_now(at.rt, ref_of(session.id))
     outcome = await at.turn(session.id, "And now?")
     assert outcome.context["estimated_input_tokens_after_prune"] <= outcome.context["input_budget"]
     sent = server.seen[-1].json["messages"]
-    prompt = await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)
+    prompt = await get_prompt(at.rt, ref_of(session.id), outcome.turn.id, None)
     assert [message["content"] for message in prompt.messages] == [message["content"] for message in sent]
     return sent
 
@@ -105,11 +105,11 @@ async def test_no_poison_gets_out_of_a_summary_that_repeats_it(database_url: str
             record = assert_material(sent, poison, layers=[INSTRUCTIONS])
             said = [record["summary"], *(text for kind in _KINDS for text in record.get(kind, ()))]
             assert all(text and (text in poison or poison.strip() == text) for text in said), poison
-            summary = (await list_summaries(at.rt, TENANT, session.id, NEWEST)).items[0]
+            summary = (await list_summaries(at.rt, ref_of(session.id), NEWEST)).items[0]
             assert summary.origin == "model"
             assert summary.token_estimate <= 0.15 * 13_312
             assert (await _raw(at, session.id))[: len(before)] == before, "what was said is stored as it was said"
-            await undo_summary(at.rt, TENANT, session.id, summary.id)
+            await undo_summary(at.rt, ref_of(session.id), summary.id)
             outcome = await at.turn(session.id, "Raw again?")
             raw = server.seen[-1].json["messages"]
             assert [message["content"] for message in raw if message["role"] == "system"] == [INSTRUCTIONS]
@@ -129,7 +129,7 @@ async def test_no_poison_gets_out_of_the_extract_that_stands_in_for_an_answer_th
             session = await at.imported({"instructions": INSTRUCTIONS, "messages": past_with(poison)})
             sent = await _summarized_turn(at, server, session)
             assert_material(sent, poison, layers=[INSTRUCTIONS])
-            summary = (await list_summaries(at.rt, TENANT, session.id, NEWEST)).items[0]
+            summary = (await list_summaries(at.rt, ref_of(session.id), NEWEST)).items[0]
             assert summary.origin == "fallback"
 
 
@@ -158,7 +158,7 @@ async def test_a_poisoned_summary_that_is_folded_again_stays_in_the_fence(databa
     ):
         for poison in POISONS[::6]:
             session = await at.imported({"instructions": INSTRUCTIONS, "messages": past_with(poison)})
-            await summarize_now(at.rt, TENANT, session.id)
+            await summarize_now(at.rt, ref_of(session.id))
             for number in range(6):
                 await at.turn(session.id, f"{number}. {FILLER}")
             sent = await _summarized_turn(at, server, session)
@@ -186,7 +186,7 @@ async def test_a_pin_closes_neither_its_own_fence_nor_looks_like_another(databas
 
 
 async def _with_pin(at: Service, server: ScriptedServer, session: Session, pin: Pin) -> str:
-    await put_pin(at.rt, TENANT, session.id, pin)
+    await put_pin(at.rt, ref_of(session.id), pin)
     await at.turn(session.id, "Hello")
     systems = [message for message in server.seen[-1].json["messages"] if message["role"] == "system"]
     assert [message["content"] for message in systems[:1]] == [INSTRUCTIONS]

@@ -18,7 +18,7 @@ from uuid_utils.compat import uuid7
 from app.api.schemas.archive import read_import
 from app.db.database import Database
 from app.db.sql import sql
-from app.domain.types import JsonObject, RecordedReply, Session, SessionId, TenantId, TurnId
+from app.domain.types import JsonObject, RecordedReply, Session, SessionId, SessionRef, TenantId, TurnId
 from app.engine.policy.policy import ContextPolicy
 from app.engine.window.look_back import NAME
 from app.providers.openai import OpenAIProvider
@@ -42,6 +42,12 @@ from tests.pooling import behind_pooler
 from tests.providers.server import Answer, ScriptedServer, Seen
 
 TENANT = TenantId("default")
+
+
+def ref_of(session_id: SessionId) -> SessionRef:
+    return SessionRef(TENANT, session_id)
+
+
 NEWEST = PageRequest(200, None, newest_first=True)
 OLDEST = PageRequest(200, None, newest_first=False)
 
@@ -74,14 +80,14 @@ class Service:
         """Posts a turn."""
         digest = sha256(json.dumps([content, model_alias, sorted(options)]).encode()).hexdigest()
         request = TurnRequest(content, digest, TurnOptions(**options), model_alias)
-        return await take_turn(self.rt, tenant_id, session_id, request, key, listen)
+        return await take_turn(self.rt, SessionRef(tenant_id, session_id), request, key, listen)
 
     async def outputs(
         self, session_id: SessionId, turn_id: TurnId, outputs: dict[str, str], reply: RecordedReply | None = None
     ) -> TurnOutcome:
         """Answers a turn's open calls."""
         request = OutputsRequest(tuple(outputs.items()), reply)
-        return await continue_turn(self.rt, TENANT, session_id, turn_id, request)
+        return await continue_turn(self.rt, ref_of(session_id), turn_id, request)
 
     async def rows(self, statement: str, **parameters: Any) -> list[JsonObject]:
         """Rows of the database, for what no route shows."""

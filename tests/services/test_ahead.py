@@ -17,7 +17,18 @@ from app.services.views.turns import get_prompt
 from bench.wire import Tally, counting_proxy
 from tests.pooling import behind_pooler
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
-from tests.services.service import NEWEST, TENANT, Service, chat, is_summary, model, models_toml, service, sound_summary
+from tests.services.service import (
+    NEWEST,
+    TENANT,
+    Service,
+    chat,
+    is_summary,
+    model,
+    models_toml,
+    ref_of,
+    service,
+    sound_summary,
+)
 
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
 AHEAD = ContextPolicy()
@@ -34,11 +45,11 @@ async def _turns(at: Service, session_id: SessionId, number: int) -> list[Any]:
 
 
 async def _summaries(at: Service, session_id: SessionId) -> list[Any]:
-    return (await list_summaries(at.rt, TENANT, session_id, NEWEST)).items
+    return (await list_summaries(at.rt, ref_of(session_id), NEWEST)).items
 
 
 async def _users_words(at: Service, session_id: SessionId, outcome: Any) -> int:
-    sent = (await get_prompt(at.rt, TENANT, session_id, outcome.turn.id, None)).messages
+    sent = (await get_prompt(at.rt, ref_of(session_id), outcome.turn.id, None)).messages
     return sum(message["role"] == "user" for message in sent)
 
 
@@ -180,7 +191,7 @@ async def test_one_that_is_taken_back_is_not_made_again_at_once(database_url: st
         session = await at.session()
         await _turns(at, session.id, 8)
         (made,) = await _summaries(at, session.id)
-        await undo_summary(at.rt, TENANT, session.id, made.id)
+        await undo_summary(at.rt, ref_of(session.id), made.id)
         (ninth,) = await _turns(at, session.id, 1)
         assert await _users_words(at, session.id, ninth) == 9
         assert [summary.status for summary in await _summaries(at, session.id)] == ["undone"]

@@ -9,12 +9,12 @@ import pytest
 
 from app.domain.errors import ContextBudgetExceeded
 from app.domain.types import JsonObject, Pin, Session, TurnStatus
-from app.engine.window.prompt import prompt_sha256
 from app.services.sessions import delete_pin, put_pin
 from app.services.views.context import window_now
 from app.services.views.turns import get_audit, get_prompt
+from tests.engine.prompt_hash import prompt_sha256
 from tests.providers.server import serving
-from tests.services.service import TENANT, Service, is_summary, model, models_toml, service
+from tests.services.service import Service, is_summary, model, models_toml, ref_of, service
 from tests.services.test_preview import previewed_turn
 
 VALVES = "Valve 12 feeds the cellar pump and valve 13 the tank on the roof. " * 75
@@ -26,7 +26,7 @@ async def _session(at: Service, pins: tuple[Pin, ...] = (), **fields: Any) -> Se
     policy = {"preset": "allocated"} | fields.pop("policy", {})
     session = await at.session(policy=policy, **fields)
     for pin in pins:
-        await put_pin(at.rt, TENANT, session.id, pin)
+        await put_pin(at.rt, ref_of(session.id), pin)
     return session
 
 
@@ -43,12 +43,12 @@ async def test_the_pin_of_less_given_relevance_is_shortened_as_the_audit_says_an
         outcome = await at.turn(session.id, "Hello")
         assert _trims(outcome.context) == [("pinned_trim", "invoices")]
         assert outcome.context["prune_triggered"]
-        audit = await get_audit(at.rt, TENANT, session.id, outcome.turn.id, None)
+        audit = await get_audit(at.rt, ref_of(session.id), outcome.turn.id, None)
         log = audit.context_trim_log
         assert log["actions"] == outcome.context["context_trim_log"]["actions"]
         assert log["estimated_tokens_before"] - log["actions"][0]["tokens_removed_est"] == log["estimated_tokens_after"]
         sent = server.seen[0].json["messages"]
-        prompt = await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)
+        prompt = await get_prompt(at.rt, ref_of(session.id), outcome.turn.id, None)
         assert prompt.messages == sent
         assert prompt_sha256(sent, []) == audit.prompt_sha256
         assert [message["content"][:30] for message in sent[1:3]] == [
@@ -71,9 +71,9 @@ async def test_without_a_given_relevance_the_pins_that_the_message_is_about_stay
             [("pinned_trim", "valves")],
         ]
         for pin in pins:
-            await delete_pin(at.rt, TENANT, session.id, pin.name)
+            await delete_pin(at.rt, ref_of(session.id), pin.name)
         for outcome, seen in zip(about, server.seen, strict=True):
-            prompt = await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)
+            prompt = await get_prompt(at.rt, ref_of(session.id), outcome.turn.id, None)
             assert prompt.messages == seen.json["messages"]
             assert prompt_sha256(prompt.messages, []) == outcome.context["prompt_sha256"]
 
@@ -93,7 +93,7 @@ async def test_the_outputs_share_is_what_the_audit_the_window_and_the_call_have(
         assert context["input_budget"] == 50_000 - 2500 - context["output_reserve"]
         call = server.seen[0].json
         assert (call.get("max_completion_tokens") or call.get("max_tokens")) == context["output_reserve"]
-        now = await window_now(at.rt, TENANT, session.id)
+        now = await window_now(at.rt, ref_of(session.id))
         assert now.output_reserve == (50_000 - 2500 - context["regions"]["system"]) // 10
         assert now.input_budget == 50_000 - 2500 - now.output_reserve
 

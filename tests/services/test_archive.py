@@ -20,7 +20,7 @@ from app.archive.document import SECTIONS, archived_message
 from app.db.archive import COLUMNS
 from app.domain.content import sha256_hex
 from app.domain.errors import ImportRefused, NotFound
-from app.domain.types import MOST_PINS, MOST_PINS_BYTES, Pin, SessionId, SummaryId, TenantId, TurnStatus
+from app.domain.types import MOST_PINS, MOST_PINS_BYTES, Pin, SessionId, SessionRef, SummaryId, TenantId, TurnStatus
 from app.engine.window.prompt_refs import SentHashes
 from app.services.archive.transfer import export_session, fork_session
 from app.services.sessions import list_sessions, put_pin
@@ -31,7 +31,7 @@ from app.services.views.turns import get_audit, get_prompt, list_turns
 from tests.api.conftest import as_sent
 from tests.providers.server import serving
 from tests.providers.wires import ANTHROPIC
-from tests.services.service import NEWEST, OLDEST, TENANT, Service, model, models_toml, service
+from tests.services.service import NEWEST, OLDEST, TENANT, Service, model, models_toml, ref_of, service
 from tests.services.test_forks import LONG, busy_session, reply, uncounted
 from tests.services.test_reasoning import THINKING, anthropic_toml, script_of, two_rounds_and_another_turn
 from tests.services.test_tools import TOOLS
@@ -41,7 +41,7 @@ UUID_TEXT = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 
 async def _export(at: Service, session_id: SessionId, tenant_id: TenantId = TENANT) -> dict[str, Any]:
-    with await spooled(export_session(at.rt, tenant_id, session_id)) as file:
+    with await spooled(export_session(at.rt, SessionRef(tenant_id, session_id))) as file:
         return json.load(file)
 
 
@@ -65,26 +65,26 @@ async def test_a_session_goes_out_and_comes_back_as_it_was(database_url: str, tm
         service(database_url, models_toml(server, window=128_000), folder=tmp_path) as at,
     ):
         source = await busy_session(at)
-        active = (await list_summaries(at.rt, TENANT, source, NEWEST)).items[0]
+        active = (await list_summaries(at.rt, ref_of(source), NEWEST)).items[0]
         await at.turn(source, f"Point 20. {LONG}")
-        await undo_summary(at.rt, TENANT, source, SummaryId(active.id))
+        await undo_summary(at.rt, ref_of(source), SummaryId(active.id))
         document = await _export(at, source)
         assert [len(document[section]) > 0 for section in SECTIONS] == [True] * len(SECTIONS)
         made = await _import(at, document, OTHER)
         again = await _export(at, made, OTHER)
         assert _without_ids(again) == _without_ids(document)
         assert not set(UUID_TEXT.findall(json.dumps(again))) & set(UUID_TEXT.findall(json.dumps(document)))
-        turns = (await list_turns(at.rt, TENANT, source, OLDEST)).items
-        copies = (await list_turns(at.rt, OTHER, made, OLDEST)).items
+        turns = (await list_turns(at.rt, ref_of(source), OLDEST)).items
+        copies = (await list_turns(at.rt, SessionRef(OTHER, made), OLDEST)).items
         for turn, copied in zip(turns, copies, strict=True):
             if turn.status is not TurnStatus.REJECTED:
-                original = await get_prompt(at.rt, TENANT, source, turn.id, None)
-                assert as_sent(await get_prompt(at.rt, OTHER, made, copied.id, None)) == as_sent(original)
-            audit = await get_audit(at.rt, OTHER, made, copied.id, None)
-            assert audit.regions == (await get_audit(at.rt, TENANT, source, turn.id, None)).regions
+                original = await get_prompt(at.rt, ref_of(source), turn.id, None)
+                assert as_sent(await get_prompt(at.rt, SessionRef(OTHER, made), copied.id, None)) == as_sent(original)
+            audit = await get_audit(at.rt, SessionRef(OTHER, made), copied.id, None)
+            assert audit.regions == (await get_audit(at.rt, ref_of(source), turn.id, None)).regions
         uncalibrated = replace(at.rt, calibrations=Calibrations())  # what is learned of a provider is a tenant's own
-        ours = replace(await window_now(uncalibrated, TENANT, source), active_summary_id=None)
-        assert replace(await window_now(uncalibrated, OTHER, made), active_summary_id=None) == ours
+        ours = replace(await window_now(uncalibrated, ref_of(source)), active_summary_id=None)
+        assert replace(await window_now(uncalibrated, SessionRef(OTHER, made)), active_summary_id=None) == ours
         with pytest.raises(NotFound):
             await _export(at, made, TENANT)
         assert [session.id for session in (await list_sessions(at.rt, OTHER, NEWEST)).items] == [made]
@@ -339,7 +339,7 @@ async def test_a_document_that_lies_is_refused_with_the_place_and_nothing_is_sto
 
 async def _pins(at: Service, session_id: SessionId) -> None:
     for name in ("a", "b"):
-        await put_pin(at.rt, TENANT, session_id, Pin(name, "Pinned."))
+        await put_pin(at.rt, ref_of(session_id), Pin(name, "Pinned."))
 
 
 def test_every_column_that_is_exported_can_come_back() -> None:
@@ -359,10 +359,10 @@ async def test_signed_thoughts_travel_with_their_messages(database_url: str, tmp
         source = first.turn.session_id
         document = await _export(at, source)
         assert any(message["reasoning_blocks"] for message in document["messages"])
-        copies = [await _import(at, document), (await fork_session(at.rt, TENANT, source, None)).id]
+        copies = [await _import(at, document), (await fork_session(at.rt, ref_of(source), None)).id]
         for made in copies:
             assert _without_ids(await _export(at, made)) == _without_ids(document)
-            turn = (await list_turns(at.rt, TENANT, made, OLDEST)).items[0]
+            turn = (await list_turns(at.rt, ref_of(made), OLDEST)).items[0]
             for number in (1, 2, 3):
-                original = await get_prompt(at.rt, TENANT, source, first.turn.id, number)
-                assert as_sent(await get_prompt(at.rt, TENANT, made, turn.id, number)) == as_sent(original)
+                original = await get_prompt(at.rt, ref_of(source), first.turn.id, number)
+                assert as_sent(await get_prompt(at.rt, ref_of(made), turn.id, number)) == as_sent(original)

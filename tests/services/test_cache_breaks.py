@@ -14,7 +14,7 @@ from app.domain.errors import ProviderRefused
 from app.domain.types import Pin
 from app.services.sessions import change_session, put_pin
 from tests.providers.server import Answer, Seen, serving
-from tests.services.service import TENANT, Service, chat, is_summary, model, models_toml, service
+from tests.services.service import Service, chat, is_summary, model, models_toml, ref_of, service
 from tests.services.test_tools import TOOLS, calls
 
 _OTHER = '[models.other]\nprovider = "openai"\nmodel = "other"\nbase_url = "{url}"\ncontext_window = 4096\n'
@@ -46,9 +46,9 @@ async def _talk(at: Service) -> None:
     outcome = await at.turn(session.id, "Please look.", tools=TOOLS)
     await at.outputs(session.id, outcome.turn.id, {"one": "1", "two": "2"})
     await at.turn(session.id, "No more tools.")
-    await put_pin(at.rt, TENANT, session.id, Pin("notes", "Bees sleep at night."))
+    await put_pin(at.rt, ref_of(session.id), Pin("notes", "Bees sleep at night."))
     await at.turn(session.id, "A pin.")
-    await change_session(at.rt, TENANT, session.id, {"instructions": "Be short."})
+    await change_session(at.rt, ref_of(session.id), {"instructions": "Be short."})
     await at.turn(session.id, "Other instructions.")
     await at.turn(session.id, "Another model.", model_alias="other")
     await at.turn(session.id, "Nothing but this.")

@@ -18,7 +18,7 @@ from app.services.views.preview import preview_turn
 from app.tokenizers.counters import encoding_for_model
 from tests.providers.server import serving
 from tests.providers.wires import ANTHROPIC, OPENAI, ModelReply, Wire
-from tests.services.service import TENANT, Service, service
+from tests.services.service import Service, ref_of, service
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
@@ -87,11 +87,11 @@ async def test_a_turn_costs_what_its_calls_cost_at_the_makers_prices_its_summary
 async def test_a_preview_says_what_sending_its_prompt_costs(database_url: str, tmp_path: Path) -> None:
     async with sold_by(database_url, tmp_path, OPENAI, "gpt-4o-mini") as at:
         session = await at.session()
-        seen = await preview_turn(at.rt, TENANT, session.id, TurnRequest("Hello", "", TurnOptions(), None))
+        seen = await preview_turn(at.rt, ref_of(session.id), TurnRequest("Hello", "", TurnOptions(), None))
         tokens = seen.context["estimated_wire_tokens"]
         assert seen.estimated_prompt_cost_usd == pytest.approx(tokens * 0.15 / 10**6)
         too_long = TurnRequest("Hello " * 20_000, "", TurnOptions(), None)
-        refused = await preview_turn(at.rt, TENANT, session.id, too_long)
+        refused = await preview_turn(at.rt, ref_of(session.id), too_long)
         assert refused.refusal is not None
         assert refused.refusal["code"] == "context_budget_exceeded"
         assert refused.estimated_prompt_cost_usd is None

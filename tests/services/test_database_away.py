@@ -12,7 +12,7 @@ from app.domain.types import TurnStatus
 from app.services.views.turns import get_turn
 from tests.providers.server import Answer, Seen, serving
 from tests.services.faulty_database import faulty_database
-from tests.services.service import TENANT, chat, models_toml, service
+from tests.services.service import chat, models_toml, ref_of, service
 
 
 async def test_a_reply_that_was_paid_for_is_stored_when_the_database_is_back(database_url: str, tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ async def test_a_commit_whose_answer_was_lost_is_found_again_and_not_made_twice(
         outcome = await at.turn(session.id, "Hi")
         assert faults.fired == 1
         assert outcome.turn.assistant_output == "Once."
-        stored = await get_turn(at.rt, TENANT, session.id, outcome.turn.id)
+        stored = await get_turn(at.rt, ref_of(session.id), outcome.turn.id)
         assert stored.status is TurnStatus.COMPLETED
         messages = await at.rows("SELECT seq FROM messages ORDER BY seq")
         assert len(messages) == 4

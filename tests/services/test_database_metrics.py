@@ -17,7 +17,7 @@ from app.services.upkeep.background import probe_database, sweep_forever
 from app.telemetry.metrics import Telemetry
 from tests.pooling import own_database
 from tests.services.faulty_database import faulty_database
-from tests.services.service import TENANT, Service, service
+from tests.services.service import Service, ref_of, service
 from tests.telemetry.test_metrics import values
 
 
@@ -30,7 +30,7 @@ async def claim(at: Service) -> SessionId:
     session = await at.session()
     draft = await draft_turn(at.rt, TurnRequest(content="Never answered", request_sha256="x"), None)
     async with at.rt.database.begin() as tx:
-        await claim_turn(tx, TENANT, session.id, draft, at.rt.turn_lease_s)
+        await claim_turn(tx, ref_of(session.id), draft, at.rt.turn_lease_s)
     return session.id
 
 
@@ -88,7 +88,7 @@ async def test_a_lost_turn_is_counted_also_where_items_are_added_behind_it(datab
     async with service(database_url, lease_s=0.1) as at:
         session_id = await claim(at)
         await asyncio.sleep(0.2)
-        await add_items(at.rt, TENANT, session_id, [{"type": "message", "role": "user", "content": "And then?"}])
+        await add_items(at.rt, ref_of(session_id), [{"type": "message", "role": "user", "content": "And then?"}])
         assert measured(at.rt.telemetry)["turns_lost_total"] == 1
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.domain.errors import NotFound
-from app.domain.types import Pin, SessionId, TenantId
+from app.domain.types import Pin, SessionId, SessionRef, TenantId
 from app.services.archive.transfer import fork_session
 from app.services.sessions import delete_session, put_pin, session_usage
 from app.services.turn.types import TurnRequest
@@ -20,7 +20,7 @@ from app.services.views.preview import preview_turn
 from app.services.views.search import look_back, search_session
 from app.services.views.turns import get_audit, get_prompt
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
-from tests.services.service import TENANT, Service, model, models_toml, service
+from tests.services.service import TENANT, Service, model, models_toml, ref_of, service
 
 FACT = "My sister Ottilie keeps bees behind the lighthouse."
 SAID = (FACT, "The invoice of the harbour crane is number 4711.", "We painted the boathouse green last August.")
@@ -114,7 +114,7 @@ async def test_what_has_no_word_of_the_question_comes_back_by_its_meaning_and_th
         assert (await _rows(at, session_id))[1] == ("vectors-1/1", 5), "made behind the turn"
         await _small_talk(at, session_id)
         request = TurnRequest(QUESTION, "")
-        preview = await preview_turn(at.rt, TENANT, session_id, request)
+        preview = await preview_turn(at.rt, ref_of(session_id), request)
         outcome = await at.turn(session_id, QUESTION)
         assert preview.context["prompt_sha256"] == outcome.context["prompt_sha256"]
         sent = [message["content"] for message in server.seen[-1].json["messages"]]
@@ -124,9 +124,9 @@ async def test_what_has_no_word_of_the_question_comes_back_by_its_meaning_and_th
         assert [row["similarity"] for row in recalled if "similarity" in row] == [1.0]
         assert all("matched" not in row for row in recalled)
         await at.rows("WITH gone AS (DELETE FROM message_vectors RETURNING 1) SELECT count(*) FROM gone")
-        prompt = await get_prompt(at.rt, TENANT, session_id, outcome.turn.id, None)
+        prompt = await get_prompt(at.rt, ref_of(session_id), outcome.turn.id, None)
         assert [message["content"] for message in prompt.messages] == sent
-        audit = await get_audit(at.rt, TENANT, session_id, outcome.turn.id, None)
+        audit = await get_audit(at.rt, ref_of(session_id), outcome.turn.id, None)
         assert audit.context_trim_log == outcome.context["context_trim_log"]
         assert await _used_tokens(at, session_id) == 3 * len(_asked_for(server))
         assert b'purpose="embedding"' in at.rt.telemetry.render()[0]
@@ -148,7 +148,7 @@ async def test_a_turn_goes_on_without_a_vector_that_is_late_and_the_next_has_it(
         session_id = await _talked(at)
         # Were this one's vector late too, the model would be left alone, and not asked for the question's.
         assert at.rt.embeddings
-        await at.rt.embeddings.remember(TENANT, session_id, [SMALL_TALK])
+        await at.rt.embeddings.remember(ref_of(session_id), [SMALL_TALK])
         await _small_talk(at, session_id)
         outcome = await at.turn(session_id, QUESTION)
         assert "recalled" not in outcome.context["context_trim_log"]
@@ -227,7 +227,7 @@ async def test_a_text_that_the_model_never_takes_keeps_nothing_else_from_being_f
         sizes = {seq: size for seq, (_, size) in (await _rows(at, session.id)).items()}
         assert [sizes[seq] for seq in range(1, 5)] == [0, 5, 5, 5]
         for _ in range(2):
-            assert not (await search_session(at.rt, TENANT, session.id, "\u06de\u06de\u06de", 5)).items
+            assert not (await search_session(at.rt, ref_of(session.id), "\u06de\u06de\u06de", 5)).items
         assert FACT in await _recalled(at, session.id)
         asked_for = [seen.json["input"] for seen in server.seen if seen.path.endswith("/embeddings")]
         taken = [texts for texts in asked_for if not any("\u06de" in text for text in texts)]
@@ -243,7 +243,7 @@ async def test_vectors_go_with_a_fork_and_an_erased_session_and_are_made_anew_fo
         async with service(database_url, models, folder=tmp_path, embeds_with="vectors") as at:
             session_id = await _talked(at)
             made = await _rows(at, session_id)
-            fork = await fork_session(at.rt, TENANT, session_id, None)
+            fork = await fork_session(at.rt, ref_of(session_id), None)
             assert made
             assert await _rows(at, fork.id) == made
         async with service(database_url, models, folder=tmp_path, embeds_with="others") as at:
@@ -253,7 +253,7 @@ async def test_vectors_go_with_a_fork_and_an_erased_session_and_are_made_anew_fo
             assert rows.keys() >= made.keys()
             await _small_talk(at, session_id)
             assert FACT in await _recalled(at, session_id)
-            await delete_session(at.rt, TENANT, session_id)
+            await delete_session(at.rt, ref_of(session_id))
             assert not await _rows(at, session_id)
             assert await _rows(at, fork.id) == made, "the other session's are its own"
 
@@ -264,16 +264,16 @@ async def test_a_search_and_a_look_back_find_by_meaning_too_and_say_so(database_
         service(database_url, _models(server), folder=tmp_path, embeds_with="vectors") as at,
     ):
         session_id = await _talked(at)
-        best = (await search_session(at.rt, TENANT, session_id, QUESTION, 5)).items[0]
+        best = (await search_session(at.rt, ref_of(session_id), QUESTION, 5)).items[0]
         assert (best.excerpt, best.similarity, best.matched) == (FACT, 1.0, [])
-        page = await look_back(at.rt, TENANT, session_id, query="insects", handle=None, page=None)
+        page = await look_back(at.rt, ref_of(session_id), query="insects", handle=None, page=None)
         assert FACT in page.content
         await at.rt.chores.settle()
         assert await _used_tokens(at, session_id) == 3 * len(_asked_for(server)), "what a search took, too"
         for tenant in (TENANT, TenantId("another")):
             empty = await at.session()
             with suppress(NotFound):
-                assert not (await search_session(at.rt, tenant, empty.id, "Who is it?", 5)).items
+                assert not (await search_session(at.rt, SessionRef(tenant, empty.id), "Who is it?", 5)).items
         assert "Who is it?" not in _asked_for(server), "there is nothing to compare it with"
 
 
@@ -286,17 +286,17 @@ async def test_pins_that_have_to_give_way_do_so_by_meaning_from_the_second_turn_
     ):
         session = await at.session(policy={"preset": "allocated"})
         for name, text in (("crane", SAID[1]), ("bees", FACT)):
-            await put_pin(at.rt, TENANT, session.id, Pin(name, f"{text} {'Lorem ipsum dolor. ' * 900}"))
+            await put_pin(at.rt, ref_of(session.id), Pin(name, f"{text} {'Lorem ipsum dolor. ' * 900}"))
         trimmed: list[str] = []
         for _ in range(2):
-            preview = await preview_turn(at.rt, TENANT, session.id, TurnRequest("Which insects?", ""))
+            preview = await preview_turn(at.rt, ref_of(session.id), TurnRequest("Which insects?", ""))
             outcome = await at.turn(session.id, "Which insects?")
             await at.rt.chores.settle()
             assert preview.context["prompt_sha256"] == outcome.context["prompt_sha256"]
             trimmed += [action["target"] for action in outcome.context["context_trim_log"]["actions"]]
         assert trimmed == ["bees", "crane"]
         assert await _used_tokens(at, session.id) == 3 * len(_asked_for(server)), "though nothing was summarized"
-        figures = await pin_figures(at.rt, TENANT, session.id)
+        figures = await pin_figures(at.rt, ref_of(session.id))
         assert figures["bees"].similarity == 1.0
         assert figures["bees"].relevance > figures["crane"].relevance
 

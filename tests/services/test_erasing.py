@@ -16,12 +16,12 @@ from app.db.tables import metadata
 from app.db.vectors import save_vectors
 from app.domain.errors import NotFound, PlimsollError, TurnCancelled
 from app.domain.responses import ResponseNote
-from app.domain.types import Pin, Session, SessionId, TenantId
+from app.domain.types import Pin, Session, SessionId, SessionRef, TenantId
 from app.services.limits import set_limits
 from app.services.sessions import create_session, delete_session, put_pin
 from app.services.summaries import summarize_now
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
-from tests.services.service import TENANT, Service, chat, is_summary, model, models_toml, service, sound_summary
+from tests.services.service import TENANT, Service, chat, is_summary, model, models_toml, ref_of, service, sound_summary
 from tests.services.test_limits import usage
 
 OTHER_ENCODING = """
@@ -77,7 +77,7 @@ async def session_with_a_row_in_every_table(at: Service, tenant_id: TenantId = T
     session = await create_session(
         at.rt, tenant_id, {"instructions": "Be brief.", "limits": {"turns_total": 1000}, "metadata": {"of": "a test"}}
     )
-    await put_pin(at.rt, tenant_id, session.id, Pin("port", "The port is 8443."))
+    await put_pin(at.rt, SessionRef(tenant_id, session.id), Pin("port", "The port is 8443."))
     for number in range(10):  # the ninth makes a summary; what it stands for is indexed
         await at.turn(session.id, f"Point {number}. " + "ledger " * 60, key=f"key {number}", tenant_id=tenant_id)
     await at.turn(session.id, "Counted in another encoding.", model_alias="other", tenant_id=tenant_id)
@@ -95,18 +95,18 @@ async def test_delete_leaves_no_row_of_the_session_in_any_table(database_url: st
         kept = await session_with_a_row_in_every_table(at)
         before = await rows_of(at, kept.id)
         erased = await session_with_a_row_in_every_table(at)
-        await delete_session(at.rt, TENANT, erased.id)
+        await delete_session(at.rt, ref_of(erased.id))
         assert set((await rows_of(at, erased.id)).values()) == {0}
         assert await rows_of(at, kept.id) == before
         with pytest.raises(NotFound):
-            await delete_session(at.rt, TENANT, erased.id)
+            await delete_session(at.rt, ref_of(erased.id))
 
 
 async def test_another_tenant_erases_nothing(database_url: str) -> None:
     async with service(database_url) as at:
         session = await at.session()
         with pytest.raises(NotFound):
-            await delete_session(at.rt, TenantId("other"), session.id)
+            await delete_session(at.rt, SessionRef(TenantId("other"), session.id))
         assert (await rows_of(at, session.id))["sessions"] == 1
 
 
@@ -116,7 +116,7 @@ async def test_erasing_gives_a_tenant_no_room_back(database_url: str, tmp_path: 
         session = await at.session()
         await at.turn(session.id, "Paid for.")
         before = await usage(at)
-        await delete_session(at.rt, TENANT, session.id)
+        await delete_session(at.rt, ref_of(session.id))
         assert await usage(at) == before
         assert before[0]["tokens"] == 15
 
@@ -131,7 +131,7 @@ async def test_a_turn_that_runs_is_cancelled_and_what_it_had_reserved_counts_as_
         await server.arrived.wait()
         (held,) = await usage(at)
         assert held["reserved_tokens"] > 0
-        await delete_session(at.rt, TENANT, session.id)
+        await delete_session(at.rt, ref_of(session.id))
         with pytest.raises(TurnCancelled):
             await running
         (counted,) = await usage(at)
@@ -154,9 +154,9 @@ async def test_a_summary_that_is_made_meanwhile_ends_as_not_found_and_leaves_not
         session = await at.session(policy={"auto_summarize": False})
         for number in range(6):
             await at.turn(session.id, f"Point {number}. " + "ledger " * 50)
-        making = asyncio.create_task(summarize_now(at.rt, TENANT, session.id))
+        making = asyncio.create_task(summarize_now(at.rt, ref_of(session.id)))
         await asked.wait()
-        await delete_session(at.rt, TENANT, session.id)
+        await delete_session(at.rt, ref_of(session.id))
         erased.set()
         with pytest.raises(NotFound):
             await making
@@ -182,7 +182,7 @@ async def test_erasing_among_running_turns_ends_every_one_and_leaves_nothing(dat
             sessions = [(await at.session()).id for _ in range(4)]
             talking = [asyncio.create_task(talk(session_id)) for session_id in sessions]
             await asyncio.sleep(0.01 + round_number * 0.004)
-            await asyncio.gather(*(delete_session(at.rt, TENANT, session_id) for session_id in sessions))
+            await asyncio.gather(*(delete_session(at.rt, ref_of(session_id)) for session_id in sessions))
             await asyncio.gather(*talking)
             for session_id in sessions:
                 assert set((await rows_of(at, session_id)).values()) == {0}

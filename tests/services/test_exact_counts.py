@@ -15,7 +15,7 @@ from app.services.views.turns import get_audit
 from app.tokenizers.counters import Tokenizers
 from tests.providers.server import Answer, Reset, ScriptedServer, Seen, Step, serving
 from tests.providers.wires import ANTHROPIC, ModelReply
-from tests.services.service import TENANT, Service, service
+from tests.services.service import Service, ref_of, service
 
 ESTIMATE = Tokenizers().estimator("o200k_base")
 INPUT_BUDGET = 2253  # of a window of 4,096
@@ -74,7 +74,7 @@ async def test_a_prompt_that_the_estimate_would_refuse_is_sent_when_the_provider
         done = await at.turn(session.id, OVER_BUDGET)
         assert done.turn.status is TurnStatus.COMPLETED
         assert done.context["estimated_input_tokens_before"] < INPUT_BUDGET < done.context["estimated_wire_tokens"]
-        audit = await get_audit(at.rt, TENANT, session.id, done.turn.id, None)
+        audit = await get_audit(at.rt, ref_of(session.id), done.turn.id, None)
         assert (audit.estimator, audit.calibration_ratio) == ("provider", pytest.approx(0.9, abs=0.01))
         (step,) = await count_steps(at)
         assert step["counted_tokens"] == int(0.9 * step["estimated_wire_tokens"])
@@ -127,7 +127,7 @@ async def test_far_from_every_threshold_and_without_exact_counts_nothing_is_call
             done = await at.turn(session.id, content)
             assert done.turn.status is TurnStatus.COMPLETED
             assert counts_asked(server) == 0
-            audit = await get_audit(at.rt, TENANT, session.id, done.turn.id, None)
+            audit = await get_audit(at.rt, ref_of(session.id), done.turn.id, None)
             assert audit.estimator == "o200k_base"
 
 
@@ -155,7 +155,7 @@ async def test_a_count_that_cannot_be_had_leaves_the_decision_to_the_estimate_an
         assert counts_asked(server) == 1, "the fault was not met, or met again and again"
         (step,) = await count_steps(at)
         assert step["fell_back"] == word
-        audit = await get_audit(at.rt, TENANT, session.id, done.turn.id, None)
+        audit = await get_audit(at.rt, ref_of(session.id), done.turn.id, None)
         assert (audit.estimator, audit.calibration_ratio) == ("o200k_base", 1.0)
 
 

@@ -22,7 +22,7 @@ from app.domain.errors import (
     TurnCancelled,
     TurnInProgress,
 )
-from app.domain.types import Pin, SessionId, SummaryId, TenantId, TurnId, TurnStatus
+from app.domain.types import Pin, SessionId, SessionRef, SummaryId, TenantId, TurnId, TurnStatus
 from app.services.archive.transfer import fork_session
 from app.services.sessions import delete_session, list_pins, put_pin
 from app.services.summaries import list_summaries, summarize_now, undo_summary
@@ -34,7 +34,18 @@ from app.services.views.context import window_now
 from app.services.views.turns import get_audit, get_expanded_audit, get_prompt, get_turn, list_turns
 from tests.api.conftest import as_sent
 from tests.providers.server import Answer, Seen, Stream, serving
-from tests.services.service import NEWEST, OLDEST, TENANT, Service, chat, client_tools, model, models_toml, service
+from tests.services.service import (
+    NEWEST,
+    OLDEST,
+    TENANT,
+    Service,
+    chat,
+    client_tools,
+    model,
+    models_toml,
+    ref_of,
+    service,
+)
 from tests.services.test_tools import TOOLS, calls
 
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
@@ -42,11 +53,11 @@ NOT_COPIED = {"usage_records", "session_usage", "responses"}
 
 
 async def _turns(at: Service, session_id: SessionId) -> list[Any]:
-    return (await list_turns(at.rt, TENANT, session_id, OLDEST)).items
+    return (await list_turns(at.rt, ref_of(session_id), OLDEST)).items
 
 
 async def _fork(at: Service, session_id: SessionId, through: Any = None) -> SessionId:
-    return (await fork_session(at.rt, TENANT, session_id, through and TurnId(through))).id
+    return (await fork_session(at.rt, ref_of(session_id), through and TurnId(through))).id
 
 
 async def _ids(at: Service, session_id: SessionId) -> set[str]:
@@ -74,7 +85,7 @@ async def _text_of(at: Service, session_id: SessionId) -> str:
 async def busy_session(at: Service) -> SessionId:
     """Nineteen turns of every kind: plain, with tools, failed, rejected, with an image; two summaries, two pins."""
     session = await at.session(room_goal="Ship", instructions="Be brief.", metadata={"a": 1}, mode="m")
-    await put_pin(at.rt, TENANT, session.id, Pin("a", "Pinned.", 0.5, "a.md"))
+    await put_pin(at.rt, ref_of(session.id), Pin("a", "Pinned.", 0.5, "a.md"))
     for number in range(1, 20):
         if number == 3:
             waiting = await at.turn(session.id, "Look it up.", tools=TOOLS)
@@ -89,7 +100,7 @@ async def busy_session(at: Service) -> SessionId:
             await at.turn(session.id, [{"type": "text", "text": "Look"}, _IMAGE], f"key-{number}")
         else:
             await at.turn(session.id, f"Point {number}. {LONG}", f"key-{number}")
-    await put_pin(at.rt, TENANT, session.id, Pin("b", "Pinned late."))
+    await put_pin(at.rt, ref_of(session.id), Pin("b", "Pinned late."))
     return session.id
 
 
@@ -120,7 +131,7 @@ async def test_a_fork_has_the_same_past_with_the_same_ids_and_the_source_stays(
     ):
         source = await busy_session(at)
         before = await _text_of(at, source)
-        fork = await fork_session(at.rt, TENANT, source, None)
+        fork = await fork_session(at.rt, ref_of(source), None)
         assert await _text_of(at, source) == before
         turns, copied = await _turns(at, source), await _turns(at, fork.id)
         assert fork.forked_from == {"session_id": str(source), "turn_id": str(turns[-1].id)}
@@ -135,8 +146,8 @@ async def test_a_fork_has_the_same_past_with_the_same_ids_and_the_source_stays(
                 turn.created_at,
             )
             assert copy.idempotency_key is None
-        assert (await list_pins(at.rt, TENANT, fork.id, 9, None)).items == (
-            await list_pins(at.rt, TENANT, source, 9, None)
+        assert (await list_pins(at.rt, ref_of(fork.id), 9, None)).items == (
+            await list_pins(at.rt, ref_of(source), 9, None)
         ).items
         assert await _ids(at, fork.id) == await _ids(at, source)
         text = await _text_of(at, fork.id)
@@ -161,12 +172,12 @@ async def test_every_prompt_of_a_fork_is_rebuilt_with_the_hash_it_was_sent_with(
         for turn, copy in zip(await _turns(at, source), await _turns(at, fork), strict=True):
             rounds = (1, 2) if turn.seq == 3 else (1,)
             for number in rounds if turn.status is not TurnStatus.REJECTED else ():
-                original = await get_prompt(at.rt, TENANT, source, turn.id, number)
-                assert as_sent(await get_prompt(at.rt, TENANT, fork, copy.id, number)) == as_sent(original)
+                original = await get_prompt(at.rt, ref_of(source), turn.id, number)
+                assert as_sent(await get_prompt(at.rt, ref_of(fork), copy.id, number)) == as_sent(original)
                 rebuilt += 1
         assert rebuilt == 19
         ids = await _ids(at, fork)
-        audits = [await get_expanded_audit(at.rt, TENANT, fork, copy.id, None) for copy in await _turns(at, fork)]
+        audits = [await get_expanded_audit(at.rt, ref_of(fork), copy.id, None) for copy in await _turns(at, fork)]
         actions = [action for audit in audits for action in audit.context_trim_log["actions"]]
         assert {"summary_folded", "assistant_dropped"} == {action["kind"] for action in actions}
         # A prompt that was refused keeps its ranges, which name no ids.
@@ -202,10 +213,10 @@ async def test_a_fork_of_the_middle_holds_nothing_that_came_later(database_url: 
     ):
         session = await at.session()
         outcomes = [await at.turn(session.id, f"Point {number}. {LONG}") for number in range(1, 27)]
-        first, second, third = (await list_summaries(at.rt, TENANT, session.id, NEWEST)).items[::-1]
+        first, second, third = (await list_summaries(at.rt, ref_of(session.id), NEWEST)).items[::-1]
         assert [summary.status for summary in (first, second, third)] == ["superseded", "superseded", "active"]
         fork = await _fork(at, session.id, outcomes[13].turn.id)
-        kept = (await list_summaries(at.rt, TENANT, fork, NEWEST)).items
+        kept = (await list_summaries(at.rt, ref_of(fork), NEWEST)).items
         assert [(each.status, each.summary_text) for each in kept] == [("active", first.summary_text)]
         text = await _text_of(at, fork)
         assert "Point 14." in text
@@ -214,10 +225,10 @@ async def test_a_fork_of_the_middle_holds_nothing_that_came_later(database_url: 
         assert await at.rows(counters, sid=fork) == [
             {"last_turn_seq": 14, "last_message_seq": 28, "summary_count_after_seq": 8}
         ]
-        await undo_summary(at.rt, TENANT, fork, SummaryId(kept[0].id))
-        now = await window_now(at.rt, TENANT, fork)
+        await undo_summary(at.rt, ref_of(fork), SummaryId(kept[0].id))
+        now = await window_now(at.rt, ref_of(fork))
         assert (now.active_summary_id, now.raw_turns) == (None, 14)
-        assert (await list_summaries(at.rt, TENANT, session.id, NEWEST)).items[::-1] == [first, second, third]
+        assert (await list_summaries(at.rt, ref_of(session.id), NEWEST)).items[::-1] == [first, second, third]
 
 
 async def test_an_undo_of_the_source_holds_in_its_fork_and_the_forks_chain_can_be_undone(
@@ -230,16 +241,16 @@ async def test_an_undo_of_the_source_holds_in_its_fork_and_the_forks_chain_can_b
         session = await at.session()
         for number in range(1, 19):
             await at.turn(session.id, f"Point {number}. {LONG}")
-        third = await summarize_now(at.rt, TENANT, session.id)
-        await undo_summary(at.rt, TENANT, session.id, SummaryId(third.id))
+        third = await summarize_now(at.rt, ref_of(session.id))
+        await undo_summary(at.rt, ref_of(session.id), SummaryId(third.id))
         fork = await _fork(at, session.id)
-        newest, middle, oldest = (await list_summaries(at.rt, TENANT, fork, NEWEST)).items
+        newest, middle, oldest = (await list_summaries(at.rt, ref_of(fork), NEWEST)).items
         assert [each.status for each in (newest, middle, oldest)] == ["undone", "active", "superseded"]
         assert middle.previous_summary_id == oldest.id
         with pytest.raises(SummaryNotActive):
-            await undo_summary(at.rt, TENANT, fork, SummaryId(newest.id))
-        await undo_summary(at.rt, TENANT, fork, SummaryId(middle.id))
-        assert (await window_now(at.rt, TENANT, fork)).active_summary_id == oldest.id
+            await undo_summary(at.rt, ref_of(fork), SummaryId(newest.id))
+        await undo_summary(at.rt, ref_of(fork), SummaryId(middle.id))
+        assert (await window_now(at.rt, ref_of(fork))).active_summary_id == oldest.id
 
 
 async def test_an_open_turn_is_not_copied_and_can_not_be_read(database_url: str, tmp_path: Path) -> None:
@@ -264,13 +275,13 @@ async def test_an_open_turn_is_not_copied_and_can_not_be_read(database_url: str,
 async def test_an_empty_session_forks_and_what_is_not_there_does_not(database_url: str, tmp_path: Path) -> None:
     async with serving(model()) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
         session = await at.session()
-        fork = await fork_session(at.rt, TENANT, session.id, None)
+        fork = await fork_session(at.rt, ref_of(session.id), None)
         assert fork.forked_from == {"session_id": str(session.id), "turn_id": None}
         assert (await at.turn(fork.id, "One.")).turn.seq == 1
         with pytest.raises(NotFound, match="turn"):
             await _fork(at, session.id, uuid4())
         with pytest.raises(NotFound, match="session"):
-            await fork_session(at.rt, TenantId("other"), session.id, None)
+            await fork_session(at.rt, SessionRef(TenantId("other"), session.id), None)
         assert len(await at.rows("SELECT id FROM sessions")) == 2
 
 
@@ -294,13 +305,13 @@ async def test_a_turn_that_runs_under_one_id_in_two_sessions_is_two_turns(databa
         activity = Activity(Allowance("event streams", 1, 1.0), poll_s=0.01)
         with activity.follow(at.rt, TENANT) as follower:
             running = [
-                asyncio.create_task(retry_turn(at.rt, TENANT, session_id, turn_id, TurnOptions(), "main"))
+                asyncio.create_task(retry_turn(at.rt, ref_of(session_id), turn_id, TurnOptions(), "main"))
                 for session_id in both
             ]
             await _until_followed(follower, "running", both)
             assert {claim.session_id for claim in at.rt.leases.claims()} == set(both)
             for session_id, task in zip(both, running, strict=True):
-                await cancel_turn(at.rt, TENANT, session_id, turn_id)
+                await cancel_turn(at.rt, ref_of(session_id), turn_id)
                 with pytest.raises(TurnCancelled):
                     await task
                 left = {claim.session_id for claim in at.rt.leases.claims()}
@@ -329,22 +340,22 @@ async def test_the_same_ids_in_another_tenants_session_lead_to_nobody_elses_rows
         source = await busy_session(at)
         fork = await _fork(at, source)
         await at.rows("UPDATE sessions SET tenant_id = 'bert' WHERE id = :sid", sid=fork)
-        turns, summaries = await _turns(at, source), (await list_summaries(at.rt, TENANT, source, NEWEST)).items
+        turns, summaries = await _turns(at, source), (await list_summaries(at.rt, ref_of(source), NEWEST)).items
         before = await _text_of(at, source)
         for turn in turns:
             for tenant_id, session_id in ((TENANT, fork), (bert, source)):
                 with pytest.raises(NotFound):
-                    await get_turn(at.rt, tenant_id, session_id, turn.id)
+                    await get_turn(at.rt, SessionRef(tenant_id, session_id), turn.id)
                 with pytest.raises(NotFound):
-                    await get_audit(at.rt, tenant_id, session_id, turn.id, None)
+                    await get_audit(at.rt, SessionRef(tenant_id, session_id), turn.id, None)
                 with pytest.raises(NotFound):
-                    await get_prompt(at.rt, tenant_id, session_id, turn.id, None)
-            assert (await get_turn(at.rt, bert, fork, turn.id)).session_id == fork
+                    await get_prompt(at.rt, SessionRef(tenant_id, session_id), turn.id, None)
+            assert (await get_turn(at.rt, SessionRef(bert, fork), turn.id)).session_id == fork
         active = SummaryId(summaries[0].id)
         with pytest.raises(NotFound):
-            await undo_summary(at.rt, bert, source, active)
-        await undo_summary(at.rt, bert, fork, active)
-        await delete_session(at.rt, bert, fork)
+            await undo_summary(at.rt, SessionRef(bert, source), active)
+        await undo_summary(at.rt, SessionRef(bert, fork), active)
+        await delete_session(at.rt, SessionRef(bert, fork))
         assert await _text_of(at, source) == before
 
 
@@ -391,5 +402,5 @@ async def test_a_fork_has_the_blocks_of_prompts_that_were_stored_before_referenc
         forked = await _fork(at, source)
         sent = [turn.id for turn in await _turns(at, source) if turn.status is TurnStatus.COMPLETED]
         for turn_id in sent:
-            both = [await get_prompt(at.rt, TENANT, each, turn_id, None) for each in (source, forked)]
+            both = [await get_prompt(at.rt, ref_of(each), turn_id, None) for each in (source, forked)]
             assert both[0] == both[1]

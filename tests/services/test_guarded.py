@@ -10,20 +10,20 @@ from uuid import UUID
 import pytest
 
 from app.domain.errors import ContextBudgetExceeded, NotFound, NothingToSummarize
-from app.domain.types import Pin, SessionId, TenantId, TurnStatus
-from app.engine.window.prompt import prompt_sha256
+from app.domain.types import Pin, SessionId, SessionRef, TenantId, TurnStatus
 from app.services.sessions import put_pin
 from app.services.summaries import list_summaries, summarize_now
 from app.services.views.context import window_now
 from app.services.views.turns import get_audit, get_expanded_audit, get_prompt
+from tests.engine.prompt_hash import prompt_sha256
 from tests.providers.server import serving
-from tests.services.service import NEWEST, TENANT, Service, chat, is_summary, model, models_toml, service
+from tests.services.service import NEWEST, Service, chat, is_summary, model, models_toml, ref_of, service
 
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
 
 
 async def _sent(at: Service, session_id: SessionId, turn_id: Any) -> list[dict[str, Any]]:
-    prompt = await get_prompt(at.rt, TENANT, session_id, turn_id, None)
+    prompt = await get_prompt(at.rt, ref_of(session_id), turn_id, None)
     return prompt.messages
 
 
@@ -49,10 +49,10 @@ async def test_a_plain_turn_is_answered_stored_audited_and_can_be_replayed(datab
             "Goal of this conversation: Ship it",
             "Hi there",
         ]
-        prompt = await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)
+        prompt = await get_prompt(at.rt, ref_of(session.id), outcome.turn.id, None)
         assert prompt.messages == sent
         assert prompt_sha256(sent, []) == outcome.context["prompt_sha256"]
-        audit = await get_audit(at.rt, TENANT, session.id, outcome.turn.id, None)
+        audit = await get_audit(at.rt, ref_of(session.id), outcome.turn.id, None)
         assert audit.actual_prompt_tokens == 31
         steps = await at.rows("SELECT kind, status FROM turn_steps ORDER BY seq")
         assert [(step["kind"], step["status"]) for step in steps] == [
@@ -76,7 +76,7 @@ async def test_the_ninth_turn_summarizes_what_is_older_than_the_last_four(databa
         assert [message["content"][:8] for message in sent if message["role"] == "user"] == [
             f"Point {number}." for number in (5, 6, 7, 8, 9)
         ]
-        page = await list_summaries(at.rt, TENANT, session.id, NEWEST)
+        page = await list_summaries(at.rt, ref_of(session.id), NEWEST)
         assert [summary.status for summary in page.items] == ["active", "superseded"]
         assert page.items[0].from_message_id == page.items[1].from_message_id
         folded = outcomes[8].context["context_trim_log"]["actions"]
@@ -124,7 +124,7 @@ async def test_a_long_answer_is_pruned_when_a_summary_was_not_enough_and_anchors
         actions = [action for outcome in outcomes for action in outcome.context["context_trim_log"]["actions"]]
         assert {"assistant_dropped"} <= {action["kind"] for action in actions}
         sent = await _sent(at, session.id, pruned.turn.id)
-        summaries = (await list_summaries(at.rt, TENANT, session.id, NEWEST)).items
+        summaries = (await list_summaries(at.rt, ref_of(session.id), NEWEST)).items
         anchors = {
             UUID(str(message_id))
             for summary in summaries[:1]
@@ -132,7 +132,7 @@ async def test_a_long_answer_is_pruned_when_a_summary_was_not_enough_and_anchors
             for message_id in item.message_ids
         }
         assert anchors
-        audit = await get_expanded_audit(at.rt, TENANT, session.id, pruned.turn.id, None)
+        audit = await get_expanded_audit(at.rt, ref_of(session.id), pruned.turn.id, None)
         dropped = {action["target"] for action in audit.context_trim_log["actions"]}
         assert any(target.startswith("message:") for target in dropped)
         assert not {f"message:{anchor}" for anchor in anchors} & dropped
@@ -156,7 +156,7 @@ async def test_what_does_not_fit_is_refused_before_any_model_is_called(database_
         rejected = (await at.rows("SELECT id, status, error FROM turns ORDER BY seq DESC LIMIT 1"))[0]
         assert rejected["status"] == "rejected"
         assert rejected["error"]["code"] == "context_budget_exceeded"
-        audit = await get_audit(at.rt, TENANT, session.id, rejected["id"], None)
+        audit = await get_audit(at.rt, ref_of(session.id), rejected["id"], None)
         assert audit.overflow_rejected
         assert audit.prompt_sha256 is None
         after = await at.turn(session.id, "Short again")
@@ -179,7 +179,7 @@ async def test_a_window_with_no_room_for_input_rejects_every_turn(database_url: 
 async def test_pins_goal_and_instructions_are_in_every_prompt(database_url: str, tmp_path: Path) -> None:
     async with serving(model()) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
         session = await at.session(room_goal="Reconcile the ledger", instructions="Answer in English.")
-        await put_pin(at.rt, TENANT, session.id, Pin("limits", "Never touch account 4711.", 1.0))
+        await put_pin(at.rt, ref_of(session.id), Pin("limits", "Never touch account 4711.", 1.0))
         for number in range(14):
             outcome = await at.turn(session.id, f"Point {number}. {LONG}")
             contents = [str(message["content"]) for message in await _sent(at, session.id, outcome.turn.id)]
@@ -203,7 +203,7 @@ async def test_a_useless_summary_is_refused_and_the_fallback_stands_in_with_a_wa
             outcomes = [await at.turn(session.id, f"Point {number}. {LONG}") for number in range(1, 10)]
         assert outcomes[-1].context["summary_triggered"]
         assert any(is_summary(seen) for seen in server.seen)
-        summary = (await list_summaries(at.rt, TENANT, session.id, NEWEST)).items[0]
+        summary = (await list_summaries(at.rt, ref_of(session.id), NEWEST)).items[0]
         assert summary.origin == "fallback"
         assert "fallback" in caplog.text
         assert summary.key_facts or summary.summary_text
@@ -227,7 +227,7 @@ async def test_after_three_failures_in_a_row_the_summarizer_is_not_called(databa
         for number in range(1, 9):
             await at.turn(session.id, f"Point {number}. {LONG}")
         assert sum(map(is_summary, server.seen)) == 3
-        origins = [row.origin for row in (await list_summaries(at.rt, TENANT, session.id, NEWEST)).items]
+        origins = [row.origin for row in (await list_summaries(at.rt, ref_of(session.id), NEWEST)).items]
         assert len(origins) > 3
         assert set(origins) == {"fallback"}
 
@@ -249,12 +249,12 @@ async def test_a_summary_can_be_requested_and_says_when_there_is_nothing_to_do(
     ):
         session = await at.session()
         with pytest.raises(NothingToSummarize):
-            await summarize_now(at.rt, TENANT, session.id)
+            await summarize_now(at.rt, ref_of(session.id))
         for number in range(6):
             await at.turn(session.id, f"Point {number}. {LONG}")
-        summary = await summarize_now(at.rt, TENANT, session.id)
+        summary = await summarize_now(at.rt, ref_of(session.id))
         assert summary.status == "active"
-        now = await window_now(at.rt, TENANT, session.id)
+        now = await window_now(at.rt, ref_of(session.id))
         assert now.active_summary_id == summary.id
         assert now.raw_turns == 4
         assert now.turns_to_next_summary == 8
@@ -300,4 +300,4 @@ async def test_another_tenant_does_not_see_the_session(database_url: str) -> Non
         outcome = await at.turn(session.id, "Mine")
         for read in (get_audit, get_prompt):
             with pytest.raises(NotFound, match="no such session"):
-                await read(at.rt, TenantId("other"), session.id, outcome.turn.id, None)
+                await read(at.rt, SessionRef(TenantId("other"), session.id), outcome.turn.id, None)

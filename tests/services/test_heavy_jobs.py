@@ -29,7 +29,7 @@ from app.services.heavy.jobs import HeavyJobs
 from app.services.sessions import list_sessions
 from app.services.views.simulation import SMALL_TURNS_DECIDED, THRESHOLDS, simulate
 from app.tokenizers.counters import Tokenizers
-from tests.services.service import NEWEST, TENANT, Service, service
+from tests.services.service import NEWEST, TENANT, Service, ref_of, service
 
 CONVERSATION = {
     "messages": [
@@ -115,7 +115,7 @@ def _rows(text: str) -> list[Any]:
 async def _exported(at: Service) -> bytes:
     session = await at.imported(CONVERSATION)
     document: dict[str, Any] = {"format": "plimsoll.session", "version": 1}
-    async for name, value in export_session(at.rt, TENANT, session.id):
+    async for name, value in export_session(at.rt, ref_of(session.id)):
         document[name] = value if name == "session" else document.get(name, []) + value
     for section in ("pins", "blocks", "steps", "summaries", "audits"):
         document.setdefault(section, [])
@@ -163,10 +163,10 @@ async def test_a_simulation_in_another_process_answers_what_one_here_does(databa
     async with service(database_url) as at:
         session = await at.imported(CONVERSATION)
         assert 60 * len(THRESHOLDS) > SMALL_TURNS_DECIDED
-        there = await simulate(at.rt, TENANT, session.id, THRESHOLDS, ["offline"])
+        there = await simulate(at.rt, ref_of(session.id), THRESHOLDS, ["offline"])
         assert len(at.rt.jobs.pids) == 1
         with heavy_jobs(own_processes=False) as jobs:
-            here = await simulate(_with(at, jobs), TENANT, session.id, THRESHOLDS, ["offline"])
+            here = await simulate(_with(at, jobs), ref_of(session.id), THRESHOLDS, ["offline"])
         assert here == there
         assert here["policies"][0]["summaries"]
 
@@ -179,7 +179,7 @@ async def test_turns_go_on_while_a_simulation_and_imports_are_at_work(database_u
     async with service(database_url) as at:
         session = await at.imported(CONVERSATION)
         small = await at.session()
-        simulated = asyncio.create_task(simulate(at.rt, TENANT, session.id, THRESHOLDS))
+        simulated = asyncio.create_task(simulate(at.rt, ref_of(session.id), THRESHOLDS))
         imported = asyncio.create_task(at.imported(CONVERSATION))
         taken = 0
         while not (simulated.done() and imported.done()):

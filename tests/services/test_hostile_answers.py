@@ -11,7 +11,7 @@ from app.services.turn.types import to_nobody
 from app.services.views.turns import get_turn
 from tests.providers.hostile import HOSTILE, Hostile
 from tests.providers.playing import threaded_serving
-from tests.services.service import TENANT, chat, models_toml, service
+from tests.services.service import chat, models_toml, ref_of, service
 
 _TAKEN = [hostile for hostile in HOSTILE if hostile.code is None]
 
@@ -26,7 +26,7 @@ async def test_a_strange_answer_is_stored_and_the_session_goes_on(
         async with service(database_url, models_toml(sound, window=65536, extra=extra), folder=tmp_path) as own:
             session = await own.session(model_alias="strange", policy={"summarize_when": "never"})
             first = await own.turn(session.id, "Hello", listen=to_nobody if hostile.stream else None)
-            stored = await get_turn(own.rt, TENANT, session.id, first.turn.id)
+            stored = await get_turn(own.rt, ref_of(session.id), first.turn.id)
             assert (stored.assistant_output, stored.tool_calls) == (first.turn.assistant_output, first.turn.tool_calls)
             assert stored.prompt_tokens is None or 0 <= stored.prompt_tokens < 2**31
             if stored.tool_calls:

@@ -12,7 +12,7 @@ from app.domain.types import TurnStatus
 from app.services.sessions import change_session, list_sessions
 from app.services.views.context import window_now
 from app.services.views.turns import list_turns
-from tests.services.service import NEWEST, OLDEST, TENANT, service
+from tests.services.service import NEWEST, OLDEST, TENANT, ref_of, service
 
 
 def call(call_id: str) -> dict[str, Any]:
@@ -36,7 +36,7 @@ async def test_a_list_becomes_turns_with_their_tool_groups_counted_and_numbered(
     async with service(database_url) as at:
         session = await at.imported({"instructions": "Speak English.", "messages": AGENT})
         assert session.instructions == "Speak English.\n\nBe brief."
-        turns = (await list_turns(at.rt, TENANT, session.id, OLDEST)).items
+        turns = (await list_turns(at.rt, ref_of(session.id), OLDEST)).items
         assert [(turn.seq, turn.status, turn.user_input, turn.assistant_output) for turn in turns] == [
             (1, TurnStatus.COMPLETED, "", "How can I help?"),
             (2, TurnStatus.COMPLETED, "Is order 1 paid?\nAnd 2?", "1 is, 2 is not."),
@@ -49,7 +49,7 @@ async def test_a_list_becomes_turns_with_their_tool_groups_counted_and_numbered(
         answered = (await at.turn(session.id, "Which one was not?")).turn
         assert answered.seq == 4
         assert "2 is not" in str(answered.assistant_output)
-        assert (await window_now(at.rt, TENANT, session.id)).regions["history"] > 30
+        assert (await window_now(at.rt, ref_of(session.id))).regions["history"] > 30
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ async def test_a_model_of_another_encoding_has_every_message_of_a_long_window_co
     listed = [{"role": ("user", "assistant")[at % 2], "content": f"Point {at}."} for at in range(messages)]
     async with service(database_url) as at:
         session = await at.imported({"messages": listed})
-        await change_session(at.rt, TENANT, session.id, {"policy": {"estimator": "heuristic"}})
+        await change_session(at.rt, ref_of(session.id), {"policy": {"estimator": "heuristic"}})
         for _ in range(2):
             await at.turn(session.id, "And now?")
         (stored,) = await at.rows(

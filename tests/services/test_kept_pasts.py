@@ -32,7 +32,7 @@ from tests.engine.histories import History
 from tests.engine.histories import chat as chat_history
 from tests.engine.pictures import image, png
 from tests.providers.server import Answer, Seen, serving
-from tests.services.service import OLDEST, TENANT, Service, chat, client_tools, model, service
+from tests.services.service import OLDEST, Service, chat, client_tools, model, ref_of, service
 from tests.services.test_tools import TOOLS, calls
 
 _STEPS = 45
@@ -81,11 +81,11 @@ class _Workers:
         """All of them would send the same; its hash."""
         request = TurnRequest(content, "0" * 64, TurnOptions(policy=policy), alias)
         seen = [
-            await preview_turn(replace(rt, new_id=lambda: _ANY_ID), TENANT, session_id, request)
+            await preview_turn(replace(rt, new_id=lambda: _ANY_ID), ref_of(session_id), request)
             for rt in (self.reader, *(keeper.rt for keeper in self.keepers))
         ]
         assert seen[1:] == seen[:1] * 2
-        windows = [await window_now(rt, TENANT, session_id) for rt in (self.reader, self.keepers[1].rt)]
+        windows = [await window_now(rt, ref_of(session_id)) for rt in (self.reader, self.keepers[1].rt)]
         assert windows[0] == windows[1]
         return seen[0].context["prompt_sha256"]
 
@@ -107,10 +107,10 @@ async def test_workers_that_keep_pasts_send_what_one_does_that_reads_everything(
         session_id = (await at.session(policy=random.choice(_POLICIES))).id
         for _ in range(_STEPS):
             session_id = await _step(workers, session_id)
-        turns = (await list_turns(at.rt, TENANT, session_id, OLDEST)).items
+        turns = (await list_turns(at.rt, ref_of(session_id), OLDEST)).items
         for turn in turns:
             with suppress(NotFound):
-                await get_prompt(at.rt, TENANT, session_id, turn.id, None)  # rebuilt, and held against its hash
+                await get_prompt(at.rt, ref_of(session_id), turn.id, None)  # rebuilt, and held against its hash
         assert _figure(at, "session_cache_hits_total") > _STEPS
 
 
@@ -154,16 +154,16 @@ async def test_a_fork_begins_with_what_is_kept_of_its_source_and_goes_on_by_itse
         reader = _worker(at.rt, 0)
         session = await at.session(policy={"auto_summarize": False})
         turns = [(await at.turn(session.id, f"Point {number}.")).turn for number in range(6)]
-        forks = [(await fork_session(at.rt, TENANT, session.id, through)).id for through in (None, turns[2].id)]
+        forks = [(await fork_session(at.rt, ref_of(session.id), through)).id for through in (None, turns[2].id)]
         each = (*forks, session.id)
         request = TurnRequest("And here?", "any")
-        read = [(await preview_turn(reader, TENANT, one, request)).context["prompt_sha256"] for one in each]
+        read = [(await preview_turn(reader, ref_of(one), request)).context["prompt_sha256"] for one in each]
         misses = _figure(at, "session_cache_misses_total")
         for one, sha256 in zip(each, read, strict=True):
-            assert (await preview_turn(at.rt, TENANT, one, request)).context["prompt_sha256"] == sha256
+            assert (await preview_turn(at.rt, ref_of(one), request)).context["prompt_sha256"] == sha256
             await at.turn(one, "On its own.")
         assert _figure(at, "session_cache_misses_total") == misses + 1, "of the one that ends in the middle alone"
-        sent = [(await preview_turn(at.rt, TENANT, one, request)).messages for one in each]
+        sent = [(await preview_turn(at.rt, ref_of(one), request)).messages for one in each]
         assert [str(messages).count("On its own") for messages in sent] == [1, 1, 1]
 
 
@@ -184,17 +184,17 @@ async def _step(workers: _Workers, session_id: SessionId) -> SessionId:
     random, at = workers.random, workers.at
     match random.choices(("turn", "policy", "withdraw", "undo", "summarize", "fork"), (20, 2, 2, 1, 1, 1))[0]:
         case "policy":
-            await change_session(at.rt, TENANT, session_id, {"policy": random.choice(_POLICIES)})
+            await change_session(at.rt, ref_of(session_id), {"policy": random.choice(_POLICIES)})
         case "withdraw":
             await _withdraw(at, session_id, random)
         case "undo":
             with suppress(NotFound, SummaryNotActive):
-                await undo_summary(at.rt, TENANT, session_id, None)
+                await undo_summary(at.rt, ref_of(session_id), None)
         case "summarize":
             with suppress(NothingToSummarize):
-                await summarize_now(at.rt, TENANT, session_id)
+                await summarize_now(at.rt, ref_of(session_id))
         case "fork":
-            return (await fork_session(at.rt, TENANT, session_id, None)).id
+            return (await fork_session(at.rt, ref_of(session_id), None)).id
         case _:
             await _turn(workers, session_id)
     return session_id
@@ -208,7 +208,7 @@ async def _withdraw(at: Service, session_id: SessionId, random: Random) -> None:
         id=session_id,
     )
     if rows:
-        await withdraw_item(at.rt, TENANT, session_id, item_id("msg", session_id, random.choice(rows)["seq"]))
+        await withdraw_item(at.rt, ref_of(session_id), item_id("msg", session_id, random.choice(rows)["seq"]))
 
 
 async def _turn(workers: _Workers, session_id: SessionId) -> None:
@@ -242,16 +242,16 @@ async def _turn(workers: _Workers, session_id: SessionId) -> None:
 
 
 async def _try_again(workers: _Workers, session_id: SessionId, alias: str) -> None:
-    (newest,) = (await list_turns(workers.at.rt, TENANT, session_id, OLDEST)).items[-1:]
+    (newest,) = (await list_turns(workers.at.rt, ref_of(session_id), OLDEST)).items[-1:]
     if workers.random.random() < 0.5:
         await workers.agree(session_id, "Between the tries.", None, alias)
     with suppress(ProviderError, ContextBudgetExceeded):
-        await retry_turn(workers.at.rt, TENANT, session_id, newest.id, TurnOptions(), alias)
+        await retry_turn(workers.at.rt, ref_of(session_id), newest.id, TurnOptions(), alias)
 
 
 async def _go_on(workers: _Workers, session_id: SessionId, turn_id: TurnId) -> None:
     if workers.random.random() < 0.3:
-        await cancel_turn(workers.at.rt, TENANT, session_id, turn_id)
+        await cancel_turn(workers.at.rt, ref_of(session_id), turn_id)
         return
     await workers.agree(session_id, "While it waits.", None, "main")
     with suppress(ContextBudgetExceeded):

@@ -10,7 +10,7 @@ from app.services.views.turns import get_audit, get_prompt
 from tests.engine.pictures import audio, file, image, png, wav
 from tests.providers.server import serving
 from tests.providers.wires import OPENAI, ModelReply
-from tests.services.service import TENANT, chat, models_toml, service
+from tests.services.service import chat, models_toml, ref_of, service
 from tests.services.test_tools import TOOLS
 
 
@@ -40,7 +40,7 @@ async def test_older_media_give_way_to_a_line_each_and_the_log_says_so(database_
         assert sent[0]["content"] == [text("Here is part 1."), text("[audio left out: 30 s]")]
         assert sent[2]["content"] == [text("Here is part 2."), text("[file left out: ledger.pdf]")]
         assert [action["count"] for action in actions] == [2]
-        prompt = await get_prompt(at.rt, TENANT, session.id, done.turn.id, None)
+        prompt = await get_prompt(at.rt, ref_of(session.id), done.turn.id, None)
         assert prompt.messages == sent
         stored = await at.rows("SELECT content FROM messages WHERE role = 'user' ORDER BY seq LIMIT 3")
         assert [row["content"][1] for row in stored] == parts, "what is stored was changed"
@@ -66,6 +66,6 @@ async def test_a_tool_output_that_alone_is_over_the_budget_is_shortened_with_a_m
         left_out = int(sent.split("[… ")[1].split(" characters")[0])
         kept = len(sent) - len(f"\n[… {left_out} characters of this tool result left out; look_back handle m3 …]\n")
         assert left_out + kept == len(output)
-        audit = await get_audit(at.rt, TENANT, session.id, turn.id, 2)
+        audit = await get_audit(at.rt, ref_of(session.id), turn.id, 2)
         assert audit.estimated_input_tokens_after_prune <= audit.input_budget
-        await get_prompt(at.rt, TENANT, session.id, turn.id, 2)
+        await get_prompt(at.rt, ref_of(session.id), turn.id, 2)

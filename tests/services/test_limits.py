@@ -21,7 +21,7 @@ from app.domain.errors import (
     TurnCancelled,
     TurnInProgress,
 )
-from app.domain.types import RecordedReply, SessionId, TenantId, ToolCall, TurnStatus
+from app.domain.types import RecordedReply, SessionId, SessionRef, TenantId, ToolCall, TurnStatus
 from app.services.limits import clear_limits, list_limits, set_limits
 from app.services.sessions import create_session
 from app.services.summaries import summarize_now, undo_summary
@@ -32,7 +32,7 @@ from app.services.upkeep.background import sweep_forever
 from bench.wire import Tally, counting_proxy
 from tests.providers.server import Answer, Stream, serving
 from tests.providers.wires import OPENAI, ModelReply
-from tests.services.service import TENANT, Service, chat, model, models_toml, service
+from tests.services.service import TENANT, Service, chat, model, models_toml, ref_of, service
 from tests.services.test_costs import sold_by
 from torture.databases import citus_servers
 
@@ -163,7 +163,7 @@ async def test_a_dead_workers_reservation_comes_back_when_its_turn_is_swept(data
         await limit(at, turns_total=1, tokens_total=10_000)
         session = await at.session(limits={"turns_total": 1})
         draft = await draft_turn(at.rt, TurnRequest(content="Never answered", request_sha256="x"), None)
-        await claim_drafted(at.rt, TENANT, session.id, draft, TurnOptions())
+        await claim_drafted(at.rt, ref_of(session.id), draft, TurnOptions())
         (held,) = await usage(at)
         assert held["turns"] == 1
         assert held["reserved_tokens"] > 0
@@ -192,7 +192,7 @@ async def test_a_turn_cancelled_while_its_model_runs_uses_what_it_reserved(datab
         await server.arrived.wait()
         (held,) = await usage(at)
         turn_id = (await at.rows("SELECT id FROM turns"))[0]["id"]
-        await cancel_turn(at.rt, TENANT, session.id, turn_id)
+        await cancel_turn(at.rt, ref_of(session.id), turn_id)
         with pytest.raises(TurnCancelled):
             await running
         (counted,) = await usage(at)
@@ -223,7 +223,7 @@ async def test_summaries_count_against_limits_too(database_url: str, tmp_path: P
         for number in range(4):
             await at.turn(session.id, f"Turn {number}. " + "A sentence of some length about the port. " * 12)
         (before,) = await usage(at)
-        await summarize_now(at.rt, TENANT, session.id)
+        await summarize_now(at.rt, ref_of(session.id))
         (after,) = await usage(at)
         assert after["tokens"] == before["tokens"] + 120
 
@@ -240,7 +240,7 @@ async def test_once_a_limit_is_reached_no_summary_is_requested_however_often_it_
         session = await at.session(policy={"protected_turns": 1})
         for number in range(4):
             await at.turn(session.id, f"Turn {number}. " + "A sentence of some length about the port. " * 12)
-        await summarize_now(at.rt, TENANT, session.id)  # nothing is limited yet
+        await summarize_now(at.rt, ref_of(session.id))  # nothing is limited yet
         await limit(at, **values)
         await _use_up(at)
         calls = server.hits
@@ -248,9 +248,9 @@ async def test_once_a_limit_is_reached_no_summary_is_requested_however_often_it_
             await at.turn(session.id, "One more")
         for _ in range(5):
             with suppress(NotFound):
-                await undo_summary(at.rt, TENANT, session.id, None)
+                await undo_summary(at.rt, ref_of(session.id), None)
             with pytest.raises(LimitExceeded, match="this summary"):
-                await summarize_now(at.rt, TENANT, session.id)
+                await summarize_now(at.rt, ref_of(session.id))
         assert server.hits == calls
 
 
@@ -276,7 +276,7 @@ async def test_a_summary_on_demand_counts_as_a_turn_and_one_for_a_turn_does_not(
             triggered |= (await at.turn(session.id, said)).context["summary_triggered"]
         assert triggered
         assert (await usage(at))[0]["turns"] == 6
-        await summarize_now(at.rt, TENANT, session.id)
+        await summarize_now(at.rt, ref_of(session.id))
         assert (await usage(at))[0]["turns"] == 7
 
 
@@ -306,7 +306,7 @@ async def test_a_summary_that_fails_gives_back_what_was_counted(database_url: st
             await at.turn(session.id, f"Turn {number}. " + "A sentence of some length about the port. " * 12)
         before = await usage(at)
         hits = server.hits
-        await summarize_now(at.rt, TENANT, session.id)
+        await summarize_now(at.rt, ref_of(session.id))
         assert server.hits > hits, "the summarizer was not asked"
         assert await usage(at) == before
 
@@ -358,7 +358,7 @@ async def test_another_tenants_use_counts_for_that_tenant_alone(database_url: st
         await limit(at, turns_total=1)
         theirs = await create_session(at.rt, other, {})
         for number in range(3):
-            await take_turn(at.rt, other, theirs.id, TurnRequest(f"Turn {number}", str(number)), None)
+            await take_turn(at.rt, SessionRef(other, theirs.id), TurnRequest(f"Turn {number}", str(number)), None)
         session = await at.session()
         await at.turn(session.id, "Hi")
         with pytest.raises(LimitExceeded):
@@ -427,7 +427,7 @@ async def test_what_may_be_recalled_is_set_aside_too(database_url: str, tmp_path
             await at.turn(session.id, f"The harbour crane has invoice number {4700 + number}. " + "It is blue. " * 60)
         asked = "Which invoice number has the harbour crane?"
         draft = await draft_turn(at.rt, TurnRequest(asked, "0" * 64), None)
-        claimed = await claim_drafted(at.rt, TENANT, session.id, draft, TurnOptions())
+        claimed = await claim_drafted(at.rt, ref_of(session.id), draft, TurnOptions())
         evicted = claimed.rows.evicted
         assert evicted is not None
         recallable_tokens = sum(message.tokens for turn in evicted.turns for message in turn.messages)

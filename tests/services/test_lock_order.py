@@ -19,7 +19,7 @@ from app.domain.types import JsonObject, SessionId, TurnRecord, TurnStatus
 from app.services.turn.claim import claim_drafted, draft_turn
 from app.services.turn.record import store_end
 from app.services.turn.types import TurnOptions, TurnRequest
-from tests.services.service import TENANT, Service, service
+from tests.services.service import Service, ref_of, service
 from torture.databases import citus_servers
 
 pytestmark = pytest.mark.skipif(citus_servers() is not None, reason="it stops and watches processes of one server")
@@ -100,7 +100,7 @@ async def _refuse_once(connection: Any, verb: str, state: str) -> None:
 
 async def _claim(at: Service, session_id: SessionId) -> Claim:
     draft = await draft_turn(at.rt, TurnRequest("Hi", "0" * 64), None)
-    return (await claim_drafted(at.rt, TENANT, session_id, draft, TurnOptions())).claim
+    return (await claim_drafted(at.rt, ref_of(session_id), draft, TurnOptions())).claim
 
 
 def _completed(at: Service, claim: Claim) -> TurnEnd:

@@ -21,7 +21,7 @@ from app.services.views.turns import get_prompt
 from app.tokenizers.counters import Tokenizers
 from app.tokenizers.vocabularies import load_vocabulary
 from tests.providers.server import serving
-from tests.services.service import TENANT, Service, chat, models_toml, service
+from tests.services.service import Service, chat, models_toml, ref_of, service
 
 _LONG = "a long text of twenty thousand characters and more " * 500
 
@@ -54,7 +54,7 @@ async def _session(at: Service, around: str) -> tuple[SessionId, TurnOptions]:
     session = await at.session(**fields)
     if around == "pins":
         for number in range(12):
-            await put_pin(at.rt, TENANT, session.id, Pin(f"pin {number}", f"{number} {_LONG}"))
+            await put_pin(at.rt, ref_of(session.id), Pin(f"pin {number}", f"{number} {_LONG}"))
     of_turn = {
         "instructions of the turn": TurnOptions(instructions=_LONG),
         "tools": TurnOptions(tools=tuple(map(_tool, range(6)))),
@@ -80,16 +80,16 @@ async def test_long_texts_around_the_messages_are_counted_off_the_event_loop(
     ):
         session_id, options = await _session(at, around)
         request = TurnRequest("Hello", "x", options)
-        await preview_turn(at.rt, TENANT, session_id, request)
-        await window_now(at.rt, TENANT, session_id)
-        await pin_figures(at.rt, TENANT, session_id)
+        await preview_turn(at.rt, ref_of(session_id), request)
+        await window_now(at.rt, ref_of(session_id))
+        await pin_figures(at.rt, ref_of(session_id))
         for _ in range(2):
             if window < 100_000:
                 with pytest.raises(ContextBudgetExceeded):
                     await at.turn(session_id, "Hello", tools=options.tools, instructions=options.instructions)
                 continue
             done = await at.turn(session_id, "Hello", tools=options.tools, instructions=options.instructions)
-            await get_prompt(at.rt, TENANT, session_id, done.turn.id, None)
+            await get_prompt(at.rt, ref_of(session_id), done.turn.id, None)
         assert vocabulary.long_texts
         assert vocabulary.counted_here == []
 
@@ -102,14 +102,14 @@ async def test_long_blocks_are_sent_to_the_database_once(database_url: str, tmp_
     ):
         session = await at.session(instructions="Be brief.")
         for number in range(3):
-            await put_pin(at.rt, TENANT, session.id, Pin(f"pin {number}", f"{number} {_LONG * 20}"))
+            await put_pin(at.rt, ref_of(session.id), Pin(f"pin {number}", f"{number} {_LONG * 20}"))
         for _ in range(2):
             done = await at.turn(session.id, "Hello")
-            prompt = await get_prompt(at.rt, TENANT, session.id, done.turn.id, None)
+            prompt = await get_prompt(at.rt, ref_of(session.id), done.turn.id, None)
             assert prompt.messages == server.seen[-1].json["messages"]
-        await put_pin(at.rt, TENANT, session.id, Pin("pin 1", f"another {_LONG * 20}"))
+        await put_pin(at.rt, ref_of(session.id), Pin("pin 1", f"another {_LONG * 20}"))
         changed = await at.turn(session.id, "Hello")
-        await get_prompt(at.rt, TENANT, session.id, changed.turn.id, None)
+        await get_prompt(at.rt, ref_of(session.id), changed.turn.id, None)
         stored = await at.rows("SELECT length(content) AS chars, created_at FROM prompt_blocks ORDER BY 1")
         assert [row["chars"] > 500_000 for row in stored] == [False, True, True, True, True]
 
@@ -123,10 +123,10 @@ async def test_a_session_that_is_erased_while_its_turn_runs_leaves_no_long_block
     ):
         session = await at.session()
         for number in range(3):
-            await put_pin(at.rt, TENANT, session.id, Pin(f"pin {number}", f"{number} {_LONG * 20}"))
+            await put_pin(at.rt, ref_of(session.id), Pin(f"pin {number}", f"{number} {_LONG * 20}"))
         turn = asyncio.create_task(at.turn(session.id, "Hello"))
         await server.arrived.wait()
-        await delete_session(at.rt, TENANT, session.id)
+        await delete_session(at.rt, ref_of(session.id))
         with pytest.raises(PlimsollError):
             await turn
         assert await at.rows("SELECT 1 FROM prompt_blocks") == []
@@ -143,9 +143,9 @@ async def test_a_summary_without_a_summarizer_is_made_of_long_messages_off_the_e
         service(database_url, models_toml(server, window=2_000_000), folder=tmp_path) as at,
     ):
         session = await at.imported({"messages": messages})
-        await window_now(at.rt, TENANT, session.id)  # which counts what has no count yet
+        await window_now(at.rt, ref_of(session.id))  # which counts what has no count yet
         of_loop, of_all = time.thread_time(), time.process_time()
-        made = await summarize_now(at.rt, TENANT, session.id)
+        made = await summarize_now(at.rt, ref_of(session.id))
         of_loop, of_all = time.thread_time() - of_loop, time.process_time() - of_all
         assert made.origin == "fallback"
         assert of_loop < of_all / 4, f"{of_loop:.2f} s of {of_all:.2f} s"

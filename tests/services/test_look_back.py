@@ -24,7 +24,7 @@ from app.services.turn.types import TurnEvent, TurnOptions
 from app.services.views.turns import get_audit, get_prompt
 from tests.providers.server import Answer, Seen, Stream, serving
 from tests.providers.wires import OPENAI, ModelReply
-from tests.services.service import TENANT, Service, chat, model, models_toml, service
+from tests.services.service import Service, chat, model, models_toml, ref_of, service
 from tests.services.test_tools import TOOLS, calls
 
 SECRET = "The vault code is a marigold and seven herons."
@@ -89,11 +89,11 @@ async def test_a_model_reads_back_what_was_summarized_and_the_client_sees_only_i
         assert (outcome.turn.assistant_output, outcome.turn.tool_calls) == ("It is 7319-KILO.", ())
         assert (outcome.turn.prompt_tokens, outcome.turn.completion_tokens) == (120, 17)
         for number, seen in enumerate((first, second), 1):
-            prompt = await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, number)
+            prompt = await get_prompt(at.rt, ref_of(session.id), outcome.turn.id, number)
             assert prompt.messages == seen.json["messages"]
             assert_tool_pairing(prompt.messages)
             assert prompt.tools == [LOOK_BACK]
-        audit = await get_audit(at.rt, TENANT, session.id, outcome.turn.id, None)
+        audit = await get_audit(at.rt, ref_of(session.id), outcome.turn.id, None)
         assert (audit.round, audit.context_trim_log["looked_back"]["messages"]) == (2, 2)
         steps = await at.rows("SELECT detail FROM turn_steps WHERE kind = 'look_back'")
         assert [step["detail"]["calls"][0]["query"] for step in steps] == ["vault code"]
@@ -158,9 +158,9 @@ async def test_a_model_that_looks_back_for_ever_gets_one_refusal_and_is_not_offe
         assert [tools_of(seen) for seen in rounds] == [[NAME]] * (len(rounds) - 1) + [[]]
         assert rounds[-1].json["messages"][-1]["content"] == AT_THE_CAP
         for number in range(1, len(rounds) + 1):
-            audit = await get_audit(at.rt, TENANT, session.id, outcome.turn.id, number)
+            audit = await get_audit(at.rt, ref_of(session.id), outcome.turn.id, number)
             assert audit.estimated_input_tokens_after_prune <= audit.input_budget
-            assert (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, number)).messages
+            assert (await get_prompt(at.rt, ref_of(session.id), outcome.turn.id, number)).messages
 
 
 async def test_calls_of_the_client_beside_a_look_back_are_handed_out_and_the_turn_goes_on_with_both(
@@ -179,7 +179,7 @@ async def test_calls_of_the_client_beside_a_look_back_are_handed_out_and_the_tur
         assert [message["role"] for message in sent[-5:]] == ["user", "assistant", "tool", "assistant", "tool"]
         assert SECRET in sent[-3]["content"]
         assert_tool_pairing(sent)
-        prompt = await get_prompt(at.rt, TENANT, session.id, done.turn.id, 2)
+        prompt = await get_prompt(at.rt, ref_of(session.id), done.turn.id, 2)
         assert prompt.messages == sent
 
 
@@ -233,7 +233,7 @@ async def test_a_call_that_cannot_be_understood_or_finds_nothing_gets_a_result_t
         assert [message["role"] for message in sent] == ["user", "assistant"] + ["tool"] * MOST_CALLS
         assert all(message["content"] for message in sent[2:])
         assert len(server.seen[-1].body) < 8_000
-        assert (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, 2)).messages == sent
+        assert (await get_prompt(at.rt, ref_of(session.id), outcome.turn.id, 2)).messages == sent
 
 
 async def test_when_the_model_is_away_after_a_look_back_the_turn_fails_once_and_is_paid_for_once(
@@ -253,7 +253,7 @@ async def test_when_the_model_is_away_after_a_look_back_the_turn_fails_once_and_
         assert used == [{"round": 1, "prompt_tokens": 50}]
         with pytest.raises(StoredFailure):
             await at.turn(session.id, "Hello", "key")
-        again = await retry_turn(at.rt, TENANT, session.id, turn["id"], TurnOptions(), "main")
+        again = await retry_turn(at.rt, ref_of(session.id), turn["id"], TurnOptions(), "main")
         assert again.turn.assistant_output == "Here."
         assert [message["role"] for message in server.seen[-1].json["messages"]] == ["user"]
         audits = await at.rows("SELECT round, attempt FROM turn_context_audit ORDER BY round, attempt")
@@ -272,7 +272,7 @@ async def test_every_call_of_a_turn_that_looks_back_counts_against_limits_and_on
         await at.turn(session.id, "Hello")
         counted = "SELECT turns, tokens, reserved_tokens FROM session_usage"
         assert await at.rows(counted) == [{"turns": 1, "tokens": 137, "reserved_tokens": 0}]
-        await change_session(at.rt, TENANT, session.id, {"limits": {"tokens_total": 1300}})
+        await change_session(at.rt, ref_of(session.id), {"limits": {"tokens_total": 1300}})
         with pytest.raises(LimitExceeded):
             await at.turn(session.id, "Hello again")
         assert server.hits == 3
@@ -293,7 +293,7 @@ async def test_a_turn_is_cancelled_while_it_looks_back(database_url: str, tmp_pa
             server.arrived.clear()
             await server.arrived.wait()
         (turn,) = await at.rows("SELECT id FROM turns")
-        await cancel_turn(at.rt, TENANT, session.id, turn["id"])
+        await cancel_turn(at.rt, ref_of(session.id), turn["id"])
         with pytest.raises(TurnCancelled):
             await posted
         hold.set()
@@ -307,14 +307,14 @@ async def test_a_fork_and_an_export_of_a_session_that_looked_back_rebuild_the_sa
     async with serving(answering(*script)) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
         session = await summarized(at)
         turn = (await at.turn(session.id, "What is the vault code?")).turn
-        sent = await get_prompt(at.rt, TENANT, session.id, turn.id, 2)
-        fork = await fork_session(at.rt, TENANT, session.id, None)
-        copied = await get_prompt(at.rt, TENANT, fork.id, turn.id, 2)
+        sent = await get_prompt(at.rt, ref_of(session.id), turn.id, 2)
+        fork = await fork_session(at.rt, ref_of(session.id), None)
+        copied = await get_prompt(at.rt, ref_of(fork.id), turn.id, 2)
         assert (copied.messages, copied.prompt_sha256) == (sent.messages, sent.prompt_sha256)
-        with await spooled(export_session(at.rt, TENANT, session.id)) as file:
+        with await spooled(export_session(at.rt, ref_of(session.id))) as file:
             imported = await at.imported(json.load(file))
         turns = await at.rows("SELECT id FROM turns WHERE session_id = :id ORDER BY seq DESC LIMIT 1", id=imported.id)
-        copied = await get_prompt(at.rt, TENANT, imported.id, turns[0]["id"], 2)
+        copied = await get_prompt(at.rt, ref_of(imported.id), turns[0]["id"], 2)
         assert (copied.messages, copied.prompt_sha256) == (sent.messages, sent.prompt_sha256)
 
 

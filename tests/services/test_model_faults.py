@@ -15,7 +15,7 @@ from app.services.sessions import put_pin, session_usage
 from app.services.views.turns import get_audit, get_prompt
 from app.tokenizers.counters import Tokenizers
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
-from tests.services.service import TENANT, chat, model, models_toml, service
+from tests.services.service import TENANT, chat, model, models_toml, ref_of, service
 
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
 
@@ -61,7 +61,7 @@ async def test_a_prompt_the_provider_calls_too_long_is_made_smaller_and_the_wind
         service(database_url, unknown_window(server), folder=tmp_path) as at,
     ):
         session = await at.session(policy={"summarize_when": "never"})
-        await put_pin(at.rt, TENANT, session.id, Pin("rule", "Never touch account 4711."))
+        await put_pin(at.rt, ref_of(session.id), Pin("rule", "Never touch account 4711."))
         changed = await at.turn(session.id, f"Point 1. {LONG}")
         assert changed.context["context_limit_source"] == "fallback"
         for number in range(2, 20):
@@ -77,7 +77,7 @@ async def test_a_prompt_the_provider_calls_too_long_is_made_smaller_and_the_wind
         )
         assert len(rows) >= 2, "the audit does not say that the prompt was made again"
         assert rows[0]["prompt_sha256"] != rows[-1]["prompt_sha256"]
-        prompt = await get_prompt(at.rt, TENANT, session.id, changed.turn.id, None)
+        prompt = await get_prompt(at.rt, ref_of(session.id), changed.turn.id, None)
         assert "Never touch account 4711." in prompt.messages[0]["content"]
         assert prompt.messages[-1]["content"].startswith(f"Point {changed.turn.seq}.")
         assert_tool_pairing(prompt.messages)
@@ -165,7 +165,7 @@ async def test_an_encoding_that_is_wrong_by_thirty_percent_stops_overflowing_aft
         assert all(number <= 12 for number in refusals), refusals
         ratio = at.rt.calibrations.ratio(TENANT, "main", "o200k_base")
         assert 1.2 <= ratio <= 1.45
-        audit = await get_audit(at.rt, TENANT, session.id, outcome.turn.id, None)
+        audit = await get_audit(at.rt, ref_of(session.id), outcome.turn.id, None)
         assert audit.calibration_ratio == pytest.approx(ratio, abs=0.1)
         await at.rt.calibrations.flush(at.rt.database)
         async with service(database_url, models_toml(server), folder=tmp_path) as restarted:

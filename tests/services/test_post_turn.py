@@ -18,7 +18,7 @@ from app.services.turn.summarize import STALE, SummaryJob, summarize
 from app.services.views.context import no_turn, session_window
 from app.services.views.turns import get_prompt
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
-from tests.services.service import NEWEST, TENANT, Service, is_summary, model, models_toml, service, sound_summary
+from tests.services.service import NEWEST, Service, is_summary, model, models_toml, ref_of, service, sound_summary
 
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
 POLICY = {"preset": "post_turn", "usage_threshold": 0.45}
@@ -35,7 +35,7 @@ def fast_summarizer(server: ScriptedServer) -> str:
 
 
 async def _statuses(at: Service, session_id: SessionId) -> list[str]:
-    return [summary.status for summary in (await list_summaries(at.rt, TENANT, session_id, NEWEST)).items]
+    return [summary.status for summary in (await list_summaries(at.rt, ref_of(session_id), NEWEST)).items]
 
 
 async def _fill_until(at: Service, session_id: SessionId, asked: asyncio.Event) -> None:
@@ -89,7 +89,7 @@ async def test_the_last_five_turns_stay_raw_and_the_next_prompt_holds_the_summar
             turns += 1
             await _fill(at, session.id, 1)
         outcome = await at.turn(session.id, "And now?")
-        sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)).messages
+        sent = (await get_prompt(at.rt, ref_of(session.id), outcome.turn.id, None)).messages
         assert "<conversation-record>" in sent[0]["content"]
         assert len([message for message in sent if message["role"] == "user"]) == 5 + 1
         assert turns >= 6
@@ -129,7 +129,7 @@ async def test_a_turn_that_arrives_while_the_summary_is_made_survives_raw(databa
         await at.rt.chores.settle()
         assert await _statuses(at, session.id) == ["active"]
         outcome = await at.turn(session.id, "And now?")
-        sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)).messages
+        sent = (await get_prompt(at.rt, ref_of(session.id), outcome.turn.id, None)).messages
         assert [message["content"] for message in sent].count("Said meanwhile.") == 1
 
 
@@ -153,10 +153,10 @@ async def test_what_is_summarized_behind_an_answer_is_what_a_read_of_the_window_
         behind_answer = asked(server)
         for _ in range(turns):
             await _fill(at, read.id, 1)
-        await change_session(at.rt, TENANT, read.id, {"policy": POLICY})
-        await summarize_after_turn(at.rt, TENANT, read.id, ())
+        await change_session(at.rt, ref_of(read.id), {"policy": POLICY})
+        await summarize_after_turn(at.rt, ref_of(read.id), ())
         assert asked(server) == behind_answer
-        windows = [await session_window(at.rt, TENANT, each.id) for each in (taken_over, read)]
+        windows = [await session_window(at.rt, ref_of(each.id)) for each in (taken_over, read)]
         snapshots = [await snapshot_of(at.rt, rows, no_turn(rows.turn_seq)) for rows in windows]
         assert len({snapshot.past.tokens for snapshot in snapshots}) == 1
         assert len({snapshot.past.turn_count for snapshot in snapshots}) == 1
@@ -173,9 +173,9 @@ async def test_two_replicas_never_do_the_same_work_twice(database_url: str, tmp_
     ):
         session = await at.session(policy=POLICY | {"auto_summarize": False})
         await _fill(at, session.id, 7)
-        await change_session(at.rt, TENANT, session.id, {"policy": POLICY})
+        await change_session(at.rt, ref_of(session.id), {"policy": POLICY})
         await asyncio.gather(
-            *(summarize_after_turn(each.rt, TENANT, session.id, ()) for each in (at, replica, at, replica))
+            *(summarize_after_turn(each.rt, ref_of(session.id), ()) for each in (at, replica, at, replica))
         )
         assert len([request for request in server.seen if is_summary(request)]) == 1
         assert await _statuses(at, session.id) == ["active"]
@@ -203,7 +203,7 @@ async def test_a_stale_result_is_dropped_and_logged(
         # The lease of the one that runs has ended, as that of a process that was stopped for a while.
         await at.rows("UPDATE sessions SET summary_lease_expires_at = statement_timestamp() RETURNING id")
         with caplog.at_level(logging.INFO):
-            await summarize_after_turn(at.rt, TENANT, session.id, ())
+            await summarize_after_turn(at.rt, ref_of(session.id), ())
             may_end.set()
             await at.rt.chores.settle()
         assert await _statuses(at, session.id) == ["active"]
@@ -220,12 +220,12 @@ async def test_a_summary_of_what_another_replica_has_summarized_meanwhile_is_not
     ):
         session = await at.session(policy=POLICY | {"auto_summarize": False})
         await _fill(at, session.id, 7)
-        rows = await session_window(at.rt, TENANT, session.id)
+        rows = await session_window(at.rt, ref_of(session.id))
         estimate = estimator_of(at.rt, rows)
         snapshot = await snapshot_of(at.rt, rows, no_turn(rows.turn_seq))
         fold = fold_on_request(snapshot, rows.policy, estimate)
         assert fold is not None
-        await summarize_now(replica.rt, TENANT, session.id)
+        await summarize_now(replica.rt, ref_of(session.id))
         attempt = await summarize(at.rt, rows, SummaryJob(fold, snapshot, "post_turn", rows.turn_seq), estimate)
         assert (attempt.failure, attempt.summary) == (STALE, None)
         assert len([request for request in server.seen if is_summary(request)]) == 1
@@ -257,7 +257,7 @@ async def test_a_turn_that_only_fits_with_a_summary_goes_on_with_the_one_that_wa
         outcome = await turn
         assert outcome.turn.assistant_output == "Noted."
         assert await _statuses(at, session.id) == ["active"], "the turn's own was dropped"
-        sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)).messages
+        sent = (await get_prompt(at.rt, ref_of(session.id), outcome.turn.id, None)).messages
         assert "<conversation-record>" in sent[0]["content"]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.domain.errors import ContextBudgetExceeded, InvalidRequest, NotFound
-from app.domain.types import Pin, Session, SessionId, TenantId
+from app.domain.types import Pin, Session, SessionId, SessionRef, TenantId
 from app.services.sessions import put_pin
 from app.services.summaries import summarize_now
 from app.services.turn.take import cancel_turn
@@ -18,7 +18,7 @@ from app.services.views.preview import Preview, preview_turn
 from app.services.views.turns import get_audit, get_prompt
 from tests.engine.pictures import image, png
 from tests.providers.server import Answer, Seen, serving
-from tests.services.service import TENANT, Service, chat, client_tools, model, models_toml, service
+from tests.services.service import Service, chat, client_tools, model, models_toml, ref_of, service
 from tests.services.test_tools import TOOLS, calls
 from tests.services.untouched import contents
 
@@ -36,7 +36,7 @@ async def preview(
     """The preview of a turn, seen to leave every table as it was."""
     before = await contents(at)
     request = TurnRequest(content, "", TurnOptions(**options), model_alias)
-    seen = await preview_turn(at.rt, TENANT, session_id, request)
+    seen = await preview_turn(at.rt, ref_of(session_id), request)
     assert await contents(at) == before
     return seen
 
@@ -51,7 +51,7 @@ async def previewed_turn(
     assert seen.refusal is None
     assert seen.seq == outcome.turn.seq
     assert seen.context == outcome.context
-    prompt = await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)
+    prompt = await get_prompt(at.rt, ref_of(session.id), outcome.turn.id, None)
     assert list(seen.messages) == prompt.messages
     assert list(seen.tools) == prompt.tools
     assert seen.context["prompt_sha256"] == prompt.prompt_sha256
@@ -73,17 +73,17 @@ async def test_over_a_session_of_every_kind_of_turn_each_turn_is_what_its_previe
         async with service(database_url, models, folder=tmp_path) as at:
             session = await at.session(room_goal="Reconcile June", instructions="Be brief.")
             await previewed_turn(at, session, "Hello")
-            await put_pin(at.rt, TENANT, session.id, Pin("ledger", "Account 4711 is closed.", 0.5))
+            await put_pin(at.rt, ref_of(session.id), Pin("ledger", "Account 4711 is closed.", 0.5))
             await previewed_turn(at, session, "With a pin now")
             waiting = await previewed_turn(at, session, "Look it up", tools=TOOLS)
             await at.outputs(session.id, waiting.turn.id, {"call-1": LONG})
             await previewed_turn(at, session, [{"type": "text", "text": "What is this?"}, image(png(800, 600))])
             await previewed_turn(at, session, "After media")
             waiting = await previewed_turn(at, session, "Look again", tools=TOOLS)
-            await cancel_turn(at.rt, TENANT, session.id, waiting.turn.id)
+            await cancel_turn(at.rt, ref_of(session.id), waiting.turn.id)
             await previewed_turn(at, session, "After a cancelled turn")
             await previewed_turn(at, session, "In another encoding", model_alias="small")
-            await summarize_now(at.rt, TENANT, session.id)
+            await summarize_now(at.rt, ref_of(session.id))
             outcome = await previewed_turn(at, session, "After a summary")
             assert outcome.context["regions"]["summary"] > 0
             assert outcome.context["regions"]["pins"] > 0
@@ -135,7 +135,7 @@ async def test_a_turn_that_would_be_refused_is_a_preview_that_says_so(database_u
         with pytest.raises(ContextBudgetExceeded) as refused:
             await at.turn(session.id, too_long)
         rejected = (await at.rows("SELECT id FROM turns WHERE status = 'rejected'"))[0]
-        audit = await get_audit(at.rt, TENANT, session.id, rejected["id"], None)
+        audit = await get_audit(at.rt, ref_of(session.id), rejected["id"], None)
         assert seen.context == {name: getattr(audit, name) for name in seen.context}
         assert seen.context["overflow_rejected"]
         assert (list(seen.messages), list(seen.tools)) == ([], [])
@@ -192,4 +192,4 @@ async def test_a_preview_refuses_what_the_turn_would_refuse(database_url: str, t
                 await preview(at, session.id, "Hello", policy=wrong)
             assert refused.value.where[:2] == ("body", "policy")
         with pytest.raises(NotFound):
-            await preview_turn(at.rt, TenantId("other"), session.id, TurnRequest("Hello", ""))
+            await preview_turn(at.rt, SessionRef(TenantId("other"), session.id), TurnRequest("Hello", ""))

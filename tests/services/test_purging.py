@@ -18,7 +18,7 @@ from app.services.turn.claim import claim_drafted, draft_turn
 from app.services.turn.take import cancel_turn
 from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.upkeep.background import BATCH_MESSAGES, BATCH_SESSIONS, Purged, purge
-from tests.services.service import TENANT, Service, service
+from tests.services.service import TENANT, Service, ref_of, service
 from tests.services.test_erasing import of_a_session, rows_of, session_with_a_row_in_every_table, with_models
 from tests.services.test_limits import usage
 from tests.services.untouched import contents
@@ -81,8 +81,8 @@ async def test_whatever_changes_a_session_is_activity(database_url: str) -> None
     async with service(database_url) as at:
         turned, changed, pinned, idle = [await old_session(at) for _ in range(4)]
         await at.turn(turned, "Back again.")
-        await change_session(at.rt, TENANT, changed, {"room_goal": "Another one."})
-        await put_pin(at.rt, TENANT, pinned, Pin("port", "8443"))
+        await change_session(at.rt, ref_of(changed), {"room_goal": "Another one."})
+        await put_pin(at.rt, ref_of(pinned), Pin("port", "8443"))
         assert (await purge(at.rt.database, MONTH)).done == 1
         assert [await exists(at, session) for session in (turned, changed, pinned, idle)] == [True, True, True, False]
 
@@ -98,12 +98,12 @@ async def test_a_session_with_a_running_turn_stays_until_the_turn_has_ended(data
     async with service(database_url) as at:
         session_id = await old_session(at)
         draft = await draft_turn(at.rt, TurnRequest(content="Still runs", request_sha256="x"), None)
-        claimed = await claim_drafted(at.rt, TENANT, session_id, draft, TurnOptions())
+        claimed = await claim_drafted(at.rt, ref_of(session_id), draft, TurnOptions())
         await at.rows("UPDATE sessions SET updated_at = statement_timestamp() - interval '40 days'")
         for dry_run in (True, False):
             purged = await purge(at.rt.database, MONTH, dry_run=dry_run)
             assert (purged.done, purged.kept_running) == (0, 1)
-        await cancel_turn(at.rt, TENANT, session_id, claimed.claim.turn_id)
+        await cancel_turn(at.rt, ref_of(session_id), claimed.claim.turn_id)
         assert (await purge(at.rt.database, MONTH)).done == 1
 
 
@@ -111,7 +111,7 @@ async def test_a_dead_workers_turn_and_one_that_waits_for_tools_keep_nothing(dat
     async with service(database_url) as at:
         dead, waits = await old_session(at), (await at.session()).id
         draft = await draft_turn(at.rt, TurnRequest(content="Never answered", request_sha256="x"), None)
-        await claim_drafted(at.rt, TENANT, dead, draft, TurnOptions())
+        await claim_drafted(at.rt, ref_of(dead), draft, TurnOptions())
         reply = RecordedReply(None, tool_calls=(ToolCall("c1", "look", "{}"),))
         outcome = await at.turn(waits, "Look", tools=(TOOL,), recorded_reply=reply)
         assert outcome.turn.status is TurnStatus.AWAITING_TOOLS

@@ -13,7 +13,7 @@ from app.domain.types import ToolCall, TurnStatus
 from app.services.views.turns import get_audit, get_prompt
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.providers.wires import ANTHROPIC, OPENAI, ModelReply, Wire
-from tests.services.service import TENANT, Service, models_toml, service
+from tests.services.service import Service, models_toml, ref_of, service
 from tests.services.test_tools import TOOLS
 
 THOUGHT = "They ask for both, so I look them up one after the other."
@@ -60,9 +60,9 @@ def thoughts_sent(server: ScriptedServer) -> list[int]:
 
 async def assert_prompts_hold(at: Service, turn_id: Any, session_id: Any, rounds: int) -> list[Any]:
     """Every round's prompt is rebuilt to its hash (which `get_prompt` checks); gives the prompts."""
-    prompts = [await get_prompt(at.rt, TENANT, session_id, turn_id, number) for number in range(1, rounds + 1)]
+    prompts = [await get_prompt(at.rt, ref_of(session_id), turn_id, number) for number in range(1, rounds + 1)]
     for number, prompt in enumerate(prompts, 1):
-        audit = await get_audit(at.rt, TENANT, session_id, turn_id, number)
+        audit = await get_audit(at.rt, ref_of(session_id), turn_id, number)
         assert prompt.prompt_sha256 == audit.prompt_sha256
     return prompts
 
@@ -101,7 +101,7 @@ async def test_thoughts_that_are_sent_are_counted_and_those_that_are_not_do_not_
             service(database_url, anthropic_toml(server, parameters), folder=tmp_path) as at,
         ):
             first, after = await two_rounds_and_another_turn(at)
-            audits = [await get_audit(at.rt, TENANT, first.turn.session_id, first.turn.id, n) for n in (1, 2, 3)]
+            audits = [await get_audit(at.rt, ref_of(first.turn.session_id), first.turn.id, n) for n in (1, 2, 3)]
             wire_tokens[name] = [audit.estimated_wire_tokens for audit in audits]
             wire_tokens[name].append(after.context["estimated_wire_tokens"])
             one = (await at.rows("SELECT DISTINCT reasoning_tokens FROM messages WHERE role = 'assistant'"))[0]

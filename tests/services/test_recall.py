@@ -22,7 +22,7 @@ from app.services.views.context import read_timeline, window_now
 from app.services.views.turns import get_audit, get_prompt
 from app.telemetry.metrics import Telemetry
 from tests.providers.server import Seen, serving
-from tests.services.service import NEWEST, TENANT, Service, chat, model, models_toml, service
+from tests.services.service import NEWEST, Service, chat, model, models_toml, ref_of, service
 
 FACTS = (
     "My sister Ottilie keeps bees behind the lighthouse.",
@@ -48,7 +48,7 @@ async def _talked(at: Service, turns: int = 10, **fields: Any) -> SessionId:
 
 
 async def _contents(at: Service, session_id: SessionId, turn_id: TurnId) -> list[str]:
-    prompt = await get_prompt(at.rt, TENANT, session_id, turn_id, None)
+    prompt = await get_prompt(at.rt, ref_of(session_id), turn_id, None)
     return [message["content"] for message in prompt.messages]
 
 
@@ -73,10 +73,10 @@ async def test_what_left_the_window_comes_back_verbatim_just_before_the_question
         assert outcome.context["regions"]["recall"] > 0
         assert sum(outcome.context["regions"].values()) == outcome.context["estimated_wire_tokens"]
         assert await _contents(at, session_id, outcome.turn.id) == sent
-        audit = await get_audit(at.rt, TENANT, session_id, outcome.turn.id, None)
+        audit = await get_audit(at.rt, ref_of(session_id), outcome.turn.id, None)
         assert (audit.context_trim_log, audit.regions) == (log, outcome.context["regions"])
         assert list(audit.public()) == list(outcome.context)
-        point = (await read_timeline(at.rt, TENANT, session_id, NEWEST)).items[0]
+        point = (await read_timeline(at.rt, ref_of(session_id), NEWEST)).items[0]
         assert point.window
         assert point.window.regions == outcome.context["regions"]
         recalls = [event for event in point.events if event["kind"] == "recall"]
@@ -163,7 +163,7 @@ async def test_looking_at_a_window_packs_nothing(database_url: str, tmp_path: Pa
     ):
         session_id = await _talked(at)
         await at.rows("UPDATE messages SET terms = NULL")
-        await window_now(at.rt, TENANT, session_id)
+        await window_now(at.rt, ref_of(session_id))
         assert await at.rows("SELECT 1 FROM messages WHERE terms IS NOT NULL") == []
 
 
@@ -210,7 +210,7 @@ async def test_a_fork_has_its_terms_at_once(database_url: str, tmp_path: Path) -
         serving(model(_reply)) as server,
         service(database_url, models_toml(server, window=8192), folder=tmp_path) as at,
     ):
-        fork = await fork_session(at.rt, TENANT, await _talked(at), None)
+        fork = await fork_session(at.rt, ref_of(await _talked(at)), None)
         assert await at.rows("SELECT 1 FROM messages WHERE session_id = :fork AND terms IS NULL", fork=fork.id) == []
         outcome = await at.turn(fork.id, "Where does Ottilie keep her bees?")
         assert FACTS[0] in await _contents(at, fork.id, outcome.turn.id)
@@ -240,7 +240,7 @@ async def test_an_erased_session_leaves_no_past_behind(database_url: str, tmp_pa
         session_id = await _talked(at)
         await at.turn(session_id, "Where does Ottilie keep her bees?")
         assert at.rt.pasts.size_bytes > 0
-        await delete_session(at.rt, TENANT, session_id)
+        await delete_session(at.rt, ref_of(session_id))
         assert at.rt.pasts.size_bytes == 0
 
 
@@ -290,7 +290,7 @@ async def test_an_export_names_what_was_recalled_as_any_messages(database_url: s
         outcome = await at.turn(session_id, "Where does Ottilie keep her bees?")
         audits = [
             row
-            async for section, rows in export_session(at.rt, TENANT, session_id)
+            async for section, rows in export_session(at.rt, ref_of(session_id))
             if section == "audits"
             for row in rows
         ]

@@ -37,7 +37,7 @@ def asked(at: Service, text: str, *, store: bool = True, previous: ResponseRef |
 
 
 async def answered(at: Service, request: ResponseRequest) -> TurnOutcome:
-    return await respond(at.rt, TENANT, await resolve_target(at.rt, TENANT, request, None), None)
+    return await respond(at.rt, await resolve_target(at.rt, TENANT, request, None), None)
 
 
 def ref_of(outcome: TurnOutcome) -> ResponseRef:
@@ -57,16 +57,16 @@ async def test_what_was_not_to_be_kept_is_erased_by_whoever_sweeps_next(database
         fork = await resolve_target(at.rt, TENANT, asked(at, "Quiet too", store=False, previous=ref_of(kept)), None)
         running = await resolve_target(at.rt, TENANT, asked(at, "Runs", store=False), None)
         due = await at.rows("SELECT id, erase_after - now() AS left FROM sessions WHERE erase_after IS NOT NULL")
-        assert {row["id"] for row in due} == {target.session_id, fork.session_id, running.session_id}
+        assert {row["id"] for row in due} == {target.session.id, fork.session.id, running.session.id}
         assert all(ERASE_AFTER_S - 60 < row["left"].total_seconds() <= ERASE_AFTER_S for row in due)
-        await at.turn(running.session_id, "Never answered")
+        await at.turn(running.session.id, "Never answered")
         async with at.rt.database.begin() as tx:
             for row in due:
                 await erase_later(tx, row["id"], -1)
         await at.rows(
             "UPDATE turns SET status = 'running', lease_expires_at = now() + interval '1 hour'"
             " WHERE session_id = CAST(:sid AS uuid) RETURNING id",
-            sid=running.session_id,
+            sid=running.session.id,
         )
         sweeper = asyncio.create_task(sweep_forever(at.rt))
         try:
@@ -75,7 +75,7 @@ async def test_what_was_not_to_be_kept_is_erased_by_whoever_sweeps_next(database
                 if await session_count(at) == 2:
                     break
             left = {row["id"] for row in await at.rows("SELECT id FROM sessions")}
-            assert left == {kept.turn.session_id, running.session_id}
+            assert left == {kept.turn.session_id, running.session.id}
         finally:
             sweeper.cancel()
 
@@ -100,10 +100,10 @@ async def test_a_place_behind_a_response_is_refused_once_the_session_has_gone_on
     async with serving(reply) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
         first = await answered(at, asked(at, "One"))
         late: ResponseTarget = await resolve_target(at.rt, TENANT, asked(at, "Late", previous=ref_of(first)), None)
-        assert late.session_id == first.turn.session_id
+        assert late.session.id == first.turn.session_id
         await answered(at, asked(at, "Two", previous=ref_of(first)))
         with pytest.raises(TurnInProgress):
-            await respond(at.rt, TENANT, late, None)
+            await respond(at.rt, late, None)
         forked = await answered(at, asked(at, "Late", previous=ref_of(first)))
         assert forked.turn.session_id != first.turn.session_id
         assert [message["content"] for message in server.seen[-1].json["messages"]] == ["One", "Yes.", "Late"]

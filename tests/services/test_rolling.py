@@ -14,7 +14,7 @@ from app.services.sessions import change_session, put_pin
 from app.services.summaries import list_summaries
 from app.services.views.turns import get_prompt
 from tests.providers.server import Answer, Seen, serving
-from tests.services.service import NEWEST, TENANT, chat, is_summary, model, models_toml, service
+from tests.services.service import NEWEST, chat, is_summary, model, models_toml, ref_of, service
 
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
 ROLLING = {"preset": "rolling"}
@@ -55,7 +55,7 @@ async def test_a_message_is_summarized_once_and_how_far_is_stored(database_url: 
         texts = [message["text"] for document in _documents(server.seen) for message in document["messages"]]
         points = [text.split(".")[0] for text in texts if text.startswith("Point")]
         assert points == [f"Point {number}" for number in range(1, len(points) + 1)], "each once, in order"
-        newest = (await list_summaries(at.rt, TENANT, session.id, NEWEST)).items[0]
+        newest = (await list_summaries(at.rt, ref_of(session.id), NEWEST)).items[0]
         covered = await at.rows("SELECT seq FROM messages WHERE id = :id", id=newest.to_message_id)
         assert covered[0]["seq"] == 2 * len(points)
 
@@ -85,7 +85,7 @@ async def test_as_many_recent_turns_stay_raw_as_their_share_has_room_for(databas
         outcome = await at.turn(session.id, "Begin")
         while not outcome.context["summary_triggered"]:
             outcome = await at.turn(session.id, f"Point. {LONG}")
-        sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)).messages
+        sent = (await get_prompt(at.rt, ref_of(session.id), outcome.turn.id, None)).messages
         raw = [message for message in sent if message["role"] == "user"][:-1]
         share = 0.50 * outcome.context["input_budget"]
         a_turn = outcome.context["regions"]["history"] / len(raw)
@@ -118,13 +118,13 @@ async def test_a_summary_that_leaves_the_prompt_too_large_is_made_once_more_at_h
         for number in range(1, 7):
             await at.turn(session.id, f"Point {number}. {LONG}")
         # What may never leave is large now, and the summary at its full cap would not let the rest in.
-        await put_pin(at.rt, TENANT, session.id, Pin("terms", LONG * 3))
+        await put_pin(at.rt, ref_of(session.id), Pin("terms", LONG * 3))
         outcome = await at.turn(session.id, "And now?")
         assert len(caps) == 2
         assert caps[1] == caps[0] // 2
         assert outcome.context["summary_triggered"]
         assert outcome.context["regions"]["summary"] <= caps[1]
-        stored = (await list_summaries(at.rt, TENANT, session.id, NEWEST)).items
+        stored = (await list_summaries(at.rt, ref_of(session.id), NEWEST)).items
         assert len(stored) == 1, "the larger one was never stored"
 
 
@@ -150,7 +150,7 @@ async def test_an_answer_over_the_budget_alone_is_shortened_with_a_mark(database
         outcome = await at.turn(session.id, "And now?")
         kinds = [action["kind"] for action in outcome.context["context_trim_log"]["actions"]]
         assert kinds == ["assistant_shortened"]
-        sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)).messages
+        sent = (await get_prompt(at.rt, ref_of(session.id), outcome.turn.id, None)).messages
         assert "characters of this answer left out" in sent[1]["content"]
 
 
@@ -183,7 +183,7 @@ async def test_a_smaller_model_is_adapted_to_by_itself(database_url: str, tmp_pa
         for number in range(1, 13):
             await at.turn(session.id, f"Point {number}. {LONG}")
         assert not any(is_summary(request) for request in server.seen)
-        await change_session(at.rt, TENANT, session.id, {"model_alias": "small"})
+        await change_session(at.rt, ref_of(session.id), {"model_alias": "small"})
         outcome = await at.turn(session.id, "And now?")
         assert outcome.context["summary_triggered"]
         assert outcome.context["estimated_input_tokens_after_prune"] <= outcome.context["input_budget"] == 2253

@@ -10,14 +10,14 @@ from app.db.claims import claim_turn
 from app.db.records import TurnEnd, record_end
 from app.domain.content import bytea_json
 from app.domain.errors import NotFound
-from app.domain.types import JsonObject, SessionId, TenantId, TurnStatus
+from app.domain.types import JsonObject, SessionId, SessionRef, TenantId, TurnStatus
 from app.engine.recall.index import packed_terms
 from app.engine.recall.terms import excerpt, query_terms
 from app.services.archive.transfer import fork_session
 from app.services.turn.claim import draft_turn
 from app.services.turn.types import TurnRequest
 from app.services.views.search import FoundMessage, search_session
-from tests.services.service import TENANT, Service, service
+from tests.services.service import Service, ref_of, service
 
 FACTS = ("My sister Ottilie keeps bees behind the lighthouse.", "The invoice of the harbour crane is number 4711.")
 
@@ -32,7 +32,7 @@ async def _talked(at: Service, turns: int = 12) -> SessionId:
 
 
 async def _found(at: Service, session_id: SessionId, words: str, limit: int = 10) -> Sequence[FoundMessage]:
-    return (await search_session(at.rt, TENANT, session_id, words, limit)).items
+    return (await search_session(at.rt, ref_of(session_id), words, limit)).items
 
 
 async def test_what_left_the_window_and_what_is_in_it_are_found_by_their_words(database_url: str) -> None:
@@ -54,7 +54,7 @@ async def test_words_of_every_message_are_found_too_and_no_more_than_the_limit(d
         session = await at.session()
         for number in range(10):
             await at.turn(session.id, f"The ledger again, page {number}.")
-        answer = await search_session(at.rt, TENANT, session.id, "ledger", 3)
+        answer = await search_session(at.rt, ref_of(session.id), "ledger", 3)
         assert len(answer.items) == 3
         assert all("ledger" in hit.excerpt for hit in answer.items)
         assert (answer.searched_messages, answer.unsearched_messages) == (20, 0)
@@ -62,11 +62,11 @@ async def test_words_of_every_message_are_found_too_and_no_more_than_the_limit(d
 
 async def test_a_fork_is_searched_at_once_and_messages_without_packed_terms_are_counted(database_url: str) -> None:
     async with service(database_url) as at:
-        fork = (await fork_session(at.rt, TENANT, await _talked(at), None)).id
+        fork = (await fork_session(at.rt, ref_of(await _talked(at)), None)).id
         assert (await _found(at, fork, "lighthouse bees"))[0].excerpt == FACTS[0]
         at.rt.pasts.forget(fork)
         await at.rows("UPDATE messages SET terms = NULL WHERE session_id = :fork AND seq <= 6", fork=fork)
-        answer = await search_session(at.rt, TENANT, fork, "lighthouse bees", 10)
+        answer = await search_session(at.rt, ref_of(fork), "lighthouse bees", 10)
         assert (answer.items, answer.searched_messages, answer.unsearched_messages) == ([], 18, 6)
         unpacked = "SELECT 1 FROM messages WHERE session_id = :fork AND terms IS NULL"
         assert len(await at.rows(unpacked, fork=fork)) == 6, "it wrote"
@@ -79,7 +79,7 @@ async def test_the_answer_of_a_turn_that_ran_during_a_search_is_found_by_the_nex
         await at.turn(session.id, "Hello.")
         draft = await draft_turn(at.rt, TurnRequest(content="Where is the lighthouse?", request_sha256="x"), None)
         async with at.rt.database.begin() as tx:
-            claim = await claim_turn(tx, TENANT, session.id, draft, at.rt.turn_lease_s)
+            claim = await claim_turn(tx, ref_of(session.id), draft, at.rt.turn_lease_s)
         assert claim is not None
         assert [hit.seq for hit in await _found(at, session.id, "lighthouse")] == [3]
         reply = "The lighthouse is behind the harbour."
@@ -102,7 +102,7 @@ async def test_another_tenants_session_is_not_searched(database_url: str) -> Non
     async with service(database_url) as at:
         session = await _talked(at, 2)
         with pytest.raises(NotFound):
-            await search_session(at.rt, TenantId("other"), session, "lighthouse", 10)
+            await search_session(at.rt, SessionRef(TenantId("other"), session), "lighthouse", 10)
 
 
 @pytest.mark.parametrize("place", [0, 300, 2000, 3990])

@@ -14,11 +14,11 @@ import pytest
 from app.db.simulation_rows import stored_turns
 from app.db.sql import sql
 from app.domain.errors import ContextBudgetExceeded, DatabaseUnavailable, InvalidRequest, NotFound
-from app.domain.types import JsonObject, Pin, SessionId, TenantId
+from app.domain.types import JsonObject, Pin, SessionId, SessionRef, TenantId
 from app.services.sessions import put_pin
 from app.services.views.simulation import BATCH_TURNS, THRESHOLDS, Variant, simulate, variant_of
 from tests.providers.server import Answer, Seen, serving
-from tests.services.service import TENANT, Service, chat, client_tools, is_summary, models_toml, service
+from tests.services.service import Service, chat, client_tools, is_summary, models_toml, ref_of, service
 from tests.services.test_tools import TOOLS, calls
 from tests.services.untouched import contents
 
@@ -62,7 +62,7 @@ async def _converse(at: Service, session_id: SessionId, turns: int = 26) -> None
                 await at.outputs(session_id, outcome.turn.id, {outcome.turn.tool_calls[0].id: SENTENCE * 12})
         await at.rt.chores.settle()
         if number == 10:
-            await put_pin(at.rt, TENANT, session_id, Pin("rule", "Never write to the ledger.", 1.0))
+            await put_pin(at.rt, ref_of(session_id), Pin("rule", "Never write to the ledger.", 1.0))
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -76,7 +76,7 @@ async def test_replaying_a_session_under_its_own_policy_gives_what_happened(
         session = await at.session(room_goal="Reconcile June", instructions="Be brief.", policy=POLICIES[name])
         await _converse(at, session.id)
         before = await contents(at)
-        report = await simulate(at.rt, TENANT, session.id, [Variant("same", {})])
+        report = await simulate(at.rt, ref_of(session.id), [Variant("same", {})])
         assert await contents(at) == before
         happened, (same,) = report["happened"], report["policies"]
         assert same["per_turn"] == happened["per_turn"]
@@ -98,11 +98,11 @@ async def test_other_policies_are_what_a_session_under_them_then_does(database_u
         session = await at.session()
         await _converse(at, session.id, turns=14)
         variants = [Variant(name, POLICIES[name]) for name in ("early", "late", "as a user", "smaller")]
-        report = await simulate(at.rt, TENANT, session.id, variants)
+        report = await simulate(at.rt, ref_of(session.id), variants)
         for variant, simulated in zip(variants, report["policies"], strict=True):
             run = await at.session(policy=variant.overrides)
             await _converse(at, run.id, turns=14)
-            happened = (await simulate(at.rt, TENANT, run.id, [Variant("same", {})]))["happened"]
+            happened = (await simulate(at.rt, ref_of(run.id), [Variant("same", {})]))["happened"]
             of_the_turn = ("seq", "calls", "wire_tokens", "summary", "prune", "rejected")
             # What the run's own window had refused has no reply to compare with: up to there they are one.
             end = min([*happened["rejections"], 15]) - 1
@@ -118,7 +118,7 @@ async def test_the_documented_thresholds_side_by_side_summarize_ever_later(datab
     ):
         session = await at.session(policy={"mandatory_summary_turn": 100})
         await _converse(at, session.id, turns=40)
-        report = await simulate(at.rt, TENANT, session.id, THRESHOLDS)
+        report = await simulate(at.rt, ref_of(session.id), THRESHOLDS)
         assert [policy["name"] for policy in report["policies"]] == ["at 70 %", "at 80 %", "at 90 %", "at 95 %"]
         firsts = [policy["summaries"][0] for policy in report["policies"]]
         assert firsts == sorted(firsts)
@@ -156,7 +156,7 @@ async def test_cost_is_by_the_catalogues_prices_and_unknown_where_one_is_missing
             session = await at.session()
             await _converse(at, session.id, turns=12)
             variants = [Variant("own", {}), Variant("by big", {"summary_model": "big"})]
-            report = await simulate(at.rt, TENANT, session.id, variants, ["main", "mini"])
+            report = await simulate(at.rt, ref_of(session.id), variants, ["main", "mini"])
             main, mini, _, mini_by_big = report["policies"]
             assert [(p["name"], p["model_alias"]) for p in report["policies"]] == [
                 ("own", "main"),
@@ -185,7 +185,7 @@ async def test_a_turn_that_was_refused_is_sent_where_it_fits_and_one_that_was_se
     ):
         session = await at.session()
         await _converse(at, session.id, turns=18)
-        report = await simulate(at.rt, TENANT, session.id, [Variant("own", {})], ["large", "tiny"])
+        report = await simulate(at.rt, ref_of(session.id), [Variant("own", {})], ["large", "tiny"])
         large, tiny = report["policies"]
         assert 15 in report["happened"]["rejections"]
         assert large["rejections"] == []
@@ -220,12 +220,11 @@ async def test_a_limit_leaves_later_turns_out_and_says_so(database_url: str, tmp
     ):
         session = await at.session()
         await _converse(at, session.id, turns=9)
-        whole = await simulate(at.rt, TENANT, session.id, [Variant("own", {})])
+        whole = await simulate(at.rt, ref_of(session.id), [Variant("own", {})])
         steps: list[tuple[int, int]] = []
         part = await simulate(
             at.rt,
-            TENANT,
-            session.id,
+            ref_of(session.id),
             [Variant("own", {})],
             most_turns=5,
             progress=lambda done, of: steps.append((done, of)),
@@ -236,7 +235,7 @@ async def test_a_limit_leaves_later_turns_out_and_says_so(database_url: str, tmp
         assert part["happened"]["per_turn"] == whole["happened"]["per_turn"][:5]
         assert steps == [(5, 5)]
         empty = await at.session()
-        nothing = await simulate(at.rt, TENANT, empty.id, THRESHOLDS)
+        nothing = await simulate(at.rt, ref_of(empty.id), THRESHOLDS)
         assert nothing["policies"][0]["per_turn"] == []
 
 
@@ -247,13 +246,13 @@ async def test_nobody_elses_session_and_no_impossible_policy_is_simulated(databa
     ):
         session = await at.session()
         with pytest.raises(NotFound):
-            await simulate(at.rt, TenantId("other"), session.id, THRESHOLDS)
+            await simulate(at.rt, SessionRef(TenantId("other"), session.id), THRESHOLDS)
         for wrong in ({"nonsense": 1}, {"preset": "nobody"}, {"summary_model": "nobody"}, {"protected_turns": -1}):
             with pytest.raises(InvalidRequest) as refused:
-                await simulate(at.rt, TENANT, session.id, [Variant("own", {}), variant_of(wrong)])
+                await simulate(at.rt, ref_of(session.id), [Variant("own", {}), variant_of(wrong)])
             assert refused.value.where[:3] == ("body", "policies", "1")
         with pytest.raises(InvalidRequest):
-            await simulate(at.rt, TENANT, session.id, THRESHOLDS, ["nobody"])
+            await simulate(at.rt, ref_of(session.id), THRESHOLDS, ["nobody"])
 
 
 async def test_the_database_itself_refuses_to_write_while_a_simulation_reads(database_url: str, tmp_path: Path) -> None:
@@ -289,7 +288,7 @@ async def test_the_service_goes_on_while_a_simulation_computes(database_url: str
         session = await at.session()
         # One batch: on the event loop nothing else would come in between.
         await _converse(at, session.id, turns=BATCH_TURNS)
-        simulated = asyncio.create_task(simulate(at.rt, TENANT, session.id, THRESHOLDS * 12))
+        simulated = asyncio.create_task(simulate(at.rt, ref_of(session.id), THRESHOLDS * 12))
         beats = 0
         while not simulated.done():
             await asyncio.sleep(0.002)

@@ -23,7 +23,7 @@ from app.services.views.search import search_messages, search_session
 from app.services.views.turns import get_prompt, list_messages, list_turns
 from app.telemetry.metrics import Telemetry
 from tests.providers.server import serving
-from tests.services.service import OLDEST, TENANT, Service, is_summary, model, models_toml, service
+from tests.services.service import OLDEST, TENANT, Service, is_summary, model, models_toml, ref_of, service
 
 BEGAN = datetime(2026, 5, 1, 9, 30, tzinfo=UTC)
 REPLY = "Noted, and the clouds drift on while nobody minds. " * 5
@@ -35,7 +35,7 @@ def _request(content: Any, name: str | None = None, said_at: datetime | None = N
 
 
 async def _said(at: Service, session_id: SessionId, request: TurnRequest) -> TurnOutcome:
-    return await take_turn(at.rt, TENANT, session_id, request, None)
+    return await take_turn(at.rt, ref_of(session_id), request, None)
 
 
 async def _diary(at: Service, days: int = 14, **policy: Any) -> SessionId:
@@ -53,11 +53,11 @@ async def test_a_message_keeps_who_said_it_and_when_and_is_found_by_both(databas
         service(database_url, models_toml(server, window=8192), folder=tmp_path) as at,
     ):
         session_id = await _diary(at, 3)
-        messages = (await list_messages(at.rt, TENANT, session_id, OLDEST)).items
+        messages = (await list_messages(at.rt, ref_of(session_id), OLDEST)).items
         assert [message.name for message in messages] == ["Anna", None, "Ben", None, "Anna", None]
         days = [BEGAN + timedelta(days=day) for day in range(3)]
         assert [message.said_at for message in messages[::2]] == days
-        turns = (await list_turns(at.rt, TENANT, session_id, OLDEST)).items
+        turns = (await list_turns(at.rt, ref_of(session_id), OLDEST)).items
         assert [(turn.name, turn.said_at) for turn in turns] == list(zip(["Anna", "Ben", "Anna"], days, strict=True))
         assert all(message.said_at == message.created_at for message in messages[1::2])
         rows = await at.rows("SELECT role, content, name, terms FROM messages ORDER BY seq")
@@ -67,9 +67,9 @@ async def test_a_message_keeps_who_said_it_and_when_and_is_found_by_both(databas
             "name": "Anna",
             "content": "I was at place p2 then.",
         }
-        by_name = await search_session(at.rt, TENANT, session_id, "Ben", 5)
+        by_name = await search_session(at.rt, ref_of(session_id), "Ben", 5)
         assert [(hit.name, hit.excerpt) for hit in by_name.items] == [("Ben", "I was at place p1 then.")]
-        by_day = await search_session(at.rt, TENANT, session_id, "on 2 May 2026", 5)
+        by_day = await search_session(at.rt, ref_of(session_id), "on 2 May 2026", 5)
         assert next(hit.name for hit in by_day.items) == "Ben"
         assert [hit.name for hit in (await search_messages(at.rt, TENANT, "ben place", 5, None)).items] == ["Ben"]
 
@@ -131,9 +131,9 @@ async def test_days_are_shown_alike_by_a_process_that_keeps_the_past_and_one_tha
     ):
         warm = await _diary(at, 20, show_time=True, mandatory_summary_turn=18)
         request = _request("Where was I on 2 May?", "Ben", BEGAN + timedelta(days=20))
-        shown = await preview_turn(at.rt, TENANT, warm, request)
+        shown = await preview_turn(at.rt, ref_of(warm), request)
         forgetful = Service(replace(at.rt, pasts=Pasts(0, lambda: 0.0, Telemetry(()))))
-        cold = await preview_turn(forgetful.rt, TENANT, warm, request)
+        cold = await preview_turn(forgetful.rt, ref_of(warm), request)
         assert cold.context == shown.context
         assert list(cold.messages) == list(shown.messages)
         outcome = await _said(at, warm, request)
@@ -142,7 +142,7 @@ async def test_days_are_shown_alike_by_a_process_that_keeps_the_past_and_one_tha
         assert sent == [message["content"] for message in shown.messages]
         assert "[2 May 2026]" in sent[sent.index(RECALL_NOTE) :]
         assert sent[-2] == "[21 May 2026]"
-        prompt = await get_prompt(at.rt, TENANT, warm, outcome.turn.id, None)
+        prompt = await get_prompt(at.rt, ref_of(warm), outcome.turn.id, None)
         assert [message["content"] for message in prompt.messages] == sent
 
 
@@ -154,16 +154,16 @@ async def test_a_copy_has_who_said_what_and_when(database_url: str, tmp_path: Pa
     ):
         source = await _diary(at, 3)
         if copied_by == "export":
-            with await spooled(export_session(at.rt, TENANT, source)) as file:
+            with await spooled(export_session(at.rt, ref_of(source))) as file:
                 copy = (await at.imported(json.load(file))).id
         elif copied_by == "fork":
-            copy = (await fork_session(at.rt, TENANT, source, None)).id
+            copy = (await fork_session(at.rt, ref_of(source), None)).id
         else:
             last = (await at.rows("SELECT id FROM turns ORDER BY seq DESC LIMIT 1"))[0]["id"]
-            prepared = await prepare_regeneration(at.rt, TENANT, source, last, TurnRequest(None, "again"))
+            prepared = await prepare_regeneration(at.rt, ref_of(source), last, TurnRequest(None, "again"))
             await regenerate_turn(at.rt, TENANT, prepared)
             copy = prepared.session.id
-        ours, theirs = [(await list_messages(at.rt, TENANT, each, OLDEST)).items for each in (source, copy)]
+        ours, theirs = [(await list_messages(at.rt, ref_of(each), OLDEST)).items for each in (source, copy)]
         assert [(each.name, each.said_at) for each in theirs[::2]] == [(each.name, each.said_at) for each in ours[::2]]
 
 
@@ -178,7 +178,7 @@ async def test_messages_of_elsewhere_bring_their_names_and_times(database_url: s
             {"role": "user", "content": "And the valve?"},
         ]
         session = await at.imported({"messages": messages})
-        stored = (await list_messages(at.rt, TENANT, session.id, OLDEST)).items
+        stored = (await list_messages(at.rt, ref_of(session.id), OLDEST)).items
         assert [each.name for each in stored] == ["Anna", "planner", None]
         assert stored[0].said_at == datetime(2026, 5, 8, 13, 56, tzinfo=UTC)
         assert stored[1].said_at == stored[1].created_at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.domain.types import SessionId
 from app.services.views.turns import get_prompt, list_turns
-from tests.services.service import OLDEST, TENANT, Service, service
+from tests.services.service import OLDEST, Service, ref_of, service
 
 WORDS = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 3
 
@@ -42,6 +42,6 @@ async def test_prompt_storage_of_a_thousand_turns_is_linear(database_url: str) -
         first, last = measured[200] - measured[100], (measured[1000] - measured[200]) / 8
         assert last < 1.1 * first, measured
         assert measured[1000] < 0.1 * await _wire_bytes(at, session.id), measured
-        turns = (await list_turns(at.rt, TENANT, session.id, OLDEST)).items
+        turns = (await list_turns(at.rt, ref_of(session.id), OLDEST)).items
         for turn in turns[::40]:
-            await get_prompt(at.rt, TENANT, session.id, turn.id, None)
+            await get_prompt(at.rt, ref_of(session.id), turn.id, None)

@@ -15,7 +15,7 @@ from app.domain.types import Pin, TurnStatus
 from app.services.sessions import change_session, put_pin
 from app.services.upkeep.process_state import COOLDOWN_S, Cooldowns
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
-from tests.services.service import TENANT, Service, chat, is_summary, models_toml, service, sound_summary
+from tests.services.service import Service, chat, is_summary, models_toml, ref_of, service, sound_summary
 from tests.services.test_model_faults import LONG, strict_window
 
 
@@ -56,7 +56,7 @@ async def test_a_smaller_window_is_met_by_a_summary_or_by_pruning(
         session = await on.at.session(policy={**policy, "protected_turns": 2})
         *_, before = [await on.at.turn(session.id, f"Point {number}.") for number in range(1, 8)]
         assert before.context["estimated_input_tokens_before"] > 2 * 1126, "it would have fitted anyway"
-        await change_session(on.at.rt, TENANT, session.id, {"model_alias": "small"})
+        await change_session(on.at.rt, ref_of(session.id), {"model_alias": "small"})
         after = [await on.at.turn(session.id, f"Point {number}. {LONG}") for number in range(8, 14)]
         assert after[0].context[did]
         assert {outcome.turn.model_alias for outcome in after} == {"small"}
@@ -70,14 +70,14 @@ async def test_what_cannot_be_made_to_fit_the_smaller_window_is_refused_and_fits
 ) -> None:
     async with both(database_url, tmp_path) as on:
         session = await on.at.session()
-        await put_pin(on.at.rt, TENANT, session.id, Pin("rules", LONG * 10))
+        await put_pin(on.at.rt, ref_of(session.id), Pin("rules", LONG * 10))
         await on.at.turn(session.id, "Begin")
-        await change_session(on.at.rt, TENANT, session.id, {"model_alias": "small"})
+        await change_session(on.at.rt, ref_of(session.id), {"model_alias": "small"})
         with pytest.raises(ContextBudgetExceeded) as refused:
             await on.at.turn(session.id, "Go on")
         assert refused.value.budget["limit"] == 4096
         assert on.small.hits == 0, "something was sent to the model"
-        await change_session(on.at.rt, TENANT, session.id, {"model_alias": "main"})
+        await change_session(on.at.rt, ref_of(session.id), {"model_alias": "main"})
         assert (await on.at.turn(session.id, "Go on")).turn.status is TurnStatus.COMPLETED
 
 

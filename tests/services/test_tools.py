@@ -22,7 +22,7 @@ from app.engine.window.plan import assert_tool_pairing
 from app.services.turn.take import cancel_turn
 from app.services.views.turns import get_audit, get_prompt, get_turn
 from tests.providers.server import Answer, Seen, serving
-from tests.services.service import TENANT, chat, models_toml, service
+from tests.services.service import chat, models_toml, ref_of, service
 
 TOOLS = (
     {
@@ -67,7 +67,7 @@ async def test_a_turn_goes_round_by_round_until_the_model_has_an_answer(database
         assert waiting.turn.status is TurnStatus.AWAITING_TOOLS
         assert waiting.turn.assistant_output is None
         assert [call.id for call in waiting.turn.tool_calls] == ["a", "b"]
-        assert (await get_turn(at.rt, TENANT, session.id, waiting.turn.id)).tool_calls == waiting.turn.tool_calls
+        assert (await get_turn(at.rt, ref_of(session.id), waiting.turn.id)).tool_calls == waiting.turn.tool_calls
         assert waiting.context["regions"]["tools"] > 0
         with pytest.raises(TurnInProgress):
             await at.turn(session.id, "Impatient")
@@ -87,8 +87,8 @@ async def test_a_turn_goes_round_by_round_until_the_model_has_an_answer(database
         ]
         assert [seen.json.get("tool_choice") for seen in server.seen] == ["required", "auto", "auto"]
         for number in (1, 2, 3):
-            audit = await get_audit(at.rt, TENANT, session.id, done.turn.id, number)
-            prompt = await get_prompt(at.rt, TENANT, session.id, done.turn.id, number)
+            audit = await get_audit(at.rt, ref_of(session.id), done.turn.id, number)
+            prompt = await get_prompt(at.rt, ref_of(session.id), done.turn.id, number)
             assert audit.round == number
             assert prompt.messages == server.seen[number - 1].json["messages"]
             assert prompt.tools == list(TOOLS)
@@ -109,7 +109,7 @@ async def test_outputs_must_answer_exactly_the_open_calls(database_url: str, tmp
                 await at.outputs(session.id, turn.id, outputs)
             assert (refused.value.missing, refused.value.unknown) == (missing, unknown)
         assert await at.rows("SELECT 1 FROM messages WHERE role = 'tool'") == []
-        assert (await get_turn(at.rt, TENANT, session.id, turn.id)).status is TurnStatus.AWAITING_TOOLS
+        assert (await get_turn(at.rt, ref_of(session.id), turn.id)).status is TurnStatus.AWAITING_TOOLS
         assert server.hits == 1
 
 
@@ -137,10 +137,10 @@ async def test_a_turn_whose_tools_never_answer_is_cancelled_and_leaves_no_half_o
         session = await at.session()
         turn = (await at.turn(session.id, "Go", tools=TOOLS)).turn
         await at.outputs(session.id, turn.id, {"a": "1"})
-        cancelled = await cancel_turn(at.rt, TENANT, session.id, turn.id)
+        cancelled = await cancel_turn(at.rt, ref_of(session.id), turn.id)
         assert cancelled.status is TurnStatus.CANCELLED
         with pytest.raises(TurnNotOpen):
-            await cancel_turn(at.rt, TENANT, session.id, turn.id)
+            await cancel_turn(at.rt, ref_of(session.id), turn.id)
         with pytest.raises(TurnNotOpen):
             await at.outputs(session.id, turn.id, {"b": "2"})
         await at.turn(session.id, "Never mind")
@@ -164,11 +164,11 @@ async def test_a_running_turn_can_be_cancelled_and_its_late_answer_is_not_stored
         running = asyncio.create_task(at.turn(session.id, "Slow", listen=created.append))
         await server.arrived.wait()
         turn_id = TurnId(created[0].data["turn"]["id"])
-        await cancel_turn(at.rt, TENANT, session.id, turn_id)
+        await cancel_turn(at.rt, ref_of(session.id), turn_id)
         with pytest.raises(TurnCancelled):
             await running
         assert (await at.turn(session.id, "Go on")).turn.assistant_output == "Next."
-        assert (await get_turn(at.rt, TENANT, session.id, turn_id)).assistant_output is None
+        assert (await get_turn(at.rt, ref_of(session.id), turn_id)).assistant_output is None
 
 
 async def test_a_failed_round_keeps_complete_groups_and_the_next_prompt_is_valid(
@@ -180,7 +180,7 @@ async def test_a_failed_round_keeps_complete_groups_and_the_next_prompt_is_valid
         turn = (await at.turn(session.id, "Go", tools=TOOLS)).turn
         with pytest.raises(ProviderError):
             await at.outputs(session.id, turn.id, {"a": "1"})
-        assert (await get_turn(at.rt, TENANT, session.id, turn.id)).status is TurnStatus.FAILED
+        assert (await get_turn(at.rt, ref_of(session.id), turn.id)).status is TurnStatus.FAILED
         await at.turn(session.id, "Once more")
         sent = server.seen[-1].json["messages"]
         assert [message["role"] for message in sent] == ["user", "assistant", "tool", "user"]
@@ -203,7 +203,7 @@ async def test_a_long_tool_loop_drops_whole_older_groups_and_keeps_the_users_wor
         assert rounds == 12
         kinds: set[str] = set()
         for number in range(1, 14):
-            audit = await get_audit(at.rt, TENANT, session.id, outcome.turn.id, number)
+            audit = await get_audit(at.rt, ref_of(session.id), outcome.turn.id, number)
             kinds |= {action["kind"] for action in audit.context_trim_log["actions"]}
             assert audit.estimated_input_tokens_after_prune <= audit.input_budget
         assert "tool_group_dropped" in kinds

@@ -13,7 +13,7 @@ from app.services.summaries import list_summaries
 from app.services.views.context import read_timeline
 from app.services.views.turns import get_audit, get_expanded_audit, get_prompt
 from tests.providers.server import Answer, Seen, serving
-from tests.services.service import NEWEST, TENANT, Service, chat, is_summary, model, models_toml, service
+from tests.services.service import NEWEST, Service, chat, is_summary, model, models_toml, ref_of, service
 from tests.services.test_model_faults import strict_window, too_long, unknown_window
 
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
@@ -29,7 +29,7 @@ async def _fill(at: Service, session_id: SessionId, turns: int, text: str = "Poi
 
 
 async def _summaries(at: Service, session_id: SessionId) -> list[StoredSummary]:
-    return list((await list_summaries(at.rt, TENANT, session_id, NEWEST)).items)
+    return list((await list_summaries(at.rt, ref_of(session_id), NEWEST)).items)
 
 
 async def test_twenty_messages_in_the_window_are_summarized_in_the_background(
@@ -85,11 +85,11 @@ async def test_what_a_prune_takes_are_whole_turns_the_oldest_first(database_url:
         session = await at.session(policy=ATOMIC | {"auto_summarize": False})
         outcomes = await _fill(at, session.id, 9)
         ids = [f"turn:{outcome.turn.id}" for outcome in outcomes]
-        audit = await get_expanded_audit(at.rt, TENANT, session.id, outcomes[-1].turn.id, None)
+        audit = await get_expanded_audit(at.rt, ref_of(session.id), outcomes[-1].turn.id, None)
         actions = audit.context_trim_log["actions"]
         assert {action["kind"] for action in actions} == {"turn_dropped"}
         assert [action["target"] for action in actions] == ids[: len(actions)]
-        sent = (await get_prompt(at.rt, TENANT, session.id, outcomes[-1].turn.id, None)).messages
+        sent = (await get_prompt(at.rt, ref_of(session.id), outcomes[-1].turn.id, None)).messages
         assert [message["role"] for message in sent] == ["user", "assistant"] * (len(sent) // 2) + ["user"]
 
 
@@ -104,7 +104,7 @@ async def test_a_refusal_of_the_provider_takes_the_oldest_half_of_the_turns_and_
         await _fill(at, session.id, 8, LONG)
         server.script[:] = [strict_window(3600)]
         outcome = await at.turn(session.id, "And now?")
-        audit = await get_audit(at.rt, TENANT, session.id, outcome.turn.id, None)
+        audit = await get_audit(at.rt, ref_of(session.id), outcome.turn.id, None)
         assert audit.attempt == 2
         actions = outcome.context["context_trim_log"]["actions"]
         assert {action["kind"] for action in actions} == {"emergency_drop"}
@@ -115,11 +115,11 @@ async def test_a_refusal_of_the_provider_takes_the_oldest_half_of_the_turns_and_
         (note,) = await _summaries(at, session.id)
         assert (note.origin, note.status) == ("emergency", "active")
         assert note.summary_text.startswith("Turns 1 to 4 of this conversation left at once")
-        sent = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)).messages
+        sent = (await get_prompt(at.rt, ref_of(session.id), outcome.turn.id, None)).messages
         assert "Turns 1 to 4" in sent[0]["content"]
         assert len([message for message in sent if message["role"] == "user"]) == 4 + 1
         assert not any("left at once" in str(message["content"]) for message in sent[1:]), "not in the history"
-        newest = (await read_timeline(at.rt, TENANT, session.id, NEWEST)).items[0]
+        newest = (await read_timeline(at.rt, ref_of(session.id), NEWEST)).items[0]
         assert [(event["kind"], event.get("count")) for event in newest.events] == [("emergency", 4)]
 
 
@@ -145,7 +145,7 @@ async def test_a_second_refusal_takes_half_of_what_is_left_and_the_log_still_sum
         removed = sum(action["tokens_removed_est"] for action in log["actions"])
         assert log["estimated_tokens_before"] - removed == log["estimated_tokens_after"]
         assert [summary.origin for summary in await _summaries(at, session.id)] == ["emergency", "emergency"]
-        rendered = (await get_prompt(at.rt, TENANT, session.id, outcome.turn.id, None)).messages[0]["content"]
+        rendered = (await get_prompt(at.rt, ref_of(session.id), outcome.turn.id, None)).messages[0]["content"]
         assert "Turns 1 to 4" in rendered
         assert "Turns 5 to 6" in rendered
 

@@ -14,7 +14,18 @@ from app.services.turn.take import prepare_regeneration, regenerate_turn
 from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.turns import get_audit
 from tests.providers.server import Answer, Seen, serving
-from tests.services.service import NEWEST, TENANT, Service, chat, client_tools, is_summary, model, models_toml, service
+from tests.services.service import (
+    NEWEST,
+    TENANT,
+    Service,
+    chat,
+    client_tools,
+    is_summary,
+    model,
+    models_toml,
+    ref_of,
+    service,
+)
 from tests.services.test_preview import LONG, previewed_turn
 from tests.services.test_tools import TOOLS, calls
 
@@ -57,9 +68,9 @@ async def test_its_tool_rounds_are_run_under_it_too(database_url: str, tmp_path:
     ):
         session = await at.session()
         waiting = await at.turn(session.id, "Look it up", tools=TOOLS, policy=CAPPED)
-        await change_session(at.rt, TENANT, session.id, {"policy": {"max_context_tokens": 9000}})
+        await change_session(at.rt, ref_of(session.id), {"policy": {"max_context_tokens": 9000}})
         outcome = await at.outputs(session.id, waiting.turn.id, {"call-1": "4711"})
-        audits = [await get_audit(at.rt, TENANT, session.id, waiting.turn.id, number) for number in (1, 2)]
+        audits = [await get_audit(at.rt, ref_of(session.id), waiting.turn.id, number) for number in (1, 2)]
         assert [audit.model_context_limit for audit in audits] == [3000, 3000]
         assert _limit(outcome.context) == 3000
         assert _limit((await at.turn(session.id, "Next")).context) == 9000
@@ -70,7 +81,7 @@ async def test_run_again_it_has_the_policy_it_had_unless_another_one_is_requeste
 ) -> None:
     async def again(at: Service, session_id: Any, turn_id: Any, **options: Any) -> int:
         wanted = TurnRequest(None, "", TurnOptions(**options))
-        prepared = await prepare_regeneration(at.rt, TENANT, session_id, turn_id, wanted)
+        prepared = await prepare_regeneration(at.rt, ref_of(session_id), turn_id, wanted)
         return _limit((await regenerate_turn(at.rt, TENANT, prepared)).context)
 
     async with serving(model()) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
@@ -95,7 +106,7 @@ async def test_what_is_done_after_the_turn_goes_by_the_sessions_own_policy(
         for number in range(1, 6):
             await at.turn(session.id, f"Point {number}. {LONG}", policy={"preset": asked, **due})
             await at.rt.chores.drain(5)
-        made = (await list_summaries(at.rt, TENANT, session.id, NEWEST)).items
+        made = (await list_summaries(at.rt, ref_of(session.id), NEWEST)).items
         asked_after_turns = any(is_summary(request) for request in server.seen)
         assert bool(made) is asked_after_turns is (own == "post_turn")
 

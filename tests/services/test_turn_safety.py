@@ -35,7 +35,7 @@ from app.services.views.turns import get_prompt, get_turn
 from app.tokenizers.counters import Tokenizers
 from bench.wire import Tally, counting_proxy
 from tests.providers.server import Answer, Seen, serving
-from tests.services.service import TENANT, chat, models_toml, service
+from tests.services.service import chat, models_toml, ref_of, service
 from torture.databases import citus_servers
 
 _LOCK = Statement("SELECT 1 FROM sessions WHERE id = $1 FOR UPDATE", ("session_id",))
@@ -141,7 +141,7 @@ async def test_a_provider_that_refuses_leaves_the_users_message_and_a_failed_tur
         sent = server.seen[-1].json["messages"]
         assert [message["content"] for message in sent] == ["First", "Second"]
         assert outcome.turn.status is TurnStatus.COMPLETED
-        prompt = await get_prompt(at.rt, TENANT, session.id, failed["id"], None)
+        prompt = await get_prompt(at.rt, ref_of(session.id), failed["id"], None)
         assert [message["content"] for message in prompt.messages] == ["First"]
 
 
@@ -154,13 +154,13 @@ async def test_a_dead_workers_turn_ends_as_lost_and_the_session_goes_on(database
         request = TurnRequest(content="Never answered", request_sha256="x")
         draft = await draft_turn(at.rt, request, "dead")
         async with at.rt.database.begin() as tx:
-            assert await claim_turn(tx, TENANT, session.id, draft, at.rt.turn_lease_s) is not None
+            assert await claim_turn(tx, ref_of(session.id), draft, at.rt.turn_lease_s) is not None
         with pytest.raises(TurnInProgress):
             await at.turn(session.id, "Too early")
         await at.rows("UPDATE turns SET lease_expires_at = now() RETURNING id")
         outcome = await at.turn(session.id, "Later")
         assert outcome.turn.seq == 2
-        lost = await get_turn(at.rt, TENANT, session.id, draft.turn_id)
+        lost = await get_turn(at.rt, ref_of(session.id), draft.turn_id)
         assert lost.status is TurnStatus.FAILED
         assert lost.error is not None
         assert lost.error["code"] == "worker_lost"
@@ -173,13 +173,13 @@ async def test_the_sweeper_ends_lost_turns_without_anybody_posting(database_url:
         session = await at.session()
         draft = await draft_turn(at.rt, TurnRequest(content="Never answered", request_sha256="x"), None)
         async with at.rt.database.begin() as tx:
-            await claim_turn(tx, TENANT, session.id, draft, at.rt.turn_lease_s)
+            await claim_turn(tx, ref_of(session.id), draft, at.rt.turn_lease_s)
         sweeper = asyncio.create_task(sweep_forever(at.rt))
         try:
             swept = TurnStatus.RUNNING
             for _ in range(1500):
                 await asyncio.sleep(0.02)
-                swept = (await get_turn(at.rt, TENANT, session.id, draft.turn_id)).status
+                swept = (await get_turn(at.rt, ref_of(session.id), draft.turn_id)).status
                 if swept is TurnStatus.FAILED:
                     break
             assert swept is TurnStatus.FAILED
@@ -224,9 +224,9 @@ async def test_a_turn_that_another_process_cancels_or_erases_is_cancelled_for_wh
         await server.arrived.wait()
         (turn,) = await at.rows("SELECT id FROM turns")
         if erased:
-            await delete_session(other.rt, TENANT, session.id)
+            await delete_session(other.rt, ref_of(session.id))
         else:
-            await cancel_turn(other.rt, TENANT, session.id, turn["id"])
+            await cancel_turn(other.rt, ref_of(session.id), turn["id"])
         gate.opened.set()
         with pytest.raises(TurnCancelled):
             await waiting
@@ -239,7 +239,7 @@ async def test_a_lease_that_a_wait_for_the_session_ate_is_whole_again_when_it_co
         async with at.rt.heavy.database.begin() as held:
             await held.fetch(_LOCK, session_id=session.id)
             draft = await draft_turn(at.rt, TurnRequest(content="Waits", request_sha256="x"), None)
-            claiming = asyncio.create_task(claim_drafted(at.rt, TENANT, session.id, draft, TurnOptions()))
+            claiming = asyncio.create_task(claim_drafted(at.rt, ref_of(session.id), draft, TurnOptions()))
             await asyncio.sleep(1.5)  # half the lease
             assert not claiming.done(), "the claim did not wait"
         await claiming

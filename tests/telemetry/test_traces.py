@@ -35,6 +35,7 @@ from tests.services.service import (
     is_summary,
     model,
     models_toml,
+    ref_of,
     service,
     sound_summary,
 )
@@ -196,7 +197,7 @@ def _with_canaries(request: Seen) -> Answer:
 async def test_no_span_holds_content_whatever_happens(database_url: str, tmp_path: Path) -> None:
     async with traced(database_url, tmp_path, _with_canaries) as it:
         session = await it.at.session(instructions=CANARY, room_goal=CANARY, metadata={CANARY: CANARY})
-        await put_pin(it.at.rt, TENANT, session.id, Pin(CANARY, CANARY, source=CANARY))
+        await put_pin(it.at.rt, ref_of(session.id), Pin(CANARY, CANARY, source=CANARY))
         for number in range(10):
             await it.at.turn(session.id, f"{CANARY} {number} " + "ledger " * 60, key=f"{CANARY} {number}")
         outcome = await it.at.turn(session.id, CANARY, tools=(TOOL,))

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from app.domain.types import Message, MessageId, Summary, SummaryId, Turn, TurnId, TurnStatus
 from app.engine.summary.block import render_summary
-from app.engine.summary.fallback import fallback_summary
+from app.engine.summary.extractive import fallback_summary
 from app.engine.summary.fold import Fold
 from tests.engine.histories import estimate
 

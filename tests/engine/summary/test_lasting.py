@@ -8,8 +8,8 @@ import pytest
 
 from app.domain.types import SUMMARY_LISTS, SummaryBody, SummaryItem, Turn
 from app.engine.summary.block import render_summary
+from app.engine.summary.extractive import keep_lasting
 from app.engine.summary.fold import Fold
-from app.engine.summary.lasting import keep_lasting
 from tests.engine.histories import History, estimate
 
 _PLANTED = (

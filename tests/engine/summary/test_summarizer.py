@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from app.domain.types import SUMMARY_LISTS, Message, MessageId, SummaryBody, TurnStatus
 from app.engine.messages.turns import sendable_units
 from app.engine.summary.block import render_summary
-from app.engine.summary.fallback import fallback_summary
+from app.engine.summary.extractive import fallback_summary
 from app.engine.summary.fold import Fold, source_text
 from app.engine.summary.summarizer_prompt import (
     SUMMARY_SCHEMA,

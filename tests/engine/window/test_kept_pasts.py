@@ -16,10 +16,10 @@ from app.engine.window.columns import Columns
 from app.engine.window.layout import layout_of
 from app.engine.window.past import Kept, Past, past_of, past_of_kept
 from app.engine.window.plan import Decision, Ready, Refused, SummaryDue, assemble, plan
-from app.engine.window.prompt import prompt_sha256
 from app.engine.window.snapshot import Snapshot, in_ranges
 from app.engine.window.triggers import fold_after_turn
 from tests.engine.histories import History, chat, estimate, snapshot_of
+from tests.engine.prompt_hash import prompt_sha256
 from tests.engine.readings import sent_turns
 from tests.engine.strategies import policies, snapshots
 

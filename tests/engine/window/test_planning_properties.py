@@ -10,11 +10,11 @@ from hypothesis import given
 from app.domain.types import TurnStatus
 from app.engine.policy.policy import ContextPolicy, with_whole_past
 from app.engine.window.plan import Ready, Refused, assemble, assert_tool_pairing, plan
-from app.engine.window.prompt import prompt_sha256
 from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.window import lay_out
 from tests.engine.histories import History, estimate, input_tokens_of, snapshot_of
+from tests.engine.prompt_hash import prompt_sha256
 from tests.engine.readings import all_units, counted_tokens, read_back, ready_of, sendable, sent_ids, sent_turns
 from tests.engine.strategies import policies, snapshots
 from tests.engine.turn_stand_in import decide

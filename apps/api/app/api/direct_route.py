@@ -36,7 +36,7 @@ from app.domain.errors import (
     ShuttingDown,
     Unauthenticated,
 )
-from app.domain.types import TenantId
+from app.domain.types import SessionId, SessionRef, TenantId
 from app.services.keys import Authenticator
 from app.services.runtime import Runtime
 from app.services.upkeep.process_state import Drain
@@ -84,6 +84,10 @@ class Call(Request):
     def rt(self) -> Runtime:
         """The shared runtime."""
         return self.service.rt
+
+    def session_ref(self, session_id: SessionId) -> SessionRef:
+        """The tenant's session of this id."""
+        return SessionRef(self.tenant_id, session_id)
 
     @property
     def credential(self) -> bytes | None:

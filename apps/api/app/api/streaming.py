@@ -181,13 +181,13 @@ class _Stream:
         if self._turn_id is None:
             return None
         try:
-            return await get_turn(self._call.rt, self._call.tenant_id, self._session_id, self._turn_id)
+            return await get_turn(self._call.rt, self._call.session_ref(self._session_id), self._turn_id)
         except (NotFound, DatabaseUnavailable):  # deleted with its session (`store: false`), or away as for the turn
             return None
 
     async def _cancel(self, turn_id: TurnId) -> None:
         with suppress(PlimsollError):  # it ended by itself meanwhile
-            await cancel_turn(self._call.rt, self._call.tenant_id, self._session_id, turn_id)
+            await cancel_turn(self._call.rt, self._call.session_ref(self._session_id), turn_id)
 
 
 def encoded_event(name: str, data: Any) -> bytes:

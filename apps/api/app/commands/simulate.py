@@ -18,7 +18,7 @@ from rich.table import Table
 
 from app.commands.resources import CommandRefused, progress_bar, read_settings, with_database
 from app.db.database import Database
-from app.domain.types import JsonObject, SessionId, TenantId
+from app.domain.types import JsonObject, SessionId, SessionRef, TenantId
 from app.services.keys import OPEN_TENANT
 from app.services.views.simulation import THRESHOLDS, Variant, simulate, variant_of
 
@@ -87,8 +87,7 @@ async def _simulate_all(
                 simulations.append(
                     await simulate(
                         rt,
-                        tenant_id,
-                        session_id,
+                        SessionRef(tenant_id, session_id),
                         variants,
                         models,
                         progress=lambda done, of, task=task: bar.update(task, completed=done, total=of),

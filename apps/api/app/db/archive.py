@@ -19,9 +19,9 @@ from app.db import tables
 from app.db.audits import BLOCKS_OF_TURNS
 from app.db.database import Record, Transaction, record_of
 from app.db.sessions import CHANGEABLE
-from app.db.sql import OPEN_STATUSES_SQL, Statement, binds, insert_from, json_rows, sql
+from app.db.sql import OPEN_STATUSES_SQL, Statement, binds, insert_from, json_rows, of_session, sql
 from app.domain.stored import Counters, NewRows, names_of, values_of
-from app.domain.types import Content, JsonObject, SessionId, TenantId, TurnId, TurnStatus
+from app.domain.types import Content, JsonObject, SessionId, SessionRef, TurnId, TurnStatus
 
 # The turn the fork goes through, and the one after it: what that one had before it was the fork's past.
 _POINT = sql(f"""
@@ -273,9 +273,9 @@ _KEYED: Mapping[str, tuple[str, Statement, Any]] = {
 }
 
 
-async def exported_session(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> JsonObject | None:
+async def exported_session(tx: Transaction, session: SessionRef) -> JsonObject | None:
     """The session's own members in an export; None when the tenant has no such session."""
-    row = await tx.fetchrow(_EXPORTED_SESSION, session_id=session_id, tenant_id=tenant_id)
+    row = await tx.fetchrow(_EXPORTED_SESSION, **of_session(session))
     return dict(row) if row else None
 
 

@@ -17,11 +17,11 @@ from uuid import UUID
 
 from app.db.database import Transaction, record_of
 from app.db.messages import AS_STORED, message_from_row
-from app.db.sql import sql
+from app.db.sql import of_session, sql
 from app.domain.audit import Audit, TrimAction, TrimLog
 from app.domain.recalled import RECALLED, PackedRow, public_row, recalled_rows
 from app.domain.stored import names_of, values_of
-from app.domain.types import REGIONS, JsonObject, SessionId, TenantId, Turn, TurnId, TurnStatus
+from app.domain.types import REGIONS, JsonObject, SessionId, SessionRef, Turn, TurnId, TurnStatus
 
 _GET = sql("""
     SELECT a.* FROM turn_context_audit a JOIN sessions s ON s.id = a.session_id
@@ -45,14 +45,12 @@ _IN_RANGES = sql(f"""
     """)
 
 
-async def get_audit(
-    tx: Transaction, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, round_number: int | None
-) -> Audit | None:
+async def get_audit(tx: Transaction, session: SessionRef, turn_id: TurnId, round_number: int | None) -> Audit | None:
     """The last audit of a turn, or of one of its rounds."""
-    row = await tx.fetchrow(_GET, tenant_id=tenant_id, session_id=session_id, turn_id=turn_id, round=round_number)
+    row = await tx.fetchrow(_GET, **of_session(session), turn_id=turn_id, round=round_number)
     if row is None:
         return None
-    (audit,) = await as_recorded(tx, session_id, [dict(row)])
+    (audit,) = await as_recorded(tx, session.id, [dict(row)])
     return _audit(audit)
 
 

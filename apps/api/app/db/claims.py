@@ -13,34 +13,34 @@ from app.db.database import Transaction, record_of
 from app.db.limits import TENANT_LIMITS, limits_of
 from app.db.messages import UNGIVEN
 from app.db.sessions import ON_ITS_NODE, STATE_COLUMNS, state_of
-from app.db.sql import CLOCK, binds, insert_from, insert_row, json_rows, sql
+from app.db.sql import CLOCK, binds, insert_from, insert_row, json_rows, of_session, sql
 from app.domain.content import bytea_json, tool_calls_from_json
 from app.domain.limits import Limits, Scope
 from app.domain.stored import values_of
-from app.domain.types import JsonObject, SessionId, SessionState, TenantId, ToolCall, TurnId, TurnStatus
+from app.domain.types import JsonObject, SessionId, SessionRef, SessionState, ToolCall, TurnId, TurnStatus
 
 _LOCKED = f"{', '.join(STATE_COLUMNS)}, last_turn_seq, last_message_seq, limits, {TENANT_LIMITS}"
-_LEASE_END = "statement_timestamp() + make_interval(secs => CAST(:lease_s AS float))"
+_LEASE_END = "statement_timestamp() + make_interval(secs => :lease_s)"
 _NEW_TURN = insert_row(
     tables.turns,
     {
-        "id": "CAST(:turn_id AS uuid)",
+        "id": ":turn_id",
         "session_id": "sessions.id",
         "seq": "s.last_turn_seq",
         "status": "'running'",
-        "model_alias": "coalesce(CAST(:model_alias AS text), s.model_alias)",
+        "model_alias": "coalesce(:model_alias, s.model_alias)",
         **binds("user_input", "idempotency_key", "request_sha256", "request"),
         "created_at": "s.claimed_at",
-        "lease_expires_at": "s.claimed_at + make_interval(secs => CAST(:lease_s AS float))",
+        "lease_expires_at": "s.claimed_at + make_interval(secs => :lease_s)",
     },
     f"s, {ON_ITS_NODE}",
 )
 _USERS_MESSAGE = insert_row(
     tables.messages,
     {
-        "id": "CAST(:message_id AS uuid)",
+        "id": ":message_id",
         "session_id": "sessions.id",
-        "turn_id": "CAST(:turn_id AS uuid)",
+        "turn_id": ":turn_id",
         "seq": "s.last_message_seq - 1",
         "role": "'user'",
         **binds("content", "token_estimate", "token_encoding", "terms", "name", "said_at"),
@@ -53,7 +53,7 @@ _CLAIM = sql(f"""
         UPDATE sessions
         SET last_turn_seq = last_turn_seq + 1, last_message_seq = last_message_seq + 2,
             updated_at = statement_timestamp()
-        WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
+        WHERE id = :session_id AND tenant_id = :tenant_id
         RETURNING {_LOCKED}, updated_at AS claimed_at
     ), t AS (
         {_NEW_TURN}
@@ -66,9 +66,9 @@ _CLAIM = sql(f"""
 # A turn that ended and runs again may have been settled for somebody who keeps it: `changes` is 1 then.
 _LOCK_SESSION = sql(f"""
     UPDATE sessions
-    SET last_message_seq = last_message_seq + CAST(:messages AS integer), updated_at = statement_timestamp(),
-        past_version = past_version + CAST(:changes AS integer)
-    WHERE id = CAST(:session_id AS uuid) AND tenant_id = :tenant_id
+    SET last_message_seq = last_message_seq + :messages, updated_at = statement_timestamp(),
+        past_version = past_version + :changes
+    WHERE id = :session_id AND tenant_id = :tenant_id
     RETURNING {_LOCKED}
     """)
 
@@ -90,7 +90,7 @@ _WAITING = sql("""
             AND b.session_id = t.session_id AND b.session_id = st.session_id AND b.sha256 = x.sha256
             AND t.status = 'awaiting_tools') AS looked_back
     FROM turns t JOIN sessions s ON s.id = t.session_id
-    WHERE s.id = CAST(:session_id AS uuid) AND s.tenant_id = :tenant_id AND t.id = CAST(:turn_id AS uuid)
+    WHERE s.id = :session_id AND s.tenant_id = :tenant_id AND t.id = :turn_id
     """)
 
 _OUTPUTS = insert_from(
@@ -103,10 +103,9 @@ _RECLAIM = sql(f"""
     WITH t AS (
         UPDATE turns
         SET status = 'running', fence = fence + 1, error = NULL, completed_at = NULL,
-            request = coalesce(CAST(:request AS jsonb), request),
-            lease_expires_at = {_LEASE_END}
-        WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
-            AND status = ANY(CAST(:found_as AS text[])) AND (status <> 'completed' OR assistant_output IS NULL)
+            request = coalesce(:request, request), lease_expires_at = {_LEASE_END}
+        WHERE session_id = :session_id AND id = :turn_id
+            AND status = ANY(:found_as) AND (status <> 'completed' OR assistant_output IS NULL)
         RETURNING session_id, id, fence
     ), m AS (
         {_OUTPUTS}
@@ -118,12 +117,11 @@ _RECLAIM = sql(f"""
 _RENEW = sql(f"""
     WITH ours AS (
         SELECT id FROM turns
-        WHERE session_id = CAST(:session_id AS uuid) AND id = CAST(:turn_id AS uuid)
-            AND fence = CAST(:fence AS integer) AND status = 'running'
+        WHERE session_id = :session_id AND id = :turn_id AND fence = :fence AND status = 'running'
         FOR NO KEY UPDATE SKIP LOCKED
     )
     UPDATE turns SET lease_expires_at = {_LEASE_END}
-    FROM ours WHERE turns.session_id = CAST(:session_id AS uuid) AND turns.id = ours.id
+    FROM ours WHERE turns.session_id = :session_id AND turns.id = ours.id
     """)
 
 
@@ -152,10 +150,6 @@ class Claim:
     def session_id(self) -> SessionId:
         return self.session.id
 
-    @property
-    def tenant_id(self) -> TenantId:
-        return self.session.tenant_id
-
 
 @dataclass(frozen=True, slots=True)
 class NewTurn:
@@ -181,16 +175,12 @@ class NewTurn:
     seq: int | None = None
 
 
-async def claim_turn(
-    tx: Transaction, tenant_id: TenantId, session_id: SessionId, new: NewTurn, lease_s: float
-) -> Claim | None:
+async def claim_turn(tx: Transaction, session: SessionRef, new: NewTurn, lease_s: float) -> Claim | None:
     """Stores a running turn with its user message under the session's lock; None when there is no such session.
 
     Raises `UniqueViolated` when the session already has an open turn or the idempotency key was used.
     """
-    row = await tx.fetchrow(
-        _CLAIM, session_id=session_id, tenant_id=tenant_id, lease_s=lease_s, **values_of(new, "seq")
-    )
+    row = await tx.fetchrow(_CLAIM, **of_session(session), lease_s=lease_s, **values_of(new, "seq"))
     if row is None:
         return None
     return Claim(
@@ -232,11 +222,9 @@ class ToolOutput:
     terms: bytes
 
 
-async def waiting_turn(
-    tx: Transaction, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId
-) -> WaitingTurn | None:
+async def waiting_turn(tx: Transaction, session: SessionRef, turn_id: TurnId) -> WaitingTurn | None:
     """The turn, whatever its status; None when the tenant has no such one."""
-    row = await tx.fetchrow(_WAITING, session_id=session_id, tenant_id=tenant_id, turn_id=turn_id)
+    row = await tx.fetchrow(_WAITING, **of_session(session), turn_id=turn_id)
     if row is None:
         return None
     return record_of(
@@ -252,8 +240,7 @@ async def waiting_turn(
 
 async def reclaim_turn(
     tx: Transaction,
-    tenant_id: TenantId,
-    session_id: SessionId,
+    session: SessionRef,
     turn_id: TurnId,
     waiting: WaitingTurn,
     outputs: Sequence[ToolOutput],
@@ -266,20 +253,16 @@ async def reclaim_turn(
 
     `request` stands for what was posted first where it is given. With `ended_as` the turn is one that ended so.
     """
-    session = await tx.fetchrow(
-        _LOCK_SESSION,
-        session_id=session_id,
-        tenant_id=tenant_id,
-        messages=len(outputs) + 1,
-        changes=int(bool(ended_as)),
+    row = await tx.fetchrow(
+        _LOCK_SESSION, **of_session(session), messages=len(outputs) + 1, changes=int(bool(ended_as))
     )
-    if session is None:
+    if row is None:
         return None
     fence = await tx.fetchval(
         _RECLAIM,
-        session_id=session_id,
+        session_id=session.id,
         turn_id=turn_id,
-        outputs=_rows_of(outputs, session["last_message_seq"] - len(outputs)),
+        outputs=_rows_of(outputs, row["last_message_seq"] - len(outputs)),
         lease_s=lease_s,
         request=request,
         found_as=[status.value for status in ended_as or (TurnStatus.AWAITING_TOOLS,)],
@@ -287,15 +270,15 @@ async def reclaim_turn(
     if fence is None:
         return None
     return Claim(
-        session=state_of(session),
+        session=state_of(row),
         turn_id=turn_id,
         fence=fence,
         seq=waiting.seq,
-        assistant_seq=session["last_message_seq"],
+        assistant_seq=row["last_message_seq"],
         round=waiting.rounds + 1,
         steps=waiting.steps,
         request=request or waiting.request,
-        limits=limits_of(session),
+        limits=limits_of(row),
         looked_back=waiting.looked_back,
     )
 

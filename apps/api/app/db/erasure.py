@@ -9,9 +9,9 @@ from typing import cast
 from uuid import UUID
 
 from app.db.database import Record, Transaction
-from app.db.sql import metadata, sql
+from app.db.sql import metadata, of_session, sql
 from app.db.tables import sessions
-from app.domain.types import SessionId, TenantId
+from app.domain.types import SessionId, SessionRef, TenantId
 
 _OF_A_SESSION = [table for table in reversed(metadata.sorted_tables) if table is sessions or "session_id" in table.c]
 _ROWS = {
@@ -59,9 +59,9 @@ class Idle:
     tenant_id: TenantId | None
 
 
-async def lock_session(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> bool:
+async def lock_session(tx: Transaction, session: SessionRef) -> bool:
     """Keeps all writers out of the tenant's session until the transaction ends; false when there is no such session."""
-    return await tx.fetchrow(_LOCK, session_id=session_id, tenant_id=tenant_id) is not None
+    return await tx.fetchrow(_LOCK, **of_session(session)) is not None
 
 
 async def erase(tx: Transaction, session_ids: Sequence[SessionId]) -> dict[str, int]:

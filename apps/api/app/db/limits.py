@@ -20,7 +20,7 @@ from app.db.database import Record, Transaction, record_of
 from app.db.sessions import locked_session
 from app.db.sql import CLOCK, Statement, insert_row, sql
 from app.domain.limits import Limits, Scope, Used, WorstCase, spans_of
-from app.domain.types import JsonObject, SessionId, TenantId, TurnId
+from app.domain.types import JsonObject, SessionId, SessionRef, TenantId, TurnId
 
 TENANT_LIMITS = """(SELECT jsonb_object_agg(l.name, l.value) FROM limits l WHERE l.tenant_id = sessions.tenant_id)
     AS tenant_limits"""
@@ -174,12 +174,7 @@ def limits_from_json(stored: JsonObject | None) -> Limits:
 
 
 async def reserve(
-    tx: Transaction,
-    tenant_id: TenantId,
-    session_id: SessionId,
-    turn_id: TurnId,
-    limits: Mapping[Scope, Limits],
-    worst: WorstCase,
+    tx: Transaction, session: SessionRef, turn_id: TurnId, limits: Mapping[Scope, Limits], worst: WorstCase
 ) -> tuple[list[Used], JsonObject]:
     """Counts the call before it is made; the sums with it, and the reservation as the turn now holds it.
 
@@ -187,11 +182,11 @@ async def reserve(
     """
     used, reservation = await _count(
         tx,
-        {"tenant": tenant_id, "session": session_id},
+        {"tenant": session.tenant_id, "session": session.id},
         limits,
         {"turns": worst.turns, "tokens": 0, "usd": 0, "reserved_tokens": worst.tokens, "reserved_usd": worst.usd},
     )
-    await tx.execute(_HOLD, session_id=session_id, turn_id=turn_id, reservation=reservation)
+    await tx.execute(_HOLD, session_id=session.id, turn_id=turn_id, reservation=reservation)
     return used, reservation
 
 

@@ -10,10 +10,10 @@ from operator import itemgetter
 from uuid import UUID
 
 from app.db.database import Record, Transaction
-from app.db.sql import in_both_orders, insert_from, sql
+from app.db.sql import in_both_orders, insert_from, of_session, sql
 from app.db.tables import message_token_counts, messages
 from app.domain.content import tool_calls_from_json
-from app.domain.types import Message, MessageId, MessageRecord, SessionId, TenantId, Turn, TurnId, TurnStatus
+from app.domain.types import Message, MessageId, MessageRecord, SessionId, SessionRef, Turn, TurnId, TurnStatus
 
 UNCOUNTED = -1
 """`tokens` of a message that has no count yet in the encoding that was asked for."""
@@ -231,32 +231,18 @@ async def messages_by_id(tx: Transaction, session_id: SessionId, ids: Sequence[U
 
 
 async def page_of_item_messages(
-    tx: Transaction,
-    tenant_id: TenantId,
-    session_id: SessionId,
-    *,
-    first_seq: int,
-    last_seq: int,
-    newest_first: bool,
-    limit: int,
+    tx: Transaction, session: SessionRef, *, first_seq: int, last_seq: int, newest_first: bool, limit: int
 ) -> list[Message]:
     """Messages by number, both ends included; those of rejected turns and withdrawn ones left out."""
     rows = await tx.fetch(
-        _PAGES_OF_ITEMS[newest_first],
-        session_id=session_id,
-        tenant_id=tenant_id,
-        first_seq=first_seq,
-        last_seq=last_seq,
-        limit=limit,
+        _PAGES_OF_ITEMS[newest_first], **of_session(session), first_seq=first_seq, last_seq=last_seq, limit=limit
     )
     return [message_from_row(row) for row in rows]
 
 
-async def numbered_messages(
-    tx: Transaction, tenant_id: TenantId, session_id: SessionId, seqs: Sequence[int]
-) -> dict[int, Message]:
+async def numbered_messages(tx: Transaction, session: SessionRef, seqs: Sequence[int]) -> dict[int, Message]:
     """Messages of a session by their numbers; what is not there, or another tenant's, is left out."""
-    rows = await tx.fetch(_NUMBERED, session_id=session_id, tenant_id=tenant_id, seqs=list(seqs))
+    rows = await tx.fetch(_NUMBERED, **of_session(session), seqs=list(seqs))
     return {row["seq"]: message_from_row(row) for row in rows}
 
 

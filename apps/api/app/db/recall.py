@@ -27,29 +27,28 @@ _TERMS = sql("""
         SELECT seq, token_estimate, terms,
             CAST((coalesce(said_at, created_at) AT TIME ZONE 'UTC')::date - DATE '1970-01-01' AS bigint) AS day
         FROM messages
-        WHERE session_id = CAST(:session_id AS uuid) AND seq > CAST(:after_seq AS bigint)
-            AND seq <= CAST(:through_seq AS bigint) AND turn_id <> ALL(ARRAY(
-                SELECT id FROM turns WHERE session_id = CAST(:session_id AS uuid) AND status = 'rejected'))
+        WHERE session_id = :session_id AND seq > :after_seq AND seq <= :through_seq AND turn_id <> ALL(ARRAY(
+                SELECT id FROM turns WHERE session_id = :session_id AND status = 'rejected'))
         ORDER BY seq
     ) AS m
     """)
 
 _SETTLED = sql(f"""
-    SELECT coalesce(min(m.seq) - 1, CAST(:last_seq AS bigint))
+    SELECT coalesce(min(m.seq) - 1, :last_seq)
     FROM turns t JOIN messages m ON m.session_id = t.session_id AND m.turn_id = t.id
-    WHERE t.session_id = CAST(:session_id AS uuid) AND t.status IN {OPEN_STATUSES_SQL}
+    WHERE t.session_id = :session_id AND t.status IN {OPEN_STATUSES_SQL}
     """)
 
 _UNPACKED = sql("""
     SELECT seq, role, content, name, tool_calls IS NOT NULL AS has_calls FROM messages
-    WHERE session_id = CAST(:session_id AS uuid) AND seq <= CAST(:through_seq AS bigint) AND terms IS NULL
-    ORDER BY seq LIMIT CAST(:limit AS integer)
+    WHERE session_id = :session_id AND seq <= :through_seq AND terms IS NULL
+    ORDER BY seq LIMIT :limit
     """)
 
 _PACK = sql("""
     UPDATE messages SET terms = x.terms
     FROM unnest(CAST(:seqs AS bigint[]), CAST(:terms AS bytea[])) AS x(seq, terms)
-    WHERE messages.session_id = CAST(:session_id AS uuid) AND messages.seq = x.seq AND messages.terms IS NULL
+    WHERE messages.session_id = :session_id AND messages.seq = x.seq AND messages.terms IS NULL
     """)
 
 # By a list of keys alone, which no plan turns into a scan of the session. Nearly all turns have completed: those that
@@ -59,24 +58,24 @@ _CHOSEN = sql(f"""
     SELECT {AS_STORED},
         CASE WHEN m.turn_id IN (
             SELECT o.id FROM turns o
-            WHERE o.session_id = CAST(:session_id AS uuid) AND o.status IN {UNANSWERED}
+            WHERE o.session_id = :session_id AND o.status IN {UNANSWERED}
         ) THEN (
-            SELECT t.status FROM turns t WHERE t.session_id = CAST(:session_id AS uuid) AND t.id = m.turn_id
+            SELECT t.status FROM turns t WHERE t.session_id = :session_id AND t.id = m.turn_id
                 AND t.status IN {UNANSWERED}
         ) ELSE 'completed' END AS status,
         CASE WHEN m.token_encoding = :encoding THEN m.token_estimate ELSE (
             SELECT c.token_estimate FROM message_token_counts c
-            WHERE c.session_id = CAST(:session_id AS uuid) AND c.message_id = m.id
+            WHERE c.session_id = :session_id AND c.message_id = m.id
                 AND c.token_encoding = :encoding) END AS counted
     FROM messages m
-    WHERE m.session_id = CAST(:session_id AS uuid) AND m.seq = ANY(CAST(:seqs AS bigint[])) AND NOT m.withdrawn
+    WHERE m.session_id = :session_id AND m.seq = ANY(:seqs) AND NOT m.withdrawn
     ORDER BY m.seq
     """)
 
 
 _TO_LOOK_THROUGH = sql("""
     SELECT id, last_message_seq FROM sessions
-    WHERE tenant_id = :tenant_id AND id <= CAST(:first AS uuid) ORDER BY id DESC LIMIT CAST(:limit AS integer)
+    WHERE tenant_id = :tenant_id AND id <= :first ORDER BY id DESC LIMIT :limit
     """)
 
 # As JSON, a text differs from itself in quotes, backslashes and line ends only, which no word has.
@@ -94,7 +93,7 @@ _WITH_WORDS = sql("""
         )
     ) f
     JOIN turns t ON t.session_id = f.session_id AND t.id = f.turn_id
-    WHERE f.place <= CAST(:most_of_each AS bigint)
+    WHERE f.place <= :most_of_each
     ORDER BY f.session_id DESC, f.seq DESC
     """)
 

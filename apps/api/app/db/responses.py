@@ -10,11 +10,11 @@ from app.db.claims import Claim
 from app.db.database import Record, Transaction, record_of
 from app.db.messages import AS_STORED, message_from_row
 from app.db.records import USED_TOKENS
-from app.db.sql import binds, insert_row, sql
+from app.db.sql import binds, insert_row, of_session, sql
 from app.db.tables import responses
 from app.domain.responses import ResponseNote, ResponseRef, StoredResponse
 from app.domain.stored import values_of
-from app.domain.types import SessionId, TenantId, TurnId, TurnStatus, Usage
+from app.domain.types import SessionRef, TenantId, TurnId, TurnStatus, Usage
 
 _KEEP = sql(insert_row(responses, binds(*responses.columns.keys())))
 
@@ -81,19 +81,17 @@ async def get_response(tx: Transaction, tenant_id: TenantId, ref: ResponseRef) -
     return _response(row) if row else None
 
 
-async def newest_response(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> StoredResponse | None:
+async def newest_response(tx: Transaction, session: SessionRef) -> StoredResponse | None:
     """The session's newest response, stored or only noted."""
-    row = await tx.fetchrow(_NEWEST, session_id=session_id, tenant_id=tenant_id)
+    row = await tx.fetchrow(_NEWEST, **of_session(session))
     return _response(row) if row else None
 
 
 async def response_of_request(
-    tx: Transaction, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, request_sha256: str
+    tx: Transaction, session: SessionRef, turn_id: TurnId, request_sha256: str
 ) -> StoredResponse | None:
     """The turn's newest response to this very request."""
-    row = await tx.fetchrow(
-        _OF_REQUEST, session_id=session_id, tenant_id=tenant_id, turn_id=turn_id, request_sha256=request_sha256
-    )
+    row = await tx.fetchrow(_OF_REQUEST, **of_session(session), turn_id=turn_id, request_sha256=request_sha256)
     return _response(row) if row else None
 
 
@@ -102,11 +100,9 @@ async def erase_response(tx: Transaction, ref: ResponseRef) -> None:
     await tx.execute(_ERASE, session_id=ref.session_id, reply_seq=ref.reply_seq)
 
 
-async def erase_session_without_responses(
-    tx: Transaction, tenant_id: TenantId, session_id: SessionId, turn_seq: int
-) -> None:
+async def erase_session_without_responses(tx: Transaction, session: SessionRef, turn_seq: int) -> None:
     """Erases the session if it has no response any more, and no turn after this one."""
-    await tx.execute(_ERASE_SESSION_WITHOUT, session_id=session_id, tenant_id=tenant_id, turn_seq=turn_seq)
+    await tx.execute(_ERASE_SESSION_WITHOUT, **of_session(session), turn_seq=turn_seq)
 
 
 def _response(row: Record) -> StoredResponse:

@@ -23,10 +23,10 @@ from typing import Literal, TypeAlias, cast, get_args
 from uuid import UUID
 
 from app.db.database import Record, Transaction, record_of
-from app.db.sql import binds, in_both_orders, insert_row, sql
+from app.db.sql import binds, in_both_orders, insert_row, of_session, sql
 from app.db.tables import pins, sessions
 from app.domain.stored import names_of, values_of
-from app.domain.types import Pin, Session, SessionId, SessionState, TenantId, TurnId
+from app.domain.types import Pin, Session, SessionId, SessionRef, SessionState, TenantId, TurnId
 
 _COLUMNS = ", ".join(names_of(Session))
 STATE_COLUMNS = names_of(SessionState)
@@ -118,30 +118,24 @@ def locked_session(condition: str = "true") -> str:
     """
 
 
-async def insert_session(
-    tx: Transaction, tenant_id: TenantId, session_id: SessionId, values: Mapping[str, object]
-) -> Session:
+async def insert_session(tx: Transaction, session: SessionRef, values: Mapping[str, object]) -> Session:
     """Stores a new session with a value for each of `CHANGEABLE`, and gives it back with the database's instants."""
-    row = await tx.fetchrow(
-        _INSERT, session_id=session_id, tenant_id=tenant_id, **{name: values[name] for name in CHANGEABLE}
-    )
+    row = await tx.fetchrow(_INSERT, **of_session(session), **{name: values[name] for name in CHANGEABLE})
     return Session(**cast(Record, row))  # an INSERT … RETURNING gives its row or raises
 
 
-async def get_session(
-    tx: Transaction, tenant_id: TenantId, session_id: SessionId, *, lock: bool = False
-) -> Session | None:
+async def get_session(tx: Transaction, session: SessionRef, *, lock: bool = False) -> Session | None:
     """The tenant's session, or None. `lock` holds the row until the transaction ends."""
-    return await tx.fetch_record(Session, _GET_LOCKED if lock else _GET, session_id=session_id, tenant_id=tenant_id)
+    return await tx.fetch_record(Session, _GET_LOCKED if lock else _GET, **of_session(session))
 
 
-async def session_exists(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> bool:
-    return await tx.fetchrow(_EXISTS, session_id=session_id, tenant_id=tenant_id) is not None
+async def session_exists(tx: Transaction, session: SessionRef) -> bool:
+    return await tx.fetchrow(_EXISTS, **of_session(session)) is not None
 
 
-async def get_prompt_view(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> Record | None:
+async def get_prompt_view(tx: Transaction, session: SessionRef) -> Record | None:
     """The session's row with the counters that a prompt depends on, without a lock."""
-    return await tx.fetchrow(_PROMPT_VIEW, session_id=session_id, tenant_id=tenant_id)
+    return await tx.fetchrow(_PROMPT_VIEW, **of_session(session))
 
 
 def state_of(row: Record) -> SessionState:
@@ -159,8 +153,8 @@ async def named_session(
     return await tx.fetchval(_BY_NAME[by], tenant_id=tenant_id, name=name)
 
 
-async def name_session(tx: Transaction, tenant_id: TenantId, session_id: SessionId, by: NamedBy, name: str) -> None:
-    await tx.execute(_NAME[by], session_id=session_id, tenant_id=tenant_id, name=name)
+async def name_session(tx: Transaction, session: SessionRef, by: NamedBy, name: str) -> None:
+    await tx.execute(_NAME[by], **of_session(session), name=name)
 
 
 async def list_sessions(
@@ -265,28 +259,26 @@ _LIST_PINS = sql(f"SELECT {_PIN_COLUMNS} FROM pins WHERE {_OUR_PINS} AND name > 
 _DELETE_PIN = sql(f"DELETE FROM pins WHERE {_OUR_PINS} AND name = :name")
 
 
-async def put_pin(tx: Transaction, tenant_id: TenantId, session_id: SessionId, pin: Pin) -> Pin | None:
+async def put_pin(tx: Transaction, session: SessionRef, pin: Pin) -> Pin | None:
     """Stores the pin or replaces the one of its name; None when the tenant has no such session."""
-    return await tx.fetch_record(Pin, _PUT_PIN, tenant_id=tenant_id, session_id=session_id, **values_of(pin))
+    return await tx.fetch_record(Pin, _PUT_PIN, **of_session(session), **values_of(pin))
 
 
-async def other_pins(tx: Transaction, tenant_id: TenantId, session_id: SessionId, name: str) -> tuple[int, int]:
+async def other_pins(tx: Transaction, session: SessionRef, name: str) -> tuple[int, int]:
     """How many pins a session has beside this one, and the bytes of their contents; none of another tenant's."""
-    row = await tx.fetchrow(_OTHER_PINS, tenant_id=tenant_id, session_id=session_id, name=name)
+    row = await tx.fetchrow(_OTHER_PINS, **of_session(session), name=name)
     return (row["pins"], row["bytes"]) if row else (0, 0)
 
 
-async def get_pin(tx: Transaction, tenant_id: TenantId, session_id: SessionId, name: str) -> Pin | None:
-    return await tx.fetch_record(Pin, _GET_PIN, tenant_id=tenant_id, session_id=session_id, name=name)
+async def get_pin(tx: Transaction, session: SessionRef, name: str) -> Pin | None:
+    return await tx.fetch_record(Pin, _GET_PIN, **of_session(session), name=name)
 
 
-async def list_pins(
-    tx: Transaction, tenant_id: TenantId, session_id: SessionId, *, after: str, limit: int
-) -> list[Pin]:
+async def list_pins(tx: Transaction, session: SessionRef, *, after: str, limit: int) -> list[Pin]:
     """The session's pins by name, from the first one above `after`."""
-    return await tx.fetch_records(Pin, _LIST_PINS, tenant_id=tenant_id, session_id=session_id, after=after, limit=limit)
+    return await tx.fetch_records(Pin, _LIST_PINS, **of_session(session), after=after, limit=limit)
 
 
-async def delete_pin(tx: Transaction, tenant_id: TenantId, session_id: SessionId, name: str) -> bool:
+async def delete_pin(tx: Transaction, session: SessionRef, name: str) -> bool:
     """Takes the pin away. False when there was none."""
-    return await tx.execute(_DELETE_PIN, tenant_id=tenant_id, session_id=session_id, name=name) > 0
+    return await tx.execute(_DELETE_PIN, **of_session(session), name=name) > 0

@@ -18,9 +18,9 @@ _LONGEST_TEXT_BYTES = 16_384
 # Of a sum, since the least of a column is looked for in the order of its index: through the whole session, to its end.
 _SETTLED_THROUGH = sql(f"""
     SELECT coalesce(min(m.seq + 0) - 1, 0) FROM messages m
-    WHERE m.session_id = CAST(:session_id AS uuid) AND m.turn_id = (
+    WHERE m.session_id = :session_id AND m.turn_id = (
         SELECT t.id FROM turns t
-        WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq < CAST(:before_seq AS bigint)
+        WHERE t.session_id = :session_id AND t.seq < :before_seq
             AND t.status NOT IN {OPEN_STATUSES_SQL} AND t.status <> 'rejected'
         ORDER BY t.seq DESC LIMIT 1)
     """)
@@ -43,8 +43,7 @@ _TEXTS = sql(f"""
                     AND octet_length(content::text) <= {_LONGEST_TEXT_BYTES}
                 THEN left(role, 1) ELSE '-' END AS letter
         FROM messages
-        WHERE session_id = CAST(:session_id AS uuid) AND seq > CAST(:after_seq AS bigint)
-            AND seq <= CAST(:through_seq AS bigint) AND NOT withdrawn
+        WHERE session_id = :session_id AND seq > :after_seq AND seq <= :through_seq AND NOT withdrawn
         ORDER BY seq
     ) AS m
     """)
@@ -56,11 +55,9 @@ _TURNS = sql("""
         coalesce(array_agg(status = 'completed'), '{}') AS completed
     FROM (
         SELECT id, seq, status FROM turns
-        WHERE session_id = CAST(:session_id AS uuid)
-            AND seq >= (SELECT seq FROM turns WHERE session_id = CAST(:session_id AS uuid)
-                AND id >= CAST(:first_id AS uuid) ORDER BY id LIMIT 1)
-            AND seq <= (SELECT seq FROM turns WHERE session_id = CAST(:session_id AS uuid)
-                AND id >= CAST(:last_id AS uuid) ORDER BY id LIMIT 1)
+        WHERE session_id = :session_id
+            AND seq >= (SELECT seq FROM turns WHERE session_id = :session_id AND id >= :first_id ORDER BY id LIMIT 1)
+            AND seq <= (SELECT seq FROM turns WHERE session_id = :session_id AND id >= :last_id ORDER BY id LIMIT 1)
         ORDER BY seq
     ) AS t
     """)

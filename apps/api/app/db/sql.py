@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import UUID
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 
-from app.domain.types import OPEN_STATUSES, TurnStatus
+from app.domain.types import OPEN_STATUSES, SessionRef, TurnStatus
 
 _DIALECT = PGDialect_asyncpg()
 CLOCK = "(SELECT statement_timestamp() AS at) AS clock"
@@ -63,6 +63,11 @@ def in_both_orders(text: str) -> Mapping[bool, Statement]:
 def binds(*names: str) -> dict[str, str]:
     """By column, the bind parameter of its name."""
     return {name: f":{name}" for name in names}
+
+
+def of_session(session: SessionRef) -> dict[str, object]:
+    """The values of `:session_id` and `:tenant_id`, by which a statement finds a tenant's session."""
+    return {"session_id": session.id, "tenant_id": session.tenant_id}
 
 
 def insert_from(table: sa.Table, source: str, values: Mapping[str, str], *, without: Collection[str] = ()) -> str:

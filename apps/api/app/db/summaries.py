@@ -11,7 +11,7 @@ from app.db.database import Record, Transaction, record_of
 from app.db.limits import TENANT_LIMITS, limits_of
 from app.db.messages import STEP_FAILED
 from app.db.sessions import ON_ITS_NODE, locked_session
-from app.db.sql import CLOCK, in_both_orders, insert_from, json_rows, sql
+from app.db.sql import CLOCK, in_both_orders, insert_from, json_rows, of_session, sql
 from app.db.tables import session_summaries, usage_records
 from app.domain.limits import Limits, Scope
 from app.domain.stored import NewSummary, StoredSummary, values_of
@@ -21,11 +21,11 @@ from app.domain.types import (
     MessageId,
     Pin,
     SessionId,
+    SessionRef,
     Summary,
     SummaryBody,
     SummaryId,
     SummaryItem,
-    TenantId,
 )
 
 _INLINE_PIN_BYTES = 8_192
@@ -270,9 +270,9 @@ async def get_summary(tx: Transaction, session_id: SessionId, summary_id: Summar
     return _stored(row) if row else None
 
 
-async def lock_and_restart_count(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> bool:
+async def lock_and_restart_count(tx: Transaction, session: SessionRef) -> bool:
     """Lets the turn count begin anew, and holds the session's lock until the end; false when there is no session."""
-    return await tx.execute(_LOCK_AND_RESTART_COUNT, session_id=session_id, tenant_id=tenant_id) > 0
+    return await tx.execute(_LOCK_AND_RESTART_COUNT, **of_session(session)) > 0
 
 
 async def undo_active(tx: Transaction, active: StoredSummary) -> None:

@@ -14,10 +14,10 @@ from app.db.database import Record, Transaction, record_of
 from app.db.limits import GIVING_BACK, give_back_of_tenant
 from app.db.messages import AS_STORED, SLICE_MESSAGES, UNGIVEN, message_from_row
 from app.db.sessions import ON_ITS_NODE, locked_session
-from app.db.sql import CLOCK, OPEN_STATUSES_SQL, Statement, in_both_orders, insert_from, json_rows, sql
+from app.db.sql import CLOCK, OPEN_STATUSES_SQL, Statement, in_both_orders, insert_from, json_rows, of_session, sql
 from app.domain.content import tool_calls_from_json
 from app.domain.stored import ListedTurn, NewHistory, names_of, values_of
-from app.domain.types import JsonObject, Message, SessionId, TenantId, TurnId, TurnRecord, TurnStatus
+from app.domain.types import JsonObject, Message, SessionId, SessionRef, TurnId, TurnRecord, TurnStatus
 
 T = TypeVar("T", bound=TurnRecord)
 
@@ -62,16 +62,14 @@ async def turn_numbers(tx: Transaction, session_id: SessionId, turn_ids: Sequenc
     return {TurnId(row["id"]): row["seq"] for row in rows}
 
 
-async def get_turn(tx: Transaction, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> TurnRecord | None:
-    row = await tx.fetchrow(_GET, session_id=session_id, tenant_id=tenant_id, turn_id=turn_id)
+async def get_turn(tx: Transaction, session: SessionRef, turn_id: TurnId) -> TurnRecord | None:
+    row = await tx.fetchrow(_GET, **of_session(session), turn_id=turn_id)
     return turn_record(row) if row else None
 
 
-async def turn_by_key(
-    tx: Transaction, tenant_id: TenantId, session_id: SessionId, idempotency_key: str
-) -> tuple[TurnRecord, str] | None:
+async def turn_by_key(tx: Transaction, session: SessionRef, idempotency_key: str) -> tuple[TurnRecord, str] | None:
     """The turn that was posted with an idempotency key, and the hash of its request."""
-    row = await tx.fetchrow(_BY_KEY, session_id=session_id, tenant_id=tenant_id, idempotency_key=idempotency_key)
+    row = await tx.fetchrow(_BY_KEY, **of_session(session), idempotency_key=idempotency_key)
     return (turn_record(row), row["request_sha256"]) if row else None
 
 
@@ -148,9 +146,9 @@ async def complete_answered_turn(tx: Transaction, session_id: SessionId, turn_id
     await _end(tx, _COMPLETE, session_id=session_id, turn_id=turn_id, error=None)
 
 
-async def cancel_open_turns(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> list[TurnId]:
+async def cancel_open_turns(tx: Transaction, session: SessionRef) -> list[TurnId]:
     """Ends what waits or runs in the tenant's session, as `cancel_turn` does; which turns that were."""
-    return await _end(tx, _CANCEL_IN_SESSION, session_id=session_id, tenant_id=tenant_id, error=_CANCELLED)
+    return await _end(tx, _CANCEL_IN_SESSION, **of_session(session), error=_CANCELLED)
 
 
 async def fail_lost_turns(tx: Transaction, session_id: SessionId) -> int:
@@ -237,13 +235,11 @@ class Newest:
     request_sha256: str | None
 
 
-async def newest_of(
-    tx: Transaction, tenant_id: TenantId, session_id: SessionId, *, lock: bool = False
-) -> Newest | None:
+async def newest_of(tx: Transaction, session: SessionRef, *, lock: bool = False) -> Newest | None:
     """Where the tenant's session stands, or None. `lock` holds the session's row until the transaction ends."""
     if lock:
-        await tx.execute(_LOCK, session_id=session_id, tenant_id=tenant_id)
-    row = await tx.fetchrow(_NEWEST, session_id=session_id, tenant_id=tenant_id)
+        await tx.execute(_LOCK, **of_session(session))
+    row = await tx.fetchrow(_NEWEST, **of_session(session))
     if row is None:
         return None
     return record_of(Newest, row, status=TurnStatus(row["status"]) if row["status"] else None)
@@ -260,11 +256,11 @@ async def newest_messages(tx: Transaction, session_id: SessionId, limit: int) ->
     return messages
 
 
-async def append_history(tx: Transaction, tenant_id: TenantId, session_id: SessionId, new: NewHistory) -> bool:
+async def append_history(tx: Transaction, session: SessionRef, new: NewHistory) -> bool:
     """Adds turns at the session's end under its lock; false when there is no such session.
 
     Raises `UniqueViolated` when one of them is open and the session has an open turn.
     """
     values = values_of(new, "last_turn_id")
-    row = await tx.fetchrow(_APPEND, session_id=session_id, tenant_id=tenant_id, **values)
+    row = await tx.fetchrow(_APPEND, **of_session(session), **values)
     return row is not None

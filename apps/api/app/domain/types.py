@@ -334,15 +334,21 @@ class SessionUsage:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionState:
+class SessionRef:
+    """Which session of which tenant: another tenant's session is not found under it."""
+
+    tenant_id: TenantId
+    id: SessionId
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState(SessionRef):
     """What a prompt depends on of a session's row, read under its lock for a turn, or without one where none runs.
 
     `policy` holds the session's own fields. A turn count towards the mandatory summary begins after
     `summary_count_after_seq`. What was read of the settled past under one `past_version` holds as long as it is that.
     """
 
-    id: SessionId
-    tenant_id: TenantId
     model_alias: str
     mode: str | None
     agent_role: str | None

@@ -63,7 +63,7 @@ class NextStep:
         return self.content is None and not self.past
 
 
-def answerable(messages: Sequence[IncomingMessage], *, is_directed: bool) -> tuple[IncomingMessage, ...]:
+def answerable_list(messages: Sequence[IncomingMessage], *, is_directed: bool) -> tuple[IncomingMessage, ...]:
     """The same list, ending with something to answer.
 
     Clients also send instructions alone (`is_directed`), or a list that ends with a reply. Not every provider answers

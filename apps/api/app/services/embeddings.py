@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias, TypeVar
 import numpy as np
 
 from app.domain.errors import ProviderError, ProviderOverflow
-from app.domain.types import SessionId, TenantId
+from app.domain.types import SessionId, SessionRef, TenantId
 from app.engine.recall.vectors import Rows, packed_query
 from app.providers.base import Embedded, EmbeddingModel
 from app.services.upkeep.process_state import Chores, Cooldowns
@@ -114,12 +114,12 @@ class Embeddings:
         """Whether the model failed or was late a moment ago."""
         return self._cooldowns.is_resting(self._resting_as)
 
-    async def prepare(self, tenant_id: TenantId, session_id: SessionId, text: str) -> None:
+    async def prepare(self, session: SessionRef, text: str) -> None:
         """Has a question's vector made, and waits for it as long as a turn waits at most. Never raises for the model.
 
         A model that was late is not waited for again for a while; the vector is kept when it comes.
         """
-        key = _key(tenant_id, text)
+        key = _key(session.tenant_id, text)
         found = self._questions.get(key)
         if found is None:
             if self.is_resting or self._waiting >= _MOST_WAITING:
@@ -127,7 +127,7 @@ class Embeddings:
             found = asyncio.get_running_loop().create_future()
             _keep(self._questions, key, found)
             self._waiting += 1
-            self._chores.start(self._answer(found, key, session_id, text), "the vector of a question")
+            self._chores.start(self._answer(found, key, session.id, text), "the vector of a question")
         if not found.done() and not self.is_resting:
             await asyncio.wait({found}, timeout=self._wait_s)
             if not found.done() and self._wait_s:
@@ -142,22 +142,22 @@ class Embeddings:
         """Whether the vector of a text is there or on its way, or the model gave none that is usable."""
         return _key(tenant_id, text) in self._questions
 
-    async def remember(self, tenant_id: TenantId, session_id: SessionId, texts: Sequence[str]) -> None:
+    async def remember(self, session: SessionRef, texts: Sequence[str]) -> None:
         """Makes vectors of texts that questions are compared with, and keeps them. Raises a `ProviderError`."""
         embedded = await self.embed(texts)
-        self._count(session_id, embedded)
+        self._count(session.id, embedded)
         for text, vector in zip(texts, embedded.vectors, strict=True):
             found: asyncio.Future[Rows | None] = asyncio.get_running_loop().create_future()
             found.set_result(packed_query(vector))
-            _keep(self._questions, _key(tenant_id, text), found)
+            _keep(self._questions, _key(session.tenant_id, text), found)
 
-    def compares_in(self, tenant_id: TenantId, session_id: SessionId, use: Use) -> bool:
+    def compares_in(self, session: SessionRef, use: Use) -> bool:
         """Whether a session of the tenant's has compared in here by meaning: of no other is a question asked before
         its claim."""
-        return (tenant_id, session_id, use) in self._uses
+        return (session.tenant_id, session.id, use) in self._uses
 
-    def compared_in(self, tenant_id: TenantId, session_id: SessionId, use: Use) -> None:
-        _keep(self._uses, (tenant_id, session_id, use), None)
+    def compared_in(self, session: SessionRef, use: Use) -> None:
+        _keep(self._uses, (session.tenant_id, session.id, use), None)
 
     def through(self, session_id: SessionId) -> int:
         """The number through which all of a session's messages are known to have vectors."""

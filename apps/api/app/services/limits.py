@@ -85,9 +85,7 @@ async def reserve_call(
     nothing of the turn is stored, and no model is called.
     """
     worst = _worst_case(rt, rows, options, turns)
-    counted, reservation = await store.reserve(
-        tx, claim.tenant_id, claim.session_id, claim.turn_id, claim.limits, worst
-    )
+    counted, reservation = await store.reserve(tx, claim.session, claim.turn_id, claim.limits, worst)
     over = exceeded(claim.limits, counted, worst)
     if over is not None:
         raise _refusal(over, "this turn")

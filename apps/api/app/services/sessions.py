@@ -14,7 +14,17 @@ from app.db.records import usage_totals
 from app.db.turns import cancel_open_turns
 from app.domain.errors import InvalidRequest, NotFound, existing, located
 from app.domain.figures import SessionFigures
-from app.domain.types import MOST_PINS, MOST_PINS_BYTES, JsonObject, Pin, Session, SessionId, SessionUsage, TenantId
+from app.domain.types import (
+    MOST_PINS,
+    MOST_PINS_BYTES,
+    JsonObject,
+    Pin,
+    Session,
+    SessionId,
+    SessionRef,
+    SessionUsage,
+    TenantId,
+)
 from app.openai.items import joined_directions
 from app.services.paging import (
     LAST_ID,
@@ -56,7 +66,7 @@ def with_defaults(rt: Runtime, fields: JsonObject) -> JsonObject:
 async def insert_checked(rt: Runtime, tx: Transaction, tenant_id: TenantId, fields: JsonObject) -> Session:
     """Stores a session of fields that `with_defaults` gave."""
     values = _as_stored(rt, {name: fields.get(name) for name in store.CHANGEABLE})
-    return await store.insert_session(tx, tenant_id, SessionId(rt.new_id()), values)
+    return await store.insert_session(tx, SessionRef(tenant_id, SessionId(rt.new_id())), values)
 
 
 def _as_stored(rt: Runtime, fields: JsonObject) -> JsonObject:
@@ -69,26 +79,26 @@ def _as_stored(rt: Runtime, fields: JsonObject) -> JsonObject:
     return stored
 
 
-async def get_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> Session:
+async def get_session(rt: Runtime, session: SessionRef) -> Session:
     """The tenant's session. Raises `NotFound`."""
     async with rt.database.autocommit() as tx:
-        return existing(await store.get_session(tx, tenant_id, session_id), "session")
+        return existing(await store.get_session(tx, session), "session")
 
 
-async def prompt_view(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> Record:
+async def prompt_view(tx: Transaction, session: SessionRef) -> Record:
     """The session's row with the counters that a prompt depends on, without a lock. Raises `NotFound`."""
-    return existing(await store.get_prompt_view(tx, tenant_id, session_id), "session")
+    return existing(await store.get_prompt_view(tx, session), "session")
 
 
-async def check_session(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> None:
+async def check_session(tx: Transaction, session: SessionRef) -> None:
     """Raises `NotFound` where the tenant has no such session."""
-    if not await store.session_exists(tx, tenant_id, session_id):
+    if not await store.session_exists(tx, session):
         raise NotFound("session")
 
 
-async def not_found(tx: Transaction, tenant_id: TenantId, session_id: SessionId, noun: str) -> NotFound:
+async def not_found(tx: Transaction, session: SessionRef, noun: str) -> NotFound:
     """The error for something of a session that is not there: of the session, where that is not there either."""
-    return NotFound(noun if await store.session_exists(tx, tenant_id, session_id) else "session")
+    return NotFound(noun if await store.session_exists(tx, session) else "session")
 
 
 async def session_usage(rt: Runtime, session_id: SessionId) -> list[SessionUsage]:
@@ -132,7 +142,7 @@ async def figures_of(rt: Runtime, sessions: Sequence[Session]) -> dict[SessionId
 
 
 @retried
-async def change_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId, fields: JsonObject) -> Session:
+async def change_session(rt: Runtime, session: SessionRef, fields: JsonObject) -> Session:
     """Sets the given fields; `policy`, `metadata` and `limits` are replaced whole, a null takes a value away.
 
     Turns that are stored keep what they were sent with. Raises `NotFound`, `InvalidRequest`.
@@ -140,54 +150,54 @@ async def change_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
     fields = with_given_policy(rt, fields)
     _check(rt, fields)
     changed = _as_stored(rt, fields)
-    async with rt.database.begin(locking=session_id) as tx:
-        session = existing(await store.get_session(tx, tenant_id, session_id, lock=True), "session")
-        return existing(await store.update_session(tx, tenant_id, replace(session, **changed)), "session")
+    async with rt.database.begin(locking=session.id) as tx:
+        stored = existing(await store.get_session(tx, session, lock=True), "session")
+        return existing(await store.update_session(tx, session.tenant_id, replace(stored, **changed)), "session")
 
 
 @retried
-async def add_directions(rt: Runtime, tenant_id: TenantId, session_id: SessionId, directions: Sequence[str]) -> None:
+async def add_directions(rt: Runtime, session: SessionRef, directions: Sequence[str]) -> None:
     """Puts texts behind the session's instructions, each once. Raises `NotFound`, and `InvalidRequest` for more than
     instructions of the session's may grow to."""
-    async with rt.database.begin(locking=session_id) as tx:
-        session = existing(await store.get_session(tx, tenant_id, session_id, lock=True), "session")
-        instructions = await asyncio.to_thread(joined_directions, session.instructions, directions)
-        if instructions != session.instructions:
+    async with rt.database.begin(locking=session.id) as tx:
+        stored = existing(await store.get_session(tx, session, lock=True), "session")
+        instructions = await asyncio.to_thread(joined_directions, stored.instructions, directions)
+        if instructions != stored.instructions:
             if len(instructions or "") > MOST_DIRECTIONS_CHARS:
                 raise InvalidRequest(
                     "The conversation's system and developer messages would have more than "
                     f"{MOST_DIRECTIONS_CHARS} characters together."
                 )
-            await store.update_session(tx, tenant_id, replace(session, instructions=instructions))
+            await store.update_session(tx, session.tenant_id, replace(stored, instructions=instructions))
 
 
-async def delete_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> None:
+async def delete_session(rt: Runtime, session: SessionRef) -> None:
     """Erases the session with all that belongs to it, for good; a turn that runs is cancelled.
 
     Raises `NotFound`, and as `HeavyWork.slot`: then it is still there.
     """
-    async with rt.heavy.slot(tenant_id) as database:
+    async with rt.heavy.slot(session.tenant_id) as database:
         # First in a transaction of its own: it settles the tenant's usage, which other turns of it write too.
-        await _cancel_open(rt, database, tenant_id, session_id)
-        await _erase_session(rt, database, tenant_id, session_id)
+        await _cancel_open(rt, database, session)
+        await _erase_session(rt, database, session)
 
 
 @retried
-async def _cancel_open(rt: Runtime, database: Database, tenant_id: TenantId, session_id: SessionId) -> None:
+async def _cancel_open(rt: Runtime, database: Database, session: SessionRef) -> None:
     async with database.autocommit() as tx:
-        cancelled = await cancel_open_turns(tx, tenant_id, session_id)
-    rt.leases.cancel(session_id, *cancelled)
+        cancelled = await cancel_open_turns(tx, session)
+    rt.leases.cancel(session.id, *cancelled)
 
 
 @retried
-async def _erase_session(rt: Runtime, database: Database, tenant_id: TenantId, session_id: SessionId) -> None:
-    async with database.begin(locking=session_id) as tx:
-        if not await lock_session(tx, tenant_id, session_id):
+async def _erase_session(rt: Runtime, database: Database, session: SessionRef) -> None:
+    async with database.begin(locking=session.id) as tx:
+        if not await lock_session(tx, session):
             raise NotFound("session")
-        cancelled = await cancel_open_turns(tx, tenant_id, session_id)
-        await erase(tx, [session_id])
-    rt.leases.cancel(session_id, *cancelled)
-    rt.pasts.forget(session_id)
+        cancelled = await cancel_open_turns(tx, session)
+        await erase(tx, [session.id])
+    rt.leases.cancel(session.id, *cancelled)
+    rt.pasts.forget(session.id)
 
 
 def with_given_policy(rt: Runtime, fields: JsonObject) -> JsonObject:
@@ -220,11 +230,11 @@ def _check_known(field: str, value: str | None, instructions: Mapping[str, str])
         raise InvalidRequest(f"The catalogue has no instructions for this {field}; it has: {known}.", ("body", field))
 
 
-async def put_pin(rt: Runtime, tenant_id: TenantId, session_id: SessionId, pin: Pin) -> Pin:
+async def put_pin(rt: Runtime, session: SessionRef, pin: Pin) -> Pin:
     """Stores the pin, replacing the one of its name. Raises `NotFound` for the session, and `InvalidRequest` where it
     has no room beside the others."""
     async with rt.database.autocommit() as tx:
-        count, size_bytes = await store.other_pins(tx, tenant_id, session_id, pin.name)
+        count, size_bytes = await store.other_pins(tx, session, pin.name)
         if count >= MOST_PINS:
             raise InvalidRequest(f"The session has {count} pins, which is the most.", ("path", "name"))
         size_bytes += len(pin.content.encode())
@@ -233,33 +243,31 @@ async def put_pin(rt: Runtime, tenant_id: TenantId, session_id: SessionId, pin: 
                 f"The session's pins would have {size_bytes} bytes; they may have {MOST_PINS_BYTES} together.",
                 ("body", "content"),
             )
-        return existing(await store.put_pin(tx, tenant_id, session_id, pin), "session")
+        return existing(await store.put_pin(tx, session, pin), "session")
 
 
-async def get_pin(rt: Runtime, tenant_id: TenantId, session_id: SessionId, name: str) -> Pin:
+async def get_pin(rt: Runtime, session: SessionRef, name: str) -> Pin:
     """The pin of that name. Raises `NotFound`."""
     async with rt.database.autocommit() as tx:
-        pin = await store.get_pin(tx, tenant_id, session_id, name)
+        pin = await store.get_pin(tx, session, name)
         if pin is None:
-            raise await not_found(tx, tenant_id, session_id, "pin")
+            raise await not_found(tx, session, "pin")
     return pin
 
 
-async def list_pins(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, limit: int, cursor: str | None
-) -> Page[Pin]:
+async def list_pins(rt: Runtime, session: SessionRef, limit: int, cursor: str | None) -> Page[Pin]:
     """The session's pins by name. Raises `NotFound` for the session."""
-    scope = f"pins:{session_id}"
+    scope = f"pins:{session.id}"
     after = after_name(scope, cursor) or ""
     async with rt.database.autocommit() as tx:
-        rows = await store.list_pins(tx, tenant_id, session_id, after=after, limit=limit + 1)
+        rows = await store.list_pins(tx, session, after=after, limit=limit + 1)
         if not rows:
-            await check_session(tx, tenant_id, session_id)
+            await check_session(tx, session)
     return page_of(scope, rows, limit, lambda pin: pin.name)
 
 
-async def delete_pin(rt: Runtime, tenant_id: TenantId, session_id: SessionId, name: str) -> None:
+async def delete_pin(rt: Runtime, session: SessionRef, name: str) -> None:
     """Takes the pin away; prompts that had it can still be rebuilt. Raises `NotFound`."""
     async with rt.database.autocommit() as tx:
-        if not await store.delete_pin(tx, tenant_id, session_id, name):
-            raise await not_found(tx, tenant_id, session_id, "pin")
+        if not await store.delete_pin(tx, session, name):
+            raise await not_found(tx, session, "pin")

@@ -21,10 +21,9 @@ from app.domain.types import (
     OPEN_STATUSES,
     Message,
     MessageId,
-    SessionId,
+    SessionRef,
     SummaryId,
     SummaryItem,
-    TenantId,
     ToolDefinition,
     TurnStatus,
 )
@@ -42,10 +41,10 @@ from app.services.turn.gather import (
     with_all_counts,
 )
 from app.services.turn.planning import planned
+from app.services.turn.recall import start_vectors
 from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryJob, behind_an_answer, new_summary, summarize
 from app.services.turn.summarizer_call import SummarizerCall
 from app.services.turn.types import RETRY_AFTER_S, ClaimedTurn, TurnPlan
-from app.services.turn.vectors import start_vectors
 from app.services.views.context import no_turn, session_window
 
 SummaryChanges: TypeAlias = Mapping[str, str | tuple[SummaryItem, ...]]
@@ -54,27 +53,20 @@ SummaryChanges: TypeAlias = Mapping[str, str | tuple[SummaryItem, ...]]
 logger = logging.getLogger(__name__)
 
 
-async def list_summaries(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, wanted: PageRequest
-) -> Page[StoredSummary]:
+async def list_summaries(rt: Runtime, session: SessionRef, wanted: PageRequest) -> Page[StoredSummary]:
     """The session's summaries, whatever their status. Raises `NotFound`, `InvalidRequest`."""
-    scope = in_order(f"summaries:{session_id}", wanted, newest_by_default=True)
+    scope = in_order(f"summaries:{session.id}", wanted, newest_by_default=True)
     position = beyond_id(scope, wanted)
     async with rt.database.autocommit() as tx:
-        await check_session(tx, tenant_id, session_id)
+        await check_session(tx, session)
         rows = await store.page_of_summaries(
-            tx, session_id, position, wanted.limit + 1, newest_first=wanted.newest_first
+            tx, session.id, position, wanted.limit + 1, newest_first=wanted.newest_first
         )
     return page_of(scope, rows, wanted.limit, lambda row: row.id)
 
 
 async def summarize_now(
-    rt: Runtime,
-    tenant_id: TenantId,
-    session_id: SessionId,
-    focus: str | None = None,
-    *,
-    own: Mapping[str, Any] | None = None,
+    rt: Runtime, session: SessionRef, focus: str | None = None, *, own: Mapping[str, Any] | None = None
 ) -> StoredSummary:
     """Summarizes what is older than the protected turns, whatever the triggers, and gives the new summary.
 
@@ -83,7 +75,7 @@ async def summarize_now(
     Raises `NotFound`, `NothingToSummarize`, `LimitExceeded`, and `TurnInProgress` when a turn runs or something else
     became the active summary meanwhile.
     """
-    rows = await session_window(rt, tenant_id, session_id)
+    rows = await session_window(rt, session)
     if any(turn.status in OPEN_STATUSES for turn in rows.turns):
         raise TurnInProgress("The session runs a turn; summarize when it is done.", RETRY_AFTER_S)
     if own:
@@ -101,12 +93,12 @@ async def summarize_now(
     attempt = await summarize(rt, rows, SummaryJob(fold, snapshot, "requested", rows.turn_seq), estimate)
     if attempt.summary is None and attempt.failure in (STALE, IN_PROGRESS):
         async with rt.database.autocommit() as tx:
-            await check_session(tx, tenant_id, session_id)  # what is not there is not in progress either
+            await check_session(tx, session)  # what is not there is not in progress either
         raise TurnInProgress("Another summary is being made, or was made meanwhile.", RETRY_AFTER_S)
     if attempt.summary is None:
         raise NothingToSummarize("No summary came out smaller than what it would replace.")
     async with rt.database.autocommit() as tx:
-        return existing(await store.get_summary(tx, session_id, attempt.summary.id), "session")  # erased meanwhile
+        return existing(await store.get_summary(tx, session.id, attempt.summary.id), "session")  # erased meanwhile
 
 
 def start_after_turn(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, reply: Message, *, is_sound: bool) -> None:
@@ -126,7 +118,7 @@ def start_after_turn(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, reply: Mess
         is_first = turn.claim.round == turn.claim.fence == 1 and plan.snapshot.summary == plan.rows.context.summary
         rows = _rows_after(turn, plan.rows, reply) if is_own and is_first and is_sound else None
         tools = plan.decided.prompt.tools
-        work = summarize_after_turn(rt, session.tenant_id, session.id, tools, options.instructions, rows)
+        work = summarize_after_turn(rt, session, tools, options.instructions, rows)
         rt.chores.start(work, behind_an_answer(session.id))
 
 
@@ -141,8 +133,7 @@ def _rows_after(turn: ClaimedTurn, rows: WindowRows, reply: Message) -> WindowRo
 
 async def summarize_after_turn(
     rt: Runtime,
-    tenant_id: TenantId,
-    session_id: SessionId,
+    session: SessionRef,
     tools: tuple[ToolDefinition, ...],
     instructions: str | None = None,
     rows: WindowRows | None = None,
@@ -157,7 +148,7 @@ async def summarize_after_turn(
     with rt.tracer.span("after_turn"):
         try:
             if rows is None:
-                rows = await session_window(rt, tenant_id, session_id)
+                rows = await session_window(rt, session)
             else:
                 rows = await with_all_counts(rt, rows)
         except NotFound:
@@ -171,17 +162,13 @@ async def summarize_after_turn(
         sent = replace(snapshot, layers=layers_of(rt, rows.session, instructions))
         attempt = await summarize(rt, rows, SummaryJob(fold, sent, "post_turn", rows.turns[-1].seq + 1), estimate)
         if attempt.summary is not None and policy.recall.enabled:
-            start_vectors(rt, session_id, attempt.summary.to_message_seq)
+            start_vectors(rt, session.id, attempt.summary.to_message_seq)
         if attempt.failure in (STALE, IN_PROGRESS):
             logger.info("a summary in the background was dropped (%s): another one was faster", attempt.failure)
 
 
 async def edit_summary(
-    rt: Runtime,
-    tenant_id: TenantId,
-    session_id: SessionId,
-    summary_id: SummaryId,
-    changes: SummaryChanges,
+    rt: Runtime, session: SessionRef, summary_id: SummaryId, changes: SummaryChanges
 ) -> StoredSummary:
     """Makes the active summary with these parts of it changed the active one, and gives it: a row of its own, of the
     same messages, which an undo takes back.
@@ -189,10 +176,10 @@ async def edit_summary(
     Raises `NotFound`, `SummaryNotActive`, `TurnInProgress` while a turn decides on it, and `InvalidRequest` for no
     change, for messages that are not the session's, and for more tokens than the policy lets a summary have.
     """
-    rows = await session_window(rt, tenant_id, session_id)
+    rows = await session_window(rt, session)
     async with rt.database.autocommit() as tx:
-        edited = existing(await store.get_summary(tx, session_id, summary_id), "summary")
-        is_cited = not (cited := _cited(changes)) or await has_messages(tx, session_id, cited)
+        edited = existing(await store.get_summary(tx, session.id, summary_id), "summary")
+        is_cited = not (cited := _cited(changes)) or await has_messages(tx, session.id, cited)
     active = rows.context.summary
     if active is None or active.id != summary_id:
         raise SummaryNotActive(f"The summary is {edited.status}; only the active one can be edited.")
@@ -209,9 +196,9 @@ async def edit_summary(
     if new.token_estimate > most_tokens:
         raise InvalidRequest(f"It has {new.token_estimate} tokens; the policy lets a summary have {most_tokens}.")
     async with rt.database.autocommit() as tx:
-        if not await store.store_attempt(tx, session_id, new, store.AttemptNote(), None):
+        if not await store.store_attempt(tx, session.id, new, store.AttemptNote(), None):
             raise SummaryNotActive("Another summary became active meanwhile.")
-        return existing(await store.get_summary(tx, session_id, new.id), "session")  # erased meanwhile
+        return existing(await store.get_summary(tx, session.id, new.id), "session")  # erased meanwhile
 
 
 def _cited(changes: SummaryChanges) -> frozenset[MessageId]:
@@ -220,9 +207,7 @@ def _cited(changes: SummaryChanges) -> frozenset[MessageId]:
 
 
 @retried
-async def undo_summary(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, summary_id: SummaryId | None
-) -> StoredSummary:
+async def undo_summary(rt: Runtime, session: SessionRef, summary_id: SummaryId | None) -> StoredSummary:
     """Takes the active summary back and gives it as it is then. Without a `summary_id` it is whichever is active now.
 
     The summary it had folded in is active again, what it stood for beyond that one is raw again, and the turn count
@@ -230,12 +215,12 @@ async def undo_summary(
     `SummaryNotActive`, and `TurnInProgress` while a turn decides on it.
     """
     async with rt.database.begin() as tx:
-        if not await store.lock_and_restart_count(tx, tenant_id, session_id):
+        if not await store.lock_and_restart_count(tx, session):
             raise NotFound("session")
-        found = existing(await store.get_summary(tx, session_id, summary_id), "summary")
+        found = existing(await store.get_summary(tx, session.id, summary_id), "summary")
         if found.status != "active":
             raise SummaryNotActive(f"The summary is {found.status}; only the active one can be taken back.")
-        newest = existing(await newest_of(tx, tenant_id, session_id), "session")
+        newest = existing(await newest_of(tx, session), "session")
         if newest.status in OPEN_STATUSES:
             raise TurnInProgress("The session runs a turn; take the summary back when it is done.", RETRY_AFTER_S)
         await store.undo_active(tx, found)

@@ -25,7 +25,7 @@ from app.api.vendor_errors import error_of
 from app.domain.content import tool_call_json
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError
 from app.domain.incoming import IncomingMessage
-from app.domain.types import CHAT_OPTIONS, JsonObject, SessionId, TurnRecord, Usage
+from app.domain.types import CHAT_OPTIONS, JsonObject, SessionId, SessionRef, TurnRecord, Usage
 from app.openai.chat_messages import read_messages, with_calls
 from app.openai.items import joined_directions
 from app.openai.new_messages import known_list
@@ -109,10 +109,10 @@ async def _complete(
     idempotency_key: str | None,
     form_of: type[ChatForm],
 ) -> Response:
-    session_id, request = await open_session(call.rt, call.tenant_id, named, request, idempotency_key)
-    call.note(session_id=str(session_id))
+    session, request = await open_session(call.rt, call.tenant_id, named, request, idempotency_key)
+    call.note(session_id=str(session.id))
     return await answer_list(
-        call, session_id, request, idempotency_key, form_of(call, body, session_id), stream=bool(body.stream)
+        call, session, request, idempotency_key, form_of(call, body, session.id), stream=bool(body.stream)
     )
 
 
@@ -124,7 +124,7 @@ def check_model(rt: Runtime, alias: str | None) -> None:
 
 async def answer_list(
     call: Call,
-    session_id: SessionId,
+    session: SessionRef,
     request: ChatRequest,
     idempotency_key: str | None,
     form: AnswerForm,
@@ -132,9 +132,9 @@ async def answer_list(
     stream: bool,
 ) -> Response:
     """The answer to a list of messages in its session; the form's headers are on errors too."""
-    work = partial(complete_chat, call.rt, call.tenant_id, session_id, request, idempotency_key)
+    work = partial(complete_chat, call.rt, session, request, idempotency_key)
     try:
-        return await answer_turn(call, session_id, work, form, stream=stream)
+        return await answer_turn(call, session.id, work, form, stream=stream)
     except PlimsollError as error:
         return problems.answer_to(call.scope["path"], error, form.headers)
 

@@ -62,13 +62,13 @@ Turns = Annotated[int, Query(ge=1, le=500, description="Most turns of one page."
 @router.get("/context", response_model=WindowOut, responses=refusals(*READ), operation_id="get_context")
 async def get_window(call: Call, session_id: SessionId) -> CurrentWindow:
     """The window now: tokens by region, budget, limit and its source, turns to the next summary."""
-    return await window.window_now(call.rt, call.tenant_id, session_id)
+    return await window.window_now(call.rt, call.session_ref(session_id))
 
 
 @router.get("/search", response_model=FoundOut, responses=refusals(*READ), operation_id="search_session")
 async def search(call: Call, session_id: SessionId, q: SearchWords, limit: MostFound = DEFAULT_FOUND) -> Found:
     """The session's messages that contain words of `q`, in the window or not, best match first. Writes nothing."""
-    return await search_session(call.rt, call.tenant_id, session_id, q, limit)
+    return await search_session(call.rt, call.session_ref(session_id), q, limit)
 
 
 @router.get("/look-back", response_model=LookBackOut, responses=refusals(*READ), operation_id="look_back")
@@ -77,7 +77,7 @@ async def get_look_back(
 ) -> FoundPage:
     """Stored messages as a model reads them back: those that match `q`, best first, or the one with the `handle`, page
     by page. With both, the page of that message that has the words. Writes nothing."""
-    return await look_back(call.rt, call.tenant_id, session_id, query=q.strip(), handle=handle, page=page)
+    return await look_back(call.rt, call.session_ref(session_id), query=q.strip(), handle=handle, page=page)
 
 
 @search_router.get(
@@ -94,7 +94,7 @@ async def search_all(
 @router.post("/context/preview", response_model=PreviewOut, responses=refusals(*WRITE), operation_id="preview_turn")
 async def preview(call: Call, session_id: SessionId, body: PreviewIn) -> Preview:
     """The prompt that the next turn would send, or its refusal, as a 200. Calls no model and writes nothing."""
-    seen = await preview_turn(call.rt, call.tenant_id, session_id, turn_request(call, body))
+    seen = await preview_turn(call.rt, call.session_ref(session_id), turn_request(call, body))
     return replace(seen, refusal=seen.refusal and problems.complete(seen.refusal))
 
 
@@ -104,7 +104,7 @@ async def get_timeline(
 ) -> Page[TurnPoint]:
     """Turn by turn: tokens by region, budget, thresholds, and what was summarized, pruned or recalled."""
     wanted = PageRequest(limit, cursor, newest_first=order == "desc")
-    return await read_timeline(call.rt, call.tenant_id, session_id, wanted)
+    return await read_timeline(call.rt, call.session_ref(session_id), wanted)
 
 
 @router.get("/timeline/overview", response_model=OverviewOut, responses=refusals(*READ))
@@ -113,7 +113,7 @@ async def get_overview(
 ) -> Page[TimelineRange]:
     """The whole timeline, or a range of it, oldest first, in at most so many runs of turns, each with its largest."""
     return await read_overview(
-        call.rt, call.tenant_id, session_id, points=points, first_seq=from_seq, last_seq=through_seq
+        call.rt, call.session_ref(session_id), points=points, first_seq=from_seq, last_seq=through_seq
     )
 
 
@@ -123,13 +123,13 @@ async def list_summaries(
 ) -> Page[StoredSummary]:
     """The session's summaries, active and past."""
     wanted = PageRequest(limit, cursor, newest_first=order == "desc")
-    return await summaries.list_summaries(call.rt, call.tenant_id, session_id, wanted)
+    return await summaries.list_summaries(call.rt, call.session_ref(session_id), wanted)
 
 
 @router.post("/summaries", status_code=201, response_model=SummaryOut, responses=refusals(*WRITE, 409, 429, 502, 504))
 async def summarize_now(call: Call, session_id: SessionId, body: SummarizeIn = _NO_FOCUS) -> StoredSummary:
     """Summarizes now what can be summarized, regardless of thresholds."""
-    return await summaries.summarize_now(call.rt, call.tenant_id, session_id, body.focus)
+    return await summaries.summarize_now(call.rt, call.session_ref(session_id), body.focus)
 
 
 @router.patch("/summaries/{summary_id}", response_model=SummaryOut, responses=refusals(*WRITE, 409))
@@ -138,19 +138,19 @@ async def edit_summary(call: Call, session_id: SessionId, summary_id: SummaryId,
 
     What is absent stays; a list is replaced whole.
     """
-    return await summaries.edit_summary(call.rt, call.tenant_id, session_id, summary_id, _changes(body))
+    return await summaries.edit_summary(call.rt, call.session_ref(session_id), summary_id, _changes(body))
 
 
 @router.post("/summaries/active/undo", response_model=SummaryOut, responses=refusals(*READ, 409))
 async def undo_active_summary(call: Call, session_id: SessionId) -> StoredSummary:
     """Withdraws whichever summary is active now, also one that was made meanwhile. Takes no body."""
-    return await summaries.undo_summary(call.rt, call.tenant_id, session_id, None)
+    return await summaries.undo_summary(call.rt, call.session_ref(session_id), None)
 
 
 @router.post("/summaries/{summary_id}/undo", response_model=SummaryOut, responses=refusals(*READ, 409))
 async def undo_summary(call: Call, session_id: SessionId, summary_id: SummaryId) -> StoredSummary:
     """Withdraws the active summary: the previous one becomes active again. Takes no body."""
-    return await summaries.undo_summary(call.rt, call.tenant_id, session_id, summary_id)
+    return await summaries.undo_summary(call.rt, call.session_ref(session_id), summary_id)
 
 
 def _changes(body: SummaryPatch) -> summaries.SummaryChanges:
@@ -169,4 +169,4 @@ async def post_simulation(call: Call, session_id: SessionId, body: SimulateIn = 
     variants = THRESHOLDS if body.policies is None else tuple(map(variant_of, call.raw_body["policies"]))
     aliases = body.model_aliases or []
     most_turns = min(body.max_turns, MOST_TURNS_DECIDED // (len(variants) * max(1, len(aliases))))
-    return await simulate(call.rt, call.tenant_id, session_id, variants, aliases, most_turns=most_turns)
+    return await simulate(call.rt, call.session_ref(session_id), variants, aliases, most_turns=most_turns)

@@ -19,7 +19,7 @@ from app.api.schemas.items import (
 )
 from app.domain.errors import existing
 from app.domain.responses import read_conversation_id
-from app.domain.types import JsonObject, SessionId
+from app.domain.types import JsonObject, SessionRef
 from app.services.openai import conversations
 from app.services.openai.conversations import ItemPage, get_item, page_of_items
 
@@ -41,22 +41,20 @@ async def create_conversation(call: Call, body: ConversationIn = _NOTHING) -> Js
 @router.get("/{conversation_id}", response_model=ConversationOut, responses=openai_refusals(*OPENAI_READ))
 async def get_conversation(call: Call, conversation_id: str) -> JsonObject:
     """A conversation."""
-    session_id = _session_id(call, conversation_id)
-    return conversation_json(await conversations.get_conversation(call.rt, call.tenant_id, session_id))
+    return conversation_json(await conversations.get_conversation(call.rt, _session(call, conversation_id)))
 
 
 @router.post("/{conversation_id}", response_model=ConversationOut, responses=openai_refusals(*_WRITE))
 async def change_conversation(call: Call, conversation_id: str, body: ConversationPatch) -> JsonObject:
     """Replaces a conversation's metadata."""
-    session_id = _session_id(call, conversation_id)
-    metadata = body.metadata or {}
-    return conversation_json(await conversations.change_conversation(call.rt, call.tenant_id, session_id, metadata))
+    session, metadata = _session(call, conversation_id), body.metadata or {}
+    return conversation_json(await conversations.change_conversation(call.rt, session, metadata))
 
 
 @router.delete("/{conversation_id}", response_model=DeletedOut, responses=openai_refusals(*OPENAI_READ))
 async def delete_conversation(call: Call, conversation_id: str) -> JsonObject:
     """Permanently deletes a conversation with its items, responses, turns and audits."""
-    await conversations.delete_conversation(call.rt, call.tenant_id, _session_id(call, conversation_id))
+    await conversations.delete_conversation(call.rt, _session(call, conversation_id))
     return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
 
 
@@ -68,8 +66,7 @@ async def delete_conversation(call: Call, conversation_id: str) -> JsonObject:
 )
 async def create_items(call: Call, conversation_id: str, body: ItemsIn) -> JsonObject:  # noqa: ARG001 - used as received
     """Appends items to the conversation without calling a model."""
-    session_id = _session_id(call, conversation_id)
-    items = await conversations.add_items(call.rt, call.tenant_id, session_id, call.raw_body["items"])
+    items = await conversations.add_items(call.rt, _session(call, conversation_id), call.raw_body["items"])
     return list_json(ItemPage(items, has_more=False))
 
 
@@ -83,18 +80,17 @@ async def list_items(
     call: Call, conversation_id: str, limit: ItemLimit = 20, order: Order = "desc", after: After = None
 ) -> JsonObject:
     """The conversation's items."""
-    session = await conversations.get_conversation(call.rt, call.tenant_id, _session_id(call, conversation_id))
-    page = await page_of_items(
-        call.rt, call.tenant_id, session.id, after=after, limit=limit, newest_first=order == "desc"
-    )
-    return list_json(page)
+    session = _session(call, conversation_id)
+    await conversations.get_conversation(call.rt, session)
+    return list_json(await page_of_items(call.rt, session, after=after, limit=limit, newest_first=order == "desc"))
 
 
 @router.get("/{conversation_id}/items/{item_id}", response_model=ItemOut, responses=openai_refusals(*OPENAI_READ))
 async def get_conversation_item(call: Call, conversation_id: str, item_id: str) -> JsonObject:
     """An item."""
-    session = await conversations.get_conversation(call.rt, call.tenant_id, _session_id(call, conversation_id))
-    return (await get_item(call.rt, call.tenant_id, session.id, item_id))[1]
+    session = _session(call, conversation_id)
+    await conversations.get_conversation(call.rt, session)
+    return (await get_item(call.rt, session, item_id))[1]
 
 
 @router.delete(
@@ -105,11 +101,10 @@ async def get_conversation_item(call: Call, conversation_id: str, item_id: str) 
 )
 async def delete_item(call: Call, conversation_id: str, item_id: str) -> JsonObject:
     """Removes an item from the conversation and from later prompts; a call and its output are removed together."""
-    session_id = _session_id(call, conversation_id)
-    return conversation_json(await conversations.withdraw_item(call.rt, call.tenant_id, session_id, item_id))
+    return conversation_json(await conversations.withdraw_item(call.rt, _session(call, conversation_id), item_id))
 
 
-def _session_id(call: Call, conversation_id: str) -> SessionId:
+def _session(call: Call, conversation_id: str) -> SessionRef:
     session_id = existing(read_conversation_id(conversation_id), "conversation")
     call.note(session_id=str(session_id))
-    return session_id
+    return call.session_ref(session_id)

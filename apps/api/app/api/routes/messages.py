@@ -70,7 +70,7 @@ async def create_message(
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Answers a list of messages in Anthropic's form, within the token budget, as a turn of a stored session."""
-    rt, tenant_id = call.rt, call.tenant_id
+    rt = call.rt
     metadata, thinking = body.metadata or _NO_METADATA, body.thinking
     edit = body.context_management and body.context_management.compact_edit()
     named = named_session(x_session_id, metadata.session_id)
@@ -82,23 +82,23 @@ async def create_message(
         return recognizable(call, request, conversation_of(metadata.user_id))
 
     request = await call.aside(read)
-    session_id, request = await open_session(rt, tenant_id, named, request, idempotency_key)
-    call.note(session_id=str(session_id))
+    session, request = await open_session(rt, call.tenant_id, named, request, idempotency_key)
+    call.note(session_id=str(session.id))
     form = MessageForm(
         message_id=f"msg_{rt.new_id().hex}",
         model=body.model,
-        headers={SESSION_HEADER: str(session_id), **request_id_header()},
+        headers={SESSION_HEADER: str(session.id), **request_id_header()},
         with_thinking=thinking is not None and thinking.type != "disabled" and thinking.display != "omitted",
         with_compaction=edit is not None,
         with_edits=body.context_management is not None,
     )
     if edit is not None and edit.pause_after_compaction:
-        made, request = await compact_before(rt, tenant_id, session_id, request)
+        made, request = await compact_before(rt, session, request)
         if made is not None:
             if body.stream:
                 return events_response(form.compacted_events(made), form.headers)
             return json_response(form.compacted(made), headers=form.headers)
-    return await answer_list(call, session_id, request, idempotency_key, form, stream=bool(body.stream))
+    return await answer_list(call, session, request, idempotency_key, form, stream=bool(body.stream))
 
 
 @router.post(

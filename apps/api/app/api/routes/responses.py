@@ -85,9 +85,9 @@ async def create_response(
     target = await resolve_target(rt, tenant_id, request, idempotency_key)
     note = request.chat.options.note
     assert note is not None
-    call.note(session_id=str(target.session_id))
-    headers = {SESSION_HEADER: str(target.session_id)} if target.is_kept else {}
-    form = ResponseForm(target.session_id, note.form, note.created_at, request.chat.model_alias, headers)
+    call.note(session_id=str(target.session.id))
+    headers = {SESSION_HEADER: str(target.session.id)} if target.is_kept else {}
+    form = ResponseForm(target.session.id, note.form, note.created_at, request.chat.model_alias, headers)
     try:
         return await _answer(call, body, target, form, idempotency_key)
     except PlimsollError as error:
@@ -103,7 +103,7 @@ async def _answer(
         return json_response(stored_json(target.stored), headers=form.headers)
 
     async def work(listen: Listener | None) -> TurnOutcome:
-        outcome = await respond(call.rt, call.tenant_id, target, idempotency_key, listen)
+        outcome = await respond(call.rt, target, idempotency_key, listen)
         if outcome.completion is None:
             sha256 = target.request.request_sha256
             form.stored = await responses.response_of_outcome(call.rt, call.tenant_id, outcome, sha256)
@@ -111,7 +111,7 @@ async def _answer(
 
     if body.background and not body.stream:
         return json_response(await _begin(call, work, form), headers=form.headers)
-    return await answer_turn(call, target.session_id, work, form, stream=bool(body.stream))
+    return await answer_turn(call, target.session.id, work, form, stream=bool(body.stream))
 
 
 async def _begin(call: Call, work: Work, form: ResponseForm) -> JsonObject:

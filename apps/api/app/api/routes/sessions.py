@@ -77,7 +77,7 @@ async def list_sessions(
 @router.get("/{session_id}", response_model=SessionDetail, responses=refusals(*READ))
 async def get_session(call: Call, session_id: SessionId) -> JsonObject:
     """One session, with its state, and its tokens and cost so far, by model and purpose."""
-    session = await sessions.get_session(call.rt, call.tenant_id, session_id)
+    session = await sessions.get_session(call.rt, call.session_ref(session_id))
     figures = (await sessions.figures_of(call.rt, [session])).get(session.id)
     return as_json(session) | {"usage": await sessions.session_usage(call.rt, session.id), "figures": figures}
 
@@ -86,13 +86,13 @@ async def get_session(call: Call, session_id: SessionId) -> JsonObject:
 async def change_session(call: Call, session_id: SessionId, body: SessionPatch) -> Session:
     """Sets the fields of the body: null removes a value; `policy`, `metadata` and `limits` are replaced as a whole."""
     fields = _given(call, body)
-    return await sessions.change_session(call.rt, call.tenant_id, session_id, fields)
+    return await sessions.change_session(call.rt, call.session_ref(session_id), fields)
 
 
 @router.delete("/{session_id}", status_code=204, responses=refusals(*READ))
 async def delete_session(call: Call, session_id: SessionId) -> Response:
     """Permanently deletes the session with everything in it. A running turn is cancelled."""
-    await sessions.delete_session(call.rt, call.tenant_id, session_id)
+    await sessions.delete_session(call.rt, call.session_ref(session_id))
     return Response(status_code=204)
 
 
@@ -106,7 +106,7 @@ async def delete_session(call: Call, session_id: SessionId) -> Response:
 async def post_fork(call: Call, session_id: SessionId, body: ForkIn = _WHOLE) -> Session:
     """Creates a new session with the same history, through the given turn or the last one that has ended."""
     through = None if body.through_turn_id is None else TurnId(body.through_turn_id)
-    forked = await fork_session(call.rt, call.tenant_id, session_id, through)
+    forked = await fork_session(call.rt, call.session_ref(session_id), through)
     call.note(forked_session_id=str(forked.id))
     return forked
 
@@ -135,10 +135,10 @@ async def list_pins(
     figures: PinFiguresQuery = False,
 ) -> JsonObject | Page[Pin]:
     """The session's pins by name."""
-    page = await sessions.list_pins(call.rt, call.tenant_id, session_id, limit, cursor)
+    page = await sessions.list_pins(call.rt, call.session_ref(session_id), limit, cursor)
     if not figures:
         return page
-    found = await pin_figures(call.rt, call.tenant_id, session_id)
+    found = await pin_figures(call.rt, call.session_ref(session_id))
     items = [as_json(pin) | {"figures": found.get(pin.name)} for pin in page.items]
     return {"items": items, "next_cursor": page.next_cursor}
 
@@ -149,7 +149,7 @@ async def put_pin(call: Call, session_id: SessionId, name: PinName, body: PinIn)
     if not _can_be_a_name(name):
         raise InvalidRequest(f"A pin's name is 1 to {_LONGEST_NAME} printable characters.", ("path", "name"))
     pin = Pin(name=name, content=body.content, relevance=body.relevance, source=body.source)
-    return await sessions.put_pin(call.rt, call.tenant_id, session_id, pin)
+    return await sessions.put_pin(call.rt, call.session_ref(session_id), pin)
 
 
 @pins_router.get("/{name:path}", response_model=PinOut, responses=refusals(*READ))
@@ -157,7 +157,7 @@ async def get_pin(call: Call, session_id: SessionId, name: PinName) -> Pin:
     """One pin."""
     if not _can_be_a_name(name):
         raise NotFound("pin")
-    return await sessions.get_pin(call.rt, call.tenant_id, session_id, name)
+    return await sessions.get_pin(call.rt, call.session_ref(session_id), name)
 
 
 @pins_router.delete("/{name:path}", status_code=204, responses=refusals(*READ))
@@ -165,7 +165,7 @@ async def delete_pin(call: Call, session_id: SessionId, name: PinName) -> Respon
     """Removes the pin. Prompts that contained it can still be rebuilt."""
     if not _can_be_a_name(name):
         raise NotFound("pin")
-    await sessions.delete_pin(call.rt, call.tenant_id, session_id, name)
+    await sessions.delete_pin(call.rt, call.session_ref(session_id), name)
     return Response(status_code=204)
 
 
@@ -188,7 +188,7 @@ _LONG_ROW_BYTES = 65_536
 )
 async def get_export(call: Call, session_id: SessionId) -> Response:
     """The whole session as one JSON document: turns that have ended, messages, summaries, audits, blocks and pins."""
-    file = await spooled(export_session(call.rt, call.tenant_id, session_id))
+    file = await spooled(export_session(call.rt, call.session_ref(session_id)))
     headers = {
         "Content-Length": str(file.seek(0, os.SEEK_END)),
         "Content-Disposition": f'attachment; filename="session-{session_id}.json"',

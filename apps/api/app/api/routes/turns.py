@@ -85,7 +85,7 @@ async def create_turn(
 ) -> Response:
     """Sends a message within the token budget, and returns the turn and how its context was built."""
     request = turn_request(call, body)
-    work = partial(take_turn, call.rt, call.tenant_id, session_id, request, idempotency_key)
+    work = partial(take_turn, call.rt, call.session_ref(session_id), request, idempotency_key)
     return await answer_turn(call, session_id, work, _TurnForm(), stream=body.stream, status=201)
 
 
@@ -96,7 +96,7 @@ async def post_tool_outputs(call: Call, session_id: SessionId, turn_id: TurnId, 
         outputs=tuple((output["tool_call_id"], output["content"]) for output in call.raw_body["outputs"]),
         recorded_reply=_recorded(body.recorded_reply),
     )
-    work = partial(continue_turn, call.rt, call.tenant_id, session_id, turn_id, request)
+    work = partial(continue_turn, call.rt, call.session_ref(session_id), turn_id, request)
     return await answer_turn(call, session_id, work, _TurnForm(), stream=body.stream, status=201)
 
 
@@ -105,7 +105,7 @@ async def post_tool_outputs(call: Call, session_id: SessionId, turn_id: TurnId, 
 )
 async def post_cancel(call: Call, session_id: SessionId, turn_id: TurnId) -> JsonObject:
     """Ends a turn that runs or waits for tools. Its message is kept; later prompts have no unanswered tool calls."""
-    return _turn_json(await cancel_turn(call.rt, call.tenant_id, session_id, turn_id))
+    return _turn_json(await cancel_turn(call.rt, call.session_ref(session_id), turn_id))
 
 
 @router.post(
@@ -122,7 +122,7 @@ async def post_regenerate(
 
     A problem after the fork was created has its `session_id`: the turn is stored there.
     """
-    prepared = await prepare_regeneration(call.rt, call.tenant_id, session_id, turn_id, turn_request(call, body))
+    prepared = await prepare_regeneration(call.rt, call.session_ref(session_id), turn_id, turn_request(call, body))
     made = prepared.session
     call.note(forked_session_id=str(made.id))
     work = partial(regenerate_turn, call.rt, call.tenant_id, prepared)
@@ -146,14 +146,14 @@ async def list_turns(
 ) -> JsonObject:
     """The session's turns, all or those from a number on."""
     wanted = PageRequest(limit, cursor, newest_first=order == "desc")
-    page = await turns.list_turns(call.rt, call.tenant_id, session_id, wanted, from_seq)
+    page = await turns.list_turns(call.rt, call.session_ref(session_id), wanted, from_seq)
     return {"items": [_turn_json(turn) for turn in page.items], "next_cursor": page.next_cursor}
 
 
 @router.get("/turns/{turn_id}", response_model=TurnOut, responses=refusals(*READ))
 async def get_turn(call: Call, session_id: SessionId, turn_id: TurnId) -> JsonObject:
     """One turn."""
-    return _turn_json(await turns.get_turn(call.rt, call.tenant_id, session_id, turn_id))
+    return _turn_json(await turns.get_turn(call.rt, call.session_ref(session_id), turn_id))
 
 
 @router.get("/turns/{turn_id}/audit", response_model=AuditOut, responses=refusals(*READ))
@@ -168,14 +168,14 @@ async def get_audit(
 ) -> JsonObject:
     """How the turn's prompt was built: why each part was included or left out."""
     read = turns.get_audit if expand is None else turns.get_expanded_audit
-    audit = await read(call.rt, call.tenant_id, session_id, turn_id, round)
+    audit = await read(call.rt, call.session_ref(session_id), turn_id, round)
     return as_json(audit, without="prompt_refs")
 
 
 @router.get("/turns/{turn_id}/prompt", response_model=PromptOut, responses=refusals(*READ))
 async def get_prompt(call: Call, session_id: SessionId, turn_id: TurnId, round: Round = None) -> SentPrompt:  # noqa: A002 - the parameter's public name
     """The exact messages and tools that were sent, rebuilt from stored rows."""
-    return await turns.get_prompt(call.rt, call.tenant_id, session_id, turn_id, round)
+    return await turns.get_prompt(call.rt, call.session_ref(session_id), turn_id, round)
 
 
 @router.get("/messages", response_model=MessagePage, responses=refusals(*READ))
@@ -189,9 +189,9 @@ async def list_messages(
 ) -> Page[MessageRecord]:
     """The session's messages as received: compression of prompts does not change them. Those of `ids` in time order."""
     if ids is not None:
-        return await turns.get_messages(call.rt, call.tenant_id, session_id, [UUID(each) for each in ids.split(",")])
+        return await turns.get_messages(call.rt, call.session_ref(session_id), [UUID(each) for each in ids.split(",")])
     wanted = PageRequest(limit, cursor, newest_first=order == "desc")
-    return await turns.list_messages(call.rt, call.tenant_id, session_id, wanted)
+    return await turns.list_messages(call.rt, call.session_ref(session_id), wanted)
 
 
 def request_sha256(body: JsonObject) -> str:

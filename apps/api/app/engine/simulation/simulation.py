@@ -21,7 +21,7 @@ from app.engine.recall.ranking import evicted_among
 from app.engine.simulation.counted import CountedTurn, CountKey, HeadCost, PastTurn, SimulatedCall, tokens_of_users
 from app.engine.simulation.setting import Bill, Setting, SimulatedModel
 from app.engine.summary.block import render_summary
-from app.engine.summary.fallback import fallback_summary
+from app.engine.summary.extractive import fallback_summary
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import shrinks, summarizer_usage, summary_of
 from app.engine.window.look_back import may_look_back

@@ -251,7 +251,7 @@ class Prompt:
         return JsonMessages(json, self.message_count, with_reasoning=with_reasoning)
 
     def hashed(self) -> tuple[JsonMessages, str, int]:
-        """The messages, the hash of the exact prompt, as `prompt_sha256` of them and the tools, and its bytes."""
+        """The messages; the SHA-256 of the canonical JSON of `{messages, tools}`, in hex; and its bytes."""
         of_parts = [part.json() for part in self.parts]
         at = next((at for at, part in enumerate(self.parts) if isinstance(part, Run)), len(self.parts))
         before = b"".join((OPENING, of_parts[0][1:], *of_parts[1:at])) if at else OPENING
@@ -368,11 +368,6 @@ def message_json(message: Message) -> bytes:
 def text_format(role: Role) -> bytes:
     """The same of a message that is nothing but text, with `%b` for the JSON of its text."""
     return b',{"content":%%b,"role":"%b"}' % role.encode()
-
-
-def prompt_sha256(messages: Sequence[PromptMessage], tools: Sequence[ToolDefinition]) -> str:
-    """The hash of an exact prompt, hex: of the neutral `{messages, tools}` before an adapter translates it."""
-    return sha256_hex(canonical_json({"messages": list(messages), "tools": list(tools)}))
 
 
 def tools_block(tools: Sequence[ToolDefinition]) -> Block:

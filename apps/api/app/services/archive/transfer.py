@@ -29,7 +29,7 @@ from app.domain.errors import (
 )
 from app.domain.incoming import IncomingMessage
 from app.domain.stored import Counters, NewHistory, NewRows
-from app.domain.types import OPEN_STATUSES, JsonObject, Session, SessionId, TenantId, TurnId, TurnStatus
+from app.domain.types import OPEN_STATUSES, JsonObject, Session, SessionId, SessionRef, TenantId, TurnId, TurnStatus
 from app.engine.window.prompt_refs import spelled_out
 from app.openai.chat_messages import IncomingTurn
 from app.services.archive.new_rows import BodyReader, ImportJob, drafted
@@ -44,20 +44,20 @@ SMALL_BYTES = 64 * 1024
 """An import up to this size is read on a thread: a few milliseconds."""
 
 
-async def export_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> AsyncGenerator[tuple[str, Any]]:
+async def export_session(rt: Runtime, session: SessionRef) -> AsyncGenerator[tuple[str, Any]]:
     """The parts of the document in their order: the `session`, then batches of rows under their section's name.
 
     A turn that has not ended is left out: it is no past yet. Holds a connection from the first part to the last, so
     whoever sends it to a client keeps it aside first. Raises `NotFound`, and as
     `HeavyWork.slot`.
     """
-    async with rt.heavy.slot(tenant_id) as database, database.begin(snapshot=True) as tx:
-        session = existing(await store.exported_session(tx, tenant_id, session_id), "session")
-        point = await store.fork_point(tx, session_id, None)
-        yield "session", session
+    async with rt.heavy.slot(session.tenant_id) as database, database.begin(snapshot=True) as tx:
+        exported = existing(await store.exported_session(tx, session), "session")
+        point = await store.fork_point(tx, session.id, None)
+        yield "session", exported
         for section in SECTIONS:
-            async for rows in store.exported_rows(tx, session_id, section, point):
-                yield section, await _spelled_out(tx, session_id, rows) if section == "audits" else rows
+            async for rows in store.exported_rows(tx, session.id, section, point):
+                yield section, await _spelled_out(tx, session.id, rows) if section == "audits" else rows
 
 
 async def _spelled_out(tx: Transaction, session_id: SessionId, audits: list[JsonObject]) -> list[JsonObject]:
@@ -83,7 +83,7 @@ async def import_session(rt: Runtime, tenant_id: TenantId, raw: bytes, read: Bod
         async with rt.heavy.database.begin() as tx:
             session = await insert_checked(rt, tx, tenant_id, fields)
             while (part := await job.do(ImportJob.next_part)) is not None:
-                await _store(tx, tenant_id, session.id, part)
+                await _store(tx, SessionRef(tenant_id, session.id), part)
     await analyze_large(rt, session.id)
     return session
 
@@ -97,16 +97,14 @@ async def analyze_large(rt: Runtime, session_id: SessionId) -> None:
         logger.warning("the tables were not analyzed: %s", error.code)
 
 
-async def _store(
-    tx: Transaction, tenant_id: TenantId, session_id: SessionId, part: NewHistory | NewRows | Counters
-) -> None:
+async def _store(tx: Transaction, session: SessionRef, part: NewHistory | NewRows | Counters) -> None:
     match part:
         case NewHistory():
-            await add_history(tx, tenant_id, session_id, part)
+            await add_history(tx, session, part)
         case NewRows():
-            await store.insert_rows(tx, session_id, part)
+            await store.insert_rows(tx, session.id, part)
         case Counters():
-            await store.set_counters(tx, session_id, part)
+            await store.set_counters(tx, session.id, part)
 
 
 def _of_export(rt: Runtime, session: JsonObject) -> JsonObject:
@@ -123,9 +121,9 @@ async def draft_history(rt: Runtime, model_alias: str, turns: Sequence[IncomingT
     return await rt.tokenizers.off_loop(lambda: drafted(tools, encoding, model_alias, turns))
 
 
-async def add_history(tx: Transaction, tenant_id: TenantId, session_id: SessionId, history: NewHistory) -> None:
+async def add_history(tx: Transaction, session: SessionRef, history: NewHistory) -> None:
     """Stores drafted turns at the end of a session. Raises `NotFound`, and `UniqueViolated` for a second open turn."""
-    if not await append_history(tx, tenant_id, session_id, history):
+    if not await append_history(tx, session, history):
         raise NotFound("session")
 
 
@@ -138,12 +136,7 @@ class BeforeLast:
 
 
 async def fork_session(
-    rt: Runtime,
-    tenant_id: TenantId,
-    session_id: SessionId,
-    through_turn_id: TurnId | None,
-    *,
-    erase_after_s: float | None = None,
+    rt: Runtime, session: SessionRef, through_turn_id: TurnId | None, *, erase_after_s: float | None = None
 ) -> Session:
     """A new session of the tenant with the past of another, through the given turn or the last that has ended.
 
@@ -152,24 +145,18 @@ async def fork_session(
     `erase_after_s` it is not to be kept. Raises `NotFound` for the session or the turn, `TurnInProgress` when the turn
     has not ended, and as `HeavyWork.slot`.
     """
-    async with _of_source(rt, tenant_id, session_id) as tx:
+    async with _of_source(rt, session) as tx:
         through_seq = None
         if through_turn_id is not None:
-            turn = existing(await get_turn(tx, tenant_id, session_id, through_turn_id), "turn")
+            turn = existing(await get_turn(tx, session, through_turn_id), "turn")
             _check_ended(turn.status)
             through_seq = turn.seq
-        point = await store.fork_point(tx, session_id, through_seq)
-        return await _fork(tx, rt, tenant_id, session_id, point, erase_after_s)
+        point = await store.fork_point(tx, session.id, through_seq)
+        return await _fork(tx, rt, session, point, erase_after_s)
 
 
 async def fork_within(
-    rt: Runtime,
-    tenant_id: TenantId,
-    session_id: SessionId,
-    turn_id: TurnId,
-    reply_seq: int,
-    *,
-    erase_after_s: float | None,
+    rt: Runtime, session: SessionRef, turn_id: TurnId, reply_seq: int, *, erase_after_s: float | None
 ) -> Session:
     """A fork that ends within a turn, with the reply of this number, whose calls wait to be answered there.
 
@@ -177,47 +164,45 @@ async def fork_within(
     `fork_session`.
     """
     async with rt.database.autocommit() as tx:
-        turn = existing(await get_turn(tx, tenant_id, session_id, turn_id), "turn")
-        messages = await messages_of_turn(tx, session_id, turn_id)
+        turn = existing(await get_turn(tx, session, turn_id), "turn")
+        messages = await messages_of_turn(tx, session.id, turn_id)
     incoming = [
         IncomingMessage.of_stored(at, message) for at, message in enumerate(messages) if message.seq <= reply_seq
     ]
     history = await draft_history(rt, turn.model_alias, (IncomingTurn(tuple(incoming)),))
-    async with _of_source(rt, tenant_id, session_id) as tx:
-        point = await store.fork_point(tx, session_id, turn.seq - 1)
-        forked = await _fork(tx, rt, tenant_id, session_id, point, erase_after_s)
-        await add_history(tx, tenant_id, forked.id, history)
+    async with _of_source(rt, session) as tx:
+        point = await store.fork_point(tx, session.id, turn.seq - 1)
+        forked = await _fork(tx, rt, session, point, erase_after_s)
+        await add_history(tx, SessionRef(session.tenant_id, forked.id), history)
     return forked
 
 
-async def fork_before_last(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, *, has_words: bool
-) -> BeforeLast:
+async def fork_before_last(rt: Runtime, session: SessionRef, turn_id: TurnId, *, has_words: bool) -> BeforeLast:
     """A fork that ends just before the session's last turn, which `turn_id` must name.
 
     Raises `NotFound`, `TurnNotLast`, `TurnInProgress` when the turn has not ended, and `InvalidRequest` for a turn in
     which no user spoke (one that was imported) unless the caller `has_words` of its own.
     """
-    async with _of_source(rt, tenant_id, session_id) as tx:
-        last = await store.last_turn(tx, session_id)
+    async with _of_source(rt, session) as tx:
+        last = await store.last_turn(tx, session.id)
         if last is None or last.id != turn_id:
-            if await get_turn(tx, tenant_id, session_id, turn_id) is None:
+            if await get_turn(tx, session, turn_id) is None:
                 raise NotFound("turn")
             raise TurnNotLast("Only the last turn of a session can be run again; fork the session before an older one.")
         _check_ended(last.status)
         if not (has_words or last.contents):
             raise InvalidRequest("This turn has no user message; send `content`.", ("body", "content"))
-        point = await store.fork_point(tx, session_id, last.seq - 1)
-        return BeforeLast(await _fork(tx, rt, tenant_id, session_id, point), last)
+        point = await store.fork_point(tx, session.id, last.seq - 1)
+        return BeforeLast(await _fork(tx, rt, session, point), last)
 
 
 @asynccontextmanager
-async def _of_source(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> AsyncGenerator[Transaction]:
+async def _of_source(rt: Runtime, session: SessionRef) -> AsyncGenerator[Transaction]:
     """A transaction over one snapshot in which the tenant's session is there."""
-    async with rt.heavy.slot(tenant_id) as database:
-        await analyze_large(rt, session_id)  # else the foreign keys of its copy may be checked by scans of the whole
+    async with rt.heavy.slot(session.tenant_id) as database:
+        await analyze_large(rt, session.id)  # else the foreign keys of its copy may be checked by scans of the whole
         async with database.begin(snapshot=True) as tx:
-            await check_session(tx, tenant_id, session_id)
+            await check_session(tx, session)
             yield tx
 
 
@@ -229,17 +214,16 @@ def _check_ended(status: TurnStatus) -> None:
 async def _fork(
     tx: Transaction,
     rt: Runtime,
-    tenant_id: TenantId,
-    source: SessionId,
+    source: SessionRef,
     point: store.ForkPoint,
     erase_after_s: float | None = None,
 ) -> Session:
     target = SessionId(rt.new_id())
-    await store.copy_past(tx, source, target, point)
+    await store.copy_past(tx, source.id, target, point)
     if erase_after_s is not None:
         await erase_later(tx, target, erase_after_s)
-    forked = await get_session(tx, tenant_id, target)
+    forked = await get_session(tx, SessionRef(source.tenant_id, target))
     if forked is None:
         raise LookupError("the fork is not there in the transaction that made it")
-    rt.pasts.keep_fork(source, target, point.through_seq, point.last_message_seq, point.past_version)
+    rt.pasts.keep_fork(source.id, target, point.through_seq, point.last_message_seq, point.past_version)
     return forked

@@ -18,9 +18,16 @@ from app.db.database import Transaction
 from app.db.turns import Newest
 from app.domain.errors import TurnInProgress, existing, located
 from app.domain.incoming import Compaction, IncomingMessage
-from app.domain.types import OPEN_STATUSES, Content, Message, SessionId, TenantId, TurnId, TurnStatus
-from app.openai.new_messages import KnownList, NewMessages, NextStep, new_messages, next_step, past_step
-from app.openai.new_messages import answerable as answerable_list
+from app.domain.types import OPEN_STATUSES, Content, Message, SessionRef, TurnId, TurnStatus
+from app.openai.new_messages import (
+    KnownList,
+    NewMessages,
+    NextStep,
+    answerable_list,
+    new_messages,
+    next_step,
+    past_step,
+)
 from app.services.archive.transfer import add_history, draft_history
 from app.services.runtime import Runtime, retried
 from app.services.sessions import add_directions
@@ -76,12 +83,7 @@ def answerable(request: ChatRequest) -> ChatRequest:
 
 
 async def complete_chat(
-    rt: Runtime,
-    tenant_id: TenantId,
-    session_id: SessionId,
-    request: ChatRequest,
-    idempotency_key: str | None,
-    listen: Listener | None = None,
+    rt: Runtime, session: SessionRef, request: ChatRequest, idempotency_key: str | None, listen: Listener | None = None
 ) -> TurnOutcome:
     """Answers a list of messages and records the turn.
 
@@ -92,7 +94,7 @@ async def complete_chat(
     Raises as `take_turn` and `continue_turn`.
     """
     for _ in range(_MOST_TRIES):
-        state = await _read_state(rt, tenant_id, session_id, request, idempotency_key)
+        state = await _read_state(rt, session, request, idempotency_key)
         if state.answered is not None:
             return state.answered
         newest = state.newest
@@ -100,36 +102,34 @@ async def complete_chat(
         new = await new_in_list(request, state.messages)
         is_same = request.is_retry and newest.request_sha256 == request.request_sha256
         if newest.turn_id is not None and (new.repeats_newest or is_same):
-            return await _answer_again(rt, tenant_id, session_id, newest.turn_id, state, request, listen)
+            return await _answer_again(rt, session, newest.turn_id, state, request, listen)
         step = await divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
         options = _noted(request.options, newest.last_message_seq + 1)
         if request.directions:
-            await add_directions(rt, tenant_id, session_id, request.directions)
+            await add_directions(rt, session, request.directions)
         turn_id = newest.turn_id
         if not step.goes_on and (step.past or newest.status is TurnStatus.AWAITING_TOOLS):
-            stored = await store_past(rt, tenant_id, session_id, request.model_alias, newest, step)
+            stored = await store_past(rt, session, request.model_alias, newest, step)
             if stored is None:
                 continue  # another request changed the session: read it again
             turn_id = stored
         if (turn := turn_of(request, step, options)) is not None:
-            return await take_turn(rt, tenant_id, session_id, turn, idempotency_key, listen)
+            return await take_turn(rt, session, turn, idempotency_key, listen)
         assert turn_id is not None
         outputs = OutputsRequest(
             _pairs(step.last_outputs or step.outputs), options=options, model_alias=request.model_alias
         )
-        return await continue_turn(rt, tenant_id, session_id, turn_id, outputs, listen)
+        return await continue_turn(rt, session, turn_id, outputs, listen)
     raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
 
 
-async def new_turn(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: ChatRequest
-) -> tuple[int, TurnRequest] | None:
+async def new_turn(rt: Runtime, session: SessionRef, request: ChatRequest) -> tuple[int, TurnRequest] | None:
     """Stores the past of a request that would be a new turn, and gives the session's last turn number and that turn.
 
     None where the request continues a turn, repeats what was answered, or another one runs: `complete_chat` does that.
     """
     for _ in range(_MOST_TRIES):
-        state = await _read_state(rt, tenant_id, session_id, request)
+        state = await _read_state(rt, session, request)
         newest, new = state.newest, await new_in_list(request, state.messages)
         if newest.status in OPEN_STATUSES or new.repeats_newest or newest.request_sha256 == request.request_sha256:
             return None
@@ -137,29 +137,29 @@ async def new_turn(
         turn = turn_of(request, step, request.options)
         if turn is None:
             return None
-        if not step.past or await store_past(rt, tenant_id, session_id, request.model_alias, newest, step) is not None:
+        if not step.past or await store_past(rt, session, request.model_alias, newest, step) is not None:
             return newest.last_turn_seq + len(step.past), turn
     return None
 
 
-async def store_list(rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: ChatRequest) -> Newest:
+async def store_list(rt: Runtime, session: SessionRef, request: ChatRequest) -> Newest:
     """Stores what the list of a request that is `all_past` has beyond the session, and gives where the session stands.
 
     Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a turn runs.
     """
     for _ in range(_MOST_TRIES):
-        state = await _read_state(rt, tenant_id, session_id, request)
+        state = await _read_state(rt, session, request)
         newest = state.newest
         _check_free(newest, request)
         new = await new_in_list(request, state.messages)
         if request.directions:
-            await add_directions(rt, tenant_id, session_id, request.directions)
+            await add_directions(rt, session, request.directions)
         if new.repeats_newest or not new.messages:
             return newest
         step = await divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
-        if await store_past(rt, tenant_id, session_id, request.model_alias, newest, step) is not None:
+        if await store_past(rt, session, request.model_alias, newest, step) is not None:
             async with rt.database.autocommit() as tx:
-                return existing(await store.newest_of(tx, tenant_id, session_id), "session")
+                return existing(await store.newest_of(tx, session), "session")
     raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
 
 
@@ -208,35 +208,35 @@ def turn_of(request: ChatRequest, step: NextStep, options: TurnOptions) -> TurnR
 
 @retried
 async def _read_state(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: ChatRequest, idempotency_key: str | None = None
+    rt: Runtime, session: SessionRef, request: ChatRequest, idempotency_key: str | None = None
 ) -> _State:
     async with rt.database.begin() as tx:
         # Locked, for the turn and the messages to be of one moment.
-        newest, lost = await newest_locked(tx, tenant_id, session_id)
+        newest, lost = await newest_locked(tx, session)
         found = None
         if idempotency_key is not None:
-            found = await store.turn_by_key(tx, tenant_id, session_id, idempotency_key)
+            found = await store.turn_by_key(tx, session, idempotency_key)
         if found is not None:
-            state = _State(newest, answered=await answer_again(tx, tenant_id, *found, request.request_sha256))
+            state = _State(newest, answered=await answer_again(tx, session, *found, request.request_sha256))
         else:
-            state = _State(newest, await store.newest_messages(tx, session_id, most_compared(request)))
+            state = _State(newest, await store.newest_messages(tx, session.id, most_compared(request)))
     rt.telemetry.turns_lost(lost)
     return state
 
 
-async def newest_locked(tx: Transaction, tenant_id: TenantId, session_id: SessionId) -> tuple[Newest, int]:
+async def newest_locked(tx: Transaction, session: SessionRef) -> tuple[Newest, int]:
     """Where the session stands, its row held until the transaction ends; and how many turns of dead workers were ended
     for that. Raises `NotFound`."""
-    newest = existing(await store.newest_of(tx, tenant_id, session_id, lock=True), "session")
-    lost = await store.fail_lost_turns(tx, session_id) if newest.status is TurnStatus.RUNNING else 0
+    newest = existing(await store.newest_of(tx, session, lock=True), "session")
+    lost = await store.fail_lost_turns(tx, session.id) if newest.status is TurnStatus.RUNNING else 0
     if lost:
-        newest = existing(await store.newest_of(tx, tenant_id, session_id), "session")
+        newest = existing(await store.newest_of(tx, session), "session")
     return newest, lost
 
 
 @retried
 async def store_past(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, model_alias: str, newest: Newest, step: NextStep
+    rt: Runtime, session: SessionRef, model_alias: str, newest: Newest, step: NextStep
 ) -> TurnId | None:
     """Ends a turn that waits for tools, and stores the past turns of the list, in one transaction.
 
@@ -247,28 +247,22 @@ async def store_past(
     history = await draft_history(rt, model_alias, step.past)
     outputs = await draft_outputs(rt, _pairs(step.outputs))
     async with rt.database.begin() as tx:
-        if await store.newest_of(tx, tenant_id, session_id, lock=True) != newest:
+        if await store.newest_of(tx, session, lock=True) != newest:
             return None
         if newest.turn_id is not None and newest.status is TurnStatus.AWAITING_TOOLS:
-            waiting = await waiting_turn(tx, tenant_id, session_id, newest.turn_id)
+            waiting = await waiting_turn(tx, session, newest.turn_id)
             if waiting is not None and outputs:
                 check_outputs(waiting, [output.tool_call_id for output in outputs])
-                await reclaim_turn(tx, tenant_id, session_id, newest.turn_id, waiting, outputs, rt.turn_lease_s)
-                await store.complete_answered_turn(tx, session_id, newest.turn_id)
+                await reclaim_turn(tx, session, newest.turn_id, waiting, outputs, rt.turn_lease_s)
+                await store.complete_answered_turn(tx, session.id, newest.turn_id)
             else:
-                await store.cancel_turn(tx, session_id, newest.turn_id)
-        await add_history(tx, tenant_id, session_id, history)
+                await store.cancel_turn(tx, session.id, newest.turn_id)
+        await add_history(tx, session, history)
     return history.last_turn_id or newest.turn_id
 
 
 async def _answer_again(
-    rt: Runtime,
-    tenant_id: TenantId,
-    session_id: SessionId,
-    turn_id: TurnId,
-    state: _State,
-    request: ChatRequest,
-    listen: Listener | None,
+    rt: Runtime, session: SessionRef, turn_id: TurnId, state: _State, request: ChatRequest, listen: Listener | None
 ) -> TurnOutcome:
     """The newest turn as the answer: run again where it failed, was cancelled or has no answer, else as it is stored.
 
@@ -280,10 +274,10 @@ async def _answer_again(
     if is_unanswered or state.newest.status in (TurnStatus.FAILED, TurnStatus.CANCELLED):
         first_seq = min((message.seq for message in state.messages if message.turn_id == turn_id), default=0)
         options = _noted(request.options, first_seq)
-        return await retry_turn(rt, tenant_id, session_id, turn_id, options, request.model_alias, listen)
+        return await retry_turn(rt, session, turn_id, options, request.model_alias, listen)
     async with rt.database.autocommit() as tx:
-        turn = existing(await store.get_turn(tx, tenant_id, session_id, turn_id), "session")
-        return await stored_outcome(tx, tenant_id, turn)
+        turn = existing(await store.get_turn(tx, session, turn_id), "session")
+        return await stored_outcome(tx, session, turn)
 
 
 def _noted(options: TurnOptions, first_seq: int) -> TurnOptions:

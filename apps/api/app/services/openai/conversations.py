@@ -12,7 +12,7 @@ from app.db.messages import messages_of_turn, numbered_messages, page_of_item_me
 from app.db.sessions import session_exists
 from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, located
 from app.domain.responses import read_item_id
-from app.domain.types import JsonObject, Message, Session, SessionId, TenantId, TurnId, TurnStatus
+from app.domain.types import JsonObject, Message, Session, SessionId, SessionRef, TenantId, TurnId, TurnStatus
 from app.openai.chat_messages import check_pairing, cut_turns
 from app.openai.items import ReadItems, joined_directions, message_items, read_items, references_of
 from app.openai.new_messages import NextStep
@@ -37,26 +37,26 @@ async def create_conversation(
     fields: JsonObject = {"metadata": metadata, "instructions": joined_directions(None, read.directions)}
     session = await sessions.create_session(rt, tenant_id, fields)
     if read.messages:
-        await add_items(rt, tenant_id, session.id, items)
+        await add_items(rt, SessionRef(tenant_id, session.id), items)
     return session
 
 
-async def get_conversation(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> Session:
+async def get_conversation(rt: Runtime, session: SessionRef) -> Session:
     """The tenant's session. Raises `NotFound` of the conversation."""
     with _of_conversation():
-        return await sessions.get_session(rt, tenant_id, session_id)
+        return await sessions.get_session(rt, session)
 
 
-async def change_conversation(rt: Runtime, tenant_id: TenantId, session_id: SessionId, metadata: JsonObject) -> Session:
+async def change_conversation(rt: Runtime, session: SessionRef, metadata: JsonObject) -> Session:
     """Replaces the metadata. Raises `NotFound`."""
     with _of_conversation():
-        return await sessions.change_session(rt, tenant_id, session_id, {"metadata": metadata})
+        return await sessions.change_session(rt, session, {"metadata": metadata})
 
 
-async def delete_conversation(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> None:
+async def delete_conversation(rt: Runtime, session: SessionRef) -> None:
     """Erases the session with everything in it. Raises `NotFound`."""
     with _of_conversation():
-        await sessions.delete_session(rt, tenant_id, session_id)
+        await sessions.delete_session(rt, session)
 
 
 @contextmanager
@@ -68,26 +68,24 @@ def _of_conversation() -> Generator[None]:
         raise NotFound("conversation") from None
 
 
-async def add_items(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, items: Sequence[Mapping[str, Any]]
-) -> list[JsonObject]:
+async def add_items(rt: Runtime, session: SessionRef, items: Sequence[Mapping[str, Any]]) -> list[JsonObject]:
     """Stores items at the conversation's end, and gives them as they are stored.
 
     Outputs answer the calls that wait; anything else ends a turn that waits for them. Calls that nothing answers wait.
     Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a response runs.
     """
-    session = await get_conversation(rt, tenant_id, session_id)
-    read = await _read(rt, tenant_id, items)
+    conversation = await get_conversation(rt, session)
+    read = await _read(rt, session.tenant_id, items)
     led = next((at for at, message in enumerate(read.messages) if message.role != "tool"), len(read.messages))
     outputs, rest = read.messages[:led], read.messages[led:]
     with located("body", "items"):
         check_pairing(rest, may_end_open=True)
     if read.directions:
-        await sessions.add_directions(rt, tenant_id, session_id, read.directions)
+        await sessions.add_directions(rt, session, read.directions)
     for _ in range(_MOST_TRIES):
         with _of_conversation():
             async with rt.database.begin() as tx:
-                newest, lost = await newest_locked(tx, tenant_id, session_id)
+                newest, lost = await newest_locked(tx, session)
         rt.telemetry.turns_lost(lost)
         if newest.status is TurnStatus.RUNNING:
             raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
@@ -95,14 +93,10 @@ async def add_items(
             with located("body", "items"):
                 check_pairing(read.messages)  # names the output that answers nothing
         step = NextStep(outputs, cut_turns(rest))
-        if (
-            not read.messages
-            or await store_past(rt, tenant_id, session_id, session.model_alias, newest, step) is not None
-        ):
+        if not read.messages or await store_past(rt, session, conversation.model_alias, newest, step) is not None:
             page = await page_of_items(
                 rt,
-                tenant_id,
-                session_id,
+                session,
                 first_seq=newest.last_message_seq + 1,
                 after=None,
                 limit=len(read.messages) * 200 + 1,
@@ -112,25 +106,25 @@ async def add_items(
     raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
 
 
-async def withdraw_item(rt: Runtime, tenant_id: TenantId, session_id: SessionId, item_id: str) -> Session:
+async def withdraw_item(rt: Runtime, session: SessionRef, item_id: str) -> Session:
     """Takes an item's message out of the conversation and of every later prompt; a call goes with its output.
 
     Prompts that were sent with it stay what they were. Raises `NotFound`, and `TurnInProgress` while its turn runs.
     """
-    session = await get_conversation(rt, tenant_id, session_id)
-    message, _ = await get_item(rt, tenant_id, session_id, item_id)
+    conversation = await get_conversation(rt, session)
+    message, _ = await get_item(rt, session, item_id)
     async with rt.database.begin() as tx:
-        await store.newest_of(tx, tenant_id, session_id, lock=True)
-        turn = await store.get_turn(tx, tenant_id, session_id, TurnId(message.turn_id))
+        await store.newest_of(tx, session, lock=True)
+        turn = await store.get_turn(tx, session, TurnId(message.turn_id))
         if turn is None:
-            raise NotFound("item" if await session_exists(tx, tenant_id, session_id) else "conversation")
+            raise NotFound("item" if await session_exists(tx, session) else "conversation")
         if turn.status is TurnStatus.RUNNING:
             raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
         if turn.status is TurnStatus.AWAITING_TOOLS:
-            await store.cancel_turn(tx, session_id, turn.id)
-        group = _group_of(message, await messages_of_turn(tx, session_id, turn.id))
-        await withdraw_messages(tx, session_id, group)
-    return session
+            await store.cancel_turn(tx, session.id, turn.id)
+        group = _group_of(message, await messages_of_turn(tx, session.id, turn.id))
+        await withdraw_messages(tx, session.id, group)
+    return conversation
 
 
 def _group_of(message: Message, of_turn: Sequence[Message]) -> list[int]:
@@ -171,8 +165,7 @@ class ItemPage:
 
 async def page_of_items(
     rt: Runtime,
-    tenant_id: TenantId,
-    session_id: SessionId,
+    session: SessionRef,
     *,
     first_seq: int = 0,
     last_seq: int = 2**62,
@@ -185,23 +178,17 @@ async def page_of_items(
     The caller has checked that the tenant has the session.
     """
     at = None if after is None else read_item_id(after)
-    if after is not None and (at is None or at[0] != session_id):
+    if after is not None and (at is None or at[0] != session.id):
         raise InvalidRequest("This is no item of this list.", ("query", "after"))
     if at is not None:
         first_seq, last_seq = (first_seq, min(last_seq, at[1])) if newest_first else (max(first_seq, at[1]), last_seq)
     async with rt.database.autocommit() as tx:
         messages = await page_of_item_messages(
-            tx,
-            tenant_id,
-            session_id,
-            first_seq=first_seq,
-            last_seq=last_seq,
-            newest_first=newest_first,
-            limit=limit + 2,
+            tx, session, first_seq=first_seq, last_seq=last_seq, newest_first=newest_first, limit=limit + 2
         )
     items: list[JsonObject] = []
     for message in messages:
-        of_message = message_items(session_id, message)
+        of_message = message_items(session.id, message)
         if newest_first:
             of_message.reverse()
         if at is not None and message.seq == at[1]:
@@ -211,13 +198,13 @@ async def page_of_items(
     return ItemPage(items[:limit], len(items) > limit)
 
 
-async def get_item(rt: Runtime, tenant_id: TenantId, session_id: SessionId, item_id: str) -> tuple[Message, JsonObject]:
+async def get_item(rt: Runtime, session: SessionRef, item_id: str) -> tuple[Message, JsonObject]:
     """An item of the session, and the message it is of. Raises `NotFound`."""
-    found = await referenced(rt, tenant_id, (item_id,))
+    found = await referenced(rt, session.tenant_id, (item_id,))
     message = found.get(item_id)
     at = read_item_id(item_id)
-    if message is not None and at is not None and at[0] == session_id:
-        for item in message_items(session_id, message):
+    if message is not None and at is not None and at[0] == session.id:
+        for item in message_items(session.id, message):
             if item["id"] == item_id:
                 return message, item
     raise NotFound("item")
@@ -233,6 +220,6 @@ async def referenced(rt: Runtime, tenant_id: TenantId, item_ids: Iterable[str]) 
     found: dict[str, Message] = {}
     for session_id, seqs in by_session.items():
         async with rt.database.autocommit() as tx:
-            messages = await numbered_messages(tx, tenant_id, session_id, sorted(set(seqs.values())))
+            messages = await numbered_messages(tx, SessionRef(tenant_id, session_id), sorted(set(seqs.values())))
         found |= {item_id: messages[seq] for item_id, seq in seqs.items() if seq in messages}
     return found

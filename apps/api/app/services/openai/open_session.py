@@ -7,7 +7,7 @@ from dataclasses import replace
 from app.db import sessions as store
 from app.db.turns import newest_messages, newest_of, page_of_turns, turn_by_key, turn_numbers
 from app.domain.errors import InvalidRequest, NotFound
-from app.domain.types import JsonObject, SessionId, TenantId
+from app.domain.types import JsonObject, SessionId, SessionRef, TenantId
 from app.openai.items import joined_directions
 from app.openai.new_messages import goes_on
 from app.services.archive.transfer import fork_session
@@ -24,7 +24,7 @@ async def open_session(
     idempotency_key: str | None,
     *,
     erase_after_s: float | None = None,
-) -> tuple[SessionId, ChatRequest]:
+) -> tuple[SessionRef, ChatRequest]:
     """The session of a request, and the request as it is to be answered there.
 
     The session is the one that the request names by its id, or by the client's own name, under which it is made when
@@ -36,10 +36,11 @@ async def open_session(
     if isinstance(named, str):
         return await _named(rt, tenant_id, named, request), request
     if named is not None:
+        session = SessionRef(tenant_id, named)
         check_compaction(request, named)
         async with rt.database.autocommit() as tx:
-            await check_session(tx, tenant_id, named)
-        return named, request
+            await check_session(tx, session)
+        return session, request
     if request.compaction is not None:
         return await _compacted(rt, tenant_id, request, idempotency_key, erase_after_s)
     if request.known is not None and (found := await _recognized(rt, tenant_id, request, idempotency_key)) is not None:
@@ -49,13 +50,13 @@ async def open_session(
         if idempotency_key:
             known = await store.named_session(tx, tenant_id, "idempotency_key", idempotency_key, lock=True)
             if known is not None:
-                return known, request
-        session = await insert_checked(rt, tx, tenant_id, fields)
+                return SessionRef(tenant_id, known), request
+        session = SessionRef(tenant_id, (await insert_checked(rt, tx, tenant_id, fields)).id)
         if idempotency_key:
-            await store.name_session(tx, tenant_id, session.id, "idempotency_key", idempotency_key)
+            await store.name_session(tx, session, "idempotency_key", idempotency_key)
         if erase_after_s is not None:
             await store.erase_later(tx, session.id, erase_after_s)
-    return session.id, request
+    return session, request
 
 
 def check_options(rt: Runtime, request: ChatRequest) -> None:
@@ -76,37 +77,38 @@ def check_compaction(request: ChatRequest, session_id: SessionId | None) -> None
 
 async def _compacted(
     rt: Runtime, tenant_id: TenantId, request: ChatRequest, idempotency_key: str | None, erase_after_s: float | None
-) -> tuple[SessionId, ChatRequest]:
+) -> tuple[SessionRef, ChatRequest]:
     """The session that the request's compaction stands for: itself while the messages go on from its end, else a fork
     that ends with the compaction's turn. One that is not to be kept is always a fork."""
     compaction = request.compaction
     assert compaction is not None
-    session_id, seq = compaction.session_id, compaction.turn_seq
+    session, seq = SessionRef(tenant_id, compaction.session_id), compaction.turn_seq
     async with rt.database.autocommit() as tx:
-        newest = await newest_of(tx, tenant_id, session_id)
-        turns = await page_of_turns(tx, session_id, seq - 1, seq + 1, 1, newest_first=False) if newest else []
+        newest = await newest_of(tx, session)
+        turns = await page_of_turns(tx, session.id, seq - 1, seq + 1, 1, newest_first=False) if newest else []
         if newest is None or not turns or turns[0].seq != seq:
             raise NotFound("compaction")
-        last_seq = (await turn_numbers(tx, session_id, [newest.turn_id])).values() if newest.turn_id else ()
-        messages = await newest_messages(tx, session_id, most_compared(request))
+        last_seq = (await turn_numbers(tx, session.id, [newest.turn_id])).values() if newest.turn_id else ()
+        messages = await newest_messages(tx, session.id, most_compared(request))
         made = None
         if idempotency_key and erase_after_s is None:
-            is_answered = await turn_by_key(tx, tenant_id, session_id, idempotency_key) is not None
-            made = session_id
+            is_answered = await turn_by_key(tx, session, idempotency_key) is not None
+            made = session.id
             if not is_answered:
                 made = await store.named_session(tx, tenant_id, "idempotency_key", idempotency_key, lock=True)
     if made is not None:
-        return made, replace(request)
+        return SessionRef(tenant_id, made), replace(request)
     is_repeated = request.is_retry and newest.request_sha256 == request.request_sha256
     at_end = max(last_seq, default=0) <= compaction.turn_seq or is_repeated or goes_on(request.messages, messages)
     if at_end and erase_after_s is None:
-        return session_id, replace(request, after_turn_seq=newest.last_turn_seq)
+        return session, replace(request, after_turn_seq=newest.last_turn_seq)
     through_id = None if at_end else turns[0].id
-    forked = await fork_session(rt, tenant_id, session_id, through_id, erase_after_s=erase_after_s)
+    made_fork = await fork_session(rt, session, through_id, erase_after_s=erase_after_s)
+    forked = SessionRef(tenant_id, made_fork.id)
     if idempotency_key and erase_after_s is None:
         async with rt.database.autocommit() as tx:
-            await store.name_session(tx, tenant_id, forked.id, "idempotency_key", idempotency_key)
-    return forked.id, replace(request)
+            await store.name_session(tx, forked, "idempotency_key", idempotency_key)
+    return forked, replace(request)
 
 
 async def _new_session(rt: Runtime, request: ChatRequest) -> JsonObject:
@@ -117,25 +119,25 @@ async def _new_session(rt: Runtime, request: ChatRequest) -> JsonObject:
 
 
 @retried
-async def _named(rt: Runtime, tenant_id: TenantId, name: str, request: ChatRequest) -> SessionId:
+async def _named(rt: Runtime, tenant_id: TenantId, name: str, request: ChatRequest) -> SessionRef:
     async with rt.database.autocommit() as tx:
         found = await store.named_session(tx, tenant_id, "external_id", name, lock=False)
     check_compaction(request, found)
     if found is not None:
-        return found
+        return SessionRef(tenant_id, found)
     fields = await _new_session(rt, request)
     async with rt.database.begin() as tx:
         found = await store.named_session(tx, tenant_id, "external_id", name, lock=True)
         if found is not None:
-            return found
-        session = await insert_checked(rt, tx, tenant_id, fields)
-        await store.name_session(tx, tenant_id, session.id, "external_id", name)
-    return session.id
+            return SessionRef(tenant_id, found)
+        session = SessionRef(tenant_id, (await insert_checked(rt, tx, tenant_id, fields)).id)
+        await store.name_session(tx, session, "external_id", name)
+    return session
 
 
 async def _recognized(
     rt: Runtime, tenant_id: TenantId, request: ChatRequest, idempotency_key: str | None
-) -> tuple[SessionId, ChatRequest] | None:
+) -> tuple[SessionRef, ChatRequest] | None:
     """The session whose past the list begins with: itself while nothing followed, else a fork that ends there."""
     if request.known is None or not request.known.beginnings:
         return None
@@ -144,9 +146,9 @@ async def _recognized(
         turn = await store.turn_of_list(tx, tenant_id, request.known.beginnings, repeated_sha256)
     if turn is None:
         return None
-    again = replace(request, all_new=False)
+    session, again = SessionRef(tenant_id, turn.session_id), replace(request, all_new=False)
     if turn.is_repeated:
-        return turn.session_id, again
+        return session, again
     if turn.is_last:
-        return turn.session_id, replace(again, after_turn_seq=turn.last_turn_seq)
-    return (await fork_session(rt, tenant_id, turn.session_id, turn.turn_id)).id, again
+        return session, replace(again, after_turn_seq=turn.last_turn_seq)
+    return SessionRef(tenant_id, (await fork_session(rt, session, turn.turn_id)).id), again

@@ -29,7 +29,7 @@ from app.domain.errors import (
 from app.domain.incoming import Compaction
 from app.domain.responses import ResponseRef, StoredResponse
 from app.domain.stored import StoredSummary, names_of
-from app.domain.types import JsonObject, SessionId, Summary, SummaryBody, TenantId, TurnStatus, Usage
+from app.domain.types import JsonObject, SessionId, SessionRef, Summary, SummaryBody, TenantId, TurnStatus, Usage
 from app.engine.summary.block import render_summary
 from app.services.archive.transfer import fork_session, fork_within
 from app.services.openai.chat import ChatRequest, complete_chat, divided, new_turn, store_list
@@ -66,7 +66,7 @@ class ResponseTarget:
     says that it stays.
     """
 
-    session_id: SessionId
+    session: SessionRef
     request: ChatRequest
     made_with_turns: int | None = None
     is_kept: bool = True
@@ -87,45 +87,41 @@ async def resolve_target(
     if request.conversation is not None:
         check_compaction(chat, request.conversation)
         try:
-            await open_session(rt, tenant_id, request.conversation, chat, idempotency_key)
+            session, _ = await open_session(rt, tenant_id, request.conversation, chat, idempotency_key)
         except NotFound:
             raise NotFound("conversation") from None
         async with rt.database.autocommit() as tx:
-            newest = await store.newest_response(tx, tenant_id, request.conversation)
+            newest = await store.newest_response(tx, session)
             if chat.known is not None and chat.known.beginnings:
                 resent = await turn_of_list(tx, tenant_id, chat.known.beginnings, None)
                 chat = replace(chat, all_new=resent is None)
         return ResponseTarget(
-            request.conversation, chat, stored=newest if newest and newest.reply and _repeats(chat, newest) else None
+            session, chat, stored=newest if newest and newest.reply and _repeats(chat, newest) else None
         )
     if request.previous is not None:
         return await _after(rt, tenant_id, request.previous, request, idempotency_key)
     key = idempotency_key if request.store else None
-    session_id, chat = await open_session(rt, tenant_id, request.named, chat, key, erase_after_s=erase_after_s)
+    session, chat = await open_session(rt, tenant_id, request.named, chat, key, erase_after_s=erase_after_s)
     is_new = request.named is None and chat is request.chat
     is_kept = request.store or request.named is not None  # what the client names is the client's
-    return ResponseTarget(session_id, chat, made_with_turns=0 if is_new else None, is_kept=is_kept)
+    return ResponseTarget(session, chat, made_with_turns=0 if is_new else None, is_kept=is_kept)
 
 
 async def respond(
-    rt: Runtime,
-    tenant_id: TenantId,
-    target: ResponseTarget,
-    idempotency_key: str | None,
-    listen: Listener | None = None,
+    rt: Runtime, target: ResponseTarget, idempotency_key: str | None, listen: Listener | None = None
 ) -> TurnOutcome:
     """Takes the turn, and leaves nothing behind where nothing is to be stored. Raises as `complete_chat`."""
     try:
-        return await complete_chat(rt, tenant_id, target.session_id, target.request, idempotency_key, listen)
+        return await complete_chat(rt, target.session, target.request, idempotency_key, listen)
     except PlimsollError:
         if target.made_with_turns is not None and target.is_kept:
             async with rt.database.autocommit() as tx:
-                await store.erase_session_without_responses(tx, tenant_id, target.session_id, target.made_with_turns)
+                await store.erase_session_without_responses(tx, target.session, target.made_with_turns)
         raise
     finally:
         if not target.is_kept:
             with suppress(NotFound, Busy):  # it is erased a little later then
-                await delete_session(rt, tenant_id, target.session_id)
+                await delete_session(rt, target.session)
 
 
 def _repeats(chat: ChatRequest, newest: StoredResponse | None) -> bool:
@@ -137,39 +133,40 @@ async def _after(
     rt: Runtime, tenant_id: TenantId, previous: ResponseRef, request: ResponseRequest, idempotency_key: str | None
 ) -> ResponseTarget:
     """Behind a previous response: in its session while nothing has followed it, else in a fork."""
-    chat = request.chat
-    check_compaction(chat, previous.session_id)
+    chat, session = request.chat, SessionRef(tenant_id, previous.session_id)
+    check_compaction(chat, session.id)
     async with rt.database.begin() as tx:
         found = existing(await store.get_response(tx, tenant_id, previous), "previous_response")
-        newest = await store.newest_response(tx, tenant_id, previous.session_id)
+        newest = await store.newest_response(tx, session)
         if idempotency_key is not None and request.store:
-            if await turn_by_key(tx, tenant_id, previous.session_id, idempotency_key):
-                return ResponseTarget(previous.session_id, chat)
+            if await turn_by_key(tx, session, idempotency_key):
+                return ResponseTarget(session, chat)
             made = await named_session(tx, tenant_id, "idempotency_key", idempotency_key, lock=True)
             if made is not None:
-                return ResponseTarget(made, chat)
+                return ResponseTarget(SessionRef(tenant_id, made), chat)
     if request.store and _repeats(chat, newest):
-        return ResponseTarget(previous.session_id, chat, stored=newest if newest and newest.reply else None)
+        return ResponseTarget(session, chat, stored=newest if newest and newest.reply else None)
     if found.reply is None:
         if found.turn_status is TurnStatus.RUNNING and found.is_last_of_turn:
             raise TurnInProgress("The previous response is still in progress.", RETRY_AFTER_S)
         raise InvalidRequest("The previous response has no output to go on with.", ("body", "previous_response_id"))
     await divided(chat, chat.messages, waiting=bool(found.reply.tool_calls))
     if request.store and found.ends_session and found.turn_status in _GOES_ON:
-        return ResponseTarget(previous.session_id, replace(chat, after_turn_seq=found.last_turn_seq))
+        return ResponseTarget(session, replace(chat, after_turn_seq=found.last_turn_seq))
     forked = await _fork(rt, tenant_id, found, None if request.store else ERASE_AFTER_S)
     if idempotency_key is not None and request.store:
         async with rt.database.autocommit() as tx:
-            await name_session(tx, tenant_id, forked, "idempotency_key", idempotency_key)
+            await name_session(tx, forked, "idempotency_key", idempotency_key)
     return ResponseTarget(forked, chat, made_with_turns=found.turn_seq, is_kept=request.store)
 
 
-async def _fork(rt: Runtime, tenant_id: TenantId, found: StoredResponse, erase_after_s: float | None) -> SessionId:
-    session_id, turn_id = found.ref.session_id, found.turn_id
+async def _fork(rt: Runtime, tenant_id: TenantId, found: StoredResponse, erase_after_s: float | None) -> SessionRef:
+    session, turn_id = SessionRef(tenant_id, found.ref.session_id), found.turn_id
     if found.ends_turn and found.turn_status is TurnStatus.COMPLETED:
-        return (await fork_session(rt, tenant_id, session_id, turn_id, erase_after_s=erase_after_s)).id
-    made = await fork_within(rt, tenant_id, session_id, turn_id, found.ref.reply_seq, erase_after_s=erase_after_s)
-    return made.id
+        made = await fork_session(rt, session, turn_id, erase_after_s=erase_after_s)
+    else:
+        made = await fork_within(rt, session, turn_id, found.ref.reply_seq, erase_after_s=erase_after_s)
+    return SessionRef(tenant_id, made.id)
 
 
 async def stored_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) -> StoredResponse:
@@ -184,7 +181,7 @@ async def response_of_outcome(
     """The stored response of a request that has been answered before. Raises `NotFound` when it was erased."""
     turn = outcome.turn
     async with rt.database.autocommit() as tx:
-        found = await store.response_of_request(tx, tenant_id, turn.session_id, turn.id, request_sha256)
+        found = await store.response_of_request(tx, SessionRef(tenant_id, turn.session_id), turn.id, request_sha256)
     return existing(found, "response")
 
 
@@ -195,8 +192,7 @@ async def input_items(
     found = await stored_response(rt, tenant_id, ref)
     return await page_of_items(
         rt,
-        tenant_id,
-        ref.session_id,
+        SessionRef(tenant_id, ref.session_id),
         first_seq=found.first_seq,
         last_seq=ref.reply_seq - 1,
         after=after,
@@ -211,7 +207,7 @@ async def cancel_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) ->
     if not is_running(found):
         return found
     with suppress(TurnNotOpen):  # it ended by itself meanwhile
-        await cancel_turn(rt, tenant_id, ref.session_id, found.turn_id)
+        await cancel_turn(rt, SessionRef(tenant_id, ref.session_id), found.turn_id)
     return await stored_response(rt, tenant_id, ref)
 
 
@@ -227,7 +223,7 @@ async def delete_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) ->
             raise TurnInProgress("The response is still in progress; cancel it first.", RETRY_AFTER_S)
         await store.erase_response(tx, ref)
         if found.form.get("conversation") is None:
-            await store.erase_session_without_responses(tx, tenant_id, ref.session_id, found.turn_seq)
+            await store.erase_session_without_responses(tx, SessionRef(tenant_id, ref.session_id), found.turn_seq)
 
 
 def is_running(found: StoredResponse) -> bool:
@@ -271,15 +267,15 @@ async def compact(rt: Runtime, tenant_id: TenantId, request: ResponseRequest, id
     `resolve_target`, `store_list` and `summarize_now`.
     """
     target = await resolve_target(rt, tenant_id, request, idempotency_key)
-    newest = await store_list(rt, tenant_id, target.session_id, target.request)
-    as_it_is = Compacted(Compaction(target.session_id, newest.last_turn_seq))
+    newest = await store_list(rt, target.session, target.request)
+    as_it_is = Compacted(Compaction(target.session.id, newest.last_turn_seq))
     if newest.status is TurnStatus.AWAITING_TOOLS:
         return as_it_is
     return await _summarized(rt, tenant_id, as_it_is.compaction, None) or as_it_is
 
 
 async def compact_before(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: ChatRequest
+    rt: Runtime, session: SessionRef, request: ChatRequest
 ) -> tuple[Compacted | None, ChatRequest]:
     """Makes the summary that the turn of a request would make first, and takes no turn; None where it would make none,
     and the request as it is to be answered then.
@@ -287,15 +283,15 @@ async def compact_before(
     What the list has beyond the session is stored, but for the message that would be answered. Where a turn waits for
     tools, or has been answered already, that is None too. Raises as `complete_chat` and `summarize_now`.
     """
-    found = await new_turn(rt, tenant_id, session_id, request)
+    found = await new_turn(rt, session, request)
     if found is None:
         return None, request
     last_turn_seq, turn = found
     if request.after_turn_seq is not None:
         request = replace(request, after_turn_seq=last_turn_seq)
-    if not (await preview_turn(rt, tenant_id, session_id, turn)).summary_pending:
+    if not (await preview_turn(rt, session, turn)).summary_pending:
         return None, request
-    made = await _summarized(rt, tenant_id, Compaction(session_id, last_turn_seq), request.options.policy)
+    made = await _summarized(rt, session.tenant_id, Compaction(session.id, last_turn_seq), request.options.policy)
     return made, request
 
 
@@ -303,7 +299,7 @@ async def _summarized(
     rt: Runtime, tenant_id: TenantId, of: Compaction, own: Mapping[str, Any] | None
 ) -> Compacted | None:
     try:
-        made = await summarize_now(rt, tenant_id, of.session_id, own=own)
+        made = await summarize_now(rt, SessionRef(tenant_id, of.session_id), own=own)
     except NothingToSummarize:
         return None
     return Compacted(Compaction(of.session_id, of.turn_seq, made.id), made)

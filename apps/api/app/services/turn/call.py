@@ -112,7 +112,7 @@ async def _smaller(
         record.observe(plan, stated.prompt_tokens)
     if limit is not None and model.context_limit_source != "catalogue":
         with suppress(DatabaseUnavailable):
-            await learn(rt.database, rt.catalogue, turn.claim.tenant_id, turn.claim.turn_id, model.alias, limit)
+            await learn(rt.database, rt.catalogue, turn.claim.session.tenant_id, turn.claim.turn_id, model.alias, limit)
     if policy.whole_past:
         return None
     reaction = react(

@@ -39,16 +39,7 @@ from app.domain.errors import (
     located,
 )
 from app.domain.stored import values_of
-from app.domain.types import (
-    Content,
-    JsonObject,
-    RecordedReply,
-    SessionId,
-    TenantId,
-    TurnId,
-    TurnRecord,
-    TurnStatus,
-)
+from app.domain.types import Content, JsonObject, RecordedReply, SessionId, SessionRef, TurnId, TurnRecord, TurnStatus
 from app.engine.policy.policy import ContextPolicy, with_whole_past
 from app.engine.window.look_back import of_sent
 from app.providers.registry import Model
@@ -57,6 +48,7 @@ from app.services.pasts import pack_messages
 from app.services.runtime import Runtime, retried
 from app.services.sessions import not_found
 from app.services.turn.gather import budget_of, count_message, read_window, session_policy
+from app.services.turn.recall import prepare_question
 from app.services.turn.types import (
     RETRY_AFTER_S,
     ClaimedTurn,
@@ -65,7 +57,6 @@ from app.services.turn.types import (
     TurnOutcome,
     TurnRequest,
 )
-from app.services.turn.vectors import prepare_question
 
 _Claimed: TypeAlias = tuple[Claim | None, TurnOptions, str]
 """A claim, None when the turn goes on already; and the options and the model alias of the round."""
@@ -79,7 +70,7 @@ this part of itself before it counts is renewed at once, so that it never ends b
 
 
 async def claim(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: TurnRequest, idempotency_key: str | None
+    rt: Runtime, session: SessionRef, request: TurnRequest, idempotency_key: str | None
 ) -> ClaimedTurn | TurnOutcome:
     """Stores a new turn with its message and claims it; the outcome where its idempotency key was answered already.
 
@@ -87,21 +78,19 @@ async def claim(
     then.
     """
     draft = await draft_turn(rt, request, idempotency_key)
-    await prepare_question(rt, tenant_id, session_id, request.content)
+    await prepare_question(rt, session, request.content)
     for last_try in (False, True):
         try:
             with rt.tracer.span("claim"):
-                return await claim_drafted(rt, tenant_id, session_id, draft, request.options)
+                return await claim_drafted(rt, session, draft, request.options)
         except UniqueViolated:
-            answered = await _resolve_conflict(rt, tenant_id, session_id, draft, give_up=last_try)
+            answered = await _resolve_conflict(rt, session, draft, give_up=last_try)
             if answered is not None:
                 return answered
     raise _in_progress()
 
 
-async def claim_outputs(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, request: OutputsRequest
-) -> ClaimedTurn:
+async def claim_outputs(rt: Runtime, session: SessionRef, turn_id: TurnId, request: OutputsRequest) -> ClaimedTurn:
     """Claims a later round: the outputs are stored if they answer exactly the open calls.
 
     Raises `NotFound`, `TurnNotOpen`, `TurnInProgress`, `ToolOutputsMismatch`, `LimitExceeded`.
@@ -110,18 +99,18 @@ async def claim_outputs(
         outputs = await draft_outputs(rt, request.outputs)
 
         async def answered(tx: Transaction) -> _Claimed:
-            waiting = await _found(tx, tenant_id, session_id, turn_id)
+            waiting = await _found(tx, session, turn_id)
             check_outputs(waiting, [call_id for call_id, _ in request.outputs])
             options = _options_again(waiting.request, request)
             stored = options.stored() if request.options else None
-            claim = await reclaim_turn(tx, tenant_id, session_id, turn_id, waiting, outputs, rt.turn_lease_s, stored)
+            claim = await reclaim_turn(tx, session, turn_id, waiting, outputs, rt.turn_lease_s, stored)
             return claim, options, request.model_alias or waiting.model_alias
 
-        return await _transaction_one(rt, session_id, answered, turns=0)
+        return await _transaction_one(rt, session.id, answered, turns=0)
 
 
 async def claim_retry(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, options: TurnOptions, model_alias: str
+    rt: Runtime, session: SessionRef, turn_id: TurnId, options: TurnOptions, model_alias: str
 ) -> ClaimedTurn:
     """Claims another try at a turn that failed or was cancelled, or was completed without an answer: its message is
     stored already.
@@ -130,11 +119,10 @@ async def claim_retry(
     """
 
     async def found_ended(tx: Transaction) -> _Claimed:
-        ended = await _found(tx, tenant_id, session_id, turn_id)
+        ended = await _found(tx, session, turn_id)
         claim = await reclaim_turn(
             tx,
-            tenant_id,
-            session_id,
+            session,
             turn_id,
             ended,
             (),
@@ -146,26 +134,24 @@ async def claim_retry(
 
     try:
         with rt.tracer.span("claim"):
-            return await _transaction_one(rt, session_id, found_ended, turns=1)
+            return await _transaction_one(rt, session.id, found_ended, turns=1)
     except UniqueViolated:
         raise _in_progress() from None
 
 
-async def claim_drafted(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, draft: NewTurn, options: TurnOptions
-) -> ClaimedTurn:
+async def claim_drafted(rt: Runtime, session: SessionRef, draft: NewTurn, options: TurnOptions) -> ClaimedTurn:
     """Claims a turn whose message is counted. Raises as `claim`, and `UniqueViolated` when another turn is open or the
     idempotency key was used."""
 
     async def stored(tx: Transaction) -> _Claimed:
-        claim = await claim_turn(tx, tenant_id, session_id, draft, rt.turn_lease_s)
+        claim = await claim_turn(tx, session, draft, rt.turn_lease_s)
         if claim is None:
             raise NotFound("session")
         if draft.seq not in (None, claim.seq):
             raise TurnInProgress("The session went on meanwhile.", RETRY_AFTER_S)
         return claim, options, awake_alias(rt, draft.model_alias or claim.session.model_alias)
 
-    return await _transaction_one(rt, session_id, stored, turns=1)
+    return await _transaction_one(rt, session.id, stored, turns=1)
 
 
 @retried
@@ -205,10 +191,10 @@ async def _transaction_one(
     return ClaimedTurn(claim, rows, gathered_at, options, reservation, looked_back)
 
 
-async def _found(tx: Transaction, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> WaitingTurn:
-    turn = await waiting_turn(tx, tenant_id, session_id, turn_id)
+async def _found(tx: Transaction, session: SessionRef, turn_id: TurnId) -> WaitingTurn:
+    turn = await waiting_turn(tx, session, turn_id)
     if turn is None:
-        raise await not_found(tx, tenant_id, session_id, "turn")
+        raise await not_found(tx, session, "turn")
     return turn
 
 
@@ -306,20 +292,18 @@ async def draft_outputs(rt: Runtime, outputs: Sequence[tuple[str, Content]]) -> 
 
 
 @retried
-async def _resolve_conflict(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, draft: NewTurn, *, give_up: bool
-) -> TurnOutcome | None:
+async def _resolve_conflict(rt: Runtime, session: SessionRef, draft: NewTurn, *, give_up: bool) -> TurnOutcome | None:
     """The session has an open turn, or the key was used: says which.
 
     None when a dead worker's turn was in the way and has been ended, so that claiming again makes sense.
     """
     async with rt.database.begin() as tx:
-        lost = await fail_lost_turns(tx, session_id)
+        lost = await fail_lost_turns(tx, session.id)
         answered = None
         if draft.idempotency_key is not None:
-            found = await store.turn_by_key(tx, tenant_id, session_id, draft.idempotency_key)
+            found = await store.turn_by_key(tx, session, draft.idempotency_key)
             if found is not None:
-                answered = await answer_again(tx, tenant_id, *found, draft.request_sha256)
+                answered = await answer_again(tx, session, *found, draft.request_sha256)
     rt.telemetry.turns_lost(lost)
     if answered is not None:
         return answered
@@ -329,7 +313,7 @@ async def _resolve_conflict(
 
 
 async def answer_again(
-    tx: Transaction, tenant_id: TenantId, turn: TurnRecord, stored_sha256: str, request_sha256: str
+    tx: Transaction, session: SessionRef, turn: TurnRecord, stored_sha256: str, request_sha256: str
 ) -> TurnOutcome:
     """The stored turn of an idempotency key, as the answer to the same request. Raises what it ended with."""
     if request_sha256 != stored_sha256:
@@ -338,14 +322,14 @@ async def answer_again(
         raise StoredFailure(turn.error)
     if turn.status not in (TurnStatus.COMPLETED, TurnStatus.AWAITING_TOOLS):
         raise IdempotencyInFlight("The turn of this idempotency key is still running.", RETRY_AFTER_S)
-    return await stored_outcome(tx, tenant_id, turn)
+    return await stored_outcome(tx, session, turn)
 
 
-async def stored_outcome(tx: Transaction, tenant_id: TenantId, turn: TurnRecord) -> TurnOutcome:
+async def stored_outcome(tx: Transaction, session: SessionRef, turn: TurnRecord) -> TurnOutcome:
     """A turn that has ended or waits for tools, as it is stored."""
-    audit = await get_audit(tx, tenant_id, turn.session_id, turn.id, None)
+    audit = await get_audit(tx, session, turn.id, None)
     if audit is None:
         return TurnOutcome(turn, {})
     made = summary_made(audit.context_trim_log)
-    summary = await get_summary(tx, turn.session_id, made) if made else None
+    summary = await get_summary(tx, session.id, made) if made else None
     return TurnOutcome(turn, audit.public(), summary=summary)

@@ -38,8 +38,7 @@ from app.services.pasts import Counting, settled_columns
 from app.services.policies import resolve_policy
 from app.services.runtime import Runtime
 from app.services.turn.planning import INLINE_MESSAGES, count_long_texts, planned
-from app.services.turn.recall import look_up
-from app.services.turn.vectors import meaning_of_pins
+from app.services.turn.recall import look_up, meaning_of_pins
 from app.tokenizers.counters import TWO_FIFTHS, Estimator
 
 _FEW_MESSAGES = 64
@@ -165,14 +164,13 @@ async def _with_evicted(
     evicted = await look_up(
         tx,
         rt.pasts,
-        rows.session.id,
+        rows.session,
         message,
         rows.policy.recall,
         through_seq=summary.to_message_seq,
         input_budget=budget_of(rows.model, rows.policy).input_budget,
         encoding=rows.encoding,
         pack=bool(running),
-        tenant_id=rows.session.tenant_id,
         embeddings=rt.embeddings,
     )
     return replace(rows, evicted=evicted)

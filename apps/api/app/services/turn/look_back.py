@@ -10,7 +10,7 @@ from datetime import datetime
 
 from app.db.database import Transaction
 from app.db.recall import settled_seq, turns_with
-from app.domain.types import Completion, JsonObject, Message, SessionId, TenantId, ToolCall, Turn, TurnStatus
+from app.domain.types import Completion, JsonObject, Message, SessionId, SessionRef, ToolCall, Turn, TurnStatus
 from app.engine.messages.reasoning import with_reasoning
 from app.engine.messages.tokens import Estimate
 from app.engine.recall.dates import day_said
@@ -41,10 +41,9 @@ from app.engine.window.prompt import whole_message_block
 from app.engine.window.recalled import looked_back_tokens, room_for_result, seqs_beside_result
 from app.services.pasts import extended_index, settled_index
 from app.services.runtime import Runtime
-from app.services.turn.recall import settled_meaning
+from app.services.turn.recall import prepare_search, settled_meaning
 from app.services.turn.record import Record, with_own_ids
 from app.services.turn.types import ClaimedTurn, TurnPlan
-from app.services.turn.vectors import prepare_search
 
 _INLINE_CHARS = 32_768
 
@@ -137,7 +136,7 @@ async def _result(
     last_seq, said_day = turn.claim.assistant_seq - 1, day_said(window.snapshot.current.messages[0])
     wanted = next_search(lookup, turn.read, seqs_beside_result(window, of_round + size), said_day)
     session = turn.claim.session
-    page = await read_page(rt, session.tenant_id, session.id, lookup, wanted, last_seq, size, plan.estimate)
+    page = await read_page(rt, session, lookup, wanted, last_seq, size, plan.estimate)
     nothing = NOT_THERE if lookup.handle else NOTHING_FOUND
     return page, page.text if page else nothing
 
@@ -158,14 +157,7 @@ def _note(
 
 
 async def read_page(
-    rt: Runtime,
-    tenant_id: TenantId,
-    session_id: SessionId,
-    lookup: LookBack,
-    wanted: Search,
-    last_seq: int,
-    tokens: int,
-    estimate: Estimate,
+    rt: Runtime, session: SessionRef, lookup: LookBack, wanted: Search, last_seq: int, tokens: int, estimate: Estimate
 ) -> TextPage | None:
     """A page of at most so many tokens, of the messages through a number. None where there is no such message, or
     nothing that matches.
@@ -174,14 +166,14 @@ async def read_page(
     vectors is waited for. The caller has checked whose session it is.
     """
     if lookup.handle is None:
-        await prepare_search(rt, tenant_id, session_id, lookup.query)
+        await prepare_search(rt, session, lookup.query)
     async with rt.database.autocommit() as tx:
         if lookup.handle is not None:
             seq = seq_of(lookup.handle)
-            found = await _messages(tx, session_id, [] if seq is None else [seq])
+            found = await _messages(tx, session.id, [] if seq is None else [seq])
         else:
-            seqs = await _matching(rt, tx, tenant_id, session_id, lookup.query, last_seq, wanted)
-            found = await _messages(tx, session_id, seqs[: messages_to_read(wanted.number, tokens)])
+            seqs = await _matching(rt, tx, session, lookup.query, last_seq, wanted)
+            found = await _messages(tx, session.id, seqs[: messages_to_read(wanted.number, tokens)])
     if not found:
         return None
 
@@ -195,12 +187,12 @@ async def read_page(
 
 
 async def _matching(
-    rt: Runtime, tx: Transaction, tenant_id: TenantId, session_id: SessionId, words: str, last_seq: int, wanted: Search
+    rt: Runtime, tx: Transaction, session: SessionRef, words: str, last_seq: int, wanted: Search
 ) -> list[int]:
-    settled = await settled_seq(tx, session_id, last_seq)
-    index, _ = await settled_index(rt.pasts, tx, session_id, settled)
-    index, _ = await extended_index(tx, session_id, index, last_seq)
-    meaning = await settled_meaning(tx, rt.pasts, session_id, settled, tenant_id, rt.embeddings, words)
+    settled = await settled_seq(tx, session.id, last_seq)
+    index, _ = await settled_index(rt.pasts, tx, session.id, settled)
+    index, _ = await extended_index(tx, session.id, index, last_seq)
+    meaning = await settled_meaning(tx, rt.pasts, session, settled, rt.embeddings, words)
     return matching_seqs(index, words, last_seq, wanted.without, wanted.said_day, meaning)
 
 

@@ -1,25 +1,45 @@
-"""What left the window and matches the user's words, looked up for a turn."""
+"""What left the window and matches what the user says, by its words and by its meaning, looked up for a turn.
+
+The vector of a question is asked for before the turn is claimed; those of messages that have left the window, and of
+pins, are made behind turns (docs/decisions/0020-embeddings.md).
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Final
+
+import numpy as np
 
 from app.db.database import Transaction
 from app.db.recall import turns_with
-from app.domain.content import content_text
-from app.domain.types import Message, SessionId, TenantId
+from app.db.records import add_usages
+from app.db.vectors import has_vectors, messages_without_vectors, save_vectors
+from app.domain.content import content_text, named
+from app.domain.errors import NotFound
+from app.domain.types import Content, JsonObject, Message, Pin, SessionId, SessionRef, TenantId, Turn, Usage
 from app.engine.policy.policy import Recall
 from app.engine.recall.bm25 import posting_count
 from app.engine.recall.dates import date_keys, day_said
-from app.engine.recall.ranking import Evicted, candidates, most_recalled_tokens, seqs_of
+from app.engine.recall.ranking import MOST_RECALLED_TOKENS, Evicted, candidates, most_recalled_tokens, seqs_of
+from app.engine.recall.relevance import text_of
 from app.engine.recall.terms import query_terms
-from app.engine.recall.vectors import Meaning
-from app.services.embeddings import Embeddings
+from app.engine.recall.vectors import Meaning, Vectors, packed_vectors
+from app.services.embeddings import MOST_EMBEDDED_CHARS, Embeddings
 from app.services.pasts import Pasts, settled_index, settled_vectors
+from app.services.runtime import Runtime
+from app.services.turn.provider_call import used_row
 
-_INLINE_MESSAGES = 4_096
-_INLINE_POSTINGS = 65_536
+EMBEDDED_A_TURN: Final = 500
+"""Messages of one session that are given vectors behind one turn."""
+_BATCH: Final = 16
+"""Texts of a call: of the longest vectors an answer is parsed in some milliseconds."""
+_MOST_PINS: Final = 64
+"""Of a session, the oldest, that are compared by their meaning."""
+_INLINE_MESSAGES: Final = 4_096
+_INLINE_POSTINGS: Final = 65_536
 """Of an index: to rank more of the one, or of both, may take longer than others should wait. In a thread it takes twice
 the CPU: the event loop and the thread wait for each other."""
 
@@ -27,7 +47,7 @@ the CPU: the event loop and the thread wait for each other."""
 async def look_up(
     tx: Transaction,
     pasts: Pasts,
-    session_id: SessionId,
+    session: SessionRef,
     message: Message,
     recall: Recall,
     *,
@@ -35,7 +55,6 @@ async def look_up(
     input_budget: int,
     encoding: str,
     pack: bool,
-    tenant_id: TenantId,
     embeddings: Embeddings | None,
 ) -> Evicted | None:
     """What of the messages through `through_seq`, all settled, may come back for a message; None when nothing can.
@@ -48,13 +67,13 @@ async def look_up(
     room_tokens = most_recalled_tokens(text, recall, input_budget)
     vector = None
     if embeddings and room_tokens > 0:
-        embeddings.compared_in(tenant_id, session_id, "recall")
-        vector = embeddings.question(tenant_id, text)
+        embeddings.compared_in(session, "recall")
+        vector = embeddings.question(session.tenant_id, text)
     has_words = query_terms(text) or (said_day is not None and date_keys(text, said_day))
     if room_tokens <= 0 or not (has_words or vector is not None):
         return None
-    index, _ = await settled_index(pasts, tx, session_id, through_seq, pack=pack)
-    meaning = await settled_meaning(tx, pasts, session_id, through_seq, tenant_id, embeddings, text)
+    index, _ = await settled_index(pasts, tx, session.id, through_seq, pack=pack)
+    meaning = await settled_meaning(tx, pasts, session, through_seq, embeddings, text)
     rank = partial(
         candidates,
         index,
@@ -72,23 +91,137 @@ async def look_up(
     )
     found = rank() if is_quick else await asyncio.to_thread(rank)
     seqs = seqs_of(found)
-    turns = await turns_with(tx, session_id, seqs, encoding) if seqs else ()
+    turns = await turns_with(tx, session.id, seqs, encoding) if seqs else ()
     return Evicted(found, turns)
 
 
 async def settled_meaning(
-    tx: Transaction,
-    pasts: Pasts,
-    session_id: SessionId,
-    through_seq: int,
-    tenant_id: TenantId,
-    embeddings: Embeddings | None,
-    text: str,
+    tx: Transaction, pasts: Pasts, session: SessionRef, through_seq: int, embeddings: Embeddings | None, text: str
 ) -> Meaning | None:
     """What a text is compared with by its meaning: the vectors of a session's messages through a number, all settled;
     None where that of the text is not there. At most one statement for vectors that this process does not keep."""
-    vector = embeddings.question(tenant_id, text) if embeddings else None
+    vector = embeddings.question(session.tenant_id, text) if embeddings else None
     if embeddings is None or vector is None:
         return None
-    vectors = await settled_vectors(pasts, tx, session_id, through_seq, model=embeddings.model, dimensions=len(vector))
+    vectors = await settled_vectors(pasts, tx, session.id, through_seq, model=embeddings.model, dimensions=len(vector))
     return Meaning(vector, vectors)
+
+
+async def prepare_question(rt: Runtime, session: SessionRef, content: Content) -> None:
+    """Has the vector of a message made where it calls for recall and this process has recalled in the session before,
+    or the session's pins have had to give way in here.
+
+    Holds no connection; waits within the deployment's bound.
+    """
+    if rt.embeddings is None:
+        return
+    compares_in, text = partial(rt.embeddings.compares_in, session), content_text(content)
+    recalls = compares_in("recall") and most_recalled_tokens(text, Recall(max_share=1.0), MOST_RECALLED_TOKENS)
+    if recalls or compares_in("pins"):
+        await rt.embeddings.prepare(session, text)
+
+
+async def prepare_search(rt: Runtime, session: SessionRef, words: str) -> None:
+    """The same for what is searched for in a session of the tenant's, where it has vectors to compare it with."""
+    if rt.embeddings is None or not words.strip():
+        return
+    async with rt.database.autocommit() as tx:
+        has_some = await has_vectors(tx, session.id, rt.embeddings.model)
+    if has_some:
+        await rt.embeddings.prepare(session, words)
+        start_vectors(rt, session.id, 0)
+
+
+def start_pin_vectors(rt: Runtime, session: SessionRef, pins: Sequence[Pin]) -> None:
+    """For pins that had to give way: starts to make the vectors of those without a given relevance. They are kept in
+    memory; this process waits for the questions' of the session from now on."""
+    if (embeddings := rt.embeddings) is None or embeddings.is_resting:
+        return
+    texts = [text_of(pin, MOST_EMBEDDED_CHARS) for pin in pins if pin.relevance is None]
+    if texts:
+        embeddings.compared_in(session, "pins")
+    missing = [text for text in texts if not embeddings.has_asked(session.tenant_id, text)][:_MOST_PINS]
+    for at in range(0, len(missing), _BATCH):
+        made = _make_of_pins(rt, embeddings, session, missing[at : at + _BATCH])
+        rt.chores.start(made, f"the vectors of pins of session {session.id}")
+
+
+async def _make_of_pins(rt: Runtime, embeddings: Embeddings, session: SessionRef, texts: Sequence[str]) -> None:
+    await embeddings.remember(session, texts)
+    start_vectors(rt, session.id, 0)
+
+
+def meaning_of_pins(rt: Runtime, tenant_id: TenantId, pins: Sequence[Pin], turn: Turn) -> Meaning | None:
+    """The vectors of pins by their places, and that of what the user says in a turn; None where there are none."""
+    embeddings = rt.embeddings
+    if embeddings is None or not (pins and turn.messages):
+        return None
+    query = embeddings.question(tenant_id, content_text(turn.messages[0].content))
+    if query is None:
+        return None
+    given = ((at, embeddings.question(tenant_id, text_of(pin, MOST_EMBEDDED_CHARS))) for at, pin in enumerate(pins))
+    found = {at: vector for at, vector in given if vector is not None and len(vector) == len(query)}
+    vectors = Vectors.none_of(embeddings.model, len(query))
+    packed = b"".join(vector.tobytes() for vector in found.values())
+    return Meaning(query, vectors.extended(np.array([*found], np.int64), packed)) if found else None
+
+
+def start_vectors(rt: Runtime, session_id: SessionId, through_seq: int) -> None:
+    """Starts to make the vectors that a session's messages through a number lack, behind everything else, and to store
+    what those of its questions and pins took."""
+    embeddings = rt.embeddings
+    if embeddings is None or embeddings.is_resting:
+        return
+    is_due = embeddings.through(session_id) < through_seq or session_id in embeddings.question_tokens
+    if is_due and session_id not in embeddings.busy:
+        embeddings.busy.add(session_id)
+        work = make_vectors(rt, embeddings, session_id, through_seq)
+        rt.chores.start(work, f"the vectors of session {session_id}")
+
+
+async def make_vectors(rt: Runtime, embeddings: Embeddings, session_id: SessionId, through_seq: int) -> None:
+    """Gives a session's oldest messages without vectors some, a batch at a time. What a crash or a failing model leaves
+    out is found missing behind the next turn. Raises a `ProviderError`."""
+    try:
+        async with embeddings.at_once:
+            await _save(rt, embeddings, session_id, [], [], embeddings.question_tokens.pop(session_id, 0))
+            for _ in range(0, EMBEDDED_A_TURN, _BATCH):
+                if embeddings.through(session_id) >= through_seq:
+                    break
+                await _make_batch(rt, embeddings, session_id, through_seq)
+    except NotFound:
+        return  # erased meanwhile
+    finally:
+        embeddings.busy.discard(session_id)
+    start_vectors(rt, session_id, 0)  # what was counted meanwhile
+
+
+async def _make_batch(rt: Runtime, embeddings: Embeddings, session_id: SessionId, through_seq: int) -> None:
+    async with rt.database.autocommit() as tx:
+        rows = await messages_without_vectors(tx, session_id, through_seq, embeddings.model, _BATCH)
+    texts = [named(row["name"], content_text(row["content"])).strip() for row in rows]
+    worded = [text for text in texts if text]
+    tokens: int | None = None
+    vectors: Iterator[bytes] = iter(())
+    if worded:
+        embedded = await embeddings.embed(worded)
+        vectors, tokens = iter(packed_vectors(embedded.vectors)), embedded.prompt_tokens
+    packed = [next(vectors) if text else b"" for text in texts]
+    await _save(rt, embeddings, session_id, [row["seq"] for row in rows], packed, tokens or 0)
+    if len(rows) < _BATCH:
+        embeddings.went_through(session_id, through_seq)
+
+
+async def _save(
+    rt: Runtime, embeddings: Embeddings, session_id: SessionId, seqs: list[int], packed: list[bytes], tokens: int
+) -> None:
+    used: list[JsonObject] = []
+    if tokens:
+        used = [used_row(rt, rt.catalogue.model(embeddings.alias), "embedding", Usage(tokens, 0))]
+    if not (seqs or used):
+        return
+    async with rt.database.begin() as tx:
+        if seqs:
+            await save_vectors(tx, session_id, embeddings.model, seqs, packed)
+        if used:
+            await add_usages(tx, session_id, used)

@@ -50,9 +50,9 @@ from app.services.runtime import Runtime
 from app.services.summaries import start_after_turn
 from app.services.turn.gather import count_message, count_reasoning
 from app.services.turn.provider_call import sum_of, total_cost, used_row
+from app.services.turn.recall import start_pin_vectors, start_vectors
 from app.services.turn.steps import Steps, of_audit, of_turn
 from app.services.turn.types import ClaimedTurn, Listener, TurnEvent, TurnOutcome, TurnPlan, to_nobody
-from app.services.turn.vectors import start_pin_vectors, start_vectors
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class Record:
         """What the provider counted, beside our raw estimate of the same prompt."""
         if plan.model.is_language_model:
             self._rt.calibrations.observe(
-                self._turn.claim.tenant_id,
+                self._turn.claim.session.tenant_id,
                 plan.model.alias,
                 plan.rows.encoding,
                 estimated=plan.decided.prompt.wire_tokens,
@@ -202,7 +202,7 @@ class Record:
         summary = plan.snapshot.summary if plan.rows.policy.recall.enabled else None
         start_vectors(self._rt, claim.session_id, summary.to_message_seq if summary else 0)
         if any(removal.kind in PIN_KINDS for removal in plan.decided.window.log.actions):
-            start_pin_vectors(self._rt, claim.session.tenant_id, claim.session_id, plan.snapshot.pins)
+            start_pin_vectors(self._rt, claim.session, plan.snapshot.pins)
         if not calls and not self.found_summary_in_progress:  # whoever makes it is done, or will be
             self._start_after_turn(plan, completion, message, turn)
         ended, context = replace(turn, tool_calls=calls), self._audits[-1].public()
@@ -337,7 +337,7 @@ async def store_end(rt: Runtime, claim: Claim, end: TurnEnd, *, patience_s: floa
                 turn = await record_end(tx, claim, end)
                 if turn is None and retried:
                     turn = await recorded_before(tx, claim)
-                ended = turn or await get_turn(tx, claim.tenant_id, claim.session_id, claim.turn_id)
+                ended = turn or await get_turn(tx, claim.session, claim.turn_id)
         except DatabaseUnavailable as error:
             if asyncio.get_running_loop().time() + pause_s > gives_up_at:
                 raise

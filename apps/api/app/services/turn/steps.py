@@ -84,7 +84,7 @@ _AUDIT_FIGURES = (
 def of_claim(claim: Claim) -> dict[str, Attribute]:
     return {
         _CONVERSATION: str(claim.session_id),
-        "plimsoll.tenant": claim.tenant_id,
+        "plimsoll.tenant": claim.session.tenant_id,
         "plimsoll.turn.id": str(claim.turn_id),
         "plimsoll.turn.seq": claim.seq,
         "plimsoll.turn.round": claim.round,

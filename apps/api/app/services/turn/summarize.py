@@ -31,7 +31,7 @@ from app.domain.types import (
 )
 from app.engine.summary.block import fit_summary, render_summary
 from app.engine.summary.cached_call import CallChoice
-from app.engine.summary.fallback import fallback_summary
+from app.engine.summary.extractive import fallback_summary
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold
 from app.engine.summary.summarizer_prompt import shrinks, summary_of
 from app.engine.window.provider_overflow import emergency_summary
@@ -39,8 +39,7 @@ from app.engine.window.snapshot import Snapshot
 from app.services.runtime import Runtime, retried
 from app.services.turn.gather import WindowRows
 from app.services.turn.provider_call import total_cost, used_row
-from app.services.turn.summarizer_call import SummarizerCall, SummarizerResult, call_summarizer
-from app.services.turn.summary_choice import chosen_call
+from app.services.turn.summarizer_call import SummarizerCall, SummarizerResult, call_summarizer, chosen_call
 from app.telemetry.metrics import SummaryOutcome
 from app.tokenizers.counters import Estimator
 

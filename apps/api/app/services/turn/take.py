@@ -17,7 +17,7 @@ from app.db.turns import cancel_turn as store_cancelled
 from app.db.turns import get_turn
 from app.domain.errors import InvalidRequest, TurnCancelled, TurnNotOpen
 from app.domain.incoming import IncomingMessage
-from app.domain.types import Completion, Session, SessionId, TenantId, TurnId, TurnRecord, Usage
+from app.domain.types import Completion, Session, SessionRef, TenantId, TurnId, TurnRecord, Usage
 from app.engine.window.plan import Refused
 from app.openai.chat_messages import as_one
 from app.services.archive.transfer import BeforeLast, fork_before_last
@@ -42,12 +42,7 @@ from app.services.turn.types import (
 
 
 async def take_turn(
-    rt: Runtime,
-    tenant_id: TenantId,
-    session_id: SessionId,
-    request: TurnRequest,
-    idempotency_key: str | None,
-    listen: Listener | None = None,
+    rt: Runtime, session: SessionRef, request: TurnRequest, idempotency_key: str | None, listen: Listener | None = None
 ) -> TurnOutcome:
     """Runs one turn and answers when it is stored: completed, or waiting for tools.
 
@@ -56,28 +51,22 @@ async def take_turn(
     the user's message is kept), `TurnLost`, `TurnCancelled`. A repeated idempotency key is answered from the stored
     turn; `listen` hears nothing.
     """
-    return await _run(rt, claim(rt, tenant_id, session_id, request, idempotency_key), listen)
+    return await _run(rt, claim(rt, session, request, idempotency_key), listen)
 
 
 async def continue_turn(
-    rt: Runtime,
-    tenant_id: TenantId,
-    session_id: SessionId,
-    turn_id: TurnId,
-    request: OutputsRequest,
-    listen: Listener | None = None,
+    rt: Runtime, session: SessionRef, turn_id: TurnId, request: OutputsRequest, listen: Listener | None = None
 ) -> TurnOutcome:
     """Answers the open tool calls of a turn and runs its next round.
 
     Raises as `take_turn`, and `ToolOutputsMismatch`, `TurnNotOpen`.
     """
-    return await _run(rt, claim_outputs(rt, tenant_id, session_id, turn_id, request), listen)
+    return await _run(rt, claim_outputs(rt, session, turn_id, request), listen)
 
 
 async def retry_turn(
     rt: Runtime,
-    tenant_id: TenantId,
-    session_id: SessionId,
+    session: SessionRef,
     turn_id: TurnId,
     options: TurnOptions,
     model_alias: str,
@@ -88,7 +77,7 @@ async def retry_turn(
 
     What it has of complete tool groups stays. Raises as `take_turn`.
     """
-    return await _run(rt, claim_retry(rt, tenant_id, session_id, turn_id, options, model_alias), listen)
+    return await _run(rt, claim_retry(rt, session, turn_id, options, model_alias), listen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +88,13 @@ class Regeneration:
     request: TurnRequest
 
 
-async def prepare_regeneration(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, request: TurnRequest
-) -> Regeneration:
+async def prepare_regeneration(rt: Runtime, session: SessionRef, turn_id: TurnId, request: TurnRequest) -> Regeneration:
     """Forks the session before its last turn, and says what to post there to run that turn again.
 
     What `request` leaves out (content None, no tools, no alias) is as it was: the user's words, the tools, and the
     requested alias. Raises `NotFound`, `InvalidRequest`, `TurnNotLast`, `TurnInProgress` when the turn has not ended.
     """
-    before = await fork_before_last(rt, tenant_id, session_id, turn_id, has_words=request.content is not None)
+    before = await fork_before_last(rt, session, turn_id, has_words=request.content is not None)
     turn = before.turn
     words = zip(turn.contents, turn.names, strict=True)
     messages = [IncomingMessage(at, "user", content, name=name) for at, (content, name) in enumerate(words)]
@@ -128,23 +115,23 @@ async def regenerate_turn(
 ) -> TurnOutcome:
     """Runs the prepared turn. Raises as `take_turn`; a request that can never work leaves no fork behind."""
     try:
-        return await take_turn(rt, tenant_id, prepared.session.id, prepared.request, None, listen)
+        return await take_turn(rt, SessionRef(tenant_id, prepared.session.id), prepared.request, None, listen)
     except InvalidRequest:
-        await delete_session(rt, tenant_id, prepared.session.id)
+        await delete_session(rt, SessionRef(tenant_id, prepared.session.id))
         raise
 
 
 @retried
-async def cancel_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> TurnRecord:
+async def cancel_turn(rt: Runtime, session: SessionRef, turn_id: TurnId) -> TurnRecord:
     """Ends a turn that runs or waits for tools; its message is kept. Raises `NotFound`, `TurnNotOpen`."""
     async with rt.database.begin() as tx:
-        turn = await get_turn(tx, tenant_id, session_id, turn_id)
+        turn = await get_turn(tx, session, turn_id)
         if turn is None:
-            raise await not_found(tx, tenant_id, session_id, "turn")
-        if not await store_cancelled(tx, session_id, turn_id):
+            raise await not_found(tx, session, "turn")
+        if not await store_cancelled(tx, session.id, turn_id):
             raise TurnNotOpen(f"The turn is {turn.status.value}; there is nothing to cancel.")
-        cancelled = await get_turn(tx, tenant_id, session_id, turn_id)
-    rt.leases.cancel(session_id, turn_id)
+        cancelled = await get_turn(tx, session, turn_id)
+    rt.leases.cancel(session.id, turn_id)
     assert cancelled is not None
     return cancelled
 

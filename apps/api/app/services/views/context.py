@@ -26,7 +26,7 @@ from app.domain.figures import (
 )
 from app.domain.recalled import reasons_of
 from app.domain.stored import values_of
-from app.domain.types import JsonObject, SessionId, SummaryId, TenantId, Turn, TurnId, TurnStatus
+from app.domain.types import JsonObject, SessionRef, SummaryId, Turn, TurnId, TurnStatus
 from app.engine.policy.budget import history_budget
 from app.engine.recall.relevance import question_of, relevances
 from app.engine.window.prompt import goal_text, pin_text
@@ -37,32 +37,32 @@ from app.services.runtime import Runtime
 from app.services.sessions import prompt_view
 from app.services.turn.gather import WindowRows, estimator_of, read_window, session_policy, snapshot_of, with_all_counts
 from app.services.turn.planning import planned
-from app.services.turn.vectors import meaning_of_pins
+from app.services.turn.recall import meaning_of_pins
 
 
-async def session_window(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> WindowRows:
+async def session_window(rt: Runtime, session: SessionRef) -> WindowRows:
     """The window without a turn, for the session's own model, every message counted. Raises `NotFound`."""
     async with rt.database.autocommit() as tx:
-        row = await prompt_view(tx, tenant_id, session_id)
-        session = state_of(row)
+        row = await prompt_view(tx, session)
+        state = state_of(row)
         rows = await read_window(
             tx,
             rt,
-            session,
-            session_policy(rt, session.policy),
-            session.model_alias,
+            state,
+            session_policy(rt, state.policy),
+            state.model_alias,
             before_seq=row["last_turn_seq"] + 1,
             last_message_seq=row["last_message_seq"],
         )
     return await with_all_counts(rt, rows)
 
 
-async def window_now(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> CurrentWindow:
+async def window_now(rt: Runtime, session: SessionRef) -> CurrentWindow:
     """Tokens by region, the budget, and how far the next summary is. Raises `NotFound`.
 
     The figures are those of the stored window, before the next message and before what that turn would compress.
     """
-    rows = await session_window(rt, tenant_id, session_id)
+    rows = await session_window(rt, session)
     policy = rows.policy
     estimate = estimator_of(rt, rows)
     snapshot = await snapshot_of(rt, rows, no_turn(rows.turn_seq))
@@ -97,16 +97,16 @@ def no_turn(seq: int) -> Turn:
     return Turn(TurnId(UUID(int=0)), seq, TurnStatus.RUNNING, unresolved=True, messages=())
 
 
-async def pin_figures(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -> dict[str, PinFigures]:
+async def pin_figures(rt: Runtime, session: SessionRef) -> dict[str, PinFigures]:
     """By name, each pin's tokens as it stands in a prompt, and its relevance to a turn with the newest one's words.
 
     Raises `NotFound` for the session.
     """
-    rows = await session_window(rt, tenant_id, session_id)
+    rows = await session_window(rt, session)
     pins, estimate = rows.context.pins, estimator_of(rt, rows)
     newest = rows.turns[-1] if rows.turns else no_turn(rows.turn_seq)
     goal = goal_text(rows.session.room_goal, rows.session.mode)
-    meaning = meaning_of_pins(rt, tenant_id, pins, newest)
+    meaning = meaning_of_pins(rt, session.tenant_id, pins, newest)
 
     def figures() -> dict[str, PinFigures]:
         found = relevances(pins, question_of(goal, newest), meaning)
@@ -124,48 +124,46 @@ async def pin_figures(rt: Runtime, tenant_id: TenantId, session_id: SessionId) -
     return await rt.tokenizers.off_loop(figures)
 
 
-async def read_timeline(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, wanted: PageRequest
-) -> Page[TurnPoint]:
+async def read_timeline(rt: Runtime, session: SessionRef, wanted: PageRequest) -> Page[TurnPoint]:
     """The session's turns with their windows. Raises `NotFound`, `InvalidRequest`.
 
     Thresholds are those of the session's policy as it is now, with the policy of the turn's own request over it.
     """
-    scope = in_order(f"timeline:{session_id}", wanted, newest_by_default=True)
+    scope = in_order(f"timeline:{session.id}", wanted, newest_by_default=True)
     after, before = between_seqs(scope, wanted)
     async with rt.database.autocommit() as tx:
-        session = await prompt_view(tx, tenant_id, session_id)
-        first, newest = after + 1, min(before - 1, session["last_turn_seq"])
+        view = await prompt_view(tx, session)
+        first, newest = after + 1, min(before - 1, view["last_turn_seq"])
         if wanted.newest_first:
             first = max(first, newest - wanted.limit)
         else:
             newest = min(first + wanted.limit, newest)
-        rows = await timeline_turns(tx, session_id, range(first, newest + 1))
-        made = await summaries_between(tx, session_id, rows[-1]["seq"], newest) if rows else []
+        rows = await timeline_turns(tx, session.id, range(first, newest + 1))
+        made = await summaries_between(tx, session.id, rows[-1]["seq"], newest) if rows else []
     oldest_first = rows[::-1]
     by_turn = _by_turn(oldest_first, made)
     page = page_of(scope, rows if wanted.newest_first else oldest_first, wanted.limit, lambda row: row["seq"])
-    turns = [_turn(rt, session["policy"], row, by_turn.get(row["seq"], ())) for row in page.items]
+    turns = [_turn(rt, view["policy"], row, by_turn.get(row["seq"], ())) for row in page.items]
     return Page(turns, page.next_cursor)
 
 
 async def read_overview(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, *, points: int, first_seq: int, last_seq: int | None
+    rt: Runtime, session: SessionRef, *, points: int, first_seq: int, last_seq: int | None
 ) -> Page[TimelineRange]:
     """The session's turns, or a range of them, in time order and in at most `points` runs of as many turns each, on
     one page; every run has the turn with its largest prompt. Raises `NotFound`."""
     async with rt.database.autocommit() as tx:
-        session = await prompt_view(tx, tenant_id, session_id)
-        last: int = min(last_seq or LAST_SEQ, session["last_turn_seq"])
+        view = await prompt_view(tx, session)
+        last: int = min(last_seq or LAST_SEQ, view["last_turn_seq"])
         turns_each = max(1, -(-(last - first_seq + 1) // points))
-        runs = await timeline_ranges(tx, session_id, first_seq=first_seq, last_seq=last, turns_each=turns_each)
-        peaks = await timeline_turns(tx, session_id, [run["peak_seq"] for run in runs])
-        made = await summaries_between(tx, session_id, first_seq, last)
+        runs = await timeline_ranges(tx, session.id, first_seq=first_seq, last_seq=last, turns_each=turns_each)
+        peaks = await timeline_turns(tx, session.id, [run["peak_seq"] for run in runs])
+        made = await summaries_between(tx, session.id, first_seq, last)
     began = [run["began"] for run in runs]
     later = Counter(bisect_right(began, each["created_at"]) - 1 for each in made if not each["created_by_turn_id"])
     # What was made between turns belongs to a run, and to its peak only where that is all of the run.
     of_peaks = _by_turn(peaks[::-1], [each for each in made if turns_each == 1 or each["created_by_turn_id"]])
-    by_seq = {row["seq"]: _turn(rt, session["policy"], row, of_peaks.get(row["seq"], ())) for row in peaks}
+    by_seq = {row["seq"]: _turn(rt, view["policy"], row, of_peaks.get(row["seq"], ())) for row in peaks}
     events = [record_of(EventCounts, run, later_summary=later[at]) for at, run in enumerate(runs)]
     ranges = zip(runs, events, strict=True)
     return Page([record_of(TimelineRange, run, events=of, peak=by_seq[run["peak_seq"]]) for run, of in ranges], None)

@@ -23,7 +23,7 @@ from app.domain.types import (
     Message,
     MessageId,
     PromptMessage,
-    SessionId,
+    SessionRef,
     Summary,
     SummaryBody,
     SummaryId,
@@ -52,9 +52,9 @@ from app.services.turn.decide import counted_by_provider, first_snapshot
 from app.services.turn.gather import WindowRows, encoding_of, estimator_of, read_window, with_recall_anew
 from app.services.turn.planning import assembled, planned
 from app.services.turn.provider_call import cost_of
+from app.services.turn.recall import prepare_question
 from app.services.turn.steps import Steps
 from app.services.turn.types import TurnOptions, TurnPlan, TurnRequest
-from app.services.turn.vectors import prepare_question
 from app.services.views.context import window_now
 from app.services.views.turns import numbered
 
@@ -86,7 +86,7 @@ class Preview:
     refusal: JsonObject | None = field(metadata={"description": "The problem the turn would be answered with."})
 
 
-async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: TurnRequest) -> Preview:
+async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -> Preview:
     """The context, messages and tools that the next turn of this body would have, if nothing changes in between.
 
     A turn that would be refused has a `refusal` and no messages. Where the turn would make a summary first,
@@ -95,8 +95,8 @@ async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, 
     would.
     """
     message = _message_of(rt, request)
-    await prepare_question(rt, tenant_id, session_id, request.content)
-    stored = await _window_for(rt, tenant_id, session_id, request, message)
+    await prepare_question(rt, session, request.content)
+    stored = await _window_for(rt, session, request, message)
     check_recorded(stored.model, request.options.recorded_reply)
     current = Turn(message.turn_id, stored.turn_seq, TurnStatus.RUNNING, unresolved=True, messages=(message,))
     rows = replace(stored, turns=(*stored.turns, current))
@@ -122,25 +122,23 @@ async def preview_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, 
         context=context.public() | ({"prompt_sha256": None} if pending else {}),
         messages=messages,
         tools=prompt.tools if prompt else (),
-        layout=await numbered(rt, session_id, layout),
+        layout=await numbered(rt, session.id, layout),
         estimated_prompt_cost_usd=None if cost is None else float(cost),
         refusal=decided.overflow.stored() if isinstance(decided, Refused) else None,
     )
 
 
-async def _window_for(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, request: TurnRequest, message: Message
-) -> WindowRows:
+async def _window_for(rt: Runtime, session: SessionRef, request: TurnRequest, message: Message) -> WindowRows:
     """The stored window as the turn would find it; messages may have no count in the model's encoding."""
     async with rt.database.autocommit() as tx:
-        row = await prompt_view(tx, tenant_id, session_id)
-        session = state_of(row)
+        row = await prompt_view(tx, session)
+        state = state_of(row)
         return await read_window(
             tx,
             rt,
-            session,
-            policy_of_turn(rt, session.policy, request.options.policy),
-            awake_alias(rt, request.model_alias or session.model_alias),
+            state,
+            policy_of_turn(rt, state.policy, request.options.policy),
+            awake_alias(rt, request.model_alias or state.model_alias),
             before_seq=row["last_turn_seq"] + 1,
             last_message_seq=row["last_message_seq"],
             query=message,
@@ -185,19 +183,19 @@ async def count_behind(rt: Runtime, tenant_id: TenantId, request: ChatRequest, c
     As the preview of the next turn has it; where the list is no new turn, or has past that the session has not, the
     session's window and what of the list is new. Raises `NotFound` and `InvalidRequest` as the request would.
     """
-    session_id = compaction.session_id
+    session = SessionRef(tenant_id, compaction.session_id)
     async with rt.database.autocommit() as tx:
-        newest = existing(await newest_of(tx, tenant_id, session_id), "compaction")
-        stored = await newest_messages(tx, session_id, most_compared(request))
+        newest = existing(await newest_of(tx, session), "compaction")
+        stored = await newest_messages(tx, session.id, most_compared(request))
     new = (await new_in_list(request, stored)).messages
     is_waiting = newest.status is TurnStatus.AWAITING_TOOLS
     step = await divided(request, new, waiting=is_waiting) if new else None
     if step is not None and not step.past and not is_waiting:
         turn = turn_of(request, step, request.options)
         if turn is not None:
-            preview = await preview_turn(rt, tenant_id, session_id, turn)
+            preview = await preview_turn(rt, session, turn)
             return preview.context["estimated_wire_tokens"]
-    window = await window_now(rt, tenant_id, session_id)
+    window = await window_now(rt, session)
     return window.estimated_wire_tokens + await count_tokens(
         rt, tenant_id, request.model_alias, new, request.options, is_new=False
     )

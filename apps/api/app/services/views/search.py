@@ -15,7 +15,7 @@ from app.domain.content import content_text
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.recalled import reasons_of
 from app.domain.stored import values_of
-from app.domain.types import Content, JsonObject, MessageId, Role, SessionId, TenantId, TurnId
+from app.domain.types import Content, JsonObject, MessageId, Role, SessionId, SessionRef, TenantId, TurnId
 from app.engine.recall.bm25 import MOST_HITS, search
 from app.engine.recall.dates import day_of
 from app.engine.recall.pages import handle_of, seq_of
@@ -27,8 +27,7 @@ from app.services.runtime import Runtime
 from app.services.sessions import LOOKED_THROUGH, prompt_view
 from app.services.turn.gather import budget_of, encoding_of, session_policy
 from app.services.turn.look_back import read_page
-from app.services.turn.recall import settled_meaning
-from app.services.turn.vectors import prepare_search
+from app.services.turn.recall import prepare_search, settled_meaning
 
 _LEAST_PAGE_TOKENS = 128
 """Of a route's page, also in a window that has room for nothing."""
@@ -81,19 +80,19 @@ class Found:
     )
 
 
-async def search_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId, words: str, limit: int) -> Found:
+async def search_session(rt: Runtime, session: SessionRef, words: str, limit: int) -> Found:
     """The session's messages that match the words, best first, by the index that recall goes by.
 
     Writes nothing but what the vector of the words took. Raises `NotFound`.
     """
     async with rt.database.autocommit() as tx:
-        row = await prompt_view(tx, tenant_id, session_id)
-    await prepare_search(rt, tenant_id, session_id, words)
+        row = await prompt_view(tx, session)
+    await prepare_search(rt, session, words)
     async with rt.database.begin() as tx:
         last_seq: int = row["last_message_seq"]
-        settled = await settled_seq(tx, session_id, last_seq)
-        index, unpacked = await settled_index(rt.pasts, tx, session_id, settled)
-        index, more_unpacked = await extended_index(tx, session_id, index, last_seq)
+        settled = await settled_seq(tx, session.id, last_seq)
+        index, unpacked = await settled_index(rt.pasts, tx, session.id, settled)
+        index, more_unpacked = await extended_index(tx, session.id, index, last_seq)
         # A search also finds words that stand everywhere; they only rank last.
         hits = search(
             index,
@@ -102,13 +101,13 @@ async def search_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
             said_day=day_of(rt.now()),
             most_hits=max(MOST_HITS, 2 * limit),
             most_seen_share=1.0,
-            meaning=await settled_meaning(tx, rt.pasts, session_id, settled, tenant_id, rt.embeddings, words),
+            meaning=await settled_meaning(tx, rt.pasts, session, settled, rt.embeddings, words),
         )
         matched = hits.matched(hits.positions.tolist())
         best = zip(hits.positions.tolist(), index.seqs[hits.positions].tolist(), hits.scores.tolist(), strict=True)
         scores = {seq: (score, matched[at]) for at, seq, score in best if matched[at]}
-        turns = await turns_with(tx, session_id, list(scores), "") if scores else ()
-        numbers = await turn_numbers(tx, session_id, [turn.id for turn in turns])
+        turns = await turns_with(tx, session.id, list(scores), "") if scores else ()
+        numbers = await turn_numbers(tx, session.id, [turn.id for turn in turns])
     found = {message.seq: message for turn in turns for message in turn.messages}
     terms = tuple(term for looked_for in hits.words for term in terms_of(looked_for.word))
     shown = [(found[seq], *why) for seq, why in scores.items() if seq in found][:limit]
@@ -116,7 +115,7 @@ async def search_session(rt: Runtime, tenant_id: TenantId, session_id: SessionId
         record_of(
             FoundMessage,
             values_of(message),
-            session_id=session_id,
+            session_id=session.id,
             message_id=message.id,
             turn_seq=numbers[message.turn_id],
             score=round(score, 4),
@@ -180,26 +179,24 @@ class FoundPage:
     estimated_tokens: int
 
 
-async def look_back(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, *, query: str, handle: str | None, page: int | None
-) -> FoundPage:
+async def look_back(rt: Runtime, session: SessionRef, *, query: str, handle: str | None, page: int | None) -> FoundPage:
     """A page of a session's stored messages, as large as a turn of its own model would get it. Writes nothing.
 
     Raises `NotFound` of the session, or of the message that the handle names, and `InvalidRequest` where there is
     nothing to look for.
     """
     async with rt.database.autocommit() as tx:
-        row = await prompt_view(tx, tenant_id, session_id)
+        row = await prompt_view(tx, session)
     if not query and handle is None:
         raise InvalidRequest("Name a handle, or words to look for.", ("query", "q"))
     if handle is not None and seq_of(handle) is None:
         raise InvalidRequest("A handle is an m and a message's number, such as m12.", ("query", "handle"))
-    policy, model = session_policy(rt, row["policy"]), rt.catalogue.model(row["model_alias"], tenant_id)
+    policy, model = session_policy(rt, row["policy"]), rt.catalogue.model(row["model_alias"], session.tenant_id)
     estimate = rt.tokenizers.estimator(encoding_of(model, policy))
     tokens = max(_LEAST_PAGE_TOKENS, page_tokens(budget_of(model, policy).input_budget))
     lookup, number = LookBack(query, handle, page), page or 1
     wanted = Search(number, number, said_day=day_of(rt.now()))
-    found = await read_page(rt, tenant_id, session_id, lookup, wanted, row["last_message_seq"], tokens, estimate)
+    found = await read_page(rt, session, lookup, wanted, row["last_message_seq"], tokens, estimate)
     if found is None and handle is not None:
         raise NotFound("message")
     if found is None:

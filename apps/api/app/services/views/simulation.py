@@ -19,7 +19,7 @@ from app.domain.audit import TrimAction
 from app.domain.errors import InvalidRequest
 from app.domain.prices import Prices
 from app.domain.stored import StoredTurn
-from app.domain.types import JsonObject, Pin, SessionId, TenantId
+from app.domain.types import JsonObject, Pin, SessionId, SessionRef, TenantId
 from app.engine.policy.policy import ContextPolicy
 from app.engine.simulation.setting import Setting, SimulatedModel, Summarizer
 from app.engine.window.prompt import goal_text
@@ -68,8 +68,7 @@ THRESHOLDS = tuple(
 
 async def simulate(
     rt: Runtime,
-    tenant_id: TenantId,
-    session_id: SessionId,
+    session: SessionRef,
     variants: Sequence[Variant],
     model_aliases: Sequence[str] = (),
     *,
@@ -82,32 +81,32 @@ async def simulate(
     beyond is left out, and the answer says so. Raises `NotFound`, `InvalidRequest`.
     """
     async with rt.heavy.database.read_only() as tx:
-        row = await prompt_view(tx, tenant_id, session_id)
+        row = await prompt_view(tx, session)
         stored: int = row["last_turn_seq"]
         through_seq = stored if most_turns is None else min(stored, most_turns)
-        pins = await store.dated_pins(tx, session_id)
-        aliases = await store.stored_aliases(tx, session_id, through_seq)
-    plan = _plan(rt, tenant_id, session_id, row, variants, model_aliases, through_seq, pins, aliases)
+        pins = await store.dated_pins(tx, session.id)
+        aliases = await store.stored_aliases(tx, session.id, through_seq)
+    plan = _plan(rt, session, row, variants, model_aliases, through_seq, pins, aliases)
     small = through_seq * len(plan.lanes) <= SMALL_TURNS_DECIDED
     async with rt.jobs.job(SimulationJob, small=small) as job:
         await job.do(SimulationJob.begin, plan)
-        batch = await _batch(rt, session_id, 0, through_seq)
+        batch = await _batch(rt, session.id, 0, through_seq)
         while batch:
             done = batch[-1].seq
-            async with _meanwhile(_batch(rt, session_id, done, through_seq)) as following:
+            async with _meanwhile(_batch(rt, session.id, done, through_seq)) as following:
                 await job.do(SimulationJob.feed, batch)
                 batch = await following
             if progress is not None:
                 progress(done, through_seq)
         async with rt.heavy.database.read_only() as tx:
-            summarizer_tokens = await store.summary_usage(tx, session_id, through_seq)
-            later = await store.later_summaries(tx, session_id)
-            in_summary = await store.folded(tx, session_id) if through_seq == stored else None
+            summarizer_tokens = await store.summary_usage(tx, session.id, through_seq)
+            later = await store.later_summaries(tx, session.id)
+            in_summary = await store.folded(tx, session.id) if through_seq == stored else None
             actions = _times_and_targets(
-                await store.trim_actions(tx, session_id, through_seq),
+                await store.trim_actions(tx, session.id, through_seq),
                 _dropped_seqs(
-                    await store.droppable_seqs(tx, session_id, through_seq),
-                    await store.dropped_ranges(tx, session_id, through_seq),
+                    await store.droppable_seqs(tx, session.id, through_seq),
+                    await store.dropped_ranges(tx, session.id, through_seq),
                 ),
             )
         return await job.do(SimulationJob.report, summarizer_tokens, later, in_summary, actions)
@@ -180,8 +179,7 @@ def _times_and_targets(rows: Sequence[Record], dropped_seqs: Mapping[str, set[in
 
 def _plan(
     rt: Runtime,
-    tenant_id: TenantId,
-    session_id: SessionId,
+    session: SessionRef,
     row: Record,
     variants: Sequence[Variant],
     model_aliases: Sequence[str],
@@ -196,13 +194,13 @@ def _plan(
     own = session_policy(rt, row["policy"])
 
     def setting(policy: ContextPolicy, target: Mapping[str, str]) -> Setting:
-        models = {was: _model(rt, tenant_id, alias, policy) for was, alias in target.items()}
+        models = {was: _model(rt, session.tenant_id, alias, policy) for was, alias in target.items()}
         return Setting(policy, goal_text(row["room_goal"], row["mode"]), models)
 
     # The full history goes to the model's own window, which no policy caps.
     uncapped = replace(own, max_context_tokens=None)
     return Plan(
-        session_id=session_id,
+        session_id=session.id,
         stored_turns=row["last_turn_seq"],
         through_seq=through_seq,
         gone_aliases=tuple(alias for alias in aliases if alias not in rt.catalogue.aliases),

@@ -23,7 +23,7 @@ from app.domain.types import (
     MessageRecord,
     PromptMessage,
     SessionId,
-    TenantId,
+    SessionRef,
     ToolDefinition,
     TurnId,
     TurnRecord,
@@ -49,51 +49,45 @@ class SentPrompt:
     layout: Sequence[LaidOut]
 
 
-async def list_turns(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, wanted: PageRequest, first_seq: int = 1
-) -> Page[ListedTurn]:
+async def list_turns(rt: Runtime, session: SessionRef, wanted: PageRequest, first_seq: int = 1) -> Page[ListedTurn]:
     """The session's turns from a number on. Raises `NotFound`, `InvalidRequest` for an alien cursor."""
-    scope = in_order(f"turns:{session_id}", wanted, newest_by_default=False)
+    scope = in_order(f"turns:{session.id}", wanted, newest_by_default=False)
     after, before = between_seqs(scope, wanted, first_seq)
     async with rt.database.autocommit() as tx:
-        await check_session(tx, tenant_id, session_id)
+        await check_session(tx, session)
         rows = await store.page_of_turns(
-            tx, session_id, after, before, wanted.limit + 1, newest_first=wanted.newest_first
+            tx, session.id, after, before, wanted.limit + 1, newest_first=wanted.newest_first
         )
     return page_of(scope, rows, wanted.limit, lambda turn: turn.seq)
 
 
-async def get_turn(rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId) -> TurnRecord:
+async def get_turn(rt: Runtime, session: SessionRef, turn_id: TurnId) -> TurnRecord:
     """One turn. Raises `NotFound` for the session or the turn."""
     async with rt.database.autocommit() as tx:
-        turn = await store.get_turn(tx, tenant_id, session_id, turn_id)
+        turn = await store.get_turn(tx, session, turn_id)
         if turn is None:
-            raise await not_found(tx, tenant_id, session_id, "turn")
+            raise await not_found(tx, session, "turn")
     return turn
 
 
-async def get_audit(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, round_number: int | None
-) -> Audit:
+async def get_audit(rt: Runtime, session: SessionRef, turn_id: TurnId, round_number: int | None) -> Audit:
     """The audit of the turn's last model call, or of the last in a round. Raises `NotFound`."""
-    await get_turn(rt, tenant_id, session_id, turn_id)
+    await get_turn(rt, session, turn_id)
     async with rt.database.autocommit() as tx:
-        return existing(await read_audit(tx, tenant_id, session_id, turn_id, round_number), "audit")
+        return existing(await read_audit(tx, session, turn_id, round_number), "audit")
 
 
-async def get_expanded_audit(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, round_number: int | None
-) -> Audit:
+async def get_expanded_audit(rt: Runtime, session: SessionRef, turn_id: TurnId, round_number: int | None) -> Audit:
     """The same with each range of its trim log as the single actions it stands for. Raises `NotFound`.
 
     What left is counted again with the estimator of then: counts of single messages are not stored with a prompt.
     """
-    audit = await get_audit(rt, tenant_id, session_id, turn_id, round_number)
+    audit = await get_audit(rt, session, turn_id, round_number)
     async with rt.database.autocommit() as tx:
         actions = [TrimAction.of_row(action) for action in audit.context_trim_log["actions"]]
-        turns = await turns_in_ranges(tx, session_id, actions)
+        turns = await turns_in_ranges(tx, session.id, actions)
         tools_sha256 = audit.prompt_refs["tools"] if audit.prompt_refs else None
-        tools = await blocks_by_sha256(tx, session_id, (tools_sha256,)) if tools_sha256 else {}
+        tools = await blocks_by_sha256(tx, session.id, (tools_sha256,)) if tools_sha256 else {}
     offered = any(LOOK_BACK in json.loads(text) for text in tools.values())
     estimate, images = await _counting(rt, audit, [message for turn in turns for message in turn.messages])
 
@@ -106,28 +100,26 @@ async def get_expanded_audit(
     return replace(audit, context_trim_log=log)
 
 
-async def get_prompt(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, turn_id: TurnId, round_number: int | None
-) -> SentPrompt:
+async def get_prompt(rt: Runtime, session: SessionRef, turn_id: TurnId, round_number: int | None) -> SentPrompt:
     """What was sent, with each message's region and tokens (`layout`).
 
     Raises `NotFound` when nothing was sent, `PromptTooLarge` before anything of such a prompt is built, `RuntimeError`
     when the rebuilt prompt is not the one that was sent.
     """
-    await get_turn(rt, tenant_id, session_id, turn_id)
+    await get_turn(rt, session, turn_id)
     async with rt.database.autocommit() as tx:
-        audit = await read_audit(tx, tenant_id, session_id, turn_id, round_number)
+        audit = await read_audit(tx, session, turn_id, round_number)
         refs = audit.prompt_refs if audit else None
         if audit is None or refs is None:
             raise NotFound("prompt")
         needed = needed_for(refs)
-        blocks = await blocks_by_sha256(tx, session_id, needed.sha256s)
-        messages = await messages_in_runs(tx, session_id, needed.runs, needed.user_runs)
+        blocks = await blocks_by_sha256(tx, session.id, needed.sha256s)
+        messages = await messages_in_runs(tx, session.id, needed.runs, needed.user_runs)
     sha256 = await asyncio.to_thread(SentHashes(blocks, messages).sha256, refs)
     if sha256 != audit.prompt_sha256:
         raise RuntimeError(f"the prompt of turn {turn_id} was rebuilt as {sha256}, sent as {audit.prompt_sha256}")
     sent, tools = rebuild(refs, blocks, messages)
-    layout = await numbered(rt, session_id, await _layout(rt, audit, refs, blocks, messages))
+    layout = await numbered(rt, session.id, await _layout(rt, audit, refs, blocks, messages))
     return SentPrompt(sent, tools, sha256, layout)
 
 
@@ -164,20 +156,18 @@ async def _counting(
     return rt.tokenizers.estimator(audit.estimator), images
 
 
-async def list_messages(
-    rt: Runtime, tenant_id: TenantId, session_id: SessionId, wanted: PageRequest
-) -> Page[MessageRecord]:
+async def list_messages(rt: Runtime, session: SessionRef, wanted: PageRequest) -> Page[MessageRecord]:
     """The session's messages. Raises `NotFound`, `InvalidRequest` for a cursor that is none."""
-    scope = in_order(f"messages:{session_id}", wanted, newest_by_default=False)
+    scope = in_order(f"messages:{session.id}", wanted, newest_by_default=False)
     after, before = between_seqs(scope, wanted)
     async with rt.database.autocommit() as tx:
-        await check_session(tx, tenant_id, session_id)
-        rows = await page_of_messages(tx, session_id, after, before, wanted.limit + 1, newest_first=wanted.newest_first)
+        await check_session(tx, session)
+        rows = await page_of_messages(tx, session.id, after, before, wanted.limit + 1, newest_first=wanted.newest_first)
     return page_of(scope, rows, wanted.limit, lambda message: message.seq)
 
 
-async def get_messages(rt: Runtime, tenant_id: TenantId, session_id: SessionId, ids: list[UUID]) -> Page[MessageRecord]:
+async def get_messages(rt: Runtime, session: SessionRef, ids: list[UUID]) -> Page[MessageRecord]:
     """Those of the messages that are the session's, in time order, on one page. Raises `NotFound` for the session."""
     async with rt.database.autocommit() as tx:
-        await check_session(tx, tenant_id, session_id)
-        return Page(await messages_by_id(tx, session_id, ids), None)
+        await check_session(tx, session)
+        return Page(await messages_by_id(tx, session.id, ids), None)
