@@ -1,9 +1,11 @@
-"""`python -m bench.recall`: CPU of choosing evicted messages, in sessions of 50 to 10,000 turns, warm and cold."""
+"""`python -m bench.recall`: CPU of choosing evicted messages, in sessions of 50 to 10,000 turns, warm and cold; and of
+choosing them by meaning too, with drawn vectors."""
 
 from __future__ import annotations
 
 import random
 import tempfile
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +14,7 @@ from time import process_time
 from typing import Any
 
 import asyncpg
+import numpy as np
 import uvloop
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -25,8 +28,12 @@ from app.domain.types import Message, MessageId, SessionId, SessionRef, TenantId
 from app.engine.policy.policy import Recall
 from app.engine.recall.index import packed_terms
 from app.engine.recall.ranking import candidates
+from app.engine.recall.vectors import packed_vectors
+from app.providers.base import Embedded
+from app.services.embeddings import Embeddings
 from app.services.pasts import Pasts
 from app.services.turn.recall import look_up
+from app.services.upkeep.process_state import Chores, Cooldowns
 from app.telemetry.metrics import Telemetry
 from migrations.drift import with_database
 
@@ -35,6 +42,7 @@ ROUNDS = 60
 VOCABULARY = 6_000
 WORDS_OF_A_MESSAGE = 40
 INPUT_BUDGET = 4_096
+DIMENSIONS = 384
 QUESTIONS = {
     "a rare name": "Where does Ottilie keep her bees?",
     "common words": "Which ba and be and bi came up with bo, bu, da, de, di and do?",
@@ -54,6 +62,21 @@ def _texts(count: int) -> list[str]:
     texts = [" ".join(draw.choices(words, shares, k=WORDS_OF_A_MESSAGE)) for _ in range(count)]
     texts[count // 2] = "My sister Ottilie keeps bees behind the lighthouse."
     return texts
+
+
+class _DrawnVectors:
+    """A model whose vectors mean nothing: comparing them takes what it takes with others."""
+
+    async def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedded:
+        del timeout_s
+        return Embedded(np.random.default_rng(1).normal(0.3, 1, (len(texts), DIMENSIONS)).astype(np.float32), None)
+
+
+def _embeddings(telemetry: Telemetry) -> Embeddings:
+    chores, cooldowns = Chores(), Cooldowns(lambda: 0.0)
+    return Embeddings(
+        *(_DrawnVectors(), "drawn"), alias="m", wait_s=1.0, chores=chores, cooldowns=cooldowns, telemetry=telemetry
+    )
 
 
 async def _connect(dsn: str) -> Any:
@@ -87,49 +110,61 @@ async def _fill(dsn: str, turns: int) -> SessionId:
             for at, text in enumerate(texts)
         ],
     )
+    drawn = (await _DrawnVectors().embed(texts, timeout_s=0)).vectors
+    model = _embeddings(Telemetry(())).model
+    await connection.copy_records_to_table(
+        "message_vectors",
+        columns=["session_id", "message_seq", "model", "vector"],
+        records=[(session_id, seq, model, vector) for seq, vector in enumerate(packed_vectors(drawn), 1)],
+    )
     await connection.close()
     return session_id
 
 
-async def _timed(database: Database, session_id: SessionId, turns: int, asked: str) -> tuple[float, float, float]:
-    """Medians of this process's milliseconds: of the choice, of a look-up where the session is kept, where it is not.
+async def _timed(database: Database, session_id: SessionId, turns: int, asked: str) -> dict[str, float]:
+    """Medians of this process's milliseconds, of the choice and of look-ups, by the columns of the table.
 
     Those of Postgres are not in them.
     """
     recall, telemetry, through_seq = Recall(), Telemetry(()), 2 * turns
     warm = Pasts(2**30, lambda: 0.0, telemetry)
+    embeddings, session = _embeddings(telemetry), SessionRef(TenantId("bench"), session_id)
+    await embeddings.prepare(session, asked)
     message = Message(MessageId(uuid7()), TurnId(uuid7()), through_seq + 1, "user", asked, 0, said_at=datetime.now(UTC))
-    choices: list[float] = []
-    kept: list[float] = []
-    read: list[float] = []
+    took: defaultdict[str, list[float]] = defaultdict(list)
     for _ in range(ROUNDS):
-        for pasts, took in ((warm, kept), (Pasts(2**30, lambda: 0.0, telemetry), read)):
+        cold = Pasts(2**30, lambda: 0.0, telemetry)
+        for name, pasts, by in (("kept", warm, None), ("kept, by meaning", warm, embeddings), ("not kept", cold, None)):
             async with database.begin() as tx:
                 started = process_time()
                 await look_up(
                     tx,
                     pasts,
-                    SessionRef(TenantId("bench"), session_id),
+                    session,
                     message,
                     recall,
                     through_seq=through_seq,
                     input_budget=INPUT_BUDGET,
                     encoding="o200k_base",
                     pack=False,
-                    embeddings=None,
+                    embeddings=by,
                 )
-                took.append((process_time() - started) * 1000)
+                took[name].append((process_time() - started) * 1000)
         index, started = warm.index(session_id), process_time()
         candidates(index, asked, through_seq, room_tokens=INPUT_BUDGET, min_score_ratio=recall.min_score_ratio)
-        choices.append((process_time() - started) * 1000)
-    return median(choices), median(kept), median(read)
+        took["choose"].append((process_time() - started) * 1000)
+    return {name: median(times) for name, times in took.items()}
 
 
 async def _measure(dsn: str, lengths: Sequence[int]) -> Table:
     database = Database(dsn, pool_size=2)
-    table = Table(title="Recall, ms of the service's CPU, medians", box=SIMPLE_HEAD, pad_edge=False)
-    headers = ("messages", "question", "choose", "look up, kept", "look up, not kept", "stored, bytes a message")
-    for header in headers:
+    table = Table(
+        title="Recall: the choice, and look-ups of sessions; ms of the service's CPU, medians",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    figures = ("choose", "kept", "kept, by meaning", "not kept")
+    for header in ("messages", "question", *figures, "stored, bytes a message"):
         table.add_column(header, justify="left" if header == "question" else "right")
     for turns in lengths:
         session_id = await _fill(dsn, turns)
@@ -140,8 +175,8 @@ async def _measure(dsn: str, lengths: Sequence[int]) -> Table:
         )
         await connection.close()
         for name, asked in QUESTIONS.items():
-            figures = await _timed(database, session_id, turns, asked)
-            table.add_row(f"{2 * turns:,}", name, *(f"{figure:.2f}" for figure in figures), f"{size:.0f}")
+            found = await _timed(database, session_id, turns, asked)
+            table.add_row(f"{2 * turns:,}", name, *(f"{found[figure]:.2f}" for figure in figures), f"{size:.0f}")
     await database.aclose()
     return table
 

@@ -67,7 +67,7 @@ def test_the_nearest_are_those_by_cosine_from_the_mean_of_what_is_searched() -> 
     assert found.cosines == pytest.approx(cosines[found.seqs // 2 - 1], abs=0.05), "to what a byte tells apart"
     assert set(np.argsort(-cosines)[:10] * 2 + 2) <= set(found.seqs.tolist())
     assert all(found.seqs <= 5_000)
-    assert list(found.cosines) == sorted(found.cosines, reverse=True)
+    assert list(found.seqs) == sorted(found.seqs)
 
 
 def test_vectors_that_were_extended_find_what_those_that_were_put_in_at_once_find() -> None:

@@ -75,7 +75,7 @@ class Hits:
     def matched(self, positions: Collection[int]) -> dict[int, tuple[str, ...]]:
         """Why messages were found, by position: the words of the text that each has, for those that it has not its
         related words, and the mark of one that is near in meaning; sorted."""
-        found = {at: dict[str, str]() for at in positions}
+        found: dict[int, dict[str, str]] = {at: {} for at in positions}
         is_wanted = np.zeros(len(self.shared_terms), np.bool_)
         is_wanted[list(found)] = True
         (theirs,) = is_wanted[self.postings].nonzero()

@@ -168,15 +168,16 @@ def _with_room(found: Iterable[_Row], room_tokens: int) -> list[_Found]:
 
 def _with_words(index: Index, hits: Hits, chosen: Sequence[_Found]) -> tuple[Candidate, ...]:
     """What was chosen, with the words that each message has, and how near it is in meaning."""
-    matched = hits.matched([at for unit in chosen for at in range(unit.first, unit.end)])
+    positions = [at for unit in chosen for at in range(unit.first, unit.end)]
+    matched, seqs = hits.matched(positions), dict(zip(positions, index.seqs[positions].tolist(), strict=True))
+    units = [(unit, range(unit.first, unit.end)) for unit in chosen]
     return tuple(
-        Candidate(
-            tuple(index.seqs[unit.first : unit.end].tolist()),
-            unit.score,
-            unit.tokens,
-            tuple(matched[at] for at in range(unit.first, unit.end)),
-        )
-        for unit in chosen
+        [
+            Candidate(
+                tuple([seqs[at] for at in theirs]), unit.score, unit.tokens, tuple([matched[at] for at in theirs])
+            )
+            for unit, theirs in units
+        ]
     )
 
 

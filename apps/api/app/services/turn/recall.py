@@ -42,6 +42,8 @@ _INLINE_MESSAGES: Final = 4_096
 _INLINE_POSTINGS: Final = 65_536
 """Of an index: to rank more of the one, or of both, may take longer than others should wait. In a thread it takes twice
 the CPU: the event loop and the thread wait for each other."""
+_SIGNS_A_POSTING = 8
+"""Words of 64 signs that are compared in the time of a posting, and what is reckoned of their rows with them."""
 
 
 async def look_up(
@@ -84,10 +86,9 @@ async def look_up(
         said_day=said_day,
         meaning=meaning,
     )
+    of_meaning = meaning.vectors.signs.size // _SIGNS_A_POSTING if meaning else 0
     is_quick = len(index) <= _INLINE_MESSAGES or (
-        meaning is None
-        and len(index) <= _INLINE_POSTINGS
-        and posting_count(index, text, through_seq) <= _INLINE_POSTINGS
+        len(index) <= _INLINE_POSTINGS and of_meaning + posting_count(index, text, through_seq) <= _INLINE_POSTINGS
     )
     found = rank() if is_quick else await asyncio.to_thread(rank)
     seqs = seqs_of(found)
