@@ -94,6 +94,14 @@ def test_of_many_the_nearest_are_found_though_not_all_are_compared() -> None:
     assert set(vectors.similar(query, 1_750, 50).seqs.tolist()) == set(range(1_701, 1_751))
 
 
+def test_an_old_message_that_is_nearer_than_what_was_said_very_often_since_is_found() -> None:
+    other, often, query = _random(600), _random(1, seed=9), _random(1, seed=8)
+    asked = packed_query(query[0])
+    assert asked is not None
+    found = _vectors(np.concatenate((query, other, np.repeat(often, 8_000, axis=0)))).similar(asked, 20_000, 8)
+    assert 2 in found.seqs
+
+
 def test_what_has_no_direction_is_packed_as_nothing() -> None:
     odd = np.array([[0.0, 0.0], [np.nan, 1.0], [np.inf, 1.0], [1e300, 1e300], [3.0, 4.0]])
     assert [len(packed) for packed in packed_vectors(odd)] == [0, 0, 0, 0, 2]

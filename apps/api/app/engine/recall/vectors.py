@@ -134,7 +134,8 @@ class Vectors:
         for signs, wanted in zip(self.signs, _signs(aim[None]), strict=True):
             differing += np.bitwise_count(signs[:count] ^ wanted)
         most = np.partition(differing, _MOST_COMPARED - 1)[_MOST_COMPARED - 1]
-        return np.flatnonzero(differing <= most)[-2 * _MOST_COMPARED :]  # more of them where a text is said often
+        equal = np.flatnonzero(differing == most)[-_MOST_COMPARED:]  # a text may be said very often: its newest
+        return np.sort(np.concatenate((np.flatnonzero(differing < most), equal)), kind="stable")
 
     def _rows(self, positions: Ints) -> Iterator[Rows]:
         """The rows at ascending positions, a block at a time."""
