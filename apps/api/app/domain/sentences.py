@@ -101,8 +101,8 @@ class Sentence(NamedTuple):
     `words` are different ones in the order of the text: a set's order differs from process to process, and what is
     summed or tied in that order would too. `kind` is that of a person's words which nobody has answered. `leans` is
     whether it needs the sentence before it; `standing` is `DEMAND` where it says what is to hold from now on, 1 where
-    it gives an exact value, else 0. `cues` are those that its words may be of (`FINISHES`, `LIFTS`, `WANTS`). `value` is
-    what it carries, `weight` how much of that counts of one that leans on another or has hardly a word.
+    it gives an exact value, else 0. `cues` are those that its words may be of (`FINISHES`, `LIFTS`, `WANTS`). `value`
+    is what it carries, and `weight` how much of that counts: less of one that leans on another or has hardly a word.
     """
 
     text: str
