@@ -48,9 +48,13 @@ _SHARES: Final[dict[SummaryList, float]] = {
 }
 """Of the room of new items, each kind's own. What a kind leaves flows on to the next."""
 _FOCUS_VALUE: Final = 3.0
-_STANDING_VALUE: Final = 1.5
-_USERS_WEIGHT, _TOOLS_WEIGHT = 1.3, 0.4
-_LEANING_WEIGHT, _ANSWERED_WEIGHT, _SHORT_WEIGHT = 0.7, 0.1, 0.5
+_VALUE_OF_KIND: Final[dict[SummaryList, float]] = {
+    "decisions": 2.0,
+    "open_questions": 2.0,
+    "action_items": 0.0,
+    "key_facts": 0.0,
+}
+_USERS_WEIGHT, _TOOLS_WEIGHT, _ANSWERED_WEIGHT = 1.3, 0.4, 0.1
 _LEAST_WORTH: Final = 1.0
 """What has less says nothing that a reader would miss."""
 _TELLING_SIGNALS: Final = 0.75
@@ -90,8 +94,7 @@ def kept_reading(texts: int, sentences: int) -> Reading:
     return Reading(lru_cache(texts)(partial(_read_statements, read=statement)), statement)
 
 
-@dataclass(frozen=True, slots=True)
-class SourceText:
+class SourceText(NamedTuple):
     """A message's text. `role` is `user`, `assistant` or `tool`."""
 
     id: SourceId
@@ -212,10 +215,10 @@ def _standing_first(unit: PlacedSentence) -> tuple[bool, bool, float, int]:
 
 
 def _is_goal(unit: PlacedSentence) -> bool:
-    text, _, kind, _, leans, standing, cues = unit.sentence
-    if not cues & WANTS or kind == "open_questions" or leans or standing:
+    sentence = unit.sentence
+    if not sentence.cues & WANTS or sentence.kind == "open_questions" or sentence.leans or sentence.standing:
         return False
-    return _GOAL.search(text) is not None
+    return _GOAL.search(sentence.text) is not None
 
 
 def _carried(previous: Extract, read: Reading) -> list[PlacedSentence]:
@@ -226,7 +229,7 @@ def _carried(previous: Extract, read: Reading) -> list[PlacedSentence]:
     found: list[PlacedSentence] = []
     for at, (kind, item) in enumerate(items):
         sentence = read.statement(item.text)
-        worth = _value(sentence, kind) * _weight(sentence, "", kind)
+        worth = (sentence.value + _VALUE_OF_KIND[kind]) * _weight(sentence, "", kind)
         if worth >= _LEAST_CARRIED_WORTH or kind in OPEN_KINDS:
             found.append(placed(at - _BEFORE, item.source_ids, "", sentence, kind, worth))
     return found
@@ -235,11 +238,6 @@ def _carried(previous: Extract, read: Reading) -> list[PlacedSentence]:
 def _of_before(at: int, line: str, read: Reading) -> PlacedSentence | None:
     sentence = read.statement(line)
     return placed(at - 2 * _BEFORE, (), "", sentence, "key_facts", 0.5 + sentence.signals) if sentence.words else None
-
-
-def _value(sentence: Sentence, kind: SummaryList) -> float:
-    value = sentence.signals + _STANDING_VALUE * sentence.standing
-    return value + 2.0 if kind in {"decisions", "open_questions"} else value
 
 
 def _units(
@@ -260,7 +258,7 @@ def _units(
     for place, (at, source, sentence) in enumerate(found):
         kind = _kind_of(sentence, source.role, is_answered=at < answered_before)
         words = sentence.words
-        worth = 0.25 * sum(map(rarity_of, words)) / most + _value(sentence, kind)
+        worth = 0.25 * sum(map(rarity_of, words)) / most + (sentence.value + _VALUE_OF_KIND[kind])
         if wanted and not wanted.isdisjoint(words):
             worth += _FOCUS_VALUE
         worth *= _weight(sentence, source.role, kind)
@@ -280,11 +278,7 @@ def _weight(sentence: Sentence, role: str, kind: SummaryList) -> float:
     weight = _TOOLS_WEIGHT if role == "tool" else _USERS_WEIGHT if role == "user" else 1.0
     if sentence.kind == "open_questions" and kind == "key_facts":
         weight *= _ANSWERED_WEIGHT  # its answer is there, and says more
-    if sentence.leans:
-        weight *= _LEANING_WEIGHT
-    if len(sentence.words) < (4 if sentence.signals else 7) and sentence.text.isascii():
-        weight *= _SHORT_WEIGHT  # thanks, greetings, agreement
-    return weight
+    return weight * sentence.weight
 
 
 def _last_answer(sources: Sequence[SourceText], context: Sequence[SourceText]) -> int:

@@ -101,7 +101,8 @@ class Sentence(NamedTuple):
     `words` are different ones in the order of the text: a set's order differs from process to process, and what is
     summed or tied in that order would too. `kind` is that of a person's words which nobody has answered. `leans` is
     whether it needs the sentence before it; `standing` is `DEMAND` where it says what is to hold from now on, 1 where
-    it gives an exact value, else 0. `cues` are those that its words may be of (`FINISHES`, `LIFTS`, `WANTS`).
+    it gives an exact value, else 0. `cues` are those that its words may be of (`FINISHES`, `LIFTS`, `WANTS`). `value`
+    is what it carries, and `weight` how much of that counts: less of one that leans on another or has hardly a word.
     """
 
     text: str
@@ -111,7 +112,12 @@ class Sentence(NamedTuple):
     leans: bool
     standing: int
     cues: int
+    value: float
+    weight: float
 
+
+_STANDING_VALUE: Final = 1.5
+_LEANING_WEIGHT, _SHORT_WEIGHT = 0.7, 0.5
 
 ReadSentence: TypeAlias = Callable[[str], Sentence]
 
@@ -197,7 +203,11 @@ def read_sentence(text: str) -> Sentence:
     # Most plain sentences have no capital but their first letter.
     has_capital = not typed.isascii() or text[1:] != lower[1:]
     signals = _signals(typed, possible, may_identify=may_identify, has_capital=has_capital)
-    return Sentence(text, words, _kind(typed, possible), signals, leans, standing, possible)
+    weight = _LEANING_WEIGHT if leans else 1.0
+    if len(words) < (4 if signals else 7) and text.isascii():
+        weight *= _SHORT_WEIGHT  # thanks, greetings, agreement
+    value = signals + _STANDING_VALUE * standing
+    return Sentence(text, words, _kind(typed, possible), signals, leans, standing, possible, value, weight)
 
 
 def demands(text: str) -> bool:

@@ -285,8 +285,9 @@ class ByWords:
 
     def of_parts(self, parts: Sequence[str]) -> int:
         """Tokens of the parts one behind the other, each but the first of which begins with a space behind no blank."""
-        tokens = sum(map(self, parts))
-        return tokens if self._estimator.has_vocabulary else self._estimator("".join(parts))
+        # Most parts are short, and kept: a call of this object for each would take longer than to look it up.
+        of_parts = [self._short(part) if len(part) <= _SHORT_CHARS else self._long(part) for part in parts]
+        return sum(of_parts) if self._estimator.has_vocabulary else self._estimator("".join(parts))
 
     def _count(self, text: str) -> int:
         estimator, words = self._estimator, self._words
