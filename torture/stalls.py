@@ -136,11 +136,13 @@ async def _large_instructions(client: _Client) -> Answered:
 
 
 async def _large_tools(client: _Client) -> Answered:
-    """In a session of its own: an export of 5,000 turns is a case by itself, and so would one of 3 MB in a row be."""
+    """In a session of its own: an export of 5,000 turns is a case by itself, and so is one of 3 MB in a row."""
     made = await client.ask("POST", "/v1/sessions", {})
-    return await client.ask(
-        "POST", f"/v1/sessions/{made.json['id']}/turns", {"content": "And now?", "tools": _LARGE_TOOLS}
-    )
+    return await _with_large_tools(client, f"/v1/sessions/{made.json['id']}")
+
+
+async def _with_large_tools(client: _Client, session: str) -> Answered:
+    return await client.ask("POST", f"{session}/turns", {"content": "And now?", "tools": _LARGE_TOOLS})
 
 
 async def _large_pins(client: _Client) -> Answered:
@@ -164,7 +166,19 @@ async def _fork(client: _Client) -> Answered:
 
 
 async def _export_and_import(client: _Client) -> Answered:
-    exported = await client.ask("GET", f"{client.long}/export")
+    return await _imported_again(client, client.long)
+
+
+async def _export_and_import_of_large_rows(client: _Client) -> Answered:
+    """The turn is refused, as no window has room for its tools; its row keeps them."""
+    made = await client.ask("POST", "/v1/sessions", {})
+    session = f"/v1/sessions/{made.json['id']}"
+    await _with_large_tools(client, session)
+    return await _imported_again(client, session)
+
+
+async def _imported_again(client: _Client, session: str) -> Answered:
+    exported = await client.ask("GET", f"{session}/export")
     return await client.ask("POST", "/v1/sessions/import", exported.body)
 
 
@@ -253,5 +267,6 @@ _WORKS: dict[str, Work] = {
     "fork": _fork,
     "delete": _delete,
     "export and import": _export_and_import,
+    "export and import of large rows": _export_and_import_of_large_rows,
     "simulate": _simulate,
 }

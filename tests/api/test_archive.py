@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import httpx
 import pytest
 
+from app.api.routes.sessions import file_chunks, spooled
 from tests.api.conftest import as_sent, assert_problem, new_session, serving, settings_for
 from tests.api.test_forks import post_turn, turns_of
 from torture.databases import execute
@@ -45,6 +47,29 @@ def test_an_export_is_a_session_again_and_goes_on(client: httpx.Client) -> None:
     assert client.get(f"{paths[1]}/audit").status_code == 200
     assert client.get(f"/v1/sessions/{made['id']}/pins/p").json()["content"] == "Pinned."
     assert post_turn(client, made["id"], "Three")["seq"] == 3
+
+
+async def test_others_are_served_while_a_large_document_is_written_and_while_it_is_sent() -> None:
+    served = 0
+
+    async def serve_others() -> None:
+        nonlocal served
+        while True:
+            served += 1
+            await asyncio.sleep(0)
+
+    async def parts() -> AsyncGenerator[tuple[str, Any]]:
+        yield "session", {}
+        yield "messages", [{"content": "x" * 1000}] * 8000
+
+    others = asyncio.create_task(serve_others())
+    file = await spooled(parts())
+    assert served >= 8
+    # A client that reads as fast as it is sent to: nothing is waited for here.
+    sent = [(served, chunk) async for chunk in file_chunks(file)]
+    others.cancel()
+    assert len({at for at, _ in sent}) == len(sent) >= 8
+    assert len(json.loads(b"".join(chunk for _, chunk in sent))["messages"]) == 8000
 
 
 def test_messages_in_the_openai_form_become_a_session(client: httpx.Client) -> None:

@@ -10,13 +10,14 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uuid_utils.compat import uuid7
 
 from app.api.edge import Edge
@@ -128,6 +129,81 @@ def test_the_application_sees_the_body_once_and_then_the_client_leave() -> None:
         assert done.wait(10)
     assert seen[0] == {"type": "http.request", "body": b"abc", "more_body": False}
     assert seen[1]["type"] == "http.disconnect"
+
+
+async def test_a_large_body_is_in_memory_once() -> None:
+    chunk_bytes, chunks = 64 * 1024, 256
+    left = chunks
+
+    async def receive() -> Message:
+        nonlocal left
+        left -= 1
+        return {"type": "http.request", "body": bytes(chunk_bytes), "more_body": left > 0}
+
+    async def send(_: Message) -> None: ...
+
+    bodies: list[bytes] = []
+
+    async def read(scope: Scope, receive: Receive, send: Send) -> None:
+        bodies.append((await receive())["body"])
+
+    size = chunk_bytes * chunks
+    edge = Edge(
+        read, new_id=uuid7, max_body_bytes=size, authenticate=_anybody, bodies=Allowance("bytes of bodies", size, 1.0)
+    )
+    headers = [(b"host", b"localhost"), (b"content-length", str(size).encode())]
+    tracemalloc.start()
+    try:
+        await edge({"type": "http", "method": "POST", "path": "/", "headers": headers}, receive, send)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert bodies == [bytes(size)]
+    assert most_bytes < size * 1.5
+
+
+_FIRST_STREAM = """
+import asyncio, sys
+from collections.abc import AsyncIterator
+from starlette.responses import StreamingResponse
+from app.main import create_app
+
+
+async def events() -> AsyncIterator[bytes]:
+    yield b"data: 1"
+
+
+async def receive() -> dict[str, str]:
+    await asyncio.sleep(60)
+    return {"type": "http.disconnect"}
+
+
+async def send(message: object) -> None: ...
+
+
+async def main() -> None:
+    app = create_app()
+    async with app.router.lifespan_context(app):
+        before = set(sys.modules)
+        await StreamingResponse(events())({"type": "http"}, receive, send)
+        print(sorted(set(sys.modules) - before))
+
+
+asyncio.run(main())
+"""
+
+
+def test_the_first_stream_of_a_process_loads_nothing(database_url: str) -> None:
+    environment = {
+        **os.environ,
+        "DATABASE_URL": database_url,
+        **pooler_settings(),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    ended = subprocess.run(
+        [sys.executable, "-c", _FIRST_STREAM], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert ended.stdout.splitlines()[-1] == "[]"
 
 
 def test_a_real_process_writes_one_json_line_a_request_with_ids_and_no_content(database_url: str) -> None:

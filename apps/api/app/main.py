@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
 
+import anyio
 from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
@@ -109,6 +110,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         configure_logging(settings.log_level, settings.log_format)
+        async with anyio.create_task_group():
+            pass  # else the first stream loads what anyio runs on, which keeps the loop for 13 ms
         async with AsyncExitStack() as owned:
             app.state.service = await _start(settings, owned)
             thresholds = gc.get_threshold()

@@ -178,9 +178,9 @@ export_router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=
 import_router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=UnreadRoute)
 
 IMPORT_PATH = "/v1/sessions/import"
-_CHUNK_BYTES = 64 * 1024
+_CHUNK_BYTES = 256 * 1024
+"""Is written or read at once, on a thread: the file is on a disk by then."""
 _IN_MEMORY_BYTES = 1024 * 1024
-_LONG_ROW_BYTES = 65_536
 
 
 @export_router.get(
@@ -194,7 +194,7 @@ async def get_export(call: Call, session_id: SessionId) -> Response:
         "Content-Disposition": f'attachment; filename="session-{session_id}.json"',
     }
     file.seek(0)
-    return StreamingResponse(_chunks(file), headers=headers, media_type="application/json")
+    return StreamingResponse(file_chunks(file), headers=headers, media_type="application/json")
 
 
 @import_router.post(
@@ -211,10 +211,14 @@ async def post_import(call: Call, body: ImportIn) -> Session:  # noqa: ARG001 - 
     return session
 
 
-async def _chunks(file: IO[bytes]) -> AsyncGenerator[bytes]:
-    with file:
-        while chunk := file.read(_CHUNK_BYTES):
+async def file_chunks(file: IO[bytes]) -> AsyncGenerator[bytes]:
+    """The file piece by piece; it is closed with the last one."""
+    try:
+        while chunk := await asyncio.to_thread(file.read, _CHUNK_BYTES):
             yield chunk
+    finally:
+        # Not waited for: who is cancelled here must not wait, and a large file takes milliseconds to give up.
+        asyncio.get_running_loop().run_in_executor(None, file.close)
 
 
 async def spooled(parts: AsyncIterator[tuple[str, Any]]) -> IO[bytes]:
@@ -224,34 +228,32 @@ async def spooled(parts: AsyncIterator[tuple[str, Any]]) -> IO[bytes]:
     memory.
     """
     file = cast("IO[bytes]", SpooledTemporaryFile(_IN_MEMORY_BYTES))  # noqa: SIM115 - whoever sends it closes it
+    pieces = [orjson.dumps({"format": FORMAT, "version": VERSION})[:-1]]
+    unwritten_bytes = 0
     try:
-        file.write(orjson.dumps({"format": FORMAT, "version": VERSION})[:-1])
-        waiting = list(SECTIONS)
+        sections = list(SECTIONS)
         separator = b""
         async for name, value in parts:
             if name == "session":
-                file.write(b',"session":%b' % _encoded(value))
+                pieces.append(b',"session":%b' % _encoded(value))
                 continue
-            while name in waiting:
-                file.write(_opening(waiting.pop(0)))
+            while name in sections:
+                pieces.append(_opening(sections.pop(0)))
                 separator = b""
             for row in value:
-                await _written(file, separator + _encoded(row))
+                encoded = _encoded(row)
+                pieces += (separator, encoded)
                 separator = b",\n"
-        file.write(b"".join(map(_opening, waiting)) + b"]}\n")
+                unwritten_bytes += len(encoded)
+                if unwritten_bytes >= _CHUNK_BYTES:
+                    await asyncio.to_thread(file.writelines, pieces)
+                    pieces, unwritten_bytes = [], 0
+        await asyncio.to_thread(file.writelines, [*pieces, *map(_opening, sections), b"]}\n"])
     except BaseException:
         file.close()
         raise
     file.seek(0)
     return file
-
-
-async def _written(file: IO[bytes], row: bytes) -> None:
-    """Writes a row, a long one off the event loop: the file is on a disk by then."""
-    if len(row) > _LONG_ROW_BYTES:
-        await asyncio.to_thread(file.write, row)
-    else:
-        file.write(row)
 
 
 def _opening(section: str) -> bytes:

@@ -15,7 +15,7 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedReader
@@ -89,12 +89,12 @@ def _beside(argument: object) -> object:
     return argument
 
 
-def sizes_in(header: bytes) -> list[int]:
+def sizes_in(header: bytes | bytearray) -> list[int]:
     """The sizes of a message's pieces, of all of its head but the number of them."""
     return [size for (size,) in _SIZE.iter_unpack(header)]
 
 
-def head_size(count: bytes) -> int:
+def head_size(count: bytes | bytearray) -> int:
     """How long the rest of a message's head is; `count` is its beginning, of `COUNT_BYTES`."""
     return _COUNT.unpack(count)[0] * _SIZE.size
 
@@ -102,7 +102,7 @@ def head_size(count: bytes) -> int:
 COUNT_BYTES: Final = _COUNT.size
 
 
-def read(pieces: list[bytes]) -> Any:
+def read(pieces: Sequence[bytes | bytearray]) -> Any:
     return pickle.loads(pieces[0], buffers=pieces[1:])  # noqa: S301 - from the other end, which is this program
 
 

@@ -205,7 +205,7 @@ class _Child:
             raise answer.error
         return answer.value
 
-    async def _exactly(self, size: int) -> bytes:
+    async def _exactly(self, size: int) -> bytearray:
         loop = asyncio.get_running_loop()
         data = bytearray(size)
         at = 0
@@ -214,7 +214,7 @@ class _Child:
             if received == 0:
                 raise EOFError
             at += received
-        return bytes(data)
+        return data
 
     def gone(self) -> ProcessBusy:
         """Says in the log that it is, and why; the error for who waits for it."""

@@ -103,12 +103,9 @@ async def _compacted(
     if at_end and erase_after_s is None:
         return session, replace(request, after_turn_seq=newest.last_turn_seq)
     through_id = None if at_end else turns[0].id
-    made_fork = await fork_session(rt, session, through_id, erase_after_s=erase_after_s)
-    forked = SessionRef(tenant_id, made_fork.id)
-    if idempotency_key and erase_after_s is None:
-        async with rt.database.autocommit() as tx:
-            await store.name_session(tx, forked, "idempotency_key", idempotency_key)
-    return forked, replace(request)
+    key = idempotency_key if erase_after_s is None else None
+    forked = await fork_session(rt, session, through_id, erase_after_s=erase_after_s, idempotency_key=key or None)
+    return SessionRef(tenant_id, forked.id), replace(request)
 
 
 async def _new_session(rt: Runtime, request: ChatRequest) -> JsonObject:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.db import responses as store
-from app.db.sessions import name_session, named_session, turn_of_list
+from app.db.sessions import named_session, turn_of_list
 from app.db.turns import turn_by_key
 from app.domain.errors import (
     Busy,
@@ -153,19 +153,22 @@ async def _after(
     await divided(chat, chat.messages, waiting=bool(found.reply.tool_calls))
     if request.store and found.ends_session and found.turn_status in _GOES_ON:
         return ResponseTarget(session, replace(chat, after_turn_seq=found.last_turn_seq))
-    forked = await _fork(rt, tenant_id, found, None if request.store else ERASE_AFTER_S)
-    if idempotency_key is not None and request.store:
-        async with rt.database.autocommit() as tx:
-            await name_session(tx, forked, "idempotency_key", idempotency_key)
+    forked = await _fork(rt, tenant_id, found, request, idempotency_key)
     return ResponseTarget(forked, chat, made_with_turns=found.turn_seq, is_kept=request.store)
 
 
-async def _fork(rt: Runtime, tenant_id: TenantId, found: StoredResponse, erase_after_s: float | None) -> SessionRef:
+async def _fork(
+    rt: Runtime, tenant_id: TenantId, found: StoredResponse, request: ResponseRequest, idempotency_key: str | None
+) -> SessionRef:
+    erase_after_s = None if request.store else ERASE_AFTER_S
+    key = idempotency_key if request.store else None
     session, turn_id = SessionRef(tenant_id, found.ref.session_id), found.turn_id
     if found.ends_turn and found.turn_status is TurnStatus.COMPLETED:
-        made = await fork_session(rt, session, turn_id, erase_after_s=erase_after_s)
+        made = await fork_session(rt, session, turn_id, erase_after_s=erase_after_s, idempotency_key=key)
     else:
-        made = await fork_within(rt, session, turn_id, found.ref.reply_seq, erase_after_s=erase_after_s)
+        made = await fork_within(
+            rt, session, turn_id, found.ref.reply_seq, erase_after_s=erase_after_s, idempotency_key=key
+        )
     return SessionRef(tenant_id, made.id)
 
 
