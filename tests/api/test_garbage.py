@@ -68,6 +68,8 @@ NOT_JSON: dict[str, bytes] = {
     "integer above int64": b'{"metadata": {"a": 9223372036854775808}}',
     "negative below int64": b'{"metadata": {"a": -9223372036854775809}}',
     "many values": b'{"metadata": {"a": [' + b"0," * 300_000 + b"0]}}",
+    "many members": b'{"metadata": {' + b'"":0,' * 100_000 + b'"a":0}}',
+    "many objects": b'{"metadata": {"a": [' + b'{"a":1},' * 60_000 + b"0]}}",
     "array": b"[]",
     "string": b'"text"',
     "null": b"null",

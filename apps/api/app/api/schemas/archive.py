@@ -238,6 +238,11 @@ class ArchivedConversationIn(SessionIn):
     messages: list[ChatMessageIn] = Field(min_length=1)
 
 
+_MOST_VALUES = 250_000
+_LEAST_BYTES_A_VALUE = 16
+"""Of an import: a large one may have more values than that, but not tinier ones on the whole."""
+
+
 class ImportIn(Open):
     """Either what `GET …/export` gave, or OpenAI-style `messages` beside the fields of a new session."""
 
@@ -251,7 +256,7 @@ Schema = TypeVar("Schema", bound=BaseModel)
 
 def read_import(raw: bytes) -> Export | ImportedMessages:
     """The document, once every row of it is what it should be by itself. CPU-bound; raises `InvalidRequest`."""
-    document = parse_body(raw)
+    document = parse_body(raw, max(_MOST_VALUES, len(raw) // _LEAST_BYTES_A_VALUE))
     if not isinstance(document, dict):
         raise InvalidRequest("The body must be a JSON object.", ("body",))
     try:
@@ -299,7 +304,7 @@ def _faults_of_blocks(document: JsonObject) -> list[tuple[str, str]]:
     for at, block in enumerate(document["blocks"] if named else ()):
         for form in sorted(named.get(block["sha256"], ())):
             try:
-                BLOCKS[form].validate_python(parse_body(block["content"].encode()))
+                BLOCKS[form].validate_python(parse_body(block["content"].encode(), _MOST_VALUES))
             except (ValidationError, InvalidRequest):
                 faults.append((f"body.blocks.{at}.content", "A prompt needs this to be JSON of another form."))
     return faults

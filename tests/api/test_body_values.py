@@ -1,0 +1,55 @@
+"""How many values a body may have: counted outside of strings, before any is made."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.api.schemas.values import MOST_VALUES, parse_body
+from app.domain.errors import InvalidRequest
+
+_TEXTS = st.text(alphabet=st.sampled_from('a,[{"\\\n é'), max_size=12)
+_VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | _TEXTS,
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(_TEXTS, inner, max_size=5),
+    max_leaves=30,
+)
+
+
+def _count(value: Any) -> int:
+    """The values in it, an empty list or object counted twice."""
+    if isinstance(value, dict):
+        value = list(cast("dict[str, Any]", value).values())
+    if not isinstance(value, list):
+        return 1
+    return 1 + (sum(map(_count, cast("list[Any]", value))) if value else 1)
+
+
+@given(_VALUES, st.booleans(), st.booleans())
+def test_a_body_has_as_many_values_as_it_may_and_not_one_more(value: Any, ascii_only: bool, spaced: bool) -> None:
+    separators = (", ", ": ") if spaced else (",", ":")
+    raw = json.dumps(value, ensure_ascii=ascii_only, separators=separators).encode()
+    assert parse_body(raw, _count(value)) == value
+    if isinstance(value, list | dict):
+        with pytest.raises(InvalidRequest):
+            parse_body(raw, _count(value) - 1)
+
+
+def test_marks_in_texts_are_no_values() -> None:
+    table = 'a,"b",[c],{d}\n' * 60_000
+    assert parse_body(json.dumps({"content": table}).encode()) == {"content": table}
+
+
+@pytest.mark.parametrize("end", ['"', '"\\', "", '"' + '\\"' * 100_000], ids=["quote", "backslash", "comma", "quotes"])
+def test_a_text_that_does_not_end_is_no_json(end: str) -> None:
+    with pytest.raises(InvalidRequest, match="not valid JSON"):
+        parse_body((f'["{"," * MOST_VALUES}",' + end).encode())
+
+
+def test_what_does_not_end_is_refused_for_its_values_first() -> None:
+    with pytest.raises(InvalidRequest, match="more than 100000 values"):
+        parse_body(b"[" + b"0," * MOST_VALUES + b'"')
