@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 import time
@@ -18,7 +17,6 @@ from tests.api.conftest import new_session
 from tests.api.test_auth import make_key
 from tests.api.test_chat import assistant, user
 from tests.providers.server import Answer, Stream
-from torture.databases import execute
 
 TOOLS: list[Any] = [{"type": "function", "name": "look_up", "parameters": {"type": "object"}, "strict": False}]
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="
@@ -385,35 +383,6 @@ def test_an_idempotency_key_makes_one_response_wherever_it_is_sent(database_url:
         assert at.model.hits == 3
         reused = at.http.post("/v1/responses", json={**body, "input": "Else"}, headers={"Idempotency-Key": "a"})
         assert (reused.status_code, reused.json()["error"]["code"]) == (422, "idempotency_key_reused")
-
-
-_LOST_WHEN_NAMED = (
-    """
-    CREATE FUNCTION lose_connection() RETURNS trigger LANGUAGE plpgsql AS
-    $$ BEGIN RAISE 'lost' USING ERRCODE = 'admin_shutdown'; END $$
-    """,
-    """
-    CREATE TRIGGER lost_when_named BEFORE UPDATE OF idempotency_key ON sessions
-    FOR EACH ROW EXECUTE FUNCTION lose_connection()
-    """,
-)
-
-
-def test_no_fork_is_left_behind_when_its_key_can_not_be_stored(database_url: str, tmp_path: Path) -> None:
-    with chat_service(database_url, tmp_path, say("One."), say("Two."), say("Three.")) as at:
-        body: dict[str, Any] = {"model": "main", "input": "Go on"}
-        first = _keyed(at, "a", body)
-        _keyed(at, "b", {**body, "previous_response_id": first["id"]})
-        fork = {**body, "previous_response_id": first["id"], "input": "Otherwise"}
-        asyncio.run(execute(database_url, *_LOST_WHEN_NAMED))
-        try:
-            lost = at.http.post("/v1/responses", json=fork, headers={"Idempotency-Key": "c"})
-        finally:
-            asyncio.run(execute(database_url, "DROP FUNCTION lose_connection CASCADE"))
-        assert lost.status_code == 503
-        assert len(sessions(at)) == 1
-        assert _keyed(at, "c", fork) == _keyed(at, "c", fork)
-        assert len(sessions(at)) == 2
 
 
 def test_an_answer_that_was_cut_off_is_incomplete_and_says_why(database_url: str, tmp_path: Path) -> None:

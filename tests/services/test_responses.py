@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.db.sessions import erase_later
-from app.domain.errors import LimitExceeded, TurnInProgress
+from app.domain.errors import DatabaseUnavailable, LimitExceeded, TurnInProgress
 from app.domain.incoming import IncomingMessage
 from app.domain.responses import ResponseNote, ResponseRef
 from app.services.limits import set_limits
@@ -20,6 +20,7 @@ from app.services.turn.types import TurnOptions, TurnOutcome
 from app.services.upkeep.background import sweep_forever
 from tests.providers.server import Answer, serving
 from tests.services.service import TENANT, Service, models_toml, service
+from torture.databases import citus_servers, execute
 
 
 def asked(at: Service, text: str, *, store: bool = True, previous: ResponseRef | None = None) -> ResponseRequest:
@@ -47,6 +48,51 @@ def ref_of(outcome: TurnOutcome) -> ResponseRef:
 
 async def session_count(at: Service) -> int:
     return (await at.rows("SELECT count(*) AS n FROM sessions"))[0]["n"]
+
+
+async def kept_sessions(at: Service) -> int:
+    return (await at.rows("SELECT count(*) AS n FROM sessions WHERE erase_after IS NULL"))[0]["n"]
+
+
+_LOST_WHEN_NAMED = (
+    """
+    CREATE FUNCTION lose_connection() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN RAISE 'lost' USING ERRCODE = 'admin_shutdown'; END $$
+    """,
+    """
+    CREATE TRIGGER lost_when_named BEFORE UPDATE OF idempotency_key ON sessions
+    FOR EACH ROW EXECUTE FUNCTION lose_connection()
+    """,
+)
+
+
+@pytest.mark.skipif(citus_servers() is not None, reason="distributed tables have no triggers")
+async def test_a_fork_whose_key_can_not_be_stored_is_not_kept(database_url: str) -> None:
+    async with service(database_url) as at:
+        first = await answered(at, asked(at, "One"))
+        await answered(at, asked(at, "Two", previous=ref_of(first)))
+        otherwise = asked(at, "Otherwise", previous=ref_of(first))
+        await execute(database_url, *_LOST_WHEN_NAMED)
+        try:
+            with pytest.raises(DatabaseUnavailable):
+                await resolve_target(at.rt, TENANT, otherwise, "c")
+        finally:
+            await execute(database_url, "DROP FUNCTION lose_connection CASCADE")
+        assert (await kept_sessions(at), await session_count(at)) == (1, 2)
+        made = await resolve_target(at.rt, TENANT, otherwise, "c")
+        assert (await resolve_target(at.rt, TENANT, otherwise, "c")).session == made.session
+        assert await kept_sessions(at) == 2
+
+
+async def test_requests_with_one_key_at_once_make_one_fork(database_url: str) -> None:
+    async with service(database_url) as at:
+        first = await answered(at, asked(at, "One"))
+        await answered(at, asked(at, "Two", previous=ref_of(first)))
+        otherwise = asked(at, "Otherwise", previous=ref_of(first))
+        targets = await asyncio.gather(*[resolve_target(at.rt, TENANT, otherwise, "c") for _ in range(2)])
+        assert len({target.session for target in targets}) == 1
+        assert sorted(target.made_with_turns is None for target in targets) == [False, True]
+        assert (await kept_sessions(at), await session_count(at)) == (2, 2)
 
 
 async def test_what_was_not_to_be_kept_is_erased_by_whoever_sweeps_next(database_url: str) -> None:

@@ -69,7 +69,9 @@ _BY_NAME = {
     column: sql(f"SELECT id FROM sessions WHERE tenant_id = :tenant_id AND {column} = :name ORDER BY id LIMIT 1")
     for column in _NAMED_BY
 }
-_NAME = {column: sql(f"UPDATE sessions SET {column} = :name WHERE {_OURS}") for column in _NAMED_BY}
+_NAME = {
+    column: sql(f"UPDATE sessions SET {column} = :name, erase_after = NULL WHERE {_OURS}") for column in _NAMED_BY
+}
 
 _ERASE_LATER = sql("""
     UPDATE sessions SET erase_after = statement_timestamp() + make_interval(secs => :seconds)
@@ -154,6 +156,7 @@ async def named_session(
 
 
 async def name_session(tx: Transaction, session: SessionRef, by: NamedBy, name: str) -> None:
+    """Gives the session a name, under which it is found, and keeps it."""
     await tx.execute(_NAME[by], **of_session(session), name=name)
 
 

@@ -16,7 +16,7 @@ from app.db.audits import as_recorded
 from app.db.database import Transaction
 from app.db.messages import messages_of_turn
 from app.db.migrate import analyze_for
-from app.db.sessions import CHANGEABLE, erase_later, get_session, name_session
+from app.db.sessions import CHANGEABLE, erase_later, get_session
 from app.db.turns import append_history, get_turn
 from app.domain.errors import (
     ImportRefused,
@@ -136,20 +136,14 @@ class BeforeLast:
 
 
 async def fork_session(
-    rt: Runtime,
-    session: SessionRef,
-    through_turn_id: TurnId | None,
-    *,
-    erase_after_s: float | None = None,
-    idempotency_key: str | None = None,
+    rt: Runtime, session: SessionRef, through_turn_id: TurnId | None, *, erase_after_s: float | None = None
 ) -> Session:
     """A new session of the tenant with the past of another, through the given turn or the last that has ended.
 
     It has the same settings, pins, turns, messages, audits and summaries, with the ids they have; what its turns decide
     and what its prompts are rebuilt to is what it would be in the source. Nothing of the source changes. With
-    `erase_after_s` it is not to be kept; with `idempotency_key` it is the session of that key from its commit on.
-    Raises `NotFound` for the session or the turn, `TurnInProgress` when the turn has not ended, and as
-    `HeavyWork.slot`.
+    `erase_after_s` it is not to be kept. Raises `NotFound` for the session or the turn, `TurnInProgress` when the turn
+    has not ended, and as `HeavyWork.slot`.
     """
     async with _of_source(rt, session) as tx:
         through_seq = None
@@ -158,17 +152,11 @@ async def fork_session(
             _check_ended(turn.status)
             through_seq = turn.seq
         point = await store.fork_point(tx, session.id, through_seq)
-        return await _fork(tx, rt, session, point, erase_after_s, idempotency_key)
+        return await _fork(tx, rt, session, point, erase_after_s)
 
 
 async def fork_within(
-    rt: Runtime,
-    session: SessionRef,
-    turn_id: TurnId,
-    reply_seq: int,
-    *,
-    erase_after_s: float | None,
-    idempotency_key: str | None = None,
+    rt: Runtime, session: SessionRef, turn_id: TurnId, reply_seq: int, *, erase_after_s: float | None
 ) -> Session:
     """A fork that ends within a turn, with the reply of this number, whose calls wait to be answered there.
 
@@ -184,7 +172,7 @@ async def fork_within(
     history = await draft_history(rt, turn.model_alias, (IncomingTurn(tuple(incoming)),))
     async with _of_source(rt, session) as tx:
         point = await store.fork_point(tx, session.id, turn.seq - 1)
-        forked = await _fork(tx, rt, session, point, erase_after_s, idempotency_key)
+        forked = await _fork(tx, rt, session, point, erase_after_s)
         await add_history(tx, SessionRef(session.tenant_id, forked.id), history)
     return forked
 
@@ -229,14 +217,11 @@ async def _fork(
     source: SessionRef,
     point: store.ForkPoint,
     erase_after_s: float | None = None,
-    idempotency_key: str | None = None,
 ) -> Session:
     target = SessionId(rt.new_id())
     await store.copy_past(tx, source.id, target, point)
     if erase_after_s is not None:
         await erase_later(tx, target, erase_after_s)
-    if idempotency_key is not None:
-        await name_session(tx, SessionRef(source.tenant_id, target), "idempotency_key", idempotency_key)
     forked = await get_session(tx, SessionRef(source.tenant_id, target))
     if forked is None:
         raise LookupError("the fork is not there in the transaction that made it")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from app.db import sessions as store
 from app.db.turns import newest_messages, newest_of, page_of_turns, turn_by_key, turn_numbers
-from app.domain.errors import InvalidRequest, NotFound
+from app.domain.errors import Busy, InvalidRequest, NotFound
 from app.domain.types import JsonObject, SessionId, SessionRef, TenantId
 from app.openai.items import joined_directions
 from app.openai.new_messages import goes_on
 from app.services.archive.transfer import fork_session
 from app.services.openai.chat import ChatRequest, divided, most_compared
 from app.services.runtime import Runtime, retried
-from app.services.sessions import check_session, insert_checked, with_defaults
+from app.services.sessions import check_session, delete_session, insert_checked, with_defaults
+
+ERASE_AFTER_S = 3600.0
+"""When another process erases what is not to be stored, should the process that answers it have died."""
 
 
 async def open_session(
@@ -104,8 +108,28 @@ async def _compacted(
         return session, replace(request, after_turn_seq=newest.last_turn_seq)
     through_id = None if at_end else turns[0].id
     key = idempotency_key if erase_after_s is None else None
-    forked = await fork_session(rt, session, through_id, erase_after_s=erase_after_s, idempotency_key=key or None)
-    return SessionRef(tenant_id, forked.id), replace(request)
+    made = await fork_session(rt, session, through_id, erase_after_s=ERASE_AFTER_S if key else erase_after_s)
+    forked = SessionRef(tenant_id, made.id)
+    return await first_under_key(rt, forked, key) if key else forked, replace(request)
+
+
+async def first_under_key(rt: Runtime, forked: SessionRef, idempotency_key: str) -> SessionRef:
+    """The session of the key: this fork, which is kept from here on, unless another request with the key was first.
+    Then the fork goes. It is to be erased until here: a request that breaks off leaves nothing that stays."""
+    first = await _first_under_key(rt, forked, idempotency_key)
+    if first != forked:
+        with suppress(Busy):  # it is erased a little later then
+            await delete_session(rt, forked)
+    return first
+
+
+@retried
+async def _first_under_key(rt: Runtime, forked: SessionRef, idempotency_key: str) -> SessionRef:
+    async with rt.database.begin() as tx:
+        first = await store.named_session(tx, forked.tenant_id, "idempotency_key", idempotency_key, lock=True)
+        if first is None:
+            await store.name_session(tx, forked, "idempotency_key", idempotency_key)
+    return SessionRef(forked.tenant_id, first or forked.id)
 
 
 async def _new_session(rt: Runtime, request: ChatRequest) -> JsonObject:

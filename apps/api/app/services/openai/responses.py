@@ -34,7 +34,13 @@ from app.engine.summary.block import render_summary
 from app.services.archive.transfer import fork_session, fork_within
 from app.services.openai.chat import ChatRequest, complete_chat, divided, new_turn, store_list
 from app.services.openai.conversations import ItemPage, page_of_items
-from app.services.openai.open_session import check_compaction, check_options, open_session
+from app.services.openai.open_session import (
+    ERASE_AFTER_S,
+    check_compaction,
+    check_options,
+    first_under_key,
+    open_session,
+)
 from app.services.runtime import Runtime
 from app.services.sessions import delete_session
 from app.services.summaries import summarize_now
@@ -42,8 +48,6 @@ from app.services.turn.take import cancel_turn
 from app.services.turn.types import RETRY_AFTER_S, Listener, TurnOutcome
 from app.services.views.preview import preview_turn
 
-ERASE_AFTER_S = 3600.0
-"""When another process erases what is not to be stored, should the process that answers it have died."""
 _GOES_ON = (TurnStatus.COMPLETED, TurnStatus.AWAITING_TOOLS)
 
 
@@ -153,22 +157,19 @@ async def _after(
     await divided(chat, chat.messages, waiting=bool(found.reply.tool_calls))
     if request.store and found.ends_session and found.turn_status in _GOES_ON:
         return ResponseTarget(session, replace(chat, after_turn_seq=found.last_turn_seq))
-    forked = await _fork(rt, tenant_id, found, request, idempotency_key)
+    key = idempotency_key if request.store else None
+    forked = await _fork(rt, tenant_id, found, ERASE_AFTER_S if key or not request.store else None)
+    if key and (first := await first_under_key(rt, forked, key)) != forked:
+        return ResponseTarget(first, chat)
     return ResponseTarget(forked, chat, made_with_turns=found.turn_seq, is_kept=request.store)
 
 
-async def _fork(
-    rt: Runtime, tenant_id: TenantId, found: StoredResponse, request: ResponseRequest, idempotency_key: str | None
-) -> SessionRef:
-    erase_after_s = None if request.store else ERASE_AFTER_S
-    key = idempotency_key if request.store else None
+async def _fork(rt: Runtime, tenant_id: TenantId, found: StoredResponse, erase_after_s: float | None) -> SessionRef:
     session, turn_id = SessionRef(tenant_id, found.ref.session_id), found.turn_id
     if found.ends_turn and found.turn_status is TurnStatus.COMPLETED:
-        made = await fork_session(rt, session, turn_id, erase_after_s=erase_after_s, idempotency_key=key)
+        made = await fork_session(rt, session, turn_id, erase_after_s=erase_after_s)
     else:
-        made = await fork_within(
-            rt, session, turn_id, found.ref.reply_seq, erase_after_s=erase_after_s, idempotency_key=key
-        )
+        made = await fork_within(rt, session, turn_id, found.ref.reply_seq, erase_after_s=erase_after_s)
     return SessionRef(tenant_id, made.id)
 
 
