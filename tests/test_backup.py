@@ -20,7 +20,7 @@ import pytest
 from uuid_utils.compat import uuid7
 
 import app
-from app.domain.types import SessionId, TenantId
+from app.domain.types import SessionId, SessionRef, TenantId
 from app.services.keys import create_key
 from app.services.limits import set_limits
 from app.services.turn.claim import claim_drafted, draft_turn
@@ -29,7 +29,7 @@ from migrations import drift
 from tests.api.conftest import serving, settings_for
 from tests.commands.test_cli import OURS
 from tests.docs.pages import ROOT, blocks
-from tests.services.service import ref_of, service
+from tests.services.service import service
 
 _AND_AFTER = (ROOT / "docs" / "operations.md").read_text().partition("\n## Backup and restore\n")[2]
 DUMP, RESTORE, PROGRAMS = blocks("sh", _AND_AFTER.partition("\n## ")[0])
@@ -153,7 +153,7 @@ async def _left_running(database_url: str, session_id: str) -> None:
     """A turn whose worker is at it when the dump is taken."""
     async with service(database_url, lease_s=LEASE_S) as at:
         draft = await draft_turn(at.rt, TurnRequest(content="Half way", request_sha256="x"), None)
-        await claim_drafted(at.rt, ref_of(SessionId(UUID(session_id))), draft, TurnOptions())
+        await claim_drafted(at.rt, SessionRef(TENANT, SessionId(UUID(session_id))), draft, TurnOptions())
 
 
 def test_a_service_on_a_restored_dump_of_a_busy_database_answers_the_same(
