@@ -69,9 +69,7 @@ _BY_NAME = {
     column: sql(f"SELECT id FROM sessions WHERE tenant_id = :tenant_id AND {column} = :name ORDER BY id LIMIT 1")
     for column in _NAMED_BY
 }
-_NAME = {
-    column: sql(f"UPDATE sessions SET {column} = :name, erase_after = NULL WHERE {_OURS}") for column in _NAMED_BY
-}
+_NAME = {column: sql(f"UPDATE sessions SET {column} = :name, erase_after = NULL WHERE {_OURS}") for column in _NAMED_BY}
 
 _ERASE_LATER = sql("""
     UPDATE sessions SET erase_after = statement_timestamp() + make_interval(secs => :seconds)
