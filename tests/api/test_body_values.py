@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.api.schemas.values import MOST_VALUES, parse_body
+from app.api.schemas.bodies import MOST_VALUES, parse_body
 from app.domain.errors import InvalidRequest
 
 _TEXTS = st.text(alphabet=st.sampled_from('a,[{"\\\n é'), max_size=12)

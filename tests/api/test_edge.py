@@ -22,7 +22,7 @@ from uuid_utils.compat import uuid7
 
 from app.api.edge import Edge
 from app.domain.types import TenantId
-from app.services.upkeep.process_state import Allowance
+from app.services.process_state import Allowance
 from tests.api.conftest import assert_problem
 from tests.pooling import pooler_settings
 

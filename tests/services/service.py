@@ -27,14 +27,14 @@ from app.services.archive.transfer import import_session
 from app.services.embeddings import Embeddings
 from app.services.heavy.child import Tools
 from app.services.heavy.jobs import HeavyJobs
+from app.services.learned import Calibrations
 from app.services.paging import PageRequest
 from app.services.pasts import Pasts
+from app.services.process_state import Chores, Cooldowns, HeavyWork, Leases
 from app.services.runtime import Runtime
 from app.services.sessions import create_session
 from app.services.turn.take import continue_turn, take_turn
 from app.services.turn.types import Listener, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
-from app.services.upkeep.learned import Calibrations
-from app.services.upkeep.process_state import Chores, Cooldowns, HeavyWork, Leases
 from app.telemetry.metrics import Telemetry
 from app.telemetry.tracing import NO_TRACES, Tracer
 from app.tokenizers.counters import Tokenizers, encoding_for_model

@@ -23,9 +23,9 @@ from app.domain.errors import ImportRefused, NotFound
 from app.domain.types import MOST_PINS, MOST_PINS_BYTES, Pin, SessionId, SessionRef, SummaryId, TenantId, TurnStatus
 from app.engine.window.prompt_refs import SentHashes
 from app.services.archive.transfer import export_session, fork_session
+from app.services.learned import Calibrations
 from app.services.sessions import list_sessions, put_pin
 from app.services.summaries import list_summaries, undo_summary
-from app.services.upkeep.learned import Calibrations
 from app.services.views.context import window_now
 from app.services.views.turns import get_audit, get_prompt, list_turns
 from tests.api.conftest import as_sent

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from app.services.background import keep_going
 from app.services.runtime import Runtime
-from app.services.upkeep.background import keep_going
 from tests.services.service import service
 
 

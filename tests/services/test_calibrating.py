@@ -9,8 +9,8 @@ import pytest
 
 from app.domain.types import TenantId
 from app.engine.window.calibration import SUPPORTED_TOKENS
+from app.services.learned import Calibrations
 from app.services.sessions import create_session
-from app.services.upkeep.learned import Calibrations
 from app.tokenizers.counters import Tokenizers
 from tests.providers.server import Answer, Seen, serving
 from tests.services.service import TENANT, Service, chat, service

@@ -10,10 +10,10 @@ import pytest
 from app.db.claims import claim_turn
 from app.domain.errors import DatabaseUnavailable
 from app.domain.types import SessionId
+from app.services.background import probe_database, sweep_forever
 from app.services.openai.conversations import add_items
 from app.services.turn.claim import draft_turn
 from app.services.turn.types import TurnRequest
-from app.services.upkeep.background import probe_database, sweep_forever
 from app.telemetry.metrics import Telemetry
 from tests.pooling import own_database
 from tests.services.faulty_database import faulty_database

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from app.domain.errors import ShuttingDown
-from app.services.upkeep.process_state import Drain
+from app.services.process_state import Drain
 
 
 async def test_requests_that_run_are_waited_for_and_new_ones_are_refused() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from app.services.upkeep.background import beat_forever
+from app.services.background import beat_forever
 from tests.services.service import Service, service
 from tests.services.test_database_metrics import measured
 

@@ -24,11 +24,11 @@ from app.domain.errors import (
 )
 from app.domain.types import Pin, SessionId, SessionRef, SummaryId, TenantId, TurnId, TurnStatus
 from app.services.archive.transfer import fork_session
+from app.services.process_state import Allowance
 from app.services.sessions import delete_session, list_pins, put_pin
 from app.services.summaries import list_summaries, summarize_now, undo_summary
 from app.services.turn.take import cancel_turn, retry_turn
 from app.services.turn.types import TurnOptions
-from app.services.upkeep.process_state import Allowance
 from app.services.views.activity import Activity, Follower, next_event
 from app.services.views.context import window_now
 from app.services.views.turns import get_audit, get_expanded_audit, get_prompt, get_turn, list_turns

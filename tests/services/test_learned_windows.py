@@ -11,8 +11,8 @@ from uuid_utils.compat import uuid7
 
 from app.domain.errors import ProviderError
 from app.domain.types import TenantId, TurnId
+from app.services.learned import forget, learn, list_windows, load_windows
 from app.services.sessions import create_session
-from app.services.upkeep.learned import forget, learn, list_windows, load_windows
 from tests.providers.server import Answer, Seen, serving
 from tests.services.service import TENANT, Service, chat, service
 from tests.services.test_model_faults import strict_window, unknown_window

@@ -22,13 +22,13 @@ from app.domain.errors import (
     TurnInProgress,
 )
 from app.domain.types import RecordedReply, SessionId, SessionRef, TenantId, ToolCall, TurnStatus
+from app.services.background import sweep_forever
 from app.services.limits import clear_limits, list_limits, set_limits
 from app.services.sessions import create_session
 from app.services.summaries import summarize_now, undo_summary
 from app.services.turn.claim import claim_drafted, draft_turn
 from app.services.turn.take import cancel_turn, take_turn
 from app.services.turn.types import TurnEvent, TurnOptions, TurnRequest
-from app.services.upkeep.background import sweep_forever
 from bench.wire import Tally, counting_proxy
 from tests.providers.server import Answer, Stream, serving
 from tests.providers.wires import OPENAI, ModelReply

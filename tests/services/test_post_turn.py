@@ -12,10 +12,9 @@ import pytest
 from app.domain.types import SessionId
 from app.engine.window.triggers import fold_on_request
 from app.services.sessions import change_session
-from app.services.summaries import list_summaries, summarize_after_turn, summarize_now
-from app.services.turn.gather import estimator_of, snapshot_of
-from app.services.turn.summarize import STALE, SummaryJob, summarize
-from app.services.views.context import no_turn, session_window
+from app.services.summaries import list_summaries, summarize_now
+from app.services.turn.gather import estimator_of, no_turn, session_window, snapshot_of
+from app.services.turn.summarize import STALE, SummaryJob, summarize, summarize_after_turn
 from app.services.views.turns import get_prompt
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.services.service import NEWEST, Service, is_summary, model, models_toml, ref_of, service, sound_summary

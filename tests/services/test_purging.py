@@ -12,12 +12,12 @@ import sqlalchemy as sa
 
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.types import Pin, RecordedReply, SessionId, TenantId, ToolCall, TurnStatus
+from app.services.background import BATCH_MESSAGES, BATCH_SESSIONS, Purged, purge
 from app.services.limits import set_limits
 from app.services.sessions import change_session, create_session, put_pin
 from app.services.turn.claim import claim_drafted, draft_turn
 from app.services.turn.take import cancel_turn
 from app.services.turn.types import TurnOptions, TurnRequest
-from app.services.upkeep.background import BATCH_MESSAGES, BATCH_SESSIONS, Purged, purge
 from tests.services.service import TENANT, Service, ref_of, service
 from tests.services.test_erasing import of_a_session, rows_of, session_with_a_row_in_every_table, with_models
 from tests.services.test_limits import usage

@@ -13,11 +13,11 @@ from app.db.sessions import erase_later
 from app.domain.errors import DatabaseUnavailable, LimitExceeded, TurnInProgress
 from app.domain.incoming import IncomingMessage
 from app.domain.responses import ResponseNote, ResponseRef
+from app.services.background import sweep_forever
 from app.services.limits import set_limits
 from app.services.openai.chat import ChatRequest
 from app.services.openai.responses import ERASE_AFTER_S, ResponseRequest, ResponseTarget, resolve_target, respond
 from app.services.turn.types import TurnOptions, TurnOutcome
-from app.services.upkeep.background import sweep_forever
 from tests.providers.server import Answer, serving
 from tests.services.service import TENANT, Service, models_toml, service
 from torture.databases import citus_servers, execute

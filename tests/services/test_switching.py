@@ -12,8 +12,8 @@ import pytest
 
 from app.domain.errors import ContextBudgetExceeded
 from app.domain.types import Pin, TurnStatus
+from app.services.process_state import COOLDOWN_S, Cooldowns
 from app.services.sessions import change_session, put_pin
-from app.services.upkeep.process_state import COOLDOWN_S, Cooldowns
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.services.service import Service, chat, is_summary, models_toml, ref_of, service, sound_summary
 from tests.services.test_model_faults import LONG, strict_window

@@ -26,11 +26,11 @@ from app.domain.errors import (
     TurnLost,
 )
 from app.domain.types import SessionId, TurnStatus
+from app.services.background import renew_forever, sweep_forever
 from app.services.sessions import delete_session
 from app.services.turn.claim import claim_drafted, draft_turn
 from app.services.turn.take import cancel_turn
 from app.services.turn.types import TurnOptions, TurnRequest
-from app.services.upkeep.background import renew_forever, sweep_forever
 from app.services.views.turns import get_prompt, get_turn
 from app.tokenizers.counters import Tokenizers
 from bench.wire import Tally, counting_proxy

@@ -50,14 +50,7 @@ from app.providers.base import EmbeddingModel
 from app.providers.local_embeddings import MODEL, LocalEmbeddings
 from app.providers.openai import OpenAIProvider
 from app.providers.registry import Catalogue, load_catalogue
-from app.services.embeddings import LOCAL, Embeddings
-from app.services.heavy.child import Tools, collect_seldom
-from app.services.heavy.jobs import HeavyJobs
-from app.services.keys import Authenticator
-from app.services.pasts import Pasts
-from app.services.policies import resolve_policy
-from app.services.runtime import Runtime
-from app.services.upkeep.background import (
+from app.services.background import (
     beat_forever,
     calibrate_forever,
     keep_going,
@@ -66,8 +59,15 @@ from app.services.upkeep.background import (
     renew_forever,
     sweep_forever,
 )
-from app.services.upkeep.learned import Calibrations, load_windows
-from app.services.upkeep.process_state import Allowance, Chores, Cooldowns, HeavyWork, Leases
+from app.services.embeddings import LOCAL, Embeddings
+from app.services.heavy.child import Tools, collect_seldom
+from app.services.heavy.jobs import HeavyJobs
+from app.services.keys import Authenticator
+from app.services.learned import Calibrations, load_windows
+from app.services.pasts import Pasts
+from app.services.policies import resolve_policy
+from app.services.process_state import Allowance, Chores, Cooldowns, HeavyWork, Leases
+from app.services.runtime import Runtime
 from app.services.views.activity import Activity
 from app.telemetry.metrics import Telemetry
 from app.telemetry.tracing import NO_TRACES, Tracer

@@ -42,7 +42,7 @@ from app.services.archive.transfer import import_session
 from app.services.embeddings import LOCAL
 from app.services.keys import OPEN_TENANT, any_key_exists
 from app.services.paging import LAST_ID
-from app.services.upkeep.process_state import Drain
+from app.services.process_state import Drain
 from app.telemetry.tracing import traces_can_be_made
 
 DRAIN_S = 30

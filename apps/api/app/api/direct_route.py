@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.api import problems
 from app.api.edge import Exchange
-from app.api.schemas.values import parse_body
+from app.api.schemas.bodies import InvalidFields, parse_body, places
 from app.api.vendor_errors import is_messages_path, is_openai_path
 from app.core.fairness import tenant_at_work
 from app.domain.errors import (
@@ -38,8 +38,8 @@ from app.domain.errors import (
 )
 from app.domain.types import SessionId, SessionRef, TenantId
 from app.services.keys import Authenticator
+from app.services.process_state import Drain
 from app.services.runtime import Runtime
-from app.services.upkeep.process_state import Drain
 from app.services.views.activity import Activity
 
 _JSON_TYPE = re.compile(rb'(?i)application/(?:[\w.+-]+\+)?json\s*(?:;\s*charset="?utf-?8"?\s*)?;?\s*')
@@ -199,7 +199,7 @@ class DirectRoute(APIRoute):
         except PlimsollError as error:
             response = problems.answer_to(scope["path"], error)
         except ValidationError as error:
-            response = problems.answer_to(scope["path"], problems.InvalidFields(problems.places(error, "body")))
+            response = problems.answer_to(scope["path"], InvalidFields(places(error, "body")))
         await response(scope, receive, send)
 
     async def _handle(self, call: Call, exchange: Exchange) -> Response:
@@ -320,7 +320,7 @@ def _parameter(source: str, name: str, adapter: TypeAdapter[Any], missing: Any) 
         try:
             return adapter.validate_python(text)
         except ValidationError as error:
-            raise problems.InvalidFields(problems.places(error, source, name)) from None
+            raise InvalidFields(places(error, source, name)) from None
 
     return bind
 

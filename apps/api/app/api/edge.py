@@ -31,7 +31,7 @@ from app.core.fairness import ANONYMOUS, tenant_at_work
 from app.core.logging import request_fields
 from app.domain.errors import Busy, DatabaseUnavailable, PlimsollError, Unauthenticated
 from app.domain.types import TenantId
-from app.services.upkeep.process_state import Allowance
+from app.services.process_state import Allowance
 
 log = structlog.get_logger()
 

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 from starlette.responses import Response
 
 from app.api import vendor_errors
-from app.api.schemas.content import PARTS_TAG, TEXT_TAG
+from app.api.schemas.bodies import where
 from app.domain.errors import InvalidRequest, LimitExceeded, NotFound, PlimsollError, RetryLater, ShuttingDown
 from app.domain.types import JsonObject
 
@@ -72,9 +70,6 @@ KINDS: Mapping[str, ProblemKind] = {
     "shutting_down": ProblemKind(503, "The process is shutting down"),
     "internal_error": ProblemKind(500, "Something broke on our side"),
 }
-_UNION_TAGS = (TEXT_TAG, PARTS_TAG)
-_MOST_ERRORS = 20
-_LONGEST_WHERE = 200
 
 
 def document(code: str, detail: str, members: Mapping[str, Any] | None = None) -> JsonObject:
@@ -104,35 +99,12 @@ def answer_to(path: str, error: PlimsollError, headers: Mapping[str, str] | None
     return answer(path, document_of(error), {**headers_of(error), **(headers or {})})
 
 
-class InvalidFields(InvalidRequest):
-    """Input that Pydantic refused; `found` has (where, why), at least one, and never a value."""
-
-    def __init__(self, found: list[tuple[str, str]]) -> None:
-        super().__init__(": ".join(found[0]))
-        self.found = found
-
-    def members(self) -> dict[str, Any]:
-        return {"errors": [{"where": place, "message": sentence} for place, sentence in self.found]}
-
-
 def document_of(error: PlimsollError) -> JsonObject:
     code = f"{error.noun}_not_found" if isinstance(error, NotFound) else error.code
     members = error.members()
     if isinstance(error, InvalidRequest):
         members = {"errors": [{"where": where(*error.where) or "request", "message": error.detail}], **members}
     return document(code if code in KINDS else error.code, error.detail, members)
-
-
-def places(error: ValidationError, *within: str) -> list[tuple[str, str]]:
-    """Where Pydantic refused what, and why, never the value."""
-    found = error.errors(include_url=False, include_input=False)[:_MOST_ERRORS]
-    return [(where(*within, *each["loc"]), _message(each)) for each in found]
-
-
-def where(*path: object) -> str:
-    """The path of a field, cut to a length because keys come from the client."""
-    joined = ".".join(str(part) for part in path if part not in _UNION_TAGS)
-    return joined if len(joined) <= _LONGEST_WHERE else joined[:_LONGEST_WHERE] + "…"
 
 
 def complete(stored: JsonObject) -> JsonObject:
@@ -150,14 +122,3 @@ def headers_of(error: PlimsollError) -> dict[str, str]:
     if error.code == "unauthenticated":
         return {"WWW-Authenticate": 'Bearer realm="plimsoll"'}
     return {}
-
-
-def _message(error: ErrorDetails) -> str:
-    """Pydantic's sentence, except where it would quote the input."""
-    match error["type"]:
-        case "union_tag_invalid":
-            return f"Must be one of {error.get('ctx', {}).get('expected_tags', 'the known types')}"
-        case "extra_forbidden":
-            return "There is no such field"
-        case _:
-            return error["msg"].removeprefix("Value error, ")

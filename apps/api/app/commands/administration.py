@@ -19,9 +19,9 @@ from app.db.distribution import PLACEMENTS, DistributionRefused, distribute
 from app.domain.errors import DatabaseUnavailable
 from app.domain.types import TenantId
 from app.services import keys as key_service
+from app.services import learned as window_service
 from app.services import limits as limit_service
-from app.services.upkeep import learned as window_service
-from app.services.upkeep.background import Purged, purge
+from app.services.background import Purged, purge
 
 keys = typer.Typer(no_args_is_help=True, help="API keys. Once one exists, every request needs one.")
 limits = typer.Typer(no_args_is_help=True, help="Limits of a tenant by minute, day or month (UTC), or in total.")

@@ -148,8 +148,11 @@ class RetryLater(PlimsollError):
     retry_after_s: int
 
 
+@dataclass(eq=False, repr=False)
 class Conflict(RetryLater):
     """Another request to the session or with the same key is under way."""
+
+    retry_after_s: int = 1
 
 
 class TurnInProgress(Conflict):

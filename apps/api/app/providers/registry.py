@@ -17,8 +17,8 @@ from genai_prices import data_snapshot
 from genai_prices.types import ModelInfo, TieredPrices
 
 from app.domain.errors import InvalidRequest
-from app.domain.prices import Prices
-from app.domain.types import ReasoningRule, TenantId
+from app.domain.prices import Prices, call_cost
+from app.domain.types import ReasoningRule, TenantId, Usage
 from app.providers.anthropic import DEFAULT_BASE_URL as ANTHROPIC_BASE_URL
 from app.providers.anthropic import AnthropicProvider, thinking_tokens
 from app.providers.base import Endpoint, Provider
@@ -73,6 +73,10 @@ class Model:
     def thinking_tokens(self, max_output_tokens: int) -> int:
         """What of an output limit it may think."""
         return thinking_tokens(self.thinking_budget, max_output_tokens) if self.thinking_budget is not None else 0
+
+    def cost_of(self, usage: Usage) -> Decimal | None:
+        """US dollars at the published prices; None where none is known."""
+        return None if self.prices is None else call_cost(usage, self.prices.of_prompt(usage.prompt_tokens))
 
     @property
     def reports_cache_writes(self) -> bool:

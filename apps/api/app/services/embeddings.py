@@ -16,7 +16,7 @@ from app.domain.errors import ProviderError, ProviderOverflow
 from app.domain.types import SessionId, SessionRef, TenantId
 from app.engine.recall.vectors import Rows, packed_query
 from app.providers.base import Embedded, EmbeddingModel
-from app.services.upkeep.process_state import Chores, Cooldowns
+from app.services.process_state import Chores, Cooldowns
 from app.telemetry.metrics import Telemetry
 
 K = TypeVar("K")

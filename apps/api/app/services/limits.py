@@ -3,13 +3,11 @@ turn's call in the turn's own two transactions, for a summary's in transactions 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from math import ceil
 
 from app.db import limits as store
 from app.db.claims import Claim
@@ -18,21 +16,13 @@ from app.db.records import Spent
 from app.domain.errors import DatabaseUnavailable, InvalidRequest, LimitExceeded, ProviderError
 from app.domain.limits import LIMITS, Exceeded, WorstCase, exceeded
 from app.domain.types import Completion, JsonObject, SessionId, TenantId, TurnStatus, Usage
-from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS
-from app.engine.summary.block import render_summary
-from app.engine.window.look_back import LOOK_BACK
 from app.providers.registry import Model
 from app.services.runtime import Runtime, retried
-from app.services.turn.gather import WindowRows, budget_of, layers_of
-from app.services.turn.provider_call import cost_of
-from app.services.turn.types import TurnOptions
 
 _ANOTHER_CALL = "another call of this turn"
 _LARGEST = Decimal(10**9)
 _WHILE_OTHERS_RUN_S = 1
 _INSTANT = "%Y-%m-%dT%H:%M:%SZ"
-_CHARS_PER_TOKEN = 2
-"""Of text that is not counted yet; on the high side, as what comes back of a reservation is used later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +66,12 @@ async def list_limits(database: Database, tenant_id: TenantId | None) -> list[Te
     return found
 
 
-async def reserve_call(
-    tx: Transaction, rt: Runtime, claim: Claim, rows: WindowRows, options: TurnOptions, *, turns: int
-) -> JsonObject:
+async def reserve_call(tx: Transaction, claim: Claim, worst: WorstCase) -> JsonObject:
     """Sets aside what the call may use under the claim's limits; the reservation as the turn holds it.
 
-    `turns` is 0 for a later round of a turn. Raises `LimitExceeded`, whereupon the transaction is to be rolled back:
+    Raises `LimitExceeded`, whereupon the transaction is to be rolled back:
     nothing of the turn is stored, and no model is called.
     """
-    worst = _worst_case(rt, rows, options, turns)
     counted, reservation = await store.reserve(tx, claim.session, claim.turn_id, claim.limits, worst)
     over = exceeded(claim.limits, counted, worst)
     if over is not None:
@@ -158,36 +145,9 @@ async def _give_back(
             await store.give_back(tx, session_id, reservation, worst, used)
 
 
-def _worst_case(rt: Runtime, rows: WindowRows, options: TurnOptions, turns: int) -> WorstCase:
-    """All that the window holds before anything leaves it and all that may be recalled, no more than may be sent, and
-    the longest answer: of the model or a fallback, whichever may use most."""
-    models = [rt.catalogue.model(alias) for alias in (rows.model.alias, *rows.model.fallbacks)]
-    budgets = [budget_of(model, rows.policy) for model in models]
-    ceiling = max(0, *(budget.prompt_ceiling for budget in budgets))
-    reserve = max(budget.output_reserve for budget in budgets)
-    messages, kept = list(rows.read_messages()), rows.kept
-    summary = rows.context.summary
-    texts = [text for _, text in layers_of(rt, rows.session, options.instructions)]
-    texts += [pin.content for pin in rows.context.pins]
-    texts += [
-        rows.session.room_goal or "",
-        json.dumps(options.tools) if options.tools else "",
-        json.dumps(LOOK_BACK) if rows.model.takes_tools and rows.policy.look_back != "off" else "",
-        render_summary(summary.body) if summary else "",
-    ]
-    uncounted = any(message.tokens < 0 for message in messages)
-    prompt = sum(message.tokens + message.reasoning_tokens + MESSAGE_FRAMING_TOKENS for message in messages)
-    prompt += kept.columns.most_tokens(kept.first_turn, kept.end_turn)
-    prompt += ceil(sum(map(len, texts)) / _CHARS_PER_TOKEN) + PROMPT_FRAMING_TOKENS
-    prompt = ceiling if uncounted else min(prompt, ceiling)
-    output = min(options.max_output_tokens or reserve, reserve)
-    usage = Usage(prompt, output)
-    return WorstCase(turns, prompt + output, max(_cost(model, usage) for model in models))
-
-
 def _cost(model: Model, usage: Usage) -> Decimal:
     """A model without a known price costs nothing here, as in every other sum: a limit of tokens holds it."""
-    return cost_of(model, usage) or Decimal(0)
+    return model.cost_of(usage) or Decimal(0)
 
 
 def _refusal(over: Exceeded, what: str) -> LimitExceeded:

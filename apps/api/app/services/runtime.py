@@ -18,9 +18,9 @@ from app.engine.policy.policy import ContextPolicy
 from app.providers.registry import Catalogue
 from app.services.embeddings import Embeddings
 from app.services.heavy.jobs import HeavyJobs
+from app.services.learned import Calibrations
 from app.services.pasts import Pasts
-from app.services.upkeep.learned import Calibrations
-from app.services.upkeep.process_state import Chores, Cooldowns, HeavyWork, Leases
+from app.services.process_state import Chores, Cooldowns, HeavyWork, Leases
 from app.telemetry.metrics import Telemetry
 from app.telemetry.tracing import NO_TRACES, Tracer
 from app.tokenizers.counters import Tokenizers

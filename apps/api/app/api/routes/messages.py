@@ -36,11 +36,11 @@ from app.api.streaming import events_response
 from app.api.vendor_errors import request_id_header
 from app.domain.errors import InvalidRequest, located
 from app.domain.types import JsonObject, ToolDefinition
-from app.services.openai.chat import ChatRequest
+from app.services.openai.chat import ChatRequest, count_behind
 from app.services.openai.open_session import open_session
 from app.services.openai.responses import compact_before, compaction_policy
 from app.services.turn.types import TurnOptions
-from app.services.views.preview import count_behind, count_tokens
+from app.services.views.preview import count_tokens
 
 _EVENTS = (
     "message_start",

@@ -21,13 +21,13 @@ from pydantic import (
     field_validator,
 )
 
-from app.api import problems
+from app.api.schemas.bodies import InvalidFields, parse_body, places, where
 from app.api.schemas.chat import ChatIn, ChatMessageIn
 from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, StoredToolIn, ToolCallIn, ToolChoice
 from app.api.schemas.context import SummaryFields
 from app.api.schemas.sessions import SessionIn
 from app.api.schemas.turns import AuditFields
-from app.api.schemas.values import Dollars, Id, In, Instant, NotEmpty, Open, Seq, Sha256, Speaker, parse_body
+from app.api.schemas.values import Dollars, Id, In, Instant, NotEmpty, Open, Seq, Sha256, Speaker
 from app.archive.document import FORMAT, MOST_FAULTS, VERSION
 from app.domain.audit import CacheBreak
 from app.domain.errors import ImportRefused, InvalidRequest
@@ -262,7 +262,7 @@ def read_import(raw: bytes) -> Export | ImportedMessages:
     try:
         body = ImportIn.model_validate(document)
     except ValidationError as error:
-        raise problems.InvalidFields(problems.places(error, "body")) from None
+        raise InvalidFields(places(error, "body")) from None
     given = cast(JsonObject, document)
     return _conversation(given) if body.format is None else _export(given)
 
@@ -271,14 +271,14 @@ def _export(document: JsonObject) -> Export:
     head = _validated(ExportHead, document)
     unknown = sorted((head.model_extra or {}).keys())
     if unknown:
-        raise ImportRefused([(problems.where("body", unknown[0]), "There is no such field")])
+        raise ImportRefused([(where("body", unknown[0]), "There is no such field")])
     faults: list[tuple[str, str]] = []
     for section, model in ROWS.items():
         for at, row in enumerate(document[section]):
             try:
                 model.model_validate(row)
             except ValidationError as error:
-                faults += problems.places(error, "body", section, str(at))
+                faults += places(error, "body", section, str(at))
             if len(faults) >= MOST_FAULTS:
                 raise ImportRefused(faults[:MOST_FAULTS])
     for at, pin in enumerate(document["pins"] if not faults else ()):
@@ -320,4 +320,4 @@ def _validated(model: type[Schema], document: JsonObject) -> Schema:
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        raise ImportRefused(problems.places(error, "body")) from None
+        raise ImportRefused(places(error, "body")) from None

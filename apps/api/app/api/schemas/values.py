@@ -1,5 +1,5 @@
-"""What schemas of several nouns are made of: how strict they are and bodies are read, the values of stored rows, and
-records of the domain as answers, whose schema and JSON both come from one dataclass.
+"""What schemas of several nouns are made of: how strict bodies are, the values of stored rows, and records of the
+domain as answers, whose schema and JSON both come from one dataclass.
 
 Schemas are a file a noun, by the names of the routes; what a route has for itself alone stands with it. Bodies take no
 coercion ("5" is no number) and no unknown field, so that a typo is refused and not ignored. Classes that describe
@@ -8,18 +8,15 @@ answers are for the OpenAPI document; a test holds real answers to them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from dataclasses import fields
 from datetime import datetime
 from types import NoneType
-from typing import Annotated, Any, Generic, TypeVar, cast, get_args, get_type_hints
+from typing import Annotated, Any, Generic, TypeVar, get_args, get_type_hints
 from uuid import UUID
 
-import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema, create_model
 
-from app.domain.errors import InvalidRequest
 from app.domain.stored import values_of
 from app.domain.types import LARGEST, JsonObject
 
@@ -115,79 +112,3 @@ def _as_text(hint: Any) -> Any:
     plain = getattr(hint, "__supertype__", hint)
     texts: dict[Any, Any] = {UUID: Id, datetime: Instant}
     return texts.get(plain, plain)
-
-
-DEEPEST = 64
-MOST_VALUES = 100_000
-_INT64 = 2**63
-
-
-def parse_body(raw: bytes, most_values: int = MOST_VALUES) -> Any:
-    """The value of a JSON body that Postgres can store. Raises `InvalidRequest` that does not quote it.
-
-    One with too many values is refused before it is parsed, which is a single call that no other thread runs beside.
-    orjson refuses NaN, Infinity, numbers beyond a double, lone surrogates, bytes that are no UTF-8 and nesting beyond
-    1,024. What it lets through and we do not: NUL characters (Postgres stores none), integers beyond 64 bits (it would
-    round them), and nesting beyond what any honest body has.
-    """
-    if _has_more_values(raw, most_values):
-        raise InvalidRequest(f"The body has more than {most_values} values.", ("body",))
-    try:
-        value = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"The body is not valid JSON: {error.msg} at character {error.pos}.", ("body",)) from None
-    _check(value, raw)
-    return value
-
-
-def _has_more_values(raw: bytes, most: int) -> bool:
-    """Whether a JSON text has more values: commas, lists and objects outside of strings. An empty list counts twice."""
-    if _marks(raw, 0, len(raw)) < most:
-        return False
-    text = raw.replace(rb"\\", b"").replace(rb"\"", b"")  # a string is now what stands between two quotes
-    values, at = 1, 0
-    while at < len(text) and values <= most:  # in steps, between which other threads run
-        quote = text.find(b'"', at)
-        end = quote if quote >= 0 else len(text)
-        values += _marks(text, at, end)
-        at = text.find(b'"', end + 1) + 1 or len(text)
-    return values > most
-
-
-def _marks(raw: bytes, start: int, end: int) -> int:
-    return raw.count(b",", start, end) + raw.count(b"[", start, end) + raw.count(b"{", start, end)
-
-
-def _check(value: Any, raw: bytes) -> None:
-    """Looks at every value once, level by level, with no recursion to overflow."""
-    may_have_nul = b"\\u0000" in raw
-    level: list[Any] = [value]
-    huge = False
-    for _depth in range(DEEPEST + 1):
-        below: list[Any] = []
-        for item in level:
-            if isinstance(item, str):
-                if may_have_nul and "\0" in item:
-                    raise InvalidRequest("The body has a NUL character in a string, which cannot be stored.", ("body",))
-            elif isinstance(item, dict):
-                entries = cast("dict[str, Any]", item)
-                if may_have_nul and any("\0" in key for key in entries):
-                    raise InvalidRequest("The body has a NUL character in a key, which cannot be stored.", ("body",))
-                below.extend(entries.values())
-            elif isinstance(item, list):
-                below.extend(cast("list[Any]", item))
-            elif isinstance(item, (int, float)) and not -_INT64 < item < _INT64:
-                huge = True
-        if not below:
-            if huge:
-                json.loads(raw, parse_int=_refuse_huge_integer)
-            return
-        level = below
-    raise InvalidRequest(f"The body nests deeper than {DEEPEST} levels.", ("body",))
-
-
-def _refuse_huge_integer(digits: str) -> int:
-    """Distinguished from a large float only by the text: `1e30` is fine, thirty digits would lose their end."""
-    if len(digits) > 20 or not -_INT64 <= int(digits) < _INT64:
-        raise InvalidRequest("The body has an integer beyond 64 bits.", ("body",))
-    return 0

@@ -36,7 +36,6 @@ from app.services.archive.new_rows import BodyReader, ImportJob, drafted
 from app.services.heavy.child import Tools
 from app.services.runtime import Runtime
 from app.services.sessions import check_session, insert_checked, with_defaults, with_given_policy
-from app.services.turn.types import RETRY_AFTER_S
 
 logger = logging.getLogger(__name__)
 
@@ -208,7 +207,7 @@ async def _of_source(rt: Runtime, session: SessionRef) -> AsyncGenerator[Transac
 
 def _check_ended(status: TurnStatus) -> None:
     if status in OPEN_STATUSES:
-        raise TurnInProgress("The turn has not ended.", RETRY_AFTER_S)
+        raise TurnInProgress("The turn has not ended.")
 
 
 async def _fork(

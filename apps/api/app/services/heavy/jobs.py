@@ -29,7 +29,7 @@ from app.services.heavy.child import (
     sizes_in,
     written,
 )
-from app.services.upkeep.process_state import BUSY_RETRY_S
+from app.services.process_state import BUSY_RETRY_S
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from app.db.database import Transaction
 from app.db.turns import Newest
 from app.domain.errors import TurnInProgress, existing, located
 from app.domain.incoming import Compaction, IncomingMessage
-from app.domain.types import OPEN_STATUSES, Content, Message, SessionRef, TurnId, TurnStatus
+from app.domain.types import OPEN_STATUSES, Content, Message, SessionRef, TenantId, TurnId, TurnStatus
 from app.openai.new_messages import (
     KnownList,
     NewMessages,
@@ -33,7 +33,9 @@ from app.services.runtime import Runtime, retried
 from app.services.sessions import add_directions
 from app.services.turn.claim import answer_again, check_outputs, draft_outputs, stored_outcome
 from app.services.turn.take import continue_turn, retry_turn, take_turn
-from app.services.turn.types import RETRY_AFTER_S, Listener, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
+from app.services.turn.types import Listener, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
+from app.services.views.context import window_now
+from app.services.views.preview import count_tokens, preview_turn
 
 T = TypeVar("T")
 
@@ -120,7 +122,7 @@ async def complete_chat(
             _pairs(step.last_outputs or step.outputs), options=options, model_alias=request.model_alias
         )
         return await continue_turn(rt, session, turn_id, outputs, listen)
-    raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
+    raise TurnInProgress(_IN_PROGRESS)
 
 
 async def new_turn(rt: Runtime, session: SessionRef, request: ChatRequest) -> tuple[int, TurnRequest] | None:
@@ -160,13 +162,37 @@ async def store_list(rt: Runtime, session: SessionRef, request: ChatRequest) -> 
         if await store_past(rt, session, request.model_alias, newest, step) is not None:
             async with rt.database.autocommit() as tx:
                 return existing(await store.newest_of(tx, session), "session")
-    raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
+    raise TurnInProgress(_IN_PROGRESS)
+
+
+async def count_behind(rt: Runtime, tenant_id: TenantId, request: ChatRequest, compaction: Compaction) -> int:
+    """The estimate of what a list behind a compaction would send, of its session as it stands.
+
+    As the preview of the next turn has it; where the list is no new turn, or has past that the session has not, the
+    session's window and what of the list is new. Raises `NotFound` and `InvalidRequest` as the request would.
+    """
+    session = SessionRef(tenant_id, compaction.session_id)
+    async with rt.database.autocommit() as tx:
+        newest = existing(await store.newest_of(tx, session), "compaction")
+        stored = await store.newest_messages(tx, session.id, most_compared(request))
+    new = (await new_in_list(request, stored)).messages
+    is_waiting = newest.status is TurnStatus.AWAITING_TOOLS
+    step = await divided(request, new, waiting=is_waiting) if new else None
+    if step is not None and not step.past and not is_waiting:
+        turn = turn_of(request, step, request.options)
+        if turn is not None:
+            preview = await preview_turn(rt, session, turn)
+            return preview.context["estimated_wire_tokens"]
+    window = await window_now(rt, session)
+    return window.estimated_wire_tokens + await count_tokens(
+        rt, tenant_id, request.model_alias, new, request.options, is_new=False
+    )
 
 
 def _check_free(newest: Newest, request: ChatRequest) -> None:
     """Raises `TurnInProgress` while a turn runs, and where the session has gone on since the request was resolved."""
     if newest.status is TurnStatus.RUNNING or request.after_turn_seq not in (None, newest.last_turn_seq):
-        raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
+        raise TurnInProgress(_IN_PROGRESS)
 
 
 def most_compared(request: ChatRequest) -> int:

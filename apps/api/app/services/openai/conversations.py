@@ -19,7 +19,6 @@ from app.openai.new_messages import NextStep
 from app.services import sessions
 from app.services.openai.chat import newest_locked, store_past
 from app.services.runtime import Runtime
-from app.services.turn.types import RETRY_AFTER_S
 
 _MOST_TRIES = 5
 _IN_PROGRESS = "The conversation already runs a response."
@@ -88,7 +87,7 @@ async def add_items(rt: Runtime, session: SessionRef, items: Sequence[Mapping[st
                 newest, lost = await newest_locked(tx, session)
         rt.telemetry.turns_lost(lost)
         if newest.status is TurnStatus.RUNNING:
-            raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
+            raise TurnInProgress(_IN_PROGRESS)
         if outputs and newest.status is not TurnStatus.AWAITING_TOOLS:
             with located("body", "items"):
                 check_pairing(read.messages)  # names the output that answers nothing
@@ -103,7 +102,7 @@ async def add_items(rt: Runtime, session: SessionRef, items: Sequence[Mapping[st
                 newest_first=False,
             )
             return page.items
-    raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
+    raise TurnInProgress(_IN_PROGRESS)
 
 
 async def withdraw_item(rt: Runtime, session: SessionRef, item_id: str) -> Session:
@@ -119,7 +118,7 @@ async def withdraw_item(rt: Runtime, session: SessionRef, item_id: str) -> Sessi
         if turn is None:
             raise NotFound("item" if await session_exists(tx, session) else "conversation")
         if turn.status is TurnStatus.RUNNING:
-            raise TurnInProgress(_IN_PROGRESS, RETRY_AFTER_S)
+            raise TurnInProgress(_IN_PROGRESS)
         if turn.status is TurnStatus.AWAITING_TOOLS:
             await store.cancel_turn(tx, session.id, turn.id)
         group = _group_of(message, await messages_of_turn(tx, session.id, turn.id))

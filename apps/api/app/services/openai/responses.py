@@ -45,7 +45,7 @@ from app.services.runtime import Runtime
 from app.services.sessions import delete_session
 from app.services.summaries import summarize_now
 from app.services.turn.take import cancel_turn
-from app.services.turn.types import RETRY_AFTER_S, Listener, TurnOutcome
+from app.services.turn.types import Listener, TurnOutcome
 from app.services.views.preview import preview_turn
 
 _GOES_ON = (TurnStatus.COMPLETED, TurnStatus.AWAITING_TOOLS)
@@ -152,7 +152,7 @@ async def _after(
         return ResponseTarget(session, chat, stored=newest if newest and newest.reply else None)
     if found.reply is None:
         if found.turn_status is TurnStatus.RUNNING and found.is_last_of_turn:
-            raise TurnInProgress("The previous response is still in progress.", RETRY_AFTER_S)
+            raise TurnInProgress("The previous response is still in progress.")
         raise InvalidRequest("The previous response has no output to go on with.", ("body", "previous_response_id"))
     await divided(chat, chat.messages, waiting=bool(found.reply.tool_calls))
     if request.store and found.ends_session and found.turn_status in _GOES_ON:
@@ -224,7 +224,7 @@ async def delete_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) ->
     async with rt.database.begin() as tx:
         found = existing(await store.get_response(tx, tenant_id, ref), "response")
         if is_running(found):
-            raise TurnInProgress("The response is still in progress; cancel it first.", RETRY_AFTER_S)
+            raise TurnInProgress("The response is still in progress; cancel it first.")
         await store.erase_response(tx, ref)
         if found.form.get("conversation") is None:
             await store.erase_session_without_responses(tx, SessionRef(tenant_id, ref.session_id), found.turn_seq)

@@ -15,13 +15,13 @@ from app.domain.errors import (
 from app.domain.types import Completion, CompletionRequest, JsonObject
 from app.engine.window.plan import Ready
 from app.engine.window.provider_overflow import learned_limit, react
+from app.services.learned import learn
 from app.services.runtime import Runtime
 from app.services.turn.decide import decide_for_fallback, decide_within
 from app.services.turn.planning import assembled
 from app.services.turn.provider_call import call_model
 from app.services.turn.record import Record
 from app.services.turn.types import ClaimedTurn, TurnOptions, TurnPlan
-from app.services.upkeep.learned import learn
 
 
 async def call(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Record) -> Completion:

@@ -6,6 +6,8 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
+from math import ceil
 from time import perf_counter
 from typing import Any, TypeAlias
 
@@ -38,19 +40,32 @@ from app.domain.errors import (
     TurnNotOpen,
     located,
 )
+from app.domain.limits import WorstCase
 from app.domain.stored import values_of
-from app.domain.types import Content, JsonObject, RecordedReply, SessionId, SessionRef, TurnId, TurnRecord, TurnStatus
+from app.domain.types import (
+    Content,
+    JsonObject,
+    RecordedReply,
+    SessionId,
+    SessionRef,
+    TurnId,
+    TurnRecord,
+    TurnStatus,
+    Usage,
+)
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS
 from app.engine.policy.policy import ContextPolicy, with_whole_past
-from app.engine.window.look_back import of_sent
+from app.engine.summary.block import render_summary
+from app.engine.window.look_back import LOOK_BACK, of_sent
 from app.providers.registry import Model
 from app.services.limits import reserve_call
 from app.services.pasts import pack_messages
 from app.services.runtime import Runtime, retried
 from app.services.sessions import not_found
-from app.services.turn.gather import budget_of, count_message, read_window, session_policy
+from app.services.turn.gather import WindowRows, budget_of, layers_of, read_window, session_policy
+from app.services.turn.planning import count_message
 from app.services.turn.recall import prepare_question
 from app.services.turn.types import (
-    RETRY_AFTER_S,
     ClaimedTurn,
     OutputsRequest,
     TurnOptions,
@@ -62,6 +77,8 @@ _Claimed: TypeAlias = tuple[Claim | None, TurnOptions, str]
 """A claim, None when the turn goes on already; and the options and the model alias of the round."""
 
 
+_CHARS_PER_TOKEN = 2
+"""Of text that is not counted yet; on the high side, as what comes back of a reservation is used later."""
 _SLICE = 64
 """Of outputs that are counted before others run."""
 _OF_THE_LEASE = 6
@@ -148,7 +165,7 @@ async def claim_drafted(rt: Runtime, session: SessionRef, draft: NewTurn, option
         if claim is None:
             raise NotFound("session")
         if draft.seq not in (None, claim.seq):
-            raise TurnInProgress("The session went on meanwhile.", RETRY_AFTER_S)
+            raise TurnInProgress("The session went on meanwhile.")
         return claim, options, awake_alias(rt, draft.model_alias or claim.session.model_alias)
 
     return await _transaction_one(rt, session.id, stored, turns=1)
@@ -167,7 +184,7 @@ async def _transaction_one(
         began_at = perf_counter()
         claim, options, model_alias = await claimed(tx)
         if claim is None:
-            raise TurnInProgress("The turn goes on already.", RETRY_AFTER_S)
+            raise TurnInProgress("The turn goes on already.")
         policy = policy_of_turn(rt, claim.session.policy, options.policy)
         policy = with_whole_past(policy) if options.whole_past else policy
         with rt.tracer.span("gather"):
@@ -184,11 +201,43 @@ async def _transaction_one(
         check_recorded(rows.model, options.recorded_reply)
         if options.note is not None:
             await keep_response(tx, claim, options.note)
-        reservation = await reserve_call(tx, rt, claim, rows, options, turns=turns) if claim.limits else None
+        reservation = None
+        if claim.limits:
+            reservation = await reserve_call(tx, claim, _most_of_call(rt, rows, options, turns=turns))
         if perf_counter() - began_at > rt.turn_lease_s / _OF_THE_LEASE:
             await renew_lease(tx, claim, rt.turn_lease_s)
     looked_back = tuple(of_sent(claim.turn_id, after_seq, json.loads(sent)) for after_seq, sent in claim.looked_back)
     return ClaimedTurn(claim, rows, gathered_at, options, reservation, looked_back)
+
+
+def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns: int) -> WorstCase:
+    """What a turn's call may use at most, `turns` being 0 for a later round of a turn.
+
+    All that the window holds before anything leaves it and all that may be recalled, no more than may be sent, and
+    the longest answer: of the model or a fallback, whichever may use most.
+    """
+    models = [rt.catalogue.model(alias) for alias in (rows.model.alias, *rows.model.fallbacks)]
+    budgets = [budget_of(model, rows.policy) for model in models]
+    ceiling = max(0, *(budget.prompt_ceiling for budget in budgets))
+    reserve = max(budget.output_reserve for budget in budgets)
+    messages, kept = list(rows.read_messages()), rows.kept
+    summary = rows.context.summary
+    texts = [text for _, text in layers_of(rt, rows.session, options.instructions)]
+    texts += [pin.content for pin in rows.context.pins]
+    texts += [
+        rows.session.room_goal or "",
+        json.dumps(options.tools) if options.tools else "",
+        json.dumps(LOOK_BACK) if rows.model.takes_tools and rows.policy.look_back != "off" else "",
+        render_summary(summary.body) if summary else "",
+    ]
+    uncounted = any(message.tokens < 0 for message in messages)
+    prompt = sum(message.tokens + message.reasoning_tokens + MESSAGE_FRAMING_TOKENS for message in messages)
+    prompt += kept.columns.most_tokens(kept.first_turn, kept.end_turn)
+    prompt += ceil(sum(map(len, texts)) / _CHARS_PER_TOKEN) + PROMPT_FRAMING_TOKENS
+    prompt = ceiling if uncounted else min(prompt, ceiling)
+    output = min(options.max_output_tokens or reserve, reserve)
+    usage = Usage(prompt, output)
+    return WorstCase(turns, prompt + output, max(model.cost_of(usage) or Decimal(0) for model in models))
 
 
 async def _found(tx: Transaction, session: SessionRef, turn_id: TurnId) -> WaitingTurn:
@@ -199,7 +248,7 @@ async def _found(tx: Transaction, session: SessionRef, turn_id: TurnId) -> Waiti
 
 
 def _in_progress() -> TurnInProgress:
-    return TurnInProgress("The session already runs a turn.", RETRY_AFTER_S)
+    return TurnInProgress("The session already runs a turn.")
 
 
 async def draft_turn(rt: Runtime, request: TurnRequest, idempotency_key: str | None) -> NewTurn:
@@ -262,7 +311,7 @@ def check_recorded(model: Model, recorded_reply: RecordedReply | None) -> None:
 def check_outputs(waiting: WaitingTurn, answered: Sequence[str]) -> None:
     """Holds outputs, by call id, to a turn's open calls. Raises as `claim_outputs`."""
     if waiting.status is TurnStatus.RUNNING:
-        raise TurnInProgress("The turn goes on already.", RETRY_AFTER_S)
+        raise TurnInProgress("The turn goes on already.")
     if waiting.status is not TurnStatus.AWAITING_TOOLS:
         raise TurnNotOpen(f"The turn is {waiting.status.value} and waits for no tools.")
     given = set(answered)
@@ -321,7 +370,7 @@ async def answer_again(
     if turn.error is not None:
         raise StoredFailure(turn.error)
     if turn.status not in (TurnStatus.COMPLETED, TurnStatus.AWAITING_TOOLS):
-        raise IdempotencyInFlight("The turn of this idempotency key is still running.", RETRY_AFTER_S)
+        raise IdempotencyInFlight("The turn of this idempotency key is still running.")
     return await stored_outcome(tx, session, turn)
 
 

@@ -6,25 +6,26 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from uuid import UUID
 
 from app.db.database import Transaction
 from app.db.messages import UNCOUNTED, save_token_counts, window_turns
+from app.db.sessions import state_of
 from app.db.settled import settled_through
 from app.db.summaries import PromptContext, prompt_context
 from app.domain.types import (
     OPEN_STATUSES,
-    Content,
-    JsonObject,
     Message,
+    SessionRef,
     SessionState,
-    ToolCall,
     ToolDefinition,
     Turn,
+    TurnId,
     TurnStatus,
 )
 from app.engine.messages.image_rules import image_rule_for
 from app.engine.messages.reasoning import with_reasoning
-from app.engine.messages.tokens import message_tokens, part_text, reasoning_tokens, with_images_by_rule
+from app.engine.messages.tokens import with_images_by_rule
 from app.engine.policy.budget import Budget, budget_for
 from app.engine.policy.policy import ContextPolicy
 from app.engine.recall.ranking import Evicted
@@ -37,7 +38,8 @@ from app.providers.registry import Model
 from app.services.pasts import Counting, settled_columns
 from app.services.policies import resolve_policy
 from app.services.runtime import Runtime
-from app.services.turn.planning import INLINE_MESSAGES, count_long_texts, planned
+from app.services.sessions import prompt_view
+from app.services.turn.planning import INLINE_MESSAGES, count_long_texts, planned, recounted
 from app.services.turn.recall import look_up, meaning_of_pins
 from app.tokenizers.counters import TWO_FIFTHS, Estimator
 
@@ -149,6 +151,23 @@ async def read_window(
     return await _with_evicted(tx, rt, rows, query, for_turn=for_turn)
 
 
+async def session_window(rt: Runtime, session: SessionRef) -> WindowRows:
+    """The window without a turn, for the session's own model, every message counted. Raises `NotFound`."""
+    async with rt.database.autocommit() as tx:
+        row = await prompt_view(tx, session)
+        state = state_of(row)
+        rows = await read_window(
+            tx,
+            rt,
+            state,
+            session_policy(rt, state.policy),
+            state.model_alias,
+            before_seq=row["last_turn_seq"] + 1,
+            last_message_seq=row["last_message_seq"],
+        )
+    return await with_all_counts(rt, rows)
+
+
 async def _with_evicted(
     tx: Transaction, rt: Runtime, rows: WindowRows, query: Message | None, *, for_turn: bool
 ) -> WindowRows:
@@ -244,47 +263,6 @@ async def _with_messages(rows: WindowRows, change: Callable[[Message], Message])
     return replace(rows, turns=await changed(rows.turns), evicted=found)
 
 
-async def count_message(
-    rt: Runtime,
-    encoding: str,
-    content: Content,
-    *,
-    tool_calls: Sequence[ToolCall] = (),
-    tool_call_id: str | None = None,
-    name: str | None = None,
-) -> tuple[int, str]:
-    """Tokens of all a message carries but its reasoning, and the encoding they are in."""
-    texts = [content] if isinstance(content, str) else [part_text(part) or "" for part in content or ()]
-    texts += [call.arguments for call in tool_calls]
-    estimator = await _ready_estimator(rt, encoding, texts)
-    tokens = message_tokens(content, estimator, tool_calls=tool_calls, tool_call_id=tool_call_id, name=name)
-    return tokens, estimator.encoding
-
-
-async def recounted(rt: Runtime, encoding: str, message: Message) -> tuple[Message, str]:
-    """A message with its counts in an encoding, and the encoding that they are in."""
-    calls, call_id = message.tool_calls, message.tool_call_id
-    found = await count_message(
-        rt, encoding, message.content, tool_calls=calls, tool_call_id=call_id, name=message.name
-    )
-    of_reasoning = await count_reasoning(rt, encoding, message.reasoning, message.reasoning_blocks)
-    return replace(message, tokens=found[0], reasoning_tokens=of_reasoning), found[1]
-
-
-async def count_reasoning(rt: Runtime, encoding: str, reasoning: str | None, blocks: Sequence[JsonObject]) -> int:
-    """What a message's reasoning costs where it is sent back."""
-    if not reasoning and not blocks:
-        return 0
-    texts = [reasoning or "", *(str(block.get("thinking", "")) for block in blocks)]
-    return reasoning_tokens(reasoning, blocks, await _ready_estimator(rt, encoding, texts))
-
-
-async def _ready_estimator(rt: Runtime, encoding: str, texts: Sequence[str]) -> Estimator:
-    """An estimator that has these texts in the cache it answers from; long ones were counted off the event loop."""
-    _, used = await rt.tokenizers.count(encoding, texts)
-    return rt.tokenizers.estimator(used)
-
-
 def budget_of(model: Model, policy: ContextPolicy) -> Budget:
     """The budget of the model's window, capped where the policy caps it."""
     window, source = model.context_window, model.context_limit_source
@@ -295,6 +273,11 @@ def budget_of(model: Model, policy: ContextPolicy) -> Budget:
     if policy.max_context_tokens is not None and policy.max_context_tokens < window:
         window, source = policy.max_context_tokens, "policy"
     return budget_for(window, source, policy.max_output_tokens)
+
+
+def no_turn(seq: int) -> Turn:
+    """A running turn without a message yet."""
+    return Turn(TurnId(UUID(int=0)), seq, TurnStatus.RUNNING, unresolved=True, messages=())
 
 
 async def snapshot_of(

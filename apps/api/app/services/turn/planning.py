@@ -1,19 +1,21 @@
-"""Where a decision is made: on the event loop, or on a thread where what it reads is long."""
+"""Where counts and decisions are made: on the event loop, or on a thread where what they read is long."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import orjson
 
-from app.domain.types import Message
-from app.engine.messages.tokens import tools_tokens
+from app.domain.types import Content, JsonObject, Message, ToolCall
+from app.engine.messages.tokens import message_tokens, part_text, reasoning_tokens, tools_tokens
 from app.engine.window.plan import Assembled, Ready, assemble
 from app.engine.window.prompt import pin_text
 from app.engine.window.snapshot import Snapshot
-from app.tokenizers.counters import Tokenizers
+from app.services.runtime import Runtime
+from app.tokenizers.counters import Estimator, Tokenizers
 
 _LONG_CHARS = 16_384
 """Of a text around the messages that is counted off the event loop."""
@@ -43,6 +45,47 @@ async def count_long_texts(tokenizers: Tokenizers, encoding: str, snapshot: Snap
         tools_tokens(snapshot.tools, estimate)
 
     await tokenizers.off_loop(count)
+
+
+async def count_message(
+    rt: Runtime,
+    encoding: str,
+    content: Content,
+    *,
+    tool_calls: Sequence[ToolCall] = (),
+    tool_call_id: str | None = None,
+    name: str | None = None,
+) -> tuple[int, str]:
+    """Tokens of all a message carries but its reasoning, and the encoding they are in."""
+    texts = [content] if isinstance(content, str) else [part_text(part) or "" for part in content or ()]
+    texts += [call.arguments for call in tool_calls]
+    estimator = await _ready_estimator(rt, encoding, texts)
+    tokens = message_tokens(content, estimator, tool_calls=tool_calls, tool_call_id=tool_call_id, name=name)
+    return tokens, estimator.encoding
+
+
+async def recounted(rt: Runtime, encoding: str, message: Message) -> tuple[Message, str]:
+    """A message with its counts in an encoding, and the encoding that they are in."""
+    calls, call_id = message.tool_calls, message.tool_call_id
+    found = await count_message(
+        rt, encoding, message.content, tool_calls=calls, tool_call_id=call_id, name=message.name
+    )
+    of_reasoning = await count_reasoning(rt, encoding, message.reasoning, message.reasoning_blocks)
+    return replace(message, tokens=found[0], reasoning_tokens=of_reasoning), found[1]
+
+
+async def count_reasoning(rt: Runtime, encoding: str, reasoning: str | None, blocks: Sequence[JsonObject]) -> int:
+    """What a message's reasoning costs where it is sent back."""
+    if not reasoning and not blocks:
+        return 0
+    texts = [reasoning or "", *(str(block.get("thinking", "")) for block in blocks)]
+    return reasoning_tokens(reasoning, blocks, await _ready_estimator(rt, encoding, texts))
+
+
+async def _ready_estimator(rt: Runtime, encoding: str, texts: Sequence[str]) -> Estimator:
+    """An estimator that has these texts in the cache it answers from; long ones were counted off the event loop."""
+    _, used = await rt.tokenizers.count(encoding, texts)
+    return rt.tokenizers.estimator(used)
 
 
 async def planned(snapshot: Snapshot, decision: Callable[[], _T]) -> _T:

@@ -18,7 +18,6 @@ import structlog
 from app.core.logging import without_secrets
 from app.domain.content import content_text
 from app.domain.errors import ProviderError
-from app.domain.prices import call_cost
 from app.domain.stored import values_of
 from app.domain.types import Completion, CompletionRequest, JsonObject, Purpose, SessionId, Usage
 from app.providers.base import DeltaSink
@@ -80,7 +79,7 @@ def used_row(rt: Runtime, model: Model, purpose: Purpose, usage: Usage, round_nu
 
     `round_number` says which call of its turn it was.
     """
-    cost = cost_of(model, usage)
+    cost = model.cost_of(usage)
     rt.telemetry.model_usage(alias=model.alias, purpose=purpose, usage=usage, cost_usd=cost)
     return {
         "id": rt.new_id(),
@@ -90,13 +89,6 @@ def used_row(rt: Runtime, model: Model, purpose: Purpose, usage: Usage, round_nu
         "cost_usd": cost,
         "round": round_number,
     }
-
-
-def cost_of(model: Model, usage: Usage) -> Decimal | None:
-    """US dollars at the published prices; None where none is known."""
-    if model.prices is None:
-        return None
-    return call_cost(usage, model.prices.of_prompt(usage.prompt_tokens))
 
 
 def total_cost(costs: Sequence[Decimal | None]) -> Decimal | None:

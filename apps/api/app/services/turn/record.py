@@ -47,11 +47,11 @@ from app.openai.new_messages import with_reply
 from app.services.limits import spent_of
 from app.services.pasts import LastPrompt, pack_messages
 from app.services.runtime import Runtime
-from app.services.summaries import start_after_turn
-from app.services.turn.gather import count_message, count_reasoning
+from app.services.turn.planning import count_message, count_reasoning
 from app.services.turn.provider_call import sum_of, total_cost, used_row
 from app.services.turn.recall import start_pin_vectors, start_vectors
 from app.services.turn.steps import Steps, of_audit, of_turn
+from app.services.turn.summarize import start_after_turn
 from app.services.turn.types import ClaimedTurn, Listener, TurnEvent, TurnOutcome, TurnPlan, to_nobody
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,8 @@
-"""Making a summary: call the summarizer within its own window, accept or fall back, store it by compare-and-set."""
+"""Making a summary: call the summarizer within its own window, accept or fall back, store it by compare-and-set.
+
+One behind an answer leaves no note that it is due: that is seen in the stored window alone. What a crash takes away,
+the next turn's own check, or the check before its call, finds again.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +21,21 @@ from app.db import summaries as store
 from app.db.claims import Claim
 from app.db.records import add_usages
 from app.db.summaries import AttemptNote
-from app.domain.errors import DatabaseUnavailable
+from app.domain.errors import DatabaseUnavailable, NotFound
 from app.domain.stored import NewSummary, values_of
 from app.domain.types import (
+    OPEN_STATUSES,
     SUMMARY_LISTS,
+    Message,
     SessionId,
+    SessionRef,
     SessionState,
     Summary,
     SummaryBody,
     SummaryId,
     SummaryOrigin,
+    ToolDefinition,
+    TurnStatus,
     Usage,
 )
 from app.engine.summary.block import fit_summary, render_summary
@@ -36,10 +45,23 @@ from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold
 from app.engine.summary.summarizer_prompt import shrinks, summary_of
 from app.engine.window.provider_overflow import emergency_summary
 from app.engine.window.snapshot import Snapshot
+from app.engine.window.triggers import fold_behind_answer, may_fold_behind_answer
 from app.services.runtime import Runtime, retried
-from app.services.turn.gather import WindowRows
+from app.services.turn.gather import (
+    WindowRows,
+    estimator_of,
+    layers_of,
+    no_turn,
+    session_policy,
+    session_window,
+    snapshot_of,
+    with_all_counts,
+)
+from app.services.turn.planning import planned
 from app.services.turn.provider_call import total_cost, used_row
+from app.services.turn.recall import start_vectors
 from app.services.turn.summarizer_call import SummarizerCall, SummarizerResult, call_summarizer, chosen_call
+from app.services.turn.types import ClaimedTurn, TurnPlan
 from app.telemetry.metrics import SummaryOutcome
 from app.tokenizers.counters import Estimator
 
@@ -292,3 +314,69 @@ async def _store(
     """The summary, if its ground still stands, and what the attempt came to in any case."""
     async with rt.database.autocommit() as tx:
         return await store.store_attempt(tx, session_id, new, note, claim)
+
+
+def start_after_turn(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, reply: Message, *, is_sound: bool) -> None:
+    """Starts the check of a completed turn's window, where the session's own policy may have a summary made then.
+
+    `reply` is the turn's last message; `is_sound` whether it is counted as the window is and all steps succeeded.
+    """
+    session, options = plan.rows.session, turn.options
+    if "summary_trigger_tokens" in (options.policy or {}):
+        return  # the client says when summaries are made, and is shown each
+    is_own = not (options.policy or options.whole_past) and plan.model.alias == session.model_alias
+    own = plan.rows.policy if is_own else session_policy(rt, session.policy)
+    if not (own.summarizes_after_turns or own.summarizes_ahead):
+        return
+    window, reply_tokens = plan.decided.window, reply.tokens + reply.reasoning_tokens
+    if not is_own or may_fold_behind_answer(window.snapshot, window.log.tokens_after_summary, reply_tokens, own):
+        is_first = turn.claim.round == turn.claim.fence == 1 and plan.snapshot.summary == plan.rows.context.summary
+        rows = _rows_after(turn, plan.rows, reply) if is_own and is_first and is_sound else None
+        tools = plan.decided.prompt.tools
+        work = summarize_after_turn(rt, session, tools, options.instructions, rows)
+        rt.chores.start(work, behind_an_answer(session.id))
+
+
+def _rows_after(turn: ClaimedTurn, rows: WindowRows, reply: Message) -> WindowRows:
+    """What a read of the window finds now that the turn, the first try of it, was completed by this reply."""
+    *before, last = [replace(each, unresolved=False) for each in rows.turns]
+    assert last.id == turn.claim.turn_id, "the running turn is the newest"
+    completed = replace(last, status=TurnStatus.COMPLETED, messages=(*last.messages, reply))
+    context = replace(rows.context, step_failed=False)
+    return replace(rows, turn_seq=turn.claim.seq + 1, context=context, turns=(*before, completed), evicted=None)
+
+
+async def summarize_after_turn(
+    rt: Runtime,
+    session: SessionRef,
+    tools: tuple[ToolDefinition, ...],
+    instructions: str | None = None,
+    rows: WindowRows | None = None,
+) -> None:
+    """Makes the summary that is due in the session's window, or that its next turn would have to make, if one is;
+    `tools` and `instructions` are those of its last turn, `rows` the window as that turn left it, read where they are
+    not given: whoever read it anew would come too late for a client that goes on at once.
+
+    A turn that has arrived meanwhile is left out, and is raw in the window that the summary leaves. A result whose
+    ground somebody else has changed is dropped and logged.
+    """
+    with rt.tracer.span("after_turn"):
+        try:
+            if rows is None:
+                rows = await session_window(rt, session)
+            else:
+                rows = await with_all_counts(rt, rows)
+        except NotFound:
+            return  # erased meanwhile
+        rows = replace(rows, turns=tuple(turn for turn in rows.turns if turn.status not in OPEN_STATUSES))
+        estimate = estimator_of(rt, rows)
+        snapshot, policy = await snapshot_of(rt, rows, no_turn(rows.turn_seq), tools=tools), rows.policy
+        fold = await planned(snapshot, lambda: fold_behind_answer(snapshot, policy, estimate))
+        if fold is None:
+            return
+        sent = replace(snapshot, layers=layers_of(rt, rows.session, instructions))
+        attempt = await summarize(rt, rows, SummaryJob(fold, sent, "post_turn", rows.turns[-1].seq + 1), estimate)
+        if attempt.summary is not None and policy.recall.enabled:
+            start_vectors(rt, session.id, attempt.summary.to_message_seq)
+        if attempt.failure in (STALE, IN_PROGRESS):
+            logger.info("a summary in the background was dropped (%s): another one was faster", attempt.failure)

@@ -37,8 +37,8 @@ from app.engine.window.snapshot import Snapshot
 from app.providers.registry import Model
 from app.services.limits import within_limits
 from app.services.runtime import Runtime
-from app.services.turn.gather import WindowRows, budget_of, count_message
-from app.services.turn.planning import planned
+from app.services.turn.gather import WindowRows, budget_of
+from app.services.turn.planning import count_message, planned
 from app.services.turn.provider_call import call_model, sum_of
 from app.tokenizers.counters import Estimator
 

@@ -31,8 +31,6 @@ from app.providers.registry import Model
 from app.services.turn.gather import WindowRows
 from app.tokenizers.counters import Estimator
 
-RETRY_AFTER_S = 1
-
 
 @dataclass(frozen=True, slots=True)
 class TurnOptions:

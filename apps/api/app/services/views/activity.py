@@ -20,8 +20,8 @@ from app.db.figures import changed_turns, open_turns
 from app.domain.errors import DatabaseUnavailable, ProcessBusy, TooManyStreams
 from app.domain.figures import TurnChange
 from app.domain.types import OPEN_STATUSES, TenantId
+from app.services.process_state import Allowance
 from app.services.runtime import Runtime
-from app.services.upkeep.process_state import Allowance
 
 logger = logging.getLogger(__name__)
 

@@ -8,12 +8,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
-from uuid import UUID
 
 from app.db.audits import all_regions
 from app.db.database import Record, record_of
 from app.db.figures import summaries_between, timeline_ranges, timeline_turns
-from app.db.sessions import state_of
 from app.domain.errors import InvalidRequest
 from app.domain.figures import (
     CurrentWindow,
@@ -26,7 +24,7 @@ from app.domain.figures import (
 )
 from app.domain.recalled import reasons_of
 from app.domain.stored import values_of
-from app.domain.types import JsonObject, SessionRef, SummaryId, Turn, TurnId, TurnStatus
+from app.domain.types import JsonObject, SessionRef, SummaryId
 from app.engine.policy.budget import history_budget
 from app.engine.recall.relevance import question_of, relevances
 from app.engine.window.prompt import goal_text, pin_text
@@ -35,26 +33,9 @@ from app.engine.window.window import lay_out
 from app.services.paging import LAST_SEQ, Page, PageRequest, between_seqs, in_order, page_of
 from app.services.runtime import Runtime
 from app.services.sessions import prompt_view
-from app.services.turn.gather import WindowRows, estimator_of, read_window, session_policy, snapshot_of, with_all_counts
+from app.services.turn.gather import estimator_of, no_turn, session_policy, session_window, snapshot_of
 from app.services.turn.planning import planned
 from app.services.turn.recall import meaning_of_pins
-
-
-async def session_window(rt: Runtime, session: SessionRef) -> WindowRows:
-    """The window without a turn, for the session's own model, every message counted. Raises `NotFound`."""
-    async with rt.database.autocommit() as tx:
-        row = await prompt_view(tx, session)
-        state = state_of(row)
-        rows = await read_window(
-            tx,
-            rt,
-            state,
-            session_policy(rt, state.policy),
-            state.model_alias,
-            before_seq=row["last_turn_seq"] + 1,
-            last_message_seq=row["last_message_seq"],
-        )
-    return await with_all_counts(rt, rows)
 
 
 async def window_now(rt: Runtime, session: SessionRef) -> CurrentWindow:
@@ -90,11 +71,6 @@ async def window_now(rt: Runtime, session: SessionRef) -> CurrentWindow:
         summary_trigger_tokens=trigger_tokens(policy, budget.limit, budget.input_budget),
         prune_trigger_tokens=int(policy.prune_from(budget.input_budget)),
     )
-
-
-def no_turn(seq: int) -> Turn:
-    """A running turn without a message yet."""
-    return Turn(TurnId(UUID(int=0)), seq, TurnStatus.RUNNING, unresolved=True, messages=())
 
 
 async def pin_figures(rt: Runtime, session: SessionRef) -> dict[str, PinFigures]:

@@ -13,10 +13,8 @@ from uuid import UUID
 
 from app.db.messages import UNCOUNTED
 from app.db.sessions import state_of
-from app.db.turns import newest_messages, newest_of
-from app.domain.errors import existing
 from app.domain.figures import LaidOut
-from app.domain.incoming import Compaction, IncomingMessage
+from app.domain.incoming import IncomingMessage
 from app.domain.types import (
     OPEN_STATUSES,
     JsonObject,
@@ -43,7 +41,6 @@ from app.engine.window.layout import layout_of
 from app.engine.window.plan import Assembled, Ready, Refused, SummaryDue, plan
 from app.engine.window.prompt import Prompt, PromptItem
 from app.engine.window.window import head_items
-from app.services.openai.chat import ChatRequest, divided, most_compared, new_in_list, turn_of
 from app.services.paging import LAST_SEQ
 from app.services.runtime import Runtime
 from app.services.sessions import prompt_view
@@ -51,11 +48,9 @@ from app.services.turn.claim import awake_alias, check_recorded, policy_of_turn
 from app.services.turn.decide import counted_by_provider, first_snapshot
 from app.services.turn.gather import WindowRows, encoding_of, estimator_of, read_window, with_recall_anew
 from app.services.turn.planning import assembled, planned
-from app.services.turn.provider_call import cost_of
 from app.services.turn.recall import prepare_question
 from app.services.turn.steps import Steps
 from app.services.turn.types import TurnOptions, TurnPlan, TurnRequest
-from app.services.views.context import window_now
 from app.services.views.turns import numbered
 
 PENDING_SUMMARY_ID = SummaryId(UUID(int=0))
@@ -114,7 +109,7 @@ async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -
     context = TurnPlan(rows, estimate, snapshot, decided).context(prompt)
     messages, layout = await asyncio.to_thread(_shown, prompt, decided.prompt) if prompt else ((), ())
     prompt_tokens = round(decided.prompt.wire_tokens * snapshot.calibration_ratio)
-    cost = cost_of(rows.model, Usage(prompt_tokens, 0)) if prompt else None
+    cost = rows.model.cost_of(Usage(prompt_tokens, 0)) if prompt else None
     return Preview(
         seq=stored.turn_seq,
         open_turn_id=next((turn.id for turn in stored.turns if turn.status in OPEN_STATUSES), None),
@@ -175,30 +170,6 @@ def _pending_summary(fold: Fold, estimate: Estimate) -> tuple[Summary, Estimate]
 
 
 _NO_ID = UUID(int=0)
-
-
-async def count_behind(rt: Runtime, tenant_id: TenantId, request: ChatRequest, compaction: Compaction) -> int:
-    """The estimate of what a list behind a compaction would send, of its session as it stands.
-
-    As the preview of the next turn has it; where the list is no new turn, or has past that the session has not, the
-    session's window and what of the list is new. Raises `NotFound` and `InvalidRequest` as the request would.
-    """
-    session = SessionRef(tenant_id, compaction.session_id)
-    async with rt.database.autocommit() as tx:
-        newest = existing(await newest_of(tx, session), "compaction")
-        stored = await newest_messages(tx, session.id, most_compared(request))
-    new = (await new_in_list(request, stored)).messages
-    is_waiting = newest.status is TurnStatus.AWAITING_TOOLS
-    step = await divided(request, new, waiting=is_waiting) if new else None
-    if step is not None and not step.past and not is_waiting:
-        turn = turn_of(request, step, request.options)
-        if turn is not None:
-            preview = await preview_turn(rt, session, turn)
-            return preview.context["estimated_wire_tokens"]
-    window = await window_now(rt, session)
-    return window.estimated_wire_tokens + await count_tokens(
-        rt, tenant_id, request.model_alias, new, request.options, is_new=False
-    )
 
 
 async def count_tokens(

@@ -20,9 +20,9 @@ from app.db.figures import count_open_turns
 from app.db.turns import fail_lost_turns, sessions_with_lost_turns
 from app.domain.errors import DatabaseUnavailable, InvalidRequest
 from app.domain.types import SessionId, TenantId
+from app.services.learned import load_windows
 from app.services.paging import FIRST_ID
 from app.services.runtime import Runtime, retried
-from app.services.upkeep.learned import load_windows
 
 logger = logging.getLogger(__name__)
 

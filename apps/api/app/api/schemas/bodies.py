@@ -1,0 +1,125 @@
+"""How bodies are read: as JSON that Postgres can store; and where and why they are refused, never with their values."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+import orjson
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from app.api.schemas.content import PARTS_TAG, TEXT_TAG
+from app.domain.errors import InvalidRequest
+
+_UNION_TAGS = (TEXT_TAG, PARTS_TAG)
+_MOST_ERRORS = 20
+_LONGEST_WHERE = 200
+DEEPEST = 64
+MOST_VALUES = 100_000
+_INT64 = 2**63
+
+
+def parse_body(raw: bytes, most_values: int = MOST_VALUES) -> Any:
+    """The value of a JSON body that Postgres can store. Raises `InvalidRequest` that does not quote it.
+
+    One with too many values is refused before it is parsed, which is a single call that no other thread runs beside.
+    orjson refuses NaN, Infinity, numbers beyond a double, lone surrogates, bytes that are no UTF-8 and nesting beyond
+    1,024. What it lets through and we do not: NUL characters (Postgres stores none), integers beyond 64 bits (it would
+    round them), and nesting beyond what any honest body has.
+    """
+    if _has_more_values(raw, most_values):
+        raise InvalidRequest(f"The body has more than {most_values} values.", ("body",))
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"The body is not valid JSON: {error.msg} at character {error.pos}.", ("body",)) from None
+    _check(value, raw)
+    return value
+
+
+def _has_more_values(raw: bytes, most: int) -> bool:
+    """Whether a JSON text has more values: commas, lists and objects outside of strings. An empty list counts twice."""
+    if _marks(raw, 0, len(raw)) < most:
+        return False
+    text = raw.replace(rb"\\", b"").replace(rb"\"", b"")  # a string is now what stands between two quotes
+    values, at = 1, 0
+    while at < len(text) and values <= most:  # in steps, between which other threads run
+        quote = text.find(b'"', at)
+        end = quote if quote >= 0 else len(text)
+        values += _marks(text, at, end)
+        at = text.find(b'"', end + 1) + 1 or len(text)
+    return values > most
+
+
+def _marks(raw: bytes, start: int, end: int) -> int:
+    return raw.count(b",", start, end) + raw.count(b"[", start, end) + raw.count(b"{", start, end)
+
+
+def _check(value: Any, raw: bytes) -> None:
+    """Looks at every value once, level by level, with no recursion to overflow."""
+    may_have_nul = b"\\u0000" in raw
+    level: list[Any] = [value]
+    huge = False
+    for _depth in range(DEEPEST + 1):
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, str):
+                if may_have_nul and "\0" in item:
+                    raise InvalidRequest("The body has a NUL character in a string, which cannot be stored.", ("body",))
+            elif isinstance(item, dict):
+                entries = cast("dict[str, Any]", item)
+                if may_have_nul and any("\0" in key for key in entries):
+                    raise InvalidRequest("The body has a NUL character in a key, which cannot be stored.", ("body",))
+                below.extend(entries.values())
+            elif isinstance(item, list):
+                below.extend(cast("list[Any]", item))
+            elif isinstance(item, (int, float)) and not -_INT64 < item < _INT64:
+                huge = True
+        if not below:
+            if huge:
+                json.loads(raw, parse_int=_refuse_huge_integer)
+            return
+        level = below
+    raise InvalidRequest(f"The body nests deeper than {DEEPEST} levels.", ("body",))
+
+
+def _refuse_huge_integer(digits: str) -> int:
+    """Distinguished from a large float only by the text: `1e30` is fine, thirty digits would lose their end."""
+    if len(digits) > 20 or not -_INT64 <= int(digits) < _INT64:
+        raise InvalidRequest("The body has an integer beyond 64 bits.", ("body",))
+    return 0
+
+
+class InvalidFields(InvalidRequest):
+    """Input that Pydantic refused; `found` has (where, why), at least one, and never a value."""
+
+    def __init__(self, found: list[tuple[str, str]]) -> None:
+        super().__init__(": ".join(found[0]))
+        self.found = found
+
+    def members(self) -> dict[str, Any]:
+        return {"errors": [{"where": place, "message": sentence} for place, sentence in self.found]}
+
+
+def places(error: ValidationError, *within: str) -> list[tuple[str, str]]:
+    """Where Pydantic refused what, and why, never the value."""
+    found = error.errors(include_url=False, include_input=False)[:_MOST_ERRORS]
+    return [(where(*within, *each["loc"]), _message(each)) for each in found]
+
+
+def where(*path: object) -> str:
+    """The path of a field, cut to a length because keys come from the client."""
+    joined = ".".join(str(part) for part in path if part not in _UNION_TAGS)
+    return joined if len(joined) <= _LONGEST_WHERE else joined[:_LONGEST_WHERE] + "…"
+
+
+def _message(error: ErrorDetails) -> str:
+    """Pydantic's sentence, except where it would quote the input."""
+    match error["type"]:
+        case "union_tag_invalid":
+            return f"Must be one of {error.get('ctx', {}).get('expected_tags', 'the known types')}"
+        case "extra_forbidden":
+            return "There is no such field"
+        case _:
+            return error["msg"].removeprefix("Value error, ")
