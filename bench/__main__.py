@@ -29,6 +29,7 @@ QUICK_LENGTHS = {"default": (300, 3_000), "plain": (10,), "window": (20, 1_500)}
 MAKERS = {"default": default_case, "plain": plain_case, "window": window_case}
 COLD_MESSAGES = 1_500
 FORK_TURNS = 2_000
+SIMULATED_TURNS = 3_000
 MEMORY_TURNS, MEMORY_SESSIONS = 5_000, 300
 COUNTED_LENGTH = 40
 
@@ -165,6 +166,7 @@ async def _measure(arguments: Arguments, plan: Plan, site: targets.Site, console
         if service is not None and plan.once:
             cold = await once.cold_turns(service, site, COLD_MESSAGES)
             run = replace(run, cold=cold, fork=await once.forks(service, site, FORK_TURNS))
+            run = replace(run, simulated=await once.simulated(service, site, SIMULATED_TURNS))
     if plan.memory and SERVICE in arguments.names:
         run = replace(run, memory=await once.memory(site, MEMORY_TURNS, MEMORY_SESSIONS, plan.concurrencies[-1]))
     return run

@@ -17,6 +17,7 @@ from bench.measuring import Meter, Spent, add_sessions, take_batch
 from bench.targets import Site, Target, started
 
 FORKS = 5
+PRESETS = ("guarded", "post_turn", "rolling", "allocated", "turn_atomic")
 _MEMORY_LENGTH = 20
 _STORED = """
 WITH taken AS (SELECT t.session_id, t.id FROM turns AS t WHERE t.session_id = ANY($1::uuid[]) AND t.seq > $2::bigint)
@@ -46,6 +47,14 @@ class Fork:
     spent: Spent
     next_in_source: Spent
     next_in_fork: Spent
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """A session of so many turns under every preset: wall time of the answer."""
+
+    turns: int
+    wall_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +107,24 @@ async def forks(target: Target, site: Site, turns: int) -> Fork:
             await post_turn(target.client, session_id, next(target.texts))
         next_turns.append(meter.spent().of_one(FORKS))
     return Fork(case.length, wall_s, of_copying, *next_turns)
+
+
+async def simulated(target: Target, site: Site, turns: int) -> Simulated:
+    """A session of so many turns computed under every preset, twice: the first time starts a process."""
+    case = replace(default_case(turns), sessions=1)
+    await add_sessions(target, case, filling.texts_of(site.conversation, turns))
+    await filling.settle(target.admin)
+    url = f"/v1/sessions/{target.sessions[case.name][0]}/simulate"
+    loop = asyncio.get_running_loop()
+    wall_s = 0.0
+    for _ in range(2):
+        started_at = loop.time()
+        async with target.client.post(url, json={"policies": PRESETS, "max_turns": turns}) as response:
+            answer = orjson.loads(await response.read())
+        wall_s = loop.time() - started_at
+        assert len(answer["policies"]) == len(PRESETS), answer
+        assert not answer["truncated"], answer
+    return Simulated(turns, wall_s)
 
 
 async def stored(target: Target, case: Case) -> Stored:

@@ -32,8 +32,8 @@ from app.engine.recall.vectors import packed_vectors
 from app.providers.base import Embedded
 from app.services.embeddings import Embeddings
 from app.services.pasts import Pasts
+from app.services.process_state import Chores, Cooldowns
 from app.services.turn.recall import look_up
-from app.services.upkeep.process_state import Chores, Cooldowns
 from app.telemetry.metrics import Telemetry
 from migrations.drift import with_database
 

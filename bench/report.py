@@ -21,7 +21,7 @@ from rich.table import Table
 from bench.cases import BARE, SERVICE, Case, Kind, Plan
 from bench.figures import Batch, Spread, Verdict, pairwise_ratios, percentile, select, spread
 from bench.measuring import Spent, StatementCount
-from bench.once import Cold, Fork, Memory, Stored
+from bench.once import Cold, Fork, Memory, Simulated, Stored
 
 VERSIONS_OF = ("fastapi", "uvicorn", "pydantic", "sqlalchemy", "asyncpg", "httpx", "aiohttp", "orjson", "tiktoken")
 TITLES: Mapping[Kind, str] = {
@@ -41,6 +41,7 @@ class Run:
     counts: Mapping[str, StatementCount] = field(default_factory=dict[str, StatementCount])
     cold: Cold | None = None
     fork: Fork | None = None
+    simulated: Simulated | None = None
     stored: Stored | None = None
     memory: Memory | None = None
 
@@ -105,6 +106,8 @@ def _reached_on(run: Run) -> Iterator[tuple[str, float]]:
         yield "cold_turn_ms_more", run.cold.first_ms - run.cold.next_ms
     if run.fork:
         yield "fork_s", run.fork.wall_s
+    if run.simulated:
+        yield "simulation_s", run.simulated.wall_s
     if run.stored:
         yield "index_and_audit_bytes", run.stored.audit + run.stored.terms
     if run.memory:
@@ -203,6 +206,8 @@ def _lines(run: Run) -> Iterator[str]:
             f"a fork of {fork.turns:,} turns: {fork.wall_s:.2f} s, {_both(fork.spent)};"
             f" the next turn in it {_both(fork.next_in_fork)}, in its source {_both(fork.next_in_source)}"
         )
+    if simulated := run.simulated:
+        yield f"a simulation of {simulated.turns:,} turns under every preset: {simulated.wall_s:.1f} s"
     if stored := run.stored:
         yield f"stored for a default turn: audit {stored.audit:.0f} bytes, packed terms {stored.terms:.0f}"
     if memory := run.memory:

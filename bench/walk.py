@@ -32,7 +32,7 @@ from bench.servers import embedded_server
 
 ROOT = Path(next(iter(app.__path__)))
 _TURNS_BEFORE = 3
-_BESIDE = frozenset({"services/upkeep/background.py"})
+_BESIDE = frozenset({"services/background.py"})
 """What runs by the clock and not for a turn."""
 
 

@@ -14,7 +14,7 @@ import orjson
 
 from app.db.database import Database
 from app.domain.types import TenantId
-from app.services.upkeep.background import purge
+from app.services.background import purge
 from torture.keys import api_key
 from torture.replicas import Replica
 from torture.results import Result
