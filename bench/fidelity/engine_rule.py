@@ -121,7 +121,7 @@ class EngineRule:
 
     def _decide(self, conversation: Conversation, state: State, current: Turn) -> Ready | Refused:
         snapshot = self._with_evicted(state, self._snapshot(conversation, state, current))
-        decided = plan(snapshot, self.policy, self._estimate)
+        decided = plan(snapshot, self._estimate)
         if isinstance(decided, SummaryDue):
             decided = self._summarize(state, decided)
         elif decided.summary_worthless:
@@ -144,13 +144,13 @@ class EngineRule:
         snapshot = due.snapshot
         if summary is not None:
             self._take(state, due.fold, summary)
-            snapshot = self._with_evicted(state, due.with_summary(summary, self.policy, self._estimate))
-        return plan(snapshot, self.policy, self._estimate, may_summarize=False)
+            snapshot = self._with_evicted(state, due.with_summary(summary, self._estimate))
+        return plan(snapshot, self._estimate, may_summarize=False)
 
     def _after_turn(self, conversation: Conversation, state: State) -> None:
         """What a policy does in the background, here before anything else happens."""
         nobody = Turn(TurnId(UUID(int=0)), state.seq + 1, TurnStatus.RUNNING, unresolved=True, messages=())
-        fold = fold_after_turn(self._snapshot(conversation, state, nobody), self.policy, self._estimate)
+        fold = fold_after_turn(self._snapshot(conversation, state, nobody), self._estimate)
         summary = self._make(state, fold) if fold else None
         if fold and summary:
             self._take(state, fold, summary)
@@ -172,6 +172,7 @@ class EngineRule:
 
     def _snapshot(self, conversation: Conversation, state: State, current: Turn) -> Snapshot:
         snapshot = Snapshot(
+            policy=self.policy,
             budget=self._budget,
             layers=(("system:session", conversation.system),) if conversation.system else (),
             goal=None,
@@ -182,7 +183,7 @@ class EngineRule:
             completed_since_summary=state.since_summary,
             may_look_back=self.policy.look_back != "off",
         )
-        shared = with_shared_budget(snapshot, self.policy, self._estimate).budget
+        shared = with_shared_budget(snapshot, self._estimate).budget
         # An output by share may leave the input more than the budget that is compared.
         budget = replace(shared, input_budget=min(shared.input_budget, self._budget.input_budget))
         return replace(snapshot, budget=budget)

@@ -65,7 +65,7 @@ def measure_kept(rule: EngineRule, conversations: Sequence[Conversation], estima
                 continue
             turn = LookedBack(asked)
             is_kept = statement in turn.text()
-            found.append((is_kept, is_kept or statement in turn.then(words, archive, rule.policy, estimate).text()))
+            found.append((is_kept, is_kept or statement in turn.then(words, archive, estimate).text()))
     asked_for = max(1, len(found))
     shares = [sum(each) / asked_for for each in zip(*found, strict=True)] or [0.0, 0.0]
     return Kept(len(found), round(sum(folds) / max(1, len(folds))), *shares)

@@ -9,7 +9,6 @@ from itertools import accumulate
 from app.domain.content import content_text
 from app.domain.types import Completion, Message, ToolCall
 from app.engine.messages.tokens import Estimate, message_tokens
-from app.engine.policy.policy import ContextPolicy
 from app.engine.recall.dates import day_said
 from app.engine.recall.index import EMPTY, Index, Packed
 from app.engine.recall.pages import (
@@ -78,7 +77,7 @@ class LookedBack:
         """All that the prompt says."""
         return "\n".join(content_text(message["content"]) for message in assemble(self.decided).messages)
 
-    def then(self, lookup: LookBack | str, archive: Archive, policy: ContextPolicy, estimate: Estimate) -> LookedBack:
+    def then(self, lookup: LookBack | str, archive: Archive, estimate: Estimate) -> LookedBack:
         """The same turn once the model has called `look_back` once more; a text is words to search for."""
         lookup = LookBack(lookup, None, None) if isinstance(lookup, str) else lookup
         window = self.decided.window
@@ -101,7 +100,7 @@ class LookedBack:
         with_new = (*self.looked_back, *(_counted(message, estimate) for message in new))
         for looked_back in (with_new, tuple(_counted(message, estimate) for message in without_newest(with_new))):
             snapshot = replace(window.snapshot, current=with_look_backs(own, looked_back), log=None)
-            decided = plan(snapshot, policy, estimate, may_summarize=False)
+            decided = plan(snapshot, estimate, may_summarize=False)
             if isinstance(decided, Ready):
                 read = (*self.read, (lookup, page)) if page and looked_back is with_new else self.read
                 return LookedBack(decided, read, looked_back, self.read_tokens + estimate(text))
@@ -136,7 +135,7 @@ def measure_look_backs(
             asked = rule.decide(conversation, state, question.text)
             turns = [LookedBack(asked)] if isinstance(asked, Ready) else []
             while turns and len(turns) <= calls and turns[-1].decided.window.offers_look_back:
-                turns.append(turns[-1].then(question.text, archive, rule.policy, estimate))
+                turns.append(turns[-1].then(question.text, archive, estimate))
             held = [[_holds(turn, text) for text in question.evidence] for turn in turns]
             last = held[-1] if held else [False] * len(question.evidence)
             held += [last] * (calls + 1 - len(held))

@@ -71,7 +71,7 @@ def measure_values(
             continue
         archive = Archive.of(conversation)
         for value in values:
-            turns = list(_read(LookedBack(asked), value, archive, rule, estimate))
+            turns = list(_read(LookedBack(asked), value, archive, estimate))
             calls.append(len(turns) - 1 if _has(turns[-1], value) else None)
             tokens += turns[-1].read_tokens
             broken += sum(violation(assemble(turn.decided).messages) is not None for turn in turns)
@@ -101,9 +101,7 @@ def _value(seq: int, text: str, match: re.Match[str], behind_it: str) -> Value:
     return Value(seq, before[-8:] + match[0], " ".join(words))
 
 
-def _read(
-    turn: LookedBack, value: Value, archive: Archive, rule: EngineRule, estimate: Estimate
-) -> Iterator[LookedBack]:
+def _read(turn: LookedBack, value: Value, archive: Archive, estimate: Estimate) -> Iterator[LookedBack]:
     """The turn before any call and after each, until it has the value."""
     yield turn
     handle = handle_of(value.seq)
@@ -113,7 +111,7 @@ def _read(
         is_named = f"look_back handle {handle} " in turn.text()
         is_listed = any(value.seq in page.seqs for _, page in turn.read)
         opens = is_listed or (is_named and at == 0)
-        turn = turn.then(LookBack(value.words, handle if opens else None, None), archive, rule.policy, estimate)
+        turn = turn.then(LookBack(value.words, handle if opens else None, None), archive, estimate)
         yield turn
 
 

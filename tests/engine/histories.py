@@ -154,6 +154,7 @@ def snapshot_of(
     current: Turn,
     *,
     input_budget: int,
+    policy: ContextPolicy = GUARDED,
     summary: Summary | None = None,
     layers: tuple[tuple[str, str], ...] = (("system:global", "Be brief."),),
     goal: str | None = None,
@@ -165,6 +166,7 @@ def snapshot_of(
     """A snapshot; the completed turns are counted unless a figure is given."""
     completed = sum(turn.status is TurnStatus.COMPLETED for turn in turns)
     return Snapshot(
+        policy=policy,
         budget=budget_of(input_budget),
         layers=layers,
         goal=goal,
@@ -178,9 +180,9 @@ def snapshot_of(
     )
 
 
-def input_tokens_before(snapshot: Snapshot, policy: ContextPolicy = GUARDED) -> int:
+def input_tokens_before(snapshot: Snapshot) -> int:
     """What counts of the untouched prompt of a snapshot against the budget."""
-    return lay_out(snapshot, policy, estimate).input_tokens
+    return lay_out(snapshot, estimate).input_tokens
 
 
 def input_tokens_of(snapshot: Snapshot, prompt: Prompt) -> int:

@@ -9,7 +9,6 @@ from hypothesis import assume
 from app.domain.types import JsonObject, Message, MessageId, Turn, TurnStatus
 from app.engine.messages.media import media_tokens
 from app.engine.messages.turns import Unit, sendable_units, wire_tokens_of
-from app.engine.policy.policy import ContextPolicy
 from app.engine.window.plan import Ready
 from app.engine.window.prompt import Prompt
 from app.engine.window.prompt_refs import Needed
@@ -50,9 +49,9 @@ def sent_turns(turns: Iterable[Turn]) -> list[Turn]:
     return [turn for turn in turns if turn.status is not TurnStatus.REJECTED]
 
 
-def protected_turns(snapshot: Snapshot, policy: ContextPolicy) -> list[Turn]:
+def protected_turns(snapshot: Snapshot) -> list[Turn]:
     """The newest turns by the policy, an unresolved last one whatever the policy, and the running one."""
-    sent = sent_turns(snapshot.turns)
+    policy, sent = snapshot.policy, sent_turns(snapshot.turns)
     most = len(sent) if policy.protected_turns is None else policy.protected_turns
     kept = list(reversed(sent))[: max(most, 1 if sent and sent[-1].unresolved else 0)]
     if policy.protected_share is not None:

@@ -25,7 +25,7 @@ from app.engine.policy.presets import PRESETS
 from app.engine.window.past import past_of
 from app.engine.window.prompt import goal_text
 from app.engine.window.snapshot import Snapshot
-from tests.engine.histories import History, UnitShape, budget_of, input_tokens_before, said_by, text_of
+from tests.engine.histories import GUARDED, History, UnitShape, budget_of, input_tokens_before, said_by, text_of
 from tests.engine.pictures import audio, file, image, image_at, png, wav
 
 Unit: TypeAlias = tuple[UnitShape, int, int]
@@ -190,11 +190,12 @@ _tools: tuple[ToolDefinition, ...] = tuple(
 )
 
 
+_guarded = st.just(GUARDED)
 _pins = st.tuples(st.one_of(small_sizes, sizes), st.sampled_from((None, None, 0.0, 0.5, 1.0)))
 
 
 @st.composite
-def snapshots(draw: st.DrawFn, *, long: bool = False) -> Snapshot:
+def snapshots(draw: st.DrawFn, policy: st.SearchStrategy[ContextPolicy] = _guarded, *, long: bool = False) -> Snapshot:
     """A legal snapshot; its budget is any window's, or one that the history just fits or just exceeds.
 
     With `long` it has turns enough, in a window tight enough, that a summary is mostly due.
@@ -215,6 +216,7 @@ def snapshots(draw: st.DrawFn, *, long: bool = False) -> Snapshot:
         for at, (size, relevance) in enumerate(draw(st.lists(_pins, max_size=4)))
     )
     snapshot = Snapshot(
+        policy=draw(policy),
         budget=budget_of(0),
         layers=layers,
         goal=draw(st.sampled_from((None, goal_text("Empty the depot by May.", "research")))),

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from app.domain.types import Summary, SummaryBody, SummaryId
-from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.extractive import fallback_summary
 from app.engine.summary.fold import Fold
 from app.engine.window.past import past_of
@@ -41,18 +40,18 @@ def new_snapshot(snapshot: Snapshot, fold: Fold, body: SummaryBody) -> Snapshot:
     return replace(snapshot, summary=summary, past=past_of(turns), completed_since_summary=0)
 
 
-def decide(snapshot: Snapshot, policy: ContextPolicy) -> Taken:
+def decide(snapshot: Snapshot) -> Taken:
     """Takes the turn's decisions with the deterministic summary."""
-    first = plan(snapshot, policy, estimate)
+    first = plan(snapshot, estimate)
     if not isinstance(first, SummaryDue):
         return Taken(first, snapshot, None, summarized=False)
     fold = first.fold
     body = fallback_summary(fold, estimate)
     if body is None:
-        second = plan(first.snapshot, policy, estimate, may_summarize=False)
+        second = plan(first.snapshot, estimate, may_summarize=False)
         return Taken(second, snapshot, fold, summarized=False)
     after = new_snapshot(snapshot, fold, body)
     if after.summary is None:
         raise AssertionError("the new snapshot has the new summary")
-    after = replace(after, log=first.with_summary(after.summary, policy, estimate).log)
-    return Taken(plan(after, policy, estimate, may_summarize=False), after, fold, summarized=True)
+    after = replace(after, log=first.with_summary(after.summary, estimate).log)
+    return Taken(plan(after, estimate, may_summarize=False), after, fold, summarized=True)

@@ -222,7 +222,7 @@ async def test_a_summary_of_what_another_replica_has_summarized_meanwhile_is_not
         rows = await session_window(at.rt, ref_of(session.id))
         estimate = estimator_of(at.rt, rows)
         snapshot = await snapshot_of(at.rt, rows, no_turn(rows.turn_seq))
-        fold = fold_on_request(snapshot, rows.policy, estimate)
+        fold = fold_on_request(snapshot, estimate)
         assert fold is not None
         await summarize_now(replica.rt, ref_of(session.id))
         attempt = await summarize(at.rt, rows, SummaryJob(fold, snapshot, "post_turn", rows.turn_seq), estimate)

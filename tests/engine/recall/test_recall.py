@@ -120,8 +120,8 @@ def test_recall_never_reaches_the_prune_threshold_and_stays_within_its_share(
     old_turns: int, input_budget: int, assistant_tokens: int
 ) -> None:
     snapshot = recalling(old_turns, input_budget, assistant_tokens)
-    without = plan(snapshot, replace(POLICY, recall=Recall(enabled=False)), estimate)
-    decided = plan(snapshot, POLICY, estimate)
+    without = plan(replace(snapshot, policy=replace(POLICY, recall=Recall(enabled=False))), estimate)
+    decided = plan(snapshot, estimate)
     assert type(decided) is type(without)
     if isinstance(decided, Ready) and isinstance(without, Ready):
         accounts = decided.accounts
@@ -141,7 +141,7 @@ def test_what_comes_back_is_verbatim_in_time_order_and_just_before_the_users_mes
     old_turns: int, input_budget: int
 ) -> None:
     snapshot = recalling(old_turns, input_budget)
-    decided = plan(snapshot, POLICY, estimate)
+    decided = plan(snapshot, estimate)
     assert isinstance(decided, Ready)
     items = decided.prompt.items
     block = [at for at, item in enumerate(items) if item.region == "recall"]
@@ -170,7 +170,7 @@ def test_a_tool_group_comes_back_whole_or_not_at_all() -> None:
         kinds = {unit.kind for unit, _ in chosen}
         assert ("tool_group" in kinds) is has_groups
     snapshot = snapshot_of((), current, input_budget=3000, summary=history.summary(SummaryBody("Earlier.")))
-    decided = plan(replace(snapshot, evicted=found_in(old, current)), POLICY, estimate)
+    decided = plan(replace(snapshot, evicted=found_in(old, current)), estimate)
     assert isinstance(decided, Ready)
     assert assemble(decided)  # which refuses a call without its results
 
@@ -183,7 +183,7 @@ def test_what_the_prompt_says_already_does_not_come_back() -> None:
         replace(turn, messages=(replace(turn.messages[0], content=current.messages[0].content),)) for turn in old
     )
     snapshot = snapshot_of((), current, input_budget=3000, summary=history.summary(SummaryBody("Earlier.")))
-    decided = plan(replace(snapshot, evicted=found_in((*same, *chat(history, 3)), current)), POLICY, estimate)
+    decided = plan(replace(snapshot, evicted=found_in((*same, *chat(history, 3)), current)), estimate)
     assert isinstance(decided, Ready)
     texts = [str(message["content"]) for message in decided.prompt.messages()]
     assert texts.count(str(current.messages[0].content)) == 1

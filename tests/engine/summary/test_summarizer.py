@@ -27,7 +27,7 @@ from app.engine.summary.summarizer_prompt import (
 )
 from app.engine.window.plan import SummaryDue, plan
 from app.engine.window.snapshot import Snapshot
-from tests.engine.histories import GUARDED, History, chat, estimate, snapshot_of, text_of
+from tests.engine.histories import History, chat, estimate, snapshot_of, text_of
 from tests.engine.strategies import any_text, bodies, snapshots
 
 _KNOWN: Mapping[str, tuple[MessageId, ...]] = {
@@ -218,7 +218,7 @@ def test_a_summary_of_rejected_turns_alone_is_not_worth_making() -> None:
     snapshot = snapshot_of(
         (*rejected, *chat(history, 4)), history.turn(), input_budget=2000, summary=summary, completed_since_summary=8
     )
-    assert not isinstance(plan(snapshot, GUARDED, estimate), SummaryDue)
+    assert not isinstance(plan(snapshot, estimate), SummaryDue)
 
 
 def test_a_summarizers_room_is_what_its_instructions_and_the_previous_summary_leave() -> None:

@@ -24,21 +24,22 @@ from tests.engine.turn_stand_in import decide
 _COUNT_OFF = replace(GUARDED, mandatory_summary_turn=1000)
 
 
-def _at(share_percent: int, *, off_by: int = 0) -> Snapshot:
+def _at(share_percent: int, policy: ContextPolicy, *, off_by: int = 0) -> Snapshot:
     """Six turns that take exactly so many percent of the budget, give or take `off_by` tokens."""
     history = History()
     turns, current = chat(history, 6, assistant_tokens=300), history.turn()
     bare = input_tokens_before(snapshot_of(turns, current, input_budget=1, layers=(("system:global", ""),)))
     input_budget = 4000
     padding = input_budget * share_percent // 100 + off_by - bare
-    return snapshot_of(turns, current, input_budget=input_budget, layers=(("system:global", text_of(padding)),))
+    layers = (("system:global", text_of(padding)),)
+    return snapshot_of(turns, current, input_budget=input_budget, policy=policy, layers=layers)
 
 
 @pytest.mark.parametrize(("off_by", "due"), [(-1, False), (0, True), (1, True)])
 def test_a_summary_is_due_from_exactly_seventy_percent_of_the_budget(off_by: int, due: bool) -> None:
-    snapshot = _at(70, off_by=off_by)
+    snapshot = _at(70, replace(_COUNT_OFF, protected_share=None), off_by=off_by)
     assert input_tokens_before(snapshot) == 2800 + off_by
-    decision = plan(snapshot, replace(_COUNT_OFF, protected_share=None), estimate)
+    decision = plan(snapshot, estimate)
     assert isinstance(decision, SummaryDue) == due
     if isinstance(decision, SummaryDue):
         assert decision.fold.reason == "threshold"
@@ -48,12 +49,12 @@ def test_a_summary_is_due_from_exactly_seventy_percent_of_the_budget(off_by: int
 
 @pytest.mark.parametrize(("off_by", "due"), [(-1, False), (0, True)])
 def test_a_summary_is_due_at_a_number_of_tokens_in_a_window_of_any_size(off_by: int, due: bool) -> None:
-    snapshot = _at(50, off_by=off_by)
-    assert input_tokens_before(snapshot) == 2000 + off_by
     policy = replace(_COUNT_OFF, summary_trigger_ratio=None, summary_trigger_tokens=2000)
+    snapshot = _at(50, policy, off_by=off_by)
+    assert input_tokens_before(snapshot) == 2000 + off_by
     wide = replace(snapshot, budget=replace(snapshot.budget, input_budget=1_000_000))
     for each in (snapshot, wide):
-        decision = plan(each, policy, estimate)
+        decision = plan(each, estimate)
         assert isinstance(decision, SummaryDue) == due
         if isinstance(decision, SummaryDue):
             # A quarter of the trigger, not of the window, is protected.
@@ -66,7 +67,7 @@ def test_a_summary_is_due_at_eight_completed_turns_and_not_at_seven(completed: i
     history = History()
     turns = chat(history, 9, assistant_tokens=60)
     snapshot = snapshot_of(turns, history.turn(), input_budget=100_000, completed_since_summary=completed)
-    decision = plan(snapshot, GUARDED, estimate)
+    decision = plan(snapshot, estimate)
     assert isinstance(decision, SummaryDue) == due
     if isinstance(decision, SummaryDue):
         assert decision.fold.reason == "turn_count"
@@ -75,7 +76,7 @@ def test_a_summary_is_due_at_eight_completed_turns_and_not_at_seven(completed: i
 
 @pytest.mark.parametrize(("off_by", "pruned"), [(-1, False), (0, True), (1, True)])
 def test_a_prune_starts_at_exactly_ninety_percent_and_ends_below(off_by: int, pruned: bool) -> None:
-    decision = plan(_at(90, off_by=off_by), replace(_COUNT_OFF, auto_summarize=False), estimate)
+    decision = plan(_at(90, replace(_COUNT_OFF, auto_summarize=False), off_by=off_by), estimate)
     assert isinstance(decision, Ready)
     assert decision.accounts.tokens_after_summary == 3600 + off_by
     assert decision.accounts.prune_triggered == pruned
@@ -85,7 +86,7 @@ def test_a_prune_starts_at_exactly_ninety_percent_and_ends_below(off_by: int, pr
 def test_a_summary_due_by_the_count_that_would_shrink_nothing_is_worthless_and_the_turn_goes_on() -> None:
     history = History()
     snapshot = snapshot_of(chat(history, 8, user_tokens=2, assistant_tokens=2), history.turn(), input_budget=10_000)
-    decision = plan(snapshot, GUARDED, estimate)
+    decision = plan(snapshot, estimate)
     assert isinstance(decision, Ready)
     assert decision.summary_worthless
     assert decision.accounts.actions == ()
@@ -95,16 +96,17 @@ def test_the_threshold_alone_asks_for_no_summary_that_would_reclaim_next_to_noth
     history = History()
     old, new = chat(history, 1, assistant_tokens=100), chat(history, 4, assistant_tokens=800)
     summary = history.summary(SummaryBody(text_of(400)))
-    snapshot = snapshot_of((*old, *new), history.turn(), input_budget=5000, summary=summary)
+    policy = replace(GUARDED, protected_share=None)
+    snapshot = snapshot_of((*old, *new), history.turn(), input_budget=5000, policy=policy, summary=summary)
     assert 3500 <= input_tokens_before(snapshot) < 4500
-    assert isinstance(plan(snapshot, replace(GUARDED, protected_share=None), estimate), Ready)
+    assert isinstance(plan(snapshot, estimate), Ready)
 
 
 @pytest.mark.parametrize("policy", [replace(GUARDED, auto_summarize=False), replace(GUARDED, summarize_when="never")])
 def test_a_policy_that_makes_no_summaries_gets_none(policy: ContextPolicy) -> None:
     history = History()
-    snapshot = snapshot_of(chat(history, 20, assistant_tokens=400), history.turn(), input_budget=4000)
-    decision = plan(snapshot, policy, estimate)
+    turns = chat(history, 20, assistant_tokens=400)
+    decision = plan(snapshot_of(turns, history.turn(), input_budget=4000, policy=policy), estimate)
     assert isinstance(decision, Ready)
     assert decision.accounts.prune_triggered
 
@@ -122,27 +124,28 @@ def test_no_summary_is_paid_for_that_finds_no_room_beside_what_may_never_leave(r
     current = history.turn(user_tokens=6000)
     layer, words, block_framing = 3, 4 * 50, 4
     snapshot = snapshot_of(turns, current, input_budget=6000 + layer + words + block_framing + room_tokens)
-    decision = plan(snapshot, GUARDED, estimate)
+    decision = plan(snapshot, estimate)
     assert isinstance(decision, SummaryDue if due else Refused)
     if isinstance(decision, SummaryDue):
         assert decision.fold.cap_tokens == min(room_tokens, int(0.15 * snapshot.budget.input_budget))
-        assert isinstance(decide(snapshot, GUARDED).decision, Ready)
+        assert isinstance(decide(snapshot).decision, Ready)
 
 
 def test_protected_turns_that_a_policy_shields_are_weighed_before_a_summary_is_paid_for() -> None:
     history = History()
     turns = (*chat(history, 6, assistant_tokens=300), *chat(history, 4, assistant_tokens=600))
-    snapshot = snapshot_of(turns, history.turn(), input_budget=2000)
     protected = replace(GUARDED, protected_share=None)
-    assert isinstance(plan(snapshot, protected, estimate), SummaryDue)
-    assert isinstance(plan(snapshot, replace(protected, prune_protected=False), estimate), Refused)
+    snapshot = snapshot_of(turns, history.turn(), input_budget=2000, policy=protected)
+    assert isinstance(plan(snapshot, estimate), SummaryDue)
+    shielded = replace(snapshot, policy=replace(protected, prune_protected=False))
+    assert isinstance(plan(shielded, estimate), Refused)
 
 
 @pytest.mark.parametrize("limit_is", ["nought", "below"])
 def test_a_window_without_an_input_budget_refuses_every_turn(limit_is: str) -> None:
     history = History()
     snapshot = snapshot_of((), history.turn(user_tokens=1), input_budget=0 if limit_is == "nought" else -1023)
-    decision = plan(snapshot, GUARDED, estimate)
+    decision = plan(snapshot, estimate)
     assert isinstance(decision, Refused)
     assert decision.overflow.recovery == {"shorten": [], "or": "use a model with a larger window"}
 
@@ -156,8 +159,8 @@ def test_only_facts_decisions_and_questions_anchor_messages_not_action_items() -
         decisions=(SummaryItem("Keep it.", (answers[0].id,)),),
         action_items=(SummaryItem("Do it.", (answers[1].id,)),),
     )
-    snapshot = snapshot_of(turns, history.turn(), input_budget=700, summary=history.summary(body))
-    decision = plan(snapshot, replace(GUARDED, auto_summarize=False), estimate)
+    policy, summary = replace(GUARDED, auto_summarize=False), history.summary(body)
+    decision = plan(snapshot_of(turns, history.turn(), input_budget=700, policy=policy, summary=summary), estimate)
     assert isinstance(decision, Ready)
     sent = {item.message.id for item in decision.prompt.items if item.message}
     assert answers[0].id in sent

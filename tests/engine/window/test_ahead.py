@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.types import MessageId, TurnStatus
-from app.engine.policy.policy import ContextPolicy
 from app.engine.window.plan import SummaryDue, plan
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Snapshot
@@ -20,7 +19,7 @@ from tests.engine.histories import History, chat, estimate, snapshot_of
 from tests.engine.strategies import policies, snapshots
 
 
-def _behind(snapshot: Snapshot, policy: ContextPolicy, reply_tokens: int) -> Snapshot:
+def _behind(snapshot: Snapshot, reply_tokens: int) -> Snapshot:
     """The session's snapshot once the running turn has completed, with no turn running."""
     answer = replace(
         History().turn(("assistant", reply_tokens, 1)).messages[-1],
@@ -38,48 +37,44 @@ def _behind(snapshot: Snapshot, policy: ContextPolicy, reply_tokens: int) -> Sna
         completed_since_summary=snapshot.completed_since_summary + 1,
         log=None,
     )
-    return with_shared_budget(behind, policy, estimate)
+    return with_shared_budget(behind, estimate)
 
 
-def _with_message(behind: Snapshot, policy: ContextPolicy, tokens: int) -> Snapshot:
+def _with_message(behind: Snapshot, tokens: int) -> Snapshot:
     """The next turn's snapshot, of a message of so many tokens."""
     message = replace(behind.past.turns[-1].messages[-1], role="user", content="", tokens=tokens)
     message = replace(message, seq=message.seq + 1)
     current = replace(behind.current, messages=(message,))
-    return with_shared_budget(replace(behind, current=current), policy, estimate)
+    return with_shared_budget(replace(behind, current=current), estimate)
 
 
-@given(snapshots(long=True), policies(summarizes=True), st.integers(1, 800))
-def test_it_takes_in_what_the_next_turn_would_have_folded(
-    snapshot: Snapshot, policy: ContextPolicy, reply_tokens: int
-) -> None:
-    behind = _behind(with_shared_budget(snapshot, policy, estimate), policy, reply_tokens)
-    fold = fold_behind_answer(behind, policy, estimate)
-    if fold is None or fold_after_turn(behind, policy, estimate) is not None:
+@given(snapshots(policies(summarizes=True), long=True), st.integers(1, 800))
+def test_it_takes_in_what_the_next_turn_would_have_folded(snapshot: Snapshot, reply_tokens: int) -> None:
+    behind = _behind(with_shared_budget(snapshot, estimate), reply_tokens)
+    fold = fold_behind_answer(behind, estimate)
+    if fold is None or fold_after_turn(behind, estimate) is not None:
         return
-    assert policy.summarizes_ahead
+    assert snapshot.policy.summarizes_ahead
     past = behind.past
     average = -(-past.wire_tokens() // len(past.sent_turns))
-    due = plan(_with_message(behind, policy, average), policy, estimate)
+    due = plan(_with_message(behind, average), estimate)
     assert isinstance(due, SummaryDue)
     assert due.fold == fold
 
 
-@given(snapshots(long=True), policies(summarizes=True), st.integers(1, 800))
-def test_with_the_setting_off_nothing_is_made_ahead(
-    snapshot: Snapshot, policy: ContextPolicy, reply_tokens: int
-) -> None:
-    policy = replace(policy, summarize_ahead=False)
-    behind = _behind(with_shared_budget(snapshot, policy, estimate), policy, reply_tokens)
-    assert fold_behind_answer(behind, policy, estimate) == fold_after_turn(behind, policy, estimate)
+@given(snapshots(policies(summarizes=True), long=True), st.integers(1, 800))
+def test_with_the_setting_off_nothing_is_made_ahead(snapshot: Snapshot, reply_tokens: int) -> None:
+    snapshot = replace(snapshot, policy=replace(snapshot.policy, summarize_ahead=False))
+    behind = _behind(with_shared_budget(snapshot, estimate), reply_tokens)
+    assert fold_behind_answer(behind, estimate) == fold_after_turn(behind, estimate)
 
 
-@given(snapshots(long=True), policies(summarizes=True), st.integers(1, 800))
-def test_where_the_sum_says_no_nothing_is_found(snapshot: Snapshot, policy: ContextPolicy, reply_tokens: int) -> None:
-    snapshot = with_shared_budget(snapshot, policy, estimate)
-    input_tokens = lay_out(snapshot, policy, estimate).input_tokens
-    if not may_fold_behind_answer(snapshot, input_tokens, reply_tokens, policy):
-        assert fold_behind_answer(_behind(snapshot, policy, reply_tokens), policy, estimate) is None
+@given(snapshots(policies(summarizes=True), long=True), st.integers(1, 800))
+def test_where_the_sum_says_no_nothing_is_found(snapshot: Snapshot, reply_tokens: int) -> None:
+    snapshot = with_shared_budget(snapshot, estimate)
+    input_tokens = lay_out(snapshot, estimate).input_tokens
+    if not may_fold_behind_answer(snapshot, input_tokens, reply_tokens):
+        assert fold_behind_answer(_behind(snapshot, reply_tokens), estimate) is None
 
 
 @pytest.mark.parametrize(("completed", "made"), [(6, False), (7, False), (8, True)])
@@ -89,7 +84,7 @@ def test_by_the_turn_count_it_is_made_behind_the_eighth_turn(completed: int, mad
     snapshot = snapshot_of(
         turns, replace(history.turn(), messages=()), input_budget=100_000, completed_since_summary=completed
     )
-    fold = fold_behind_answer(snapshot, ContextPolicy(), estimate)
+    fold = fold_behind_answer(snapshot, estimate)
     assert (fold is not None) == made
     if fold is not None:
         assert (fold.reason, [turn.seq for turn in fold.turns]) == ("turn_count", [1, 2, 3, 4])

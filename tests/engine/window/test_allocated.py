@@ -39,8 +39,8 @@ def _shared(
     **around: Any,
 ) -> Snapshot:
     """A snapshot in a window of `limit` tokens, its output having its share."""
-    snapshot = snapshot_of(turns, current, input_budget=0, **around)
-    return with_shared_budget(replace(snapshot, budget=budget_for(limit, "test", 2048)), policy, estimate)
+    snapshot = snapshot_of(turns, current, input_budget=0, policy=policy, **around)
+    return with_shared_budget(replace(snapshot, budget=budget_for(limit, "test", 2048)), estimate)
 
 
 def _pins(*sizes_and_relevances: tuple[int, float | None]) -> tuple[Pin, ...]:
@@ -106,7 +106,7 @@ def test_the_outputs_share_replaces_the_ceiling_of_the_deployment() -> None:
 
 
 def test_pins_within_what_they_were_offered_are_sent_as_they_are() -> None:
-    decision = plan(_shared((), History().turn(), pins=_pins((3000, 0.1))), ALLOCATED, estimate)
+    decision = plan(_shared((), History().turn(), pins=_pins((3000, 0.1))), estimate)
     assert isinstance(decision, Ready)
     assert decision.accounts.actions == ()
     assert not decision.accounts.prune_triggered
@@ -114,7 +114,7 @@ def test_pins_within_what_they_were_offered_are_sent_as_they_are() -> None:
 
 def test_the_least_relevant_pin_is_shortened_first_and_says_by_how_much() -> None:
     snapshot = _shared((), History().turn(), pins=_pins((3500, 0.9), (3500, 0.2), (500, 0.5)))
-    decision = plan(snapshot, ALLOCATED, estimate)
+    decision = plan(snapshot, estimate)
     assert isinstance(decision, Ready)
     assert _actions(decision) == [("pinned_trim", "pin-1")]
     texts = _pin_texts(decision)
@@ -125,7 +125,7 @@ def test_the_least_relevant_pin_is_shortened_first_and_says_by_how_much() -> Non
 
 def test_pins_are_dropped_only_when_all_of_them_shortened_are_still_too_much() -> None:
     many = _pins(*((300, at / 100) for at in range(80)))
-    decision = plan(_shared((), History().turn(), pins=many), ALLOCATED, estimate)
+    decision = plan(_shared((), History().turn(), pins=many), estimate)
     assert isinstance(decision, Ready)
     kinds = {target: kind for kind, target in _actions(decision)}
     dropped = [target for target, kind in kinds.items() if kind == "pinned_drop"]
@@ -146,14 +146,14 @@ def test_the_pin_that_answers_the_users_message_stays_whole_where_nobody_gave_a_
         Pin("valves", "Valve 12 leads to the cellar, valve 13 to the roof. " * 200),
         Pin("ledger", "The invoice was paid in May. " * 300),
     )
-    decision = plan(_shared((), current, pins=pins), ALLOCATED, estimate)
+    decision = plan(_shared((), current, pins=pins), estimate)
     assert isinstance(decision, Ready)
     assert "valves" not in {target for _, target in _actions(decision)}
 
 
 def test_the_goal_is_whole_however_long_and_pins_give_way_to_it() -> None:
     goal = text_of(5000)
-    decision = plan(_shared((), History().turn(), goal=goal, pins=_pins((3000, 1.0))), ALLOCATED, estimate)
+    decision = plan(_shared((), History().turn(), goal=goal, pins=_pins((3000, 1.0))), estimate)
     assert isinstance(decision, Ready)
     assert goal in [item.as_sent()["content"] for item in decision.prompt.items]
     assert decision.prompt.regions()["goal"] == 5000
@@ -161,11 +161,11 @@ def test_the_goal_is_whole_however_long_and_pins_give_way_to_it() -> None:
 
 
 def test_a_goal_that_leaves_no_room_is_refused_and_the_refusal_says_to_shorten_it() -> None:
-    decision = plan(_shared((), History().turn(), goal=text_of(7000), pins=_pins((50, 1.0))), ALLOCATED, estimate)
+    decision = plan(_shared((), History().turn(), goal=text_of(7000), pins=_pins((50, 1.0))), estimate)
     assert isinstance(decision, Refused)
     assert [advice["item"] for advice in decision.overflow.recovery["shorten"]] == ["goal"]
     shorter = text_of(7000)[: -4 * decision.overflow.recovery["shorten"][0]["by_tokens"]]
-    assert isinstance(plan(_shared((), History().turn(), goal=shorter), ALLOCATED, estimate), Ready)
+    assert isinstance(plan(_shared((), History().turn(), goal=shorter), estimate), Ready)
 
 
 # The summary
@@ -180,7 +180,7 @@ def test_a_summary_over_what_it_was_offered_is_shortened_and_never_leaves() -> N
     history = History()
     # The pins take all that the goal leaves, so the summary has its own quarter.
     snapshot = _shared((), history.turn(), summary=_summary(history, 4000), pins=_pins((9000, 1.0)))
-    decision = plan(snapshot, ALLOCATED, estimate)
+    decision = plan(snapshot, estimate)
     assert isinstance(decision, Ready)
     assert [kind for kind, _ in _actions(decision)] == ["summary_shortened", "pinned_trim"]
     quarter = (8192 - 1024 - snapshot.budget.fixed_tokens) // 4
@@ -192,7 +192,7 @@ def test_a_summary_without_a_share_is_a_sentence_or_two(map_pct: int) -> None:
     history = History()
     policy = replace(ALLOCATED, allocation=Allocation(map_pct=map_pct))
     summary, pins = _summary(history, 4000), _pins((9000, 1.0))
-    decision = plan(_shared((), history.turn(), policy=policy, summary=summary, pins=pins), policy, estimate)
+    decision = plan(_shared((), history.turn(), policy=policy, summary=summary, pins=pins), estimate)
     assert isinstance(decision, Ready)
     assert 40 < decision.prompt.regions()["summary"] <= 100
 
@@ -200,7 +200,7 @@ def test_a_summary_without_a_share_is_a_sentence_or_two(map_pct: int) -> None:
 def test_a_new_summary_may_take_the_maps_share_and_not_fifteen_percent() -> None:
     history = History()
     snapshot = _shared(chat(history, 40, assistant_tokens=400), history.turn())
-    decision = plan(snapshot, ALLOCATED, estimate)
+    decision = plan(snapshot, estimate)
     assert isinstance(decision, SummaryDue)
     assert decision.fold.reason == "allocation"
     assert decision.fold.cap_tokens == pytest.approx((8192 - 1024 - snapshot.budget.fixed_tokens) / 4, abs=2)
@@ -210,7 +210,7 @@ def test_the_log_of_a_new_summary_reckons_with_the_whole_of_the_one_before_altho
     history = History()
     around = _summary(history, 4000), _pins((9000, 1.0))
     snapshot = _shared(chat(history, 20, assistant_tokens=300), history.turn(), summary=around[0], pins=around[1])
-    taken = decide(snapshot, ALLOCATED)
+    taken = decide(snapshot)
     assert taken.summarized
     removed = sum(action.tokens_removed for action in taken.decision.accounts.actions)
     assert taken.decision.accounts.wire_before - removed == taken.decision.prompt.wire_tokens
@@ -221,7 +221,7 @@ def test_the_log_of_a_new_summary_reckons_with_the_whole_of_the_one_before_altho
 
 def test_a_history_that_does_not_fit_is_folded_but_for_the_protected_turns() -> None:
     history = History()
-    taken = decide(_shared(chat(history, 30, assistant_tokens=250), history.turn()), ALLOCATED)
+    taken = decide(_shared(chat(history, 30, assistant_tokens=250), history.turn()))
     assert taken.fold is not None
     assert taken.fold.reason == "allocation"
     assert [turn.seq for turn in taken.fold.protected] == [27, 28, 29, 30]
@@ -232,7 +232,7 @@ def test_a_history_that_does_not_fit_is_folded_but_for_the_protected_turns() -> 
 def test_protected_turns_that_the_pins_leave_no_room_for_are_folded_and_not_lost() -> None:
     history = History()
     turns = chat(history, 12, assistant_tokens=600)
-    taken = decide(_shared(turns, history.turn(), pins=_pins((9000, 1.0))), ALLOCATED)
+    taken = decide(_shared(turns, history.turn(), pins=_pins((9000, 1.0))))
     assert taken.fold is not None
     assert len(taken.fold.protected) < 4
     assert isinstance(taken.decision, Ready)
@@ -242,7 +242,7 @@ def test_protected_turns_that_the_pins_leave_no_room_for_are_folded_and_not_lost
 def test_without_a_summary_whole_turns_leave_oldest_first() -> None:
     history = History()
     turns = chat(history, 30, assistant_tokens=300)
-    decision = plan(_shared(turns, history.turn()), _NO_SUMMARIES, estimate)
+    decision = plan(_shared(turns, history.turn(), policy=_NO_SUMMARIES), estimate)
     assert isinstance(decision, Ready)
     assert _actions(decision) == [("history_drop", "conversation_history")]
     past = {item.message.turn_id for item in decision.prompt.items if item.message and item.region == "history"}
@@ -255,7 +255,7 @@ def test_without_a_summary_whole_turns_leave_oldest_first() -> None:
 
 def test_what_goal_pins_and_summary_leave_is_the_historys() -> None:
     history = History()
-    decision = plan(_shared(chat(history, 17, assistant_tokens=300), history.turn()), _NO_SUMMARIES, estimate)
+    decision = plan(_shared(chat(history, 17, assistant_tokens=300), history.turn(), policy=_NO_SUMMARIES), estimate)
     assert isinstance(decision, Ready)
     assert decision.accounts.actions == ()
     assert decision.prompt.regions()["history"] > 5000
@@ -265,15 +265,15 @@ def test_full_pins_do_not_have_a_summary_made_every_turn() -> None:
     history = History()
     summary = _summary(history, 1500)
     snapshot = _shared(chat(history, 1, assistant_tokens=100), history.turn(), summary=summary, pins=_pins((9000, 1.0)))
-    decision = plan(snapshot, ALLOCATED, estimate)
+    decision = plan(snapshot, estimate)
     assert isinstance(decision, Ready)
 
 
 def test_the_latest_turn_stays_while_it_is_unresolved_and_pins_give_way_to_it() -> None:
     history = History()
     failed = history.turn(("tool_group", 2000, 1), user_tokens=500, status=TurnStatus.FAILED)
-    snapshot = _shared((failed,), history.turn(), pins=_pins((9000, 1.0)))
-    decision = plan(snapshot, _NO_SUMMARIES, estimate)
+    snapshot = _shared((failed,), history.turn(), policy=_NO_SUMMARIES, pins=_pins((9000, 1.0)))
+    decision = plan(snapshot, estimate)
     assert isinstance(decision, Ready)
     assert {item.message.turn_id for item in decision.prompt.items if item.message} >= {failed.id}
     assert decision.prompt.regions()["pins"] > 1000
@@ -283,7 +283,7 @@ def test_an_older_turn_that_failed_leaves_like_any_other() -> None:
     history = History()
     failed = history.turn(user_tokens=3000, status=TurnStatus.FAILED)
     turns = (failed, *chat(history, 12, assistant_tokens=400))
-    decision = plan(_shared(turns, history.turn()), _NO_SUMMARIES, estimate)
+    decision = plan(_shared(turns, history.turn(), policy=_NO_SUMMARIES), estimate)
     assert isinstance(decision, Ready)
     assert _actions(decision) == [("history_drop", "conversation_history")]
     assert failed.id not in {item.message.turn_id for item in decision.prompt.items if item.message}
@@ -292,11 +292,11 @@ def test_an_older_turn_that_failed_leaves_like_any_other() -> None:
 def test_newest_results_take_up_to_half_of_the_room_from_pins_before_they_are_shortened() -> None:
     history = History()
     current = history.turn(("tool_group", 2500, 1), status=TurnStatus.RUNNING)
-    decision = plan(_shared((), current, pins=_pins((9000, 1.0))), ALLOCATED, estimate)
+    decision = plan(_shared((), current, pins=_pins((9000, 1.0))), estimate)
     assert isinstance(decision, Ready)
     assert [kind for kind, _ in _actions(decision)] == ["pinned_trim"]
     huge = history.turn(("tool_group", 20_000, 1), status=TurnStatus.RUNNING)
-    decision = plan(_shared((), huge, pins=_pins((9000, 1.0))), ALLOCATED, estimate)
+    decision = plan(_shared((), huge, pins=_pins((9000, 1.0))), estimate)
     assert isinstance(decision, Ready)
     assert [kind for kind, _ in _actions(decision)] == ["tool_result_shortened", "pinned_trim"]
     assert decision.prompt.regions()["pins"] > 2000
@@ -308,7 +308,7 @@ def test_earlier_rounds_of_the_running_turn_are_shortened_and_leave_before_it_is
     rounds: list[tuple[UnitShape, int, int]] = [("tool_group", 400, 1)] * 60
     current = history.turn(*rounds, status=TurnStatus.RUNNING)
     policy = PRESETS[name].policy
-    decision = plan(_shared((), current, policy=policy), policy, estimate)
+    decision = plan(_shared((), current, policy=policy), estimate)
     assert isinstance(decision, Ready)
     assert {kind for kind, _ in _actions(decision)} == {"tool_result_shortened", "tool_group_dropped"}
 
@@ -316,11 +316,11 @@ def test_earlier_rounds_of_the_running_turn_are_shortened_and_leave_before_it_is
 def test_message_by_message_is_a_choice_before_turns_leave() -> None:
     history = History()
     policy = replace(_NO_SUMMARIES, prune_unit="message")
-    decision = plan(_shared(chat(history, 30, assistant_tokens=300), history.turn()), policy, estimate)
+    decision = plan(_shared(chat(history, 30, assistant_tokens=300), history.turn(), policy=policy), estimate)
     assert isinstance(decision, Ready)
     assert {kind for kind, _ in _actions(decision)} == {"assistant_dropped"}
     turns = chat(history, 30, user_tokens=500, assistant_tokens=20)
-    decision = plan(_shared(turns, history.turn()), policy, estimate)
+    decision = plan(_shared(turns, history.turn(), policy=policy), estimate)
     assert isinstance(decision, Ready)
     assert "history_drop" in {kind for kind, _ in _actions(decision)}
 
@@ -332,7 +332,7 @@ def test_the_logs_kinds_and_targets_are_the_contracts() -> None:
     history = History()
     turns = chat(history, 20, assistant_tokens=300)
     summary, pins = _summary(history, 4000), _pins((9000, 0.9), (400, 0.1))
-    decision = plan(_shared(turns, history.turn(), summary=summary, pins=pins), _NO_SUMMARIES, estimate)
+    decision = plan(_shared(turns, history.turn(), summary=summary, pins=pins, policy=_NO_SUMMARIES), estimate)
     assert isinstance(decision, Ready)
     rows = [action.public() for action in in_ranges(decision.accounts.actions)]
     assert {row["kind"] for row in rows} == {"pinned_trim", "summary_shortened", "history_drop"}
@@ -344,7 +344,7 @@ def test_the_logs_kinds_and_targets_are_the_contracts() -> None:
 
 def test_a_smaller_window_that_a_provider_names_is_shared_out_anew() -> None:
     snapshot = _shared((), History().turn(user_tokens=200), pins=_pins((9000, 1.0)))
-    ready = plan(snapshot, ALLOCATED, estimate)
+    ready = plan(snapshot, estimate)
     assert isinstance(ready, Ready)
     reaction = react(
         0,
@@ -358,7 +358,6 @@ def test_a_smaller_window_that_a_provider_names_is_shared_out_anew() -> None:
     assert reaction.budget.output_reserve == (6000 - 1024 - snapshot.budget.fixed_tokens) // 10
     again = plan(
         replace(snapshot, budget=reaction.budget, log=ready.window.log.without_stages()),
-        ALLOCATED,
         estimate,
         may_summarize=False,
     )

@@ -62,8 +62,8 @@ def test_the_window_is_divided_as_the_document_says() -> None:
 
 def test_the_prompt_before_costs_what_the_document_says_and_a_summary_is_due() -> None:
     snapshot = _snapshot()
-    prompt = lay_out(snapshot, _POLICY, estimate).prompt
-    due = plan(snapshot, _POLICY, estimate)
+    prompt = lay_out(snapshot, estimate).prompt
+    due = plan(snapshot, estimate)
     assert isinstance(due, SummaryDue)
     assert due.snapshot.log is not None
     assert _table("before") == {
@@ -76,12 +76,12 @@ def test_the_prompt_before_costs_what_the_document_says_and_a_summary_is_due() -
 
 def test_the_fold_costs_what_the_document_says_and_the_turn_is_sent() -> None:
     snapshot = _snapshot()
-    due = plan(snapshot, _POLICY, estimate)
+    due = plan(snapshot, estimate)
     assert isinstance(due, SummaryDue)
     after = new_snapshot(snapshot, due.fold, _body(_GIVEN["the new summary"]))
     assert after.summary is not None
-    after = replace(after, log=due.with_summary(after.summary, _POLICY, estimate).log)
-    ready = plan(after, _POLICY, estimate, may_summarize=False)
+    after = replace(after, log=due.with_summary(after.summary, estimate).log)
+    ready = plan(after, estimate, may_summarize=False)
     assert isinstance(ready, Ready)
     assert not ready.accounts.prune_triggered
     assert _table("the summary") == {
@@ -96,12 +96,12 @@ def test_the_long_message_is_refused_with_the_documents_figures() -> None:
     usual_tokens = _GIVEN["the user's message"]
     assert f"been {_LONG_MESSAGE_TOKENS:,} tokens instead of {usual_tokens}:" in _DOCUMENT
     snapshot = _snapshot(user_tokens=_LONG_MESSAGE_TOKENS)
-    window = lay_out(snapshot, _POLICY, estimate)
-    refused = plan(snapshot, _POLICY, estimate)
+    window = lay_out(snapshot, estimate)
+    refused = plan(snapshot, estimate)
     assert isinstance(refused, Refused)
     shorten = {advice["region"]: advice["by_tokens"] for advice in refused.overflow.recovery["shorten"]}
     assert _table("the long message") == {
-        "never dropped": window.with_summary(None).with_pieces(untouchable(window, _POLICY)).input_tokens,
+        "never dropped": window.with_summary(None).with_pieces(untouchable(window)).input_tokens,
         "counted at the end": refused.accounts.tokens_after_prune,
         "over by": refused.overflow.budget["over_by"],
         "shorten the message by": shorten["user"],
@@ -117,6 +117,7 @@ def _snapshot(user_tokens: int | None = None) -> Snapshot:
     pin = Pin("depot", "")
     pin = replace(pin, content=text_of(_GIVEN["pin"])[: _GIVEN["pin"] * 4 - len(pin_text(pin))])
     return Snapshot(
+        policy=_POLICY,
         budget=budget_for(_GIVEN["window"], "catalogue", _GIVEN["CONTEXT_MAX_OUTPUT_TOKENS"]),
         layers=(("system:global", text_of(_GIVEN["system layer"])),),
         goal=text_of(_GIVEN["goal"]),

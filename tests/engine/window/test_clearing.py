@@ -31,7 +31,7 @@ def _history(rounds: int) -> tuple[Turn, ...]:
 
 def _plan(turns: tuple[Turn, ...], rule: ClearToolResults, input_budget: int = _ROOMY, **changes: Any) -> Ready:
     policy = replace(GUARDED, clear_tool_results=rule, **changes)
-    decided = plan(snapshot_of(turns[:-1], turns[-1], input_budget=input_budget), policy, estimate)
+    decided = plan(snapshot_of(turns[:-1], turns[-1], input_budget=input_budget, policy=policy), estimate)
     assert isinstance(decided, Ready)
     return decided
 
@@ -104,6 +104,8 @@ def test_cleared_inputs_and_results_are_rebuilt_from_references_and_listed_singl
 
 def test_what_was_cleared_makes_no_summary_due() -> None:
     turns = _history(6)
-    bare = plan(snapshot_of(turns[:-1], turns[-1], input_budget=3000), replace(GUARDED, protected_turns=0), estimate)
+    bare = plan(
+        snapshot_of(turns[:-1], turns[-1], input_budget=3000, policy=replace(GUARDED, protected_turns=0)), estimate
+    )
     assert isinstance(bare, SummaryDue)
     assert _cleared(_plan(turns, ClearToolResults(trigger_tokens=1000), 3000, protected_turns=0)) == [3, 5, 7]

@@ -29,7 +29,7 @@ def _turns(history: History, *days: float) -> tuple[Turn, ...]:
 
 
 def _sent(snapshot: Snapshot, policy: ContextPolicy = SHOWN) -> list[str]:
-    decided = plan(snapshot, policy, estimate, may_summarize=False)
+    decided = plan(replace(snapshot, policy=policy), estimate, may_summarize=False)
     assert isinstance(decided, Ready)
     assembled = assemble(decided)
     assert decided.prompt.wire_tokens == decided.window.wire_tokens
@@ -74,11 +74,11 @@ def test_lines_never_take_a_prompt_over_what_fires_a_prune() -> None:
     history = History()
     turns = _turns(history, *range(40))
     current = _said(history.turn(status=TurnStatus.RUNNING), 40)
-    snapshot = snapshot_of(turns, current, input_budget=1500)
-    plain = plan(snapshot, replace(SHOWN, show_time=False), estimate, may_summarize=False)
+    plain_policy = replace(SHOWN, show_time=False)
+    plain = plan(snapshot_of(turns, current, input_budget=1500, policy=plain_policy), estimate, may_summarize=False)
     for budget in range(plain.accounts.tokens_after_prune + 20, plain.accounts.tokens_after_prune + 400, 30):
-        decided = plan(snapshot_of(turns, current, input_budget=budget), SHOWN, estimate, may_summarize=False)
-        again = plan(snapshot_of(turns, current, input_budget=budget), replace(SHOWN, show_time=False), estimate)
+        decided = plan(snapshot_of(turns, current, input_budget=budget, policy=SHOWN), estimate, may_summarize=False)
+        again = plan(snapshot_of(turns, current, input_budget=budget, policy=plain_policy), estimate)
         assert isinstance(again, Ready)
         assert decided.accounts.actions == again.accounts.actions
         assert not decided.window.days or decided.accounts.tokens_after_prune < 0.9 * budget
@@ -111,7 +111,7 @@ def test_what_comes_back_stands_in_time_order_below_a_line_a_day() -> None:
 
 def test_names_are_sent_with_their_messages_and_cost_what_they_cost() -> None:
     snapshot = recalling_snapshot(("Anna", "Ben"))
-    decided = plan(snapshot, SHOWN, estimate, may_summarize=False)
+    decided = plan(replace(snapshot, policy=SHOWN), estimate, may_summarize=False)
     assert isinstance(decided, Ready)
     sent = [message.get("name") for message in assemble(decided).messages]
     assert {"Anna", "Ben"} <= set(sent)

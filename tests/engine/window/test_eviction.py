@@ -37,7 +37,7 @@ def _prompts(turns: tuple[Turn, ...], policy: ContextPolicy, input_budget: int) 
     sent: list[list[MessageId]] = []
     for at, turn in enumerate(turns):
         asking = replace(turn, status=TurnStatus.RUNNING, unresolved=True, messages=turn.messages[:1])
-        decided = plan(snapshot_of(turns[:at], asking, input_budget=input_budget), policy, estimate)
+        decided = plan(snapshot_of(turns[:at], asking, input_budget=input_budget, policy=policy), estimate)
         items = decided.prompt.items if isinstance(decided, Ready) else ()
         sent.append([item.message.id for item in items if item.message])
     return sent
@@ -51,7 +51,7 @@ def test_by_value_the_longest_answers_leave_first_and_of_equals_the_oldest() -> 
     history = History()
     turns = _answered(history, [40, 400, 20, 200, 400, 10, 10])
     asking = history.turn(user_tokens=1000)
-    decided = plan(snapshot_of(turns, asking, input_budget=1500), _BY_VALUE, estimate)
+    decided = plan(snapshot_of(turns, asking, input_budget=1500, policy=_BY_VALUE), estimate)
     assert isinstance(decided, Ready)
     answers = [f"message:{turns[at].messages[1].id}" for at in (1, 4, 3)]
     assert [action.target for action in decided.accounts.actions] == answers
@@ -67,7 +67,7 @@ def test_where_turns_leave_whole_one_with_a_standing_instruction_leaves_last() -
     )
     policy = replace(_BY_VALUE, prune_unit="turn")
     asking = history.turn(user_tokens=500)
-    decided = plan(snapshot_of((first, *others), asking, input_budget=1000), policy, estimate)
+    decided = plan(snapshot_of((first, *others), asking, input_budget=1000, policy=policy), estimate)
     assert isinstance(decided, Ready)
     dropped = [action.target for action in decided.accounts.actions]
     assert dropped == [f"turn:{turn.id}" for turn in others[: len(dropped)]]
@@ -127,7 +127,7 @@ def test_in_a_long_tool_loop_a_block_leaves_at_once_and_the_next_rounds_prune_no
 
     def sent(policy: ContextPolicy) -> list[list[MessageId]]:
         rounds = [replace(whole, messages=whole.messages[:end]) for end in range(1, len(whole.messages) + 1, 2)]
-        decided = [plan(snapshot_of((), each, input_budget=1000), policy, estimate) for each in rounds]
+        decided = [plan(snapshot_of((), each, input_budget=1000, policy=policy), estimate) for each in rounds]
         assert all(isinstance(each, Ready) for each in decided)
         return [
             [item.message.id for item in each.prompt.items if item.message]
@@ -144,15 +144,16 @@ def test_in_a_long_tool_loop_a_block_leaves_at_once_and_the_next_rounds_prune_no
     assert all(prompt[-1] == whole.messages[2 * at].id for at, prompt in enumerate(in_blocks))
 
 
-@given(snapshots(), guarded_policies(), _orders, _units, _blocks)
+@given(snapshots(guarded_policies()), _orders, _units, _blocks)
 def test_order_and_blocks_decide_what_leaves_and_never_whether_the_prompt_fits_or_what_must_stay(
-    snapshot: Snapshot, policy: ContextPolicy, order: PruneOrder, unit: PruneUnit, block: float
+    snapshot: Snapshot, order: PruneOrder, unit: PruneUnit, block: float
 ) -> None:
-    one_by_one = replace(policy, prune_unit=unit)
-    changed = replace(one_by_one, prune_order=order, prune_block_share=min(block, policy.prune_trigger_ratio / 2))
-    taken = decide(snapshot, changed)
-    assert type(taken.decision) is type(decide(snapshot, one_by_one).decision)
-    assert taken == decide(snapshot, changed)
+    one_by_one = replace(snapshot.policy, prune_unit=unit)
+    block = min(block, one_by_one.prune_trigger_ratio / 2)
+    changed = replace(snapshot, policy=replace(one_by_one, prune_order=order, prune_block_share=block))
+    taken = decide(changed)
+    assert type(taken.decision) is type(decide(replace(snapshot, policy=one_by_one)).decision)
+    assert taken == decide(changed)
     ready = ready_of(taken)
     present = sent_ids(ready.prompt)
     if unit == "message":

@@ -23,6 +23,7 @@ from tests.engine.prompt_hash import prompt_sha256
 from tests.engine.readings import sent_turns
 from tests.engine.strategies import policies, snapshots
 
+_NO_SUMMARY = ContextPolicy(auto_summarize=False)
 _rules = st.sampled_from((None, ReasoningRule("text", "tool_turns"), ReasoningRule("blocks", "tool_turns")))
 
 
@@ -44,28 +45,26 @@ def _pasts(snapshot: Snapshot, kept_turns: int, before: int, rule: ReasoningRule
     return read, past_of_kept(Kept(columns, before, len(settled)), newest)
 
 
-@given(snapshots(), policies(), st.integers(0, 12), st.integers(0, 3), _rules)
+@given(snapshots(policies()), st.integers(0, 12), st.integers(0, 3), _rules)
 def test_what_is_decided_and_sent_of_a_kept_past_is_what_would_be_of_the_one_that_was_read(
-    snapshot: Snapshot, policy: ContextPolicy, kept_turns: int, before: int, rule: ReasoningRule | None
+    snapshot: Snapshot, kept_turns: int, before: int, rule: ReasoningRule | None
 ) -> None:
     read, kept = _pasts(snapshot, kept_turns, before, rule)
     one, other = replace(snapshot, past=read), replace(snapshot, past=kept)
-    decided, again = plan(one, policy, estimate), plan(other, policy, estimate)
+    decided, again = plan(one, estimate), plan(other, estimate)
     _same(decided, again)
     if isinstance(decided, SummaryDue) and isinstance(again, SummaryDue):
         summary = _summary(decided.fold)
-        after = (due.with_summary(summary, policy, estimate) for due in (decided, again))
+        after = (due.with_summary(summary, estimate) for due in (decided, again))
         for pair in (after, (one, other)):
-            _same(*(plan(each, policy, estimate, may_summarize=False) for each in pair))
+            _same(*(plan(each, estimate, may_summarize=False) for each in pair))
 
 
-@given(snapshots(), policies(summarizes=True), st.integers(0, 12), st.integers(0, 3))
-def test_what_is_summarized_behind_a_turn_is_the_same(
-    snapshot: Snapshot, policy: ContextPolicy, kept_turns: int, before: int
-) -> None:
+@given(snapshots(policies(summarizes=True)), st.integers(0, 12), st.integers(0, 3))
+def test_what_is_summarized_behind_a_turn_is_the_same(snapshot: Snapshot, kept_turns: int, before: int) -> None:
     empty = replace(snapshot.current, messages=())
     folds = [
-        fold_after_turn(replace(snapshot, past=past, current=empty), policy, estimate)
+        fold_after_turn(replace(snapshot, past=past, current=empty), estimate)
         for past in _pasts(snapshot, kept_turns, before, None)
     ]
     _same_fold(*folds)
@@ -141,12 +140,11 @@ def test_a_turn_hashes_what_is_new_and_a_run_of_any_length_is_one_reference() ->
     turns = chat(history, 40)
     columns = Columns(0)
     columns.extend(turns)
-    policy = ContextPolicy(auto_summarize=False)
     for end in (20, 30, 40):
         current = replace(history.turn(status=TurnStatus.RUNNING), seq=100 + end)
-        snapshot = snapshot_of(turns[:end], current, input_budget=1_000_000)
+        snapshot = snapshot_of(turns[:end], current, input_budget=1_000_000, policy=_NO_SUMMARY)
         kept = replace(snapshot, past=past_of_kept(Kept(columns, 0, end)))
-        decided, again = plan(snapshot, policy, estimate), plan(kept, policy, estimate)
+        decided, again = plan(snapshot, estimate), plan(kept, estimate)
         _same(decided, again)
         assert isinstance(again, Ready)
         assert len(again.prompt.parts) <= 3
@@ -156,14 +154,14 @@ def test_what_stands_before_a_run_is_kept_with_the_past_only_where_it_is_short()
     """It was kept whatever its length, and in no size that the cache of pasts counts."""
     history = History()
     turns = chat(history, 6)
-    policy = ContextPolicy(auto_summarize=False)
     sizes: list[int] = []
     for text in ("Be brief.", "Be brief. " * 100_000):
         columns = Columns(0)
         columns.extend(turns)
-        snapshot = snapshot_of(turns, history.turn(), input_budget=1_000_000, layers=(("system:session", text),))
-        decided = plan(snapshot, policy, estimate)
-        again = plan(replace(snapshot, past=past_of_kept(Kept(columns, 0, 6))), policy, estimate)
+        layers = (("system:session", text),)
+        snapshot = snapshot_of(turns, history.turn(), input_budget=1_000_000, policy=_NO_SUMMARY, layers=layers)
+        decided = plan(snapshot, estimate)
+        again = plan(replace(snapshot, past=past_of_kept(Kept(columns, 0, 6))), estimate)
         _same(decided, again)
         hashed = columns._hashed  # pyright: ignore[reportPrivateUsage] - what no other size has
         sizes.append(len(hashed[0]) if hashed else 0)

@@ -40,8 +40,8 @@ def test_a_newest_result_that_is_too_large_is_cut_to_what_fits_with_its_ends_kep
     history = History()
     past = chat(history, 2, assistant_tokens=100)
     current = history.turn(("tool_group", 5000, 1), status=TurnStatus.RUNNING)
-    snapshot = snapshot_of(past, current, input_budget=2000)
-    decision = plan(snapshot, replace(GUARDED, prune_protected=not shields), estimate)
+    policy = replace(GUARDED, prune_protected=not shields)
+    decision = plan(snapshot_of(past, current, input_budget=2000, policy=policy), estimate)
     assert isinstance(decision, Ready)
     assert 1900 <= decision.accounts.tokens_after_prune <= 2000
     assert _done(decision)[-1] == ("tool_result_shortened", "newest_result_too_large")
@@ -60,7 +60,7 @@ def test_the_newest_result_is_whole_while_anything_else_may_leave() -> None:
     past = chat(history, 4, assistant_tokens=300)
     current = history.turn(("tool_group", 800, 1), ("tool_group", 1500, 1), status=TurnStatus.RUNNING)
     for input_budget in range(1600, 3800, 100):
-        decision = plan(snapshot_of(past, current, input_budget=input_budget), _NO_SUMMARY, estimate)
+        decision = plan(snapshot_of(past, current, input_budget=input_budget, policy=_NO_SUMMARY), estimate)
         assert isinstance(decision, Ready)
         assert current.messages[-1].content in _results(decision.prompt)
 
@@ -79,9 +79,9 @@ def test_no_result_is_cut_below_the_floor_and_then_the_turn_is_refused() -> None
     history = History()
     current = history.turn(("tool_group", 3000, 3), user_tokens=900, status=TurnStatus.RUNNING)
     snapshot = snapshot_of((), current, input_budget=1600)
-    decision = plan(snapshot, GUARDED, estimate)
+    decision = plan(snapshot, estimate)
     assert isinstance(decision, Ready)
-    refused = plan(snapshot_of((), current, input_budget=1400), GUARDED, estimate)
+    refused = plan(snapshot_of((), current, input_budget=1400), estimate)
     assert isinstance(refused, Refused)
     sizes = [estimate(text) for text in _results(refused.prompt)]
     assert all(0.8 * NEWEST_RESULT_FLOOR_TOKENS < size <= NEWEST_RESULT_FLOOR_TOKENS for size in sizes)
@@ -90,7 +90,7 @@ def test_no_result_is_cut_below_the_floor_and_then_the_turn_is_refused() -> None
 def test_an_unresolved_turns_oversized_result_does_not_shut_its_session_for_good() -> None:
     history = History()
     failed = history.turn(("tool_group", 9000, 1), status=TurnStatus.FAILED)
-    decision = plan(snapshot_of((failed,), history.turn(), input_budget=2000), GUARDED, estimate)
+    decision = plan(snapshot_of((failed,), history.turn(), input_budget=2000), estimate)
     assert isinstance(decision, Ready)
     assert _done(decision) == [("tool_result_shortened", "newest_result_too_large")]
 
@@ -100,9 +100,9 @@ def test_a_summary_is_weighed_beside_results_that_can_be_shortened() -> None:
     past = chat(history, 10, assistant_tokens=300)
     current = history.turn(("tool_group", 9000, 1), status=TurnStatus.RUNNING)
     snapshot = snapshot_of(past, current, input_budget=4000)
-    assert isinstance(plan(snapshot, GUARDED, estimate), SummaryDue)
+    assert isinstance(plan(snapshot, estimate), SummaryDue)
     small = snapshot_of(past, current, input_budget=350)
-    assert not isinstance(plan(small, GUARDED, estimate), SummaryDue)
+    assert not isinstance(plan(small, estimate), SummaryDue)
 
 
 @given(st.integers(1, 4000), any_text, st.integers(0, 3000))
@@ -138,7 +138,7 @@ def test_older_messages_media_leave_before_anything_is_dropped_and_protected_one
     policy = replace(_NO_SUMMARY, protected_turns=1)
     seen: set[int] = set()
     for input_budget in range(8000, 1700, -20):
-        decision = plan(snapshot_of((old, newest), current, input_budget=input_budget), policy, estimate)
+        decision = plan(snapshot_of((old, newest), current, input_budget=input_budget, policy=policy), estimate)
         done = _done(decision)
         assert done == order[: len(done)]
         assert isinstance(decision, Ready)
@@ -160,8 +160,9 @@ def test_a_marked_message_keeps_every_other_part_word_for_word_and_is_rebuilt_ex
     old = history.turn(("assistant", 20, 1))
     user = replace(old.messages[0], content=[parts[0], *media], tokens=9000)
     old = replace(old, messages=(user, *old.messages[1:]))
-    snapshot = snapshot_of((old,), history.turn(), input_budget=1000)
-    ready = plan(snapshot, replace(_NO_SUMMARY, protected_turns=0), estimate)
+    policy = replace(_NO_SUMMARY, protected_turns=0)
+    snapshot = snapshot_of((old,), history.turn(), input_budget=1000, policy=policy)
+    ready = plan(snapshot, estimate)
     assert isinstance(ready, Ready)
     assembled = assemble(ready)
     assert assembled.messages[1] == {"role": "user", "content": list(parts)}
@@ -176,7 +177,7 @@ def test_a_marked_message_keeps_every_other_part_word_for_word_and_is_rebuilt_ex
 def test_the_pictures_of_a_newest_result_leave_before_its_words_do() -> None:
     history = History()
     current = history.turn(("tool_group", 500, 1), status=TurnStatus.RUNNING, result_media=(_PICTURE, _PICTURE))
-    decision = plan(snapshot_of((), current, input_budget=800), GUARDED, estimate)
+    decision = plan(snapshot_of((), current, input_budget=800), estimate)
     assert isinstance(decision, Ready)
     assert _done(decision) == [("media_marked", "newest_result_too_large")]
     content = current.messages[2].content
@@ -187,6 +188,6 @@ def test_the_pictures_of_a_newest_result_leave_before_its_words_do() -> None:
 def test_what_a_refusal_before_paying_counts_has_no_media_that_may_leave() -> None:
     history = History()
     snapshot = snapshot_of((history.turn(media=(_PICTURE,)),), history.turn(media=(_PICTURE,)), input_budget=3000)
-    window = lay_out(snapshot, GUARDED, estimate)
-    least = window.with_pieces(untouchable(window, GUARDED)).prompt
+    window = lay_out(snapshot, estimate)
+    least = window.with_pieces(untouchable(window)).prompt
     assert [_MARKED in message["content"] for message in least.messages()[1:]] == [True, False]

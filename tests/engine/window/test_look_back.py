@@ -48,7 +48,7 @@ def _read(snapshot: Snapshot, tokens: int, number: int = 1) -> tuple[Message, ..
 
 
 def _ready(snapshot: Snapshot, policy: ContextPolicy = GUARDED) -> Ready:
-    decision = plan(snapshot, policy, estimate, may_summarize=False)
+    decision = plan(replace(snapshot, policy=policy), estimate, may_summarize=False)
     assert isinstance(decision, Ready)
     return decision
 
@@ -82,10 +82,10 @@ def test_the_figures_of_the_log_add_up_where_the_offer_begins_with_a_summary() -
     snapshot = replace(
         snapshot_of(chat(history, 12, assistant_tokens=60), history.turn(), input_budget=1000), may_look_back=True
     )
-    due = plan(snapshot, GUARDED, estimate)
+    due = plan(snapshot, estimate)
     assert not isinstance(due, Ready)
     made = history.summary(SummaryBody("Earlier."))
-    ready = _ready(due.with_summary(made, GUARDED, estimate))  # pyright: ignore
+    ready = _ready(due.with_summary(made, estimate))  # pyright: ignore
     removed = sum(action.tokens_removed_est for action in in_ranges(ready.accounts.actions))
     assert ready.prompt.tools_tokens == tools_tokens((LOOK_BACK,), estimate)
     assert ready.accounts.wire_before - removed == ready.prompt.wire_tokens

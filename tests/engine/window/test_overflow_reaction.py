@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from app.domain.errors import StatedOverflow
 from app.domain.types import MessageId, Turn, TurnStatus
 from app.engine.policy.budget import budget_for
-from app.engine.policy.policy import ContextPolicy
 from app.engine.window.plan import Ready, Refused, assert_tool_pairing, plan
 from app.engine.window.prompt import Prompt, pin_text
 from app.engine.window.provider_overflow import MAX_REACTIONS, Reaction, learned_limit, react
@@ -47,8 +46,9 @@ def _react(
 
 def _sent(input_budget: int = 9000) -> tuple[Snapshot, Prompt]:
     history = History()
-    snapshot = snapshot_of(chat(history, 6, assistant_tokens=1000), history.turn(), input_budget=input_budget)
-    ready = plan(snapshot, replace(GUARDED, auto_summarize=False), estimate)
+    turns, policy = chat(history, 6, assistant_tokens=1000), replace(GUARDED, auto_summarize=False)
+    snapshot = snapshot_of(turns, history.turn(), input_budget=input_budget, policy=policy)
+    ready = plan(snapshot, estimate)
     assert isinstance(ready, Ready)
     return snapshot, ready.prompt
 
@@ -148,20 +148,20 @@ def test_a_window_is_learned_only_from_a_limit_that_can_be_one(
     assert found == learned
 
 
-@given(snapshots(), policies(), _stated, st.integers(0, MAX_REACTIONS - 1), st.integers(1, 2048))
+@given(snapshots(policies()), _stated, st.integers(0, MAX_REACTIONS - 1), st.integers(1, 2048))
 def test_the_next_prompt_is_smaller_fits_and_keeps_what_must_survive(
-    snapshot: Snapshot, policy: ContextPolicy, stated: StatedOverflow, so_far: int, output_tokens: int
+    snapshot: Snapshot, stated: StatedOverflow, so_far: int, output_tokens: int
 ) -> None:
-    taken = decide(snapshot, policy)
+    taken = decide(snapshot)
     ready = ready_of(taken)
     reaction = _react(taken.snapshot, ready.prompt, stated, so_far=so_far, output_tokens=output_tokens)
     again = ready.window.after_overflow(reaction.budget)
-    decision = plan(again, policy, estimate, may_summarize=False)
+    decision = plan(again, estimate, may_summarize=False)
     sent = decision.prompt.messages()
     assert_tool_pairing(sent)
     systems = [message["content"] for message in sent if message["role"] == "system"]
     assert all(text in systems for _, text in snapshot.layers)
-    assert policy.allocation is not None or all(pin_text(pin) in systems for pin in snapshot.pins)
+    assert snapshot.policy.allocation is not None or all(pin_text(pin) in systems for pin in snapshot.pins)
     assert snapshot.goal is None or snapshot.goal in systems
     user = next(item for item in decision.prompt.items if item.region == "user")
     assert user.as_sent()["content"] == snapshot.current.messages[0].content
@@ -175,19 +175,20 @@ def test_the_next_prompt_is_smaller_fits_and_keeps_what_must_survive(
         assert _past_ids(decision, taken.snapshot.turns) == set()
 
 
-@given(snapshots(), policies(), st.floats(0, 1))
+@given(snapshots(policies()), st.floats(0, 1))
 def test_in_an_emergency_whole_turns_leave_oldest_first_and_only_when_nothing_may_be_pruned(
-    snapshot: Snapshot, policy: ContextPolicy, share: float
+    snapshot: Snapshot, share: float
 ) -> None:
-    taken = decide(snapshot, policy)
-    window = lay_out(taken.snapshot, replace(policy, prune_protected=True), estimate)
+    taken = decide(snapshot)
+    unshielded = replace(taken.snapshot, policy=replace(snapshot.policy, prune_protected=True))
+    window = lay_out(unshielded, estimate)
     # Between what is left with no past at all, and what a prune can reach without dropping whole turns.
-    staying = [piece for piece in window.pieces if not window.rules.may_drop(piece)]
+    staying = [piece for piece in window.pieces if not window.may_drop(piece)]
     running = [piece for piece in staying if piece.unit.messages[0].turn_id == snapshot.current.id]
     least, most = (window.with_pieces(pieces).input_tokens for pieces in (running, staying))
     input_budget = max(1, int(least + share * (most - least)))
     tight = taken.decision.window.after_overflow(replace(taken.snapshot.budget, input_budget=input_budget))
-    after = plan(tight, policy, estimate, may_summarize=False)
+    after = plan(tight, estimate, may_summarize=False)
     gone = [action.target for action in after.accounts.actions if action.kind == "emergency_drop"]
     order = [f"turn:{turn.id}" for turn in taken.snapshot.turns]
     assert gone == [target for target in order if target in gone]
@@ -196,9 +197,7 @@ def test_in_an_emergency_whole_turns_leave_oldest_first_and_only_when_nothing_ma
     event(f"whole turns left: {bool(gone)}")
     if not gone:
         return
-    droppable = {
-        message.id for piece in window.pieces if window.rules.may_drop(piece) for message in piece.unit.messages
-    }
+    droppable = {message.id for piece in window.pieces if window.may_drop(piece) for message in piece.unit.messages}
     assert not sent_ids(after.prompt) & droppable
 
 
@@ -207,12 +206,11 @@ def test_media_and_tool_pairs_of_the_running_turn_survive_the_emergency() -> Non
     picture = image(png(640, 480))
     past = tuple(history.turn(("assistant", 300, 1), user_tokens=500) for _ in range(4))
     current = history.turn(("tool_group", 50, 2), status=TurnStatus.RUNNING, media=(picture,))
-    snapshot = snapshot_of(past, current, input_budget=6000)
-    policy = replace(GUARDED, protected_share=None)
-    ready = plan(snapshot, policy, estimate)
+    snapshot = snapshot_of(past, current, input_budget=6000, policy=replace(GUARDED, protected_share=None))
+    ready = plan(snapshot, estimate)
     assert isinstance(ready, Ready)
     smaller = ready.window.after_overflow(replace(snapshot.budget, input_budget=2800))
-    again = plan(smaller, policy, estimate, may_summarize=False)
+    again = plan(smaller, estimate, may_summarize=False)
     assert isinstance(again, Ready)
     kinds = [action.kind for action in again.accounts.actions]
     assert kinds == ["assistant_dropped"] * 4 + ["emergency_drop"] * 2
@@ -224,10 +222,10 @@ def test_media_and_tool_pairs_of_the_running_turn_survive_the_emergency() -> Non
 def test_a_running_turn_that_is_too_large_alone_is_refused_after_the_past_has_left() -> None:
     history = History()
     snapshot = snapshot_of(chat(history, 3), history.turn(user_tokens=3000), input_budget=4000)
-    ready = plan(snapshot, GUARDED, estimate)
+    ready = plan(snapshot, estimate)
     assert isinstance(ready, Ready)
     smaller = ready.window.after_overflow(replace(snapshot.budget, input_budget=2000))
-    assert isinstance(plan(smaller, GUARDED, estimate, may_summarize=False), Refused)
+    assert isinstance(plan(smaller, estimate, may_summarize=False), Refused)
 
 
 def _past_ids(decision: Ready | Refused, turns: Iterable[Turn]) -> set[MessageId]:

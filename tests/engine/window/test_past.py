@@ -77,9 +77,9 @@ def _counts_of_a_plan(pairs: int, unit: PruneUnit, block: float) -> int:
     plain = budget_of(sum(turn.messages[1].tokens + 4 for turn in turns) // 2 + pairs * 14)
     budget = _CountingBudget(plain.limit, "test", plain.output_reserve, plain.overhead_reserve, plain.input_budget)
     policy = replace(GUARDED, auto_summarize=False, prune_order="value", prune_unit=unit, prune_block_share=block)
-    snapshot = replace(snapshot_of(turns, history.turn(), input_budget=1), budget=budget)
+    snapshot = replace(snapshot_of(turns, history.turn(), input_budget=1, policy=policy), budget=budget)
     _CountingBudget.counts = 0
-    decided = plan(snapshot, policy, estimate)
+    decided = plan(snapshot, estimate)
     assert isinstance(decided, Ready)
     assert decided.accounts.actions
     return _CountingBudget.counts
@@ -100,7 +100,7 @@ def test_a_long_message_of_the_running_user_keeps_nothing_that_had_left_in_the_p
     policy = replace(GUARDED, auto_summarize=False, protected_turns=1, prune_order="value")
 
     def gone(asking: Turn) -> set[str]:
-        decided = plan(snapshot_of(turns, asking, input_budget=560), policy, estimate, may_summarize=False)
+        decided = plan(snapshot_of(turns, asking, input_budget=560, policy=policy), estimate, may_summarize=False)
         return {action.target for action in decided.accounts.actions}
 
     short = history.turn(user_tokens=10, status=TurnStatus.RUNNING)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from app.domain.types import TurnStatus
-from app.engine.policy.policy import ContextPolicy, with_whole_past
+from app.engine.policy.policy import with_whole_past
 from app.engine.window.plan import Ready, Refused, assemble, assert_tool_pairing, plan
 from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild
 from app.engine.window.snapshot import Snapshot
@@ -20,11 +20,9 @@ from tests.engine.strategies import policies, snapshots
 from tests.engine.turn_stand_in import decide
 
 
-@given(snapshots(), policies())
-def test_a_ready_prompt_has_at_most_the_tokens_of_the_input_budget_and_a_refused_one_more(
-    snapshot: Snapshot, policy: ContextPolicy
-) -> None:
-    taken = decide(snapshot, policy)
+@given(snapshots(policies()))
+def test_a_ready_prompt_has_at_most_the_tokens_of_the_input_budget_and_a_refused_one_more(snapshot: Snapshot) -> None:
+    taken = decide(snapshot)
     decision, budget = taken.decision, taken.snapshot.budget
     counted = input_tokens_of(taken.snapshot, decision.prompt)
     assert decision.accounts.tokens_after_prune == counted
@@ -36,28 +34,24 @@ def test_a_ready_prompt_has_at_most_the_tokens_of_the_input_budget_and_a_refused
         assert decision.overflow.budget["over_by"] == counted - budget.input_budget
 
 
-@given(snapshots(), policies())
-def test_a_count_of_the_messages_that_are_sent_agrees_with_the_prompts_wire_tokens(
-    snapshot: Snapshot, policy: ContextPolicy
-) -> None:
-    prompt = decide(snapshot, policy).decision.prompt
+@given(snapshots(policies()))
+def test_a_count_of_the_messages_that_are_sent_agrees_with_the_prompts_wire_tokens(snapshot: Snapshot) -> None:
+    prompt = decide(snapshot).decision.prompt
     assert counted_tokens(prompt.messages()) + prompt.overhead_tokens == prompt.wire_tokens
 
 
-@given(snapshots(), policies())
-def test_the_same_snapshot_gives_the_same_decision(snapshot: Snapshot, policy: ContextPolicy) -> None:
-    assert plan(snapshot, policy, estimate) == plan(snapshot, policy, estimate)
-    once, again = decide(snapshot, policy), decide(snapshot, policy)
+@given(snapshots(policies()))
+def test_the_same_snapshot_gives_the_same_decision(snapshot: Snapshot) -> None:
+    assert plan(snapshot, estimate) == plan(snapshot, estimate)
+    once, again = decide(snapshot), decide(snapshot)
     assert once == again
     if isinstance(once.decision, Ready) and isinstance(again.decision, Ready):
         assert assemble(once.decision) == assemble(again.decision)
 
 
-@given(snapshots(), policies())
-def test_the_prompt_is_in_order_head_then_summary_then_messages_in_time_order(
-    snapshot: Snapshot, policy: ContextPolicy
-) -> None:
-    taken = decide(snapshot, policy)
+@given(snapshots(policies()))
+def test_the_prompt_is_in_order_head_then_summary_then_messages_in_time_order(snapshot: Snapshot) -> None:
+    taken = decide(snapshot)
     prompt = taken.decision.prompt
     order = ("system", "goal", "pins", "summary", "history")
     ranks = [order.index("history" if item.region == "user" else item.region) for item in prompt.items]
@@ -68,9 +62,9 @@ def test_the_prompt_is_in_order_head_then_summary_then_messages_in_time_order(
     assert [item.region for item in prompt.items].count("summary") == (summary is not None)
 
 
-@given(snapshots(), policies())
-def test_tool_groups_stay_whole_with_no_orphaned_call_or_result(snapshot: Snapshot, policy: ContextPolicy) -> None:
-    taken = decide(snapshot, policy)
+@given(snapshots(policies()))
+def test_tool_groups_stay_whole_with_no_orphaned_call_or_result(snapshot: Snapshot) -> None:
+    taken = decide(snapshot)
     assert_tool_pairing(taken.decision.prompt.messages())
     present = sent_ids(taken.decision.prompt)
     for unit in all_units((*taken.snapshot.turns, taken.snapshot.current)):
@@ -78,11 +72,9 @@ def test_tool_groups_stay_whole_with_no_orphaned_call_or_result(snapshot: Snapsh
         assert all(there) or not any(there)
 
 
-@given(snapshots(), policies())
-def test_what_may_not_be_sent_of_turns_that_did_not_complete_is_not_sent(
-    snapshot: Snapshot, policy: ContextPolicy
-) -> None:
-    present = sent_ids(decide(snapshot, policy).decision.prompt)
+@given(snapshots(policies()))
+def test_what_may_not_be_sent_of_turns_that_did_not_complete_is_not_sent(snapshot: Snapshot) -> None:
+    present = sent_ids(decide(snapshot).decision.prompt)
     allowed = {message.id for message in sendable((*snapshot.turns, snapshot.current))}
     assert present <= allowed
     for turn in snapshot.turns:
@@ -90,13 +82,13 @@ def test_what_may_not_be_sent_of_turns_that_did_not_complete_is_not_sent(
             assert not present & {message.id for message in turn.messages}
 
 
-@given(snapshots(), policies(show_time=False))
-def test_the_logs_removals_sum_to_what_the_prompt_lost(snapshot: Snapshot, policy: ContextPolicy) -> None:
-    taken = decide(snapshot, policy)
+@given(snapshots(policies(show_time=False)))
+def test_the_logs_removals_sum_to_what_the_prompt_lost(snapshot: Snapshot) -> None:
+    taken = decide(snapshot)
     accounts = taken.decision.accounts
     removed = sum(action.tokens_removed for action in accounts.actions)
     assert accounts.wire_before - removed == taken.decision.prompt.wire_tokens
-    before = lay_out(snapshot, policy, estimate).prompt
+    before = lay_out(snapshot, estimate).prompt
     assert accounts.wire_before == before.wire_tokens
     assert accounts.tokens_before == input_tokens_of(snapshot, before)
     assert accounts.summary_triggered == taken.summarized
@@ -108,15 +100,15 @@ def test_the_logs_removals_sum_to_what_the_prompt_lost(snapshot: Snapshot, polic
         assert accounts.tokens_after_summary == accounts.tokens_before
 
 
-@given(snapshots(), policies())
-def test_regions_sum_to_the_wire_tokens(snapshot: Snapshot, policy: ContextPolicy) -> None:
-    prompt = decide(snapshot, policy).decision.prompt
+@given(snapshots(policies()))
+def test_regions_sum_to_the_wire_tokens(snapshot: Snapshot) -> None:
+    prompt = decide(snapshot).decision.prompt
     assert sum(prompt.regions().values()) == prompt.wire_tokens
 
 
-@given(snapshots(), policies())
-def test_references_rebuild_the_exact_prompt_and_its_hash(snapshot: Snapshot, policy: ContextPolicy) -> None:
-    taken = decide(snapshot, policy)
+@given(snapshots(policies()))
+def test_references_rebuild_the_exact_prompt_and_its_hash(snapshot: Snapshot) -> None:
+    taken = decide(snapshot)
     assembled = assemble(ready_of(taken))
     blocks = assembled.blocks
     stored = {message.seq: message for turn in (*snapshot.turns, snapshot.current) for message in turn.messages}
@@ -131,7 +123,7 @@ def test_references_rebuild_the_exact_prompt_and_its_hash(snapshot: Snapshot, po
 def test_the_assembled_prompt_is_checked_for_torn_tool_groups() -> None:
     history = History()
     turn = history.turn(("tool_group", 20, 2), status=TurnStatus.RUNNING)
-    ready = plan(snapshot_of((), turn, input_budget=1000), ContextPolicy(), estimate)
+    ready = plan(snapshot_of((), turn, input_budget=1000), estimate)
     assert isinstance(ready, Ready)
     *before, group = ready.window.pieces
     items = group.items
@@ -141,12 +133,10 @@ def test_the_assembled_prompt_is_checked_for_torn_tool_groups() -> None:
             assemble(replace(ready, window=window))
 
 
-@given(snapshots(), policies())
-def test_where_the_whole_past_is_wanted_all_of_it_is_sent_as_it_is_stored_or_nothing(
-    snapshot: Snapshot, policy: ContextPolicy
-) -> None:
-    snapshot = replace(snapshot, summary=None)
-    decision = plan(snapshot, with_whole_past(policy), estimate)
+@given(snapshots(policies()))
+def test_where_the_whole_past_is_wanted_all_of_it_is_sent_as_it_is_stored_or_nothing(snapshot: Snapshot) -> None:
+    snapshot = replace(snapshot, policy=with_whole_past(snapshot.policy), summary=None)
+    decision = plan(snapshot, estimate)
     assert isinstance(decision, Ready | Refused)
     assert (decision.accounts.actions, decision.accounts.recalled) == ((), ())
     assert sent_ids(decision.prompt) == {

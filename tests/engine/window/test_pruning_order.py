@@ -39,7 +39,7 @@ def test_older_turns_give_before_protected_ones_and_in_each_long_results_are_sho
     ]
     seen: set[int] = set()
     for input_budget in range(2300, 130, -10):
-        done = _done(plan(snapshot_of((old, newest), current, input_budget=input_budget), policy, estimate))
+        done = _done(plan(snapshot_of((old, newest), current, input_budget=input_budget, policy=policy), estimate))
         assert done == order[: len(done)]
         seen.add(len(done))
     assert seen == set(range(7))
@@ -48,8 +48,7 @@ def test_older_turns_give_before_protected_ones_and_in_each_long_results_are_sho
 def test_between_the_threshold_and_the_budget_protected_turns_are_not_entered() -> None:
     history = History()
     newest = chat(history, 4, assistant_tokens=230)
-    snapshot = snapshot_of(newest, history.turn(), input_budget=1000)
-    decision = plan(snapshot, _NO_SUMMARY, estimate)
+    decision = plan(snapshot_of(newest, history.turn(), input_budget=1000, policy=_NO_SUMMARY), estimate)
     assert isinstance(decision, Ready)
     assert decision.accounts.tokens_before >= 900
     assert _done(decision) == []
@@ -57,9 +56,10 @@ def test_between_the_threshold_and_the_budget_protected_turns_are_not_entered() 
 
 def test_a_policy_that_shields_protected_turns_is_refused_rather_than_pruned() -> None:
     history = History()
-    snapshot = snapshot_of(chat(history, 4, assistant_tokens=300), history.turn(), input_budget=1000)
-    assert isinstance(plan(snapshot, _NO_SUMMARY, estimate), Ready)
-    shielded = plan(snapshot, replace(_NO_SUMMARY, prune_protected=False), estimate)
+    turns = chat(history, 4, assistant_tokens=300)
+    snapshot = snapshot_of(turns, history.turn(), input_budget=1000, policy=_NO_SUMMARY)
+    assert isinstance(plan(snapshot, estimate), Ready)
+    shielded = plan(replace(snapshot, policy=replace(_NO_SUMMARY, prune_protected=False)), estimate)
     assert isinstance(shielded, Refused)
     assert _done(shielded) == []
 
@@ -67,7 +67,7 @@ def test_a_policy_that_shields_protected_turns_is_refused_rather_than_pruned() -
 def test_in_a_long_tool_loop_earlier_groups_leave_whole_and_the_newest_and_the_users_words_stay() -> None:
     history = History()
     current = history.turn(*_groups(5, 250, calls=2), user_tokens=50, status=TurnStatus.RUNNING)
-    decision = plan(snapshot_of((), current, input_budget=1300), GUARDED, estimate)
+    decision = plan(snapshot_of((), current, input_budget=1300), estimate)
     assert isinstance(decision, Ready)
     sent = [item.message for item in decision.prompt.items if item.message]
     user, *rest = current.messages
@@ -79,7 +79,7 @@ def test_in_a_long_tool_loop_earlier_groups_leave_whole_and_the_newest_and_the_u
 def test_in_a_long_tool_loop_earlier_long_results_are_shortened_first_with_a_mark() -> None:
     history = History()
     current = history.turn(*_groups(3, 800), user_tokens=50, status=TurnStatus.RUNNING)
-    decision = plan(snapshot_of((), current, input_budget=1500), GUARDED, estimate)
+    decision = plan(snapshot_of((), current, input_budget=1500), estimate)
     assert isinstance(decision, Ready)
     results = [message["content"] for message in decision.prompt.messages() if message["role"] == "tool"]
     assert [len(result) == 3200 for result in results] == [False, False, True]
@@ -91,8 +91,8 @@ def test_an_old_failed_turn_has_no_claim_on_its_tool_groups_but_the_latest_one_h
     history = History()
     old = history.turn(("tool_group", 250, 1), status=TurnStatus.FAILED)
     latest = history.turn(("tool_group", 250, 1), status=TurnStatus.FAILED)
-    snapshot = snapshot_of((old, latest), history.turn(), input_budget=400)
-    decision = plan(snapshot, replace(_NO_SUMMARY, protected_turns=0), estimate)
+    policy = replace(_NO_SUMMARY, protected_turns=0)
+    decision = plan(snapshot_of((old, latest), history.turn(), input_budget=400, policy=policy), estimate)
     assert isinstance(decision, Ready)
     assert _done(decision) == [("tool_group_dropped", f"message:{old.messages[1].id}", "prune_threshold")]
 
@@ -101,8 +101,8 @@ def test_rejected_turns_push_no_real_turn_out_of_the_protected_window() -> None:
     history = History()
     real = chat(history, 4, assistant_tokens=220)
     rejected = tuple(history.turn(user_tokens=5000, status=TurnStatus.REJECTED) for _ in range(4))
-    snapshot = snapshot_of((*real, *rejected), history.turn(), input_budget=1000)
-    decision = plan(snapshot, replace(GUARDED, protected_share=None), estimate)
+    policy = replace(GUARDED, protected_share=None)
+    decision = plan(snapshot_of((*real, *rejected), history.turn(), input_budget=1000, policy=policy), estimate)
     assert isinstance(decision, Ready)
     assert decision.accounts.tokens_before >= 900
     assert _done(decision) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.summarizer_prompt import anchors_of
 from app.engine.window.prompt import pin_text
 from app.engine.window.snapshot import Removal, Snapshot
@@ -19,9 +18,9 @@ _STEPS = {"tool_result_shortened": 0, "assistant_shortened": 0, "media_marked": 
 _DROPPING = {"tool_group_dropped", "assistant_dropped"}
 
 
-@given(snapshots(), guarded_policies())
-def test_nothing_that_may_never_be_dropped_is_missing(snapshot: Snapshot, policy: ContextPolicy) -> None:
-    taken = decide(snapshot, policy)
+@given(snapshots(guarded_policies()))
+def test_nothing_that_may_never_be_dropped_is_missing(snapshot: Snapshot) -> None:
+    taken = decide(snapshot)
     ready = ready_of(taken)
     sent = ready.prompt.messages()
     systems = [message["content"] for message in sent if message["role"] == "system"]
@@ -35,9 +34,9 @@ def test_nothing_that_may_never_be_dropped_is_missing(snapshot: Snapshot, policy
         assert kept.id in present
 
 
-@given(snapshots(), guarded_policies())
-def test_what_is_cited_by_facts_decisions_and_questions_stays(snapshot: Snapshot, policy: ContextPolicy) -> None:
-    taken = decide(snapshot, policy)
+@given(snapshots(guarded_policies()))
+def test_what_is_cited_by_facts_decisions_and_questions_stays(snapshot: Snapshot) -> None:
+    taken = decide(snapshot)
     ready = ready_of(taken)
     anchors = anchors_of(taken.snapshot.summary)
     present = sent_ids(ready.prompt)
@@ -45,26 +44,24 @@ def test_what_is_cited_by_facts_decisions_and_questions_stays(snapshot: Snapshot
         assert message.id not in anchors or message.id in present
 
 
-@given(snapshots(), guarded_policies())
-def test_a_prune_enters_protected_turns_only_for_a_prompt_over_its_budget(
-    snapshot: Snapshot, policy: ContextPolicy
-) -> None:
-    taken = decide(snapshot, policy)
+@given(snapshots(guarded_policies()))
+def test_a_prune_enters_protected_turns_only_for_a_prompt_over_its_budget(snapshot: Snapshot) -> None:
+    taken = decide(snapshot)
     accounts = taken.decision.accounts
-    protected = labels_of(protected_turns(taken.snapshot, policy))
+    protected = labels_of(protected_turns(taken.snapshot))
     # The newest results of an open turn are shortened rather than refused, whatever the policy shields (decision 8).
     pruned = [action for action in accounts.actions if action.reason != "newest_result_too_large"]
     touched = [action for action in pruned if action.target in protected]
-    if not policy.prune_protected or accounts.tokens_after_summary <= snapshot.budget.input_budget:
+    if not snapshot.policy.prune_protected or accounts.tokens_after_summary <= snapshot.budget.input_budget:
         assert touched == []
     older = [action.reason for action in pruned if action.kind not in {"summary_folded", "summary_shortened"}]
     assert older == sorted(older, key=("prune_threshold", "over_budget").index)
     assert all(action.reason == "over_budget" for action in touched)
 
 
-@given(snapshots(), guarded_policies())
-def test_a_prune_takes_the_oldest_first_and_shortens_before_it_drops(snapshot: Snapshot, policy: ContextPolicy) -> None:
-    taken = decide(snapshot, policy)
+@given(snapshots(guarded_policies()))
+def test_a_prune_takes_the_oldest_first_and_shortens_before_it_drops(snapshot: Snapshot) -> None:
+    taken = decide(snapshot)
     seqs = {
         f"message:{message.id}": message.seq
         for turn in (*snapshot.turns, snapshot.current)
@@ -81,17 +78,15 @@ def test_a_prune_takes_the_oldest_first_and_shortens_before_it_drops(snapshot: S
             assert order == sorted(order)
 
 
-@given(snapshots(), guarded_policies())
-def test_a_prune_leaves_no_older_candidate_behind_and_stops_when_it_may(
-    snapshot: Snapshot, policy: ContextPolicy
-) -> None:
-    taken = decide(snapshot, policy)
+@given(snapshots(guarded_policies()))
+def test_a_prune_leaves_no_older_candidate_behind_and_stops_when_it_may(snapshot: Snapshot) -> None:
+    taken = decide(snapshot)
     accounts = taken.decision.accounts
     dropped = {action.target for action in accounts.actions if action.kind in _DROPPING}
     if not accounts.prune_triggered:
         return
-    window = lay_out(taken.snapshot, policy, estimate)
-    protected = labels_of(protected_turns(taken.snapshot, policy))
+    window = lay_out(taken.snapshot, estimate)
+    protected = labels_of(protected_turns(taken.snapshot))
     for reason in ("prune_threshold", "over_budget"):
         of_reason = [a.target for a in accounts.actions if a.reason == reason and a.kind in _DROPPING]
         if not of_reason:
@@ -99,7 +94,7 @@ def test_a_prune_leaves_no_older_candidate_behind_and_stops_when_it_may(
         candidates = [
             f"message:{piece.unit.messages[0].id}"
             for piece in window.pieces
-            if window.rules.may_drop(piece) and (reason == "over_budget" or piece.items[0].label not in protected)
+            if window.may_drop(piece) and (reason == "over_budget" or piece.items[0].label not in protected)
         ]
         # What an earlier stage dropped is gone by then; of the rest the oldest went, without a gap.
         gone_before = dropped - set(of_reason) if reason == "over_budget" else set[str]()
@@ -107,11 +102,9 @@ def test_a_prune_leaves_no_older_candidate_behind_and_stops_when_it_may(
         assert of_reason == left[: len(of_reason)]
 
 
-@given(snapshots(), guarded_policies())
-def test_a_message_is_shortened_at_most_once_and_marked_at_most_once_in_a_prompt(
-    snapshot: Snapshot, policy: ContextPolicy
-) -> None:
-    actions = decide(snapshot, policy).decision.accounts.actions
+@given(snapshots(guarded_policies()))
+def test_a_message_is_shortened_at_most_once_and_marked_at_most_once_in_a_prompt(snapshot: Snapshot) -> None:
+    actions = decide(snapshot).decision.accounts.actions
     for kind in _STEPS:
         touched = [action.target for action in actions if action.kind == kind]
         assert len(touched) == len(set(touched))

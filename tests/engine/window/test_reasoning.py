@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from app.domain.types import JsonObject, Message, ReasoningRule, Turn, TurnStatus
 from app.engine.messages.reasoning import with_reasoning
 from app.engine.messages.tokens import reasoning_tokens
-from app.engine.policy.policy import ContextPolicy
 from app.engine.window.past import past_of
 from app.engine.window.plan import Ready, assemble, plan
 from app.engine.window.prompt import Block
 from app.engine.window.prompt_refs import needed_for, rebuild
 from app.engine.window.snapshot import Snapshot
-from tests.engine.histories import GUARDED, History, estimate, snapshot_of
+from tests.engine.histories import History, estimate, snapshot_of
 from tests.engine.readings import read_back, ready_of
 from tests.engine.strategies import policies, snapshots
 from tests.engine.turn_stand_in import decide
@@ -44,7 +43,7 @@ def thoughtful(turn: Turn, *, blocks: bool = True) -> Turn:
 
 def alone(turn: Turn) -> Ready:
     """What is sent when nothing else is there."""
-    ready = plan(snapshot_of((), turn, input_budget=50_000), GUARDED, estimate)
+    ready = plan(snapshot_of((), turn, input_budget=50_000), estimate)
     assert isinstance(ready, Ready)
     return ready
 
@@ -115,13 +114,13 @@ def test_a_block_costs_its_text_or_what_is_sealed_in_it_whichever_is_more() -> N
     assert reasoning_tokens(None, [], estimate) == 0
 
 
-@given(snapshots(), policies(), st.sampled_from((LOOP, LOOP_TEXT, TURNS)))
+@given(snapshots(policies()), st.sampled_from((LOOP, LOOP_TEXT, TURNS)))
 def test_a_prompt_with_reasoning_is_rebuilt_exactly_from_its_references(
-    snapshot: Snapshot, policy: ContextPolicy, rule: ReasoningRule
+    snapshot: Snapshot, rule: ReasoningRule
 ) -> None:
     turns, current = tuple(map(thoughtful, snapshot.turns)), thoughtful(snapshot.current)
     marked = [with_reasoning(turn, rule) for turn in (*turns, current)]
-    taken = decide(replace(snapshot, past=past_of(marked[:-1]), current=marked[-1]), policy)
+    taken = decide(replace(snapshot, past=past_of(marked[:-1]), current=marked[-1]))
     assembled = assemble(ready_of(taken))
     blocks = assembled.blocks
     stored = {message.seq: message for turn in (*turns, current) for message in turn.messages}

@@ -7,7 +7,6 @@ from dataclasses import replace
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from app.engine.policy.policy import ContextPolicy
 from app.engine.window.foldable import untouchable
 from app.engine.window.plan import Ready, Refused
 from app.engine.window.snapshot import Snapshot
@@ -19,31 +18,28 @@ from tests.engine.turn_stand_in import decide
 
 
 @st.composite
-def nearly_fitting(draw: st.DrawFn, policy: ContextPolicy) -> Snapshot:
+def nearly_fitting(draw: st.DrawFn) -> Snapshot:
     """A snapshot whose budget is about what may never leave, so that a little less text would do."""
-    snapshot = draw(snapshots())
-    window = lay_out(snapshot, policy, estimate)
-    least = window.with_pieces(untouchable(window, policy)).input_tokens
+    snapshot = draw(snapshots(policies()))
+    window = lay_out(snapshot, estimate)
+    least = window.with_pieces(untouchable(window)).input_tokens
     return replace(snapshot, budget=budget_of(max(1, least + draw(st.integers(-120, 120)))))
 
 
-@given(policies().flatmap(lambda policy: st.tuples(nearly_fitting(policy), st.just(policy))))
-def test_shortening_any_item_a_refusal_names_by_its_tokens_makes_the_turn_fit(
-    case: tuple[Snapshot, ContextPolicy],
-) -> None:
-    snapshot, policy = case
-    decision = decide(snapshot, policy).decision
+@given(nearly_fitting())
+def test_shortening_any_item_a_refusal_names_by_its_tokens_makes_the_turn_fit(snapshot: Snapshot) -> None:
+    decision = decide(snapshot).decision
     assume(isinstance(decision, Refused))
     assert isinstance(decision, Refused)
     for advice in decision.overflow.recovery["shorten"]:
         shorter = shortened(snapshot, advice["item"], advice["by_tokens"])
         if shorter is not None:
-            assert isinstance(decide(shorter, policy).decision, Ready), advice
+            assert isinstance(decide(shorter).decision, Ready), advice
 
 
-@given(snapshots(), policies())
-def test_the_figures_of_a_refusal_are_one_sum(snapshot: Snapshot, policy: ContextPolicy) -> None:
-    decision = decide(snapshot, policy).decision
+@given(snapshots(policies()))
+def test_the_figures_of_a_refusal_are_one_sum(snapshot: Snapshot) -> None:
+    decision = decide(snapshot).decision
     assume(isinstance(decision, Refused))
     assert isinstance(decision, Refused)
     overflow, prompt = decision.overflow, decision.prompt

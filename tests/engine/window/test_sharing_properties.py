@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.domain.types import Pin
 from app.engine.messages.turns import sendable_messages, wire_tokens_of
 from app.engine.policy.budget import budget_for
-from app.engine.policy.policy import PRIORITY_REGIONS, Allocation, ContextPolicy
+from app.engine.policy.policy import PRIORITY_REGIONS, Allocation
 from app.engine.window.past import Past, past_of
 from app.engine.window.plan import Ready, Refused
 from app.engine.window.prompt import Prompt, pin_text
@@ -34,10 +34,10 @@ _large_pins = st.lists(st.tuples(st.integers(100, 2000), st.sampled_from((None, 
 
 
 @st.composite
-def _cases(draw: st.DrawFn, *, fitting: bool = False) -> tuple[Snapshot, ContextPolicy]:
+def _cases(draw: st.DrawFn, *, fitting: bool = False) -> Snapshot:
     """A snapshot with the budget that its own shares make, mostly one that is too small for all there is; `fitting`
     ones mostly are not."""
-    policy, snapshot = draw(_shared), draw(snapshots())
+    snapshot = draw(snapshots(_shared))
     pins = tuple(
         Pin(f"large-{at}", text_of(tokens, at), relevance) for at, (tokens, relevance) in enumerate(draw(_large_pins))
     )
@@ -47,7 +47,7 @@ def _cases(draw: st.DrawFn, *, fitting: bool = False) -> tuple[Snapshot, Context
     limit = 1100 + least + int((input_tokens_before(snapshot) - least) * share)
     limits = (limit,) if fitting else (limit, limit, limit, 1100, 4000)
     budget = budget_for(draw(st.sampled_from(limits)), "test", 2048)
-    return with_shared_budget(replace(snapshot, budget=budget), policy, estimate), policy
+    return with_shared_budget(replace(snapshot, budget=budget), estimate)
 
 
 @given(_tokens, allocations, _orders, _by_region, _by_region)
@@ -72,25 +72,23 @@ def test_shares_sum_to_the_room_and_no_region_is_offered_less_than_its_share(
 
 @given(_cases())
 def test_the_output_has_its_share_of_what_system_text_message_and_tools_leave(
-    case: tuple[Snapshot, ContextPolicy],
+    snapshot: Snapshot,
 ) -> None:
-    snapshot, policy = case
-    assert policy.allocation is not None
-    budget = snapshot.budget
+    budget, allocation = snapshot.budget, snapshot.policy.allocation
+    assert allocation is not None
     bare = replace(snapshot, goal=None, pins=(), summary=None, past=Past())
-    window = lay_out(bare, policy, estimate)
+    window = lay_out(bare, estimate)
     fixed = window.with_pieces([piece for piece in window.pieces if piece.items[0].region == "user"]).input_tokens
-    share = (budget.limit - budget.overhead_reserve - fixed) * policy.allocation.reserved_for_output_pct / 100
+    share = (budget.limit - budget.overhead_reserve - fixed) * allocation.reserved_for_output_pct / 100
     assert budget.output_reserve == max(64, floor(share))
     assert budget.input_budget == budget.limit - budget.output_reserve - budget.overhead_reserve
 
 
 @given(_cases())
 def test_system_text_goal_the_users_message_and_what_is_unresolved_are_whole(
-    case: tuple[Snapshot, ContextPolicy],
+    snapshot: Snapshot,
 ) -> None:
-    snapshot, policy = case
-    taken = decide(snapshot, policy)
+    taken = decide(snapshot)
     texts = _texts(taken.decision.prompt)
     assert all(text in texts for _, text in snapshot.layers)
     assert snapshot.goal is None or snapshot.goal in texts
@@ -103,28 +101,27 @@ def test_system_text_goal_the_users_message_and_what_is_unresolved_are_whole(
 
 
 @given(_cases(fitting=True))
-def test_while_the_whole_fits_nothing_is_trimmed(case: tuple[Snapshot, ContextPolicy]) -> None:
-    snapshot, policy = case
-    assume(input_tokens_before(snapshot, policy) <= snapshot.budget.input_budget)
-    taken = decide(snapshot, policy)
+def test_while_the_whole_fits_nothing_is_trimmed(snapshot: Snapshot) -> None:
+    assume(input_tokens_before(snapshot) <= snapshot.budget.input_budget)
+    taken = decide(snapshot)
     assert isinstance(taken.decision, Ready)
     assert {action.kind for action in taken.decision.accounts.actions} <= {"summary_folded"}
     # A summary is made only where the policy has a trigger of its own besides the shares.
+    policy = snapshot.policy
     own = (policy.summary_trigger_ratio, policy.mandatory_summary_turn, policy.usage_threshold, policy.max_messages)
     assert taken.fold is None or any(each is not None for each in own) or snapshot.calibration_ratio < 1
 
 
 @given(_cases())
-def test_the_same_window_is_trimmed_in_the_same_way(case: tuple[Snapshot, ContextPolicy]) -> None:
-    snapshot, policy = case
-    first, second = (decide(snapshot, policy).decision for _ in range(2))
+def test_the_same_window_is_trimmed_in_the_same_way(snapshot: Snapshot) -> None:
+    first, second = (decide(snapshot).decision for _ in range(2))
     assert first.accounts == second.accounts
     assert first.prompt.messages() == second.prompt.messages()
 
 
 @given(_cases())
-def test_what_the_log_says_was_removed_is_what_the_prompt_lost(case: tuple[Snapshot, ContextPolicy]) -> None:
-    accounts = (decision := decide(*case).decision).accounts
+def test_what_the_log_says_was_removed_is_what_the_prompt_lost(snapshot: Snapshot) -> None:
+    accounts = (decision := decide(snapshot).decision).accounts
     assert accounts.wire_before - sum(each.tokens_removed for each in accounts.actions) == decision.prompt.wire_tokens
     targets = [each.target for each in accounts.actions if each.kind.startswith(("pinned_", "history_", "summary_s"))]
     assert len(targets) == len(set(targets))
@@ -135,10 +132,9 @@ def test_what_the_log_says_was_removed_is_what_the_prompt_lost(case: tuple[Snaps
 
 
 @given(_cases())
-def test_a_pin_is_whole_or_keeps_more_than_every_less_relevant_one(case: tuple[Snapshot, ContextPolicy]) -> None:
-    snapshot, policy = case
+def test_a_pin_is_whole_or_keeps_more_than_every_less_relevant_one(snapshot: Snapshot) -> None:
     rated = tuple(replace(pin, relevance=pin.relevance or 0.25) for pin in snapshot.pins)
-    decision = decide(replace(snapshot, pins=rated), policy).decision
+    decision = decide(replace(snapshot, pins=rated)).decision
     kept = {item.label: item.tokens for item in decision.prompt.items if item.region == "pins"}
     for pin in rated:
         mine, whole = kept.get(f"pin:{pin.name}", 0), estimate(pin_text(pin))
@@ -147,10 +143,10 @@ def test_a_pin_is_whole_or_keeps_more_than_every_less_relevant_one(case: tuple[S
 
 
 @given(_cases())
-def test_no_turn_and_no_pin_that_left_would_still_fit(case: tuple[Snapshot, ContextPolicy]) -> None:
-    snapshot, policy = case
+def test_no_turn_and_no_pin_that_left_would_still_fit(snapshot: Snapshot) -> None:
+    policy = snapshot.policy
     assume(policy.prune_unit == "turn" and policy.prune_order == "oldest" and not policy.prune_block_share)
-    taken = decide(snapshot, policy)
+    taken = decide(snapshot)
     decision, budget = taken.decision, snapshot.budget
     actions = [each for each in decision.accounts.actions if each.kind != "summary_folded"]
     assume(isinstance(decision, Ready) and actions)
@@ -169,12 +165,11 @@ def test_no_turn_and_no_pin_that_left_would_still_fit(case: tuple[Snapshot, Cont
 
 @given(_cases())
 def test_the_less_relevant_pin_is_trimmed_before_the_more_relevant_and_order_of_sending_stays(
-    case: tuple[Snapshot, ContextPolicy],
+    snapshot: Snapshot,
 ) -> None:
-    snapshot, policy = case
     rated = tuple(replace(pin, relevance=pin.relevance or 0.25) for pin in snapshot.pins)
     snapshot = replace(snapshot, pins=rated)
-    decision = decide(snapshot, policy).decision
+    decision = decide(snapshot).decision
     rows = {action.target: action for action in decision.accounts.actions if action.kind.startswith("pinned_")}
     items = {item.label: item for item in decision.prompt.items if item.region == "pins"}
     assert list(items) == [f"pin:{pin.name}" for pin in rated if f"pin:{pin.name}" in items]
@@ -196,10 +191,10 @@ def test_the_less_relevant_pin_is_trimmed_before_the_more_relevant_and_order_of_
 
 
 @given(_cases())
-def test_whole_turns_leave_oldest_first(case: tuple[Snapshot, ContextPolicy]) -> None:
-    snapshot, policy = case
+def test_whole_turns_leave_oldest_first(snapshot: Snapshot) -> None:
+    policy = snapshot.policy
     assume(policy.prune_unit == "turn" and policy.prune_order == "oldest")
-    taken = decide(snapshot, policy)
+    taken = decide(snapshot)
     present = sent_ids(taken.decision.prompt)
     sendable = [turn for turn in taken.snapshot.turns if sendable_messages((turn,))]
     stays = [bool(present & {message.id for message in turn.messages}) for turn in sendable]
@@ -210,12 +205,11 @@ def test_whole_turns_leave_oldest_first(case: tuple[Snapshot, ContextPolicy]) ->
 
 
 @given(_cases())
-def test_a_turn_is_refused_only_when_all_that_may_leave_has_left(case: tuple[Snapshot, ContextPolicy]) -> None:
-    snapshot, policy = case
-    decision = decide(snapshot, policy).decision
+def test_a_turn_is_refused_only_when_all_that_may_leave_has_left(snapshot: Snapshot) -> None:
+    decision = decide(snapshot).decision
     assume(isinstance(decision, Refused) and snapshot.budget.input_budget > 0)
     assert decision.prompt.regions()["pins"] == 0
-    if policy.prune_protected:
+    if snapshot.policy.prune_protected:
         latest = [turn for turn in snapshot.turns if turn.status.value != "rejected"][-1:]
         kept = {snapshot.current.id} | {turn.id for turn in latest if turn.unresolved}
         # A message without a token may stay: the overhead reserve pays for its framing, so that nothing is won by it.
@@ -224,16 +218,15 @@ def test_a_turn_is_refused_only_when_all_that_may_leave_has_left(case: tuple[Sna
 
 @given(_cases())
 def test_shortening_what_a_refusal_names_by_its_tokens_makes_the_turn_fit_its_new_shares(
-    case: tuple[Snapshot, ContextPolicy],
+    snapshot: Snapshot,
 ) -> None:
-    snapshot, policy = case
-    decision = decide(snapshot, policy).decision
+    decision = decide(snapshot).decision
     assume(isinstance(decision, Refused))
     assert isinstance(decision, Refused)
     for advice in decision.overflow.recovery["shorten"]:
         shorter = shortened(snapshot, advice["item"], advice["by_tokens"])
         if shorter is not None:
-            decision = decide(with_shared_budget(shorter, policy, estimate), policy).decision
+            decision = decide(with_shared_budget(shorter, estimate)).decision
             assert isinstance(decision, Ready), advice
 
 

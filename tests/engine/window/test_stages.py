@@ -7,7 +7,6 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.policy.policy import ContextPolicy
 from app.engine.window.plan import Ready, SummaryDue, plan
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.stages import STAGES
@@ -28,28 +27,26 @@ def _is_consistent(window: Window) -> None:
     assert window.log.wire_before - removed + beside == window.wire_tokens
 
 
-@given(snapshots(), policies(), st.booleans())
+@given(snapshots(policies()), st.booleans())
 def test_after_every_stage_the_sums_are_those_of_the_prompt_and_the_log_says_what_left(
-    snapshot: Snapshot, policy: ContextPolicy, overflowed: bool
+    snapshot: Snapshot, overflowed: bool
 ) -> None:
-    window = lay_out(replace(snapshot, overflowed=overflowed), policy, estimate)
+    window = lay_out(replace(snapshot, overflowed=overflowed), estimate)
     _is_consistent(window)
     for stage, when in STAGES:
-        if when(window, policy):
-            window = stage(window, policy)
+        if when(window):
+            window = stage(window)
             _is_consistent(window)
 
 
-@given(snapshots(), policies())
-def test_a_stage_that_prunes_leaves_the_running_turns_words_and_the_order_of_what_stays(
-    snapshot: Snapshot, policy: ContextPolicy
-) -> None:
-    window = lay_out(replace(snapshot, overflowed=True), policy, estimate)
+@given(snapshots(policies()))
+def test_a_stage_that_prunes_leaves_the_running_turns_words_and_the_order_of_what_stays(snapshot: Snapshot) -> None:
+    window = lay_out(replace(snapshot, overflowed=True), estimate)
     for stage, when in STAGES:
-        if not when(window, policy):
+        if not when(window):
             continue
         before = [piece.seq for piece in window.pieces]
-        window = stage(window, policy)
+        window = stage(window)
         left = {piece.seq for piece in window.pieces}
         assert [piece.seq for piece in window.pieces] == [seq for seq in before if seq in left]
         assert window.current[0].items[0].message == snapshot.current.messages[0]
@@ -57,19 +54,17 @@ def test_a_stage_that_prunes_leaves_the_running_turns_words_and_the_order_of_wha
         assert not any(piece.state == "running" for piece in window.past)
 
 
-@given(snapshots(), policies(show_time=False), st.floats(0.2, 1))
-def test_a_plan_that_goes_on_from_another_keeps_its_figures_before(
-    snapshot: Snapshot, policy: ContextPolicy, share: float
-) -> None:
-    first = plan(snapshot, policy, estimate)
-    log = lay_out(snapshot, policy, estimate).log
+@given(snapshots(policies(show_time=False)), st.floats(0.2, 1))
+def test_a_plan_that_goes_on_from_another_keeps_its_figures_before(snapshot: Snapshot, share: float) -> None:
+    first = plan(snapshot, estimate)
+    log = lay_out(snapshot, estimate).log
     if isinstance(first, SummaryDue):
         assert first.snapshot.log == log
-        first = plan(first.snapshot, policy, estimate, may_summarize=False)
+        first = plan(first.snapshot, estimate, may_summarize=False)
     if not isinstance(first, Ready):
         return
     smaller = replace(snapshot.budget, input_budget=int(share * snapshot.budget.input_budget))
-    again = plan(first.window.after_overflow(smaller), policy, estimate)
+    again = plan(first.window.after_overflow(smaller), estimate)
     assert not isinstance(again, SummaryDue)
     assert again.accounts.wire_before == log.wire_before
     assert again.accounts.tokens_before == log.tokens_before

@@ -27,11 +27,9 @@ from tests.engine.turn_stand_in import decide
 _NO_SUMMARY = replace(GUARDED, auto_summarize=False)
 
 
-@given(snapshots(), guarded_policies())
-def test_ranges_sum_to_the_single_actions_and_there_is_one_for_a_kind_and_reason(
-    snapshot: Snapshot, policy: ContextPolicy
-) -> None:
-    singles = decide(snapshot, policy).decision.accounts.actions
+@given(snapshots(guarded_policies()))
+def test_ranges_sum_to_the_single_actions_and_there_is_one_for_a_kind_and_reason(snapshot: Snapshot) -> None:
+    singles = decide(snapshot).decision.accounts.actions
     ranges = in_ranges(singles)
     assert sum(each.count for each in ranges) == len(singles)
     assert sum(each.tokens_removed_est for each in ranges) == sum(each.tokens_removed for each in singles)
@@ -39,9 +37,9 @@ def test_ranges_sum_to_the_single_actions_and_there_is_one_for_a_kind_and_reason
     assert len({(each.kind, each.reason, each.target[:4]) for each in placed}) == len(placed)
 
 
-@given(snapshots(), guarded_policies())
-def test_ranges_listed_singly_are_the_actions_that_were_taken(snapshot: Snapshot, policy: ContextPolicy) -> None:
-    ready = ready_of(decide(snapshot, policy))
+@given(snapshots(guarded_policies()))
+def test_ranges_listed_singly_are_the_actions_that_were_taken(snapshot: Snapshot) -> None:
+    ready = ready_of(decide(snapshot))
     singles, refs = ready.accounts.actions, assemble(ready).refs
     turns = (*snapshot.turns, snapshot.current)
     listed = singly(in_ranges(singles), turns, refs, snapshot.budget.input_budget, estimate)
@@ -79,8 +77,8 @@ def _pruned(pairs: int, policy: ContextPolicy = _NO_SUMMARY) -> tuple[Snapshot, 
     history = History()
     turns = chat(history, pairs, user_tokens=20, assistant_tokens=60)
     asking = history.turn(status=TurnStatus.RUNNING)
-    snapshot = snapshot_of(turns, asking, input_budget=pairs * 60)
-    ready = plan(snapshot, policy, estimate)
+    snapshot = snapshot_of(turns, asking, input_budget=pairs * 60, policy=policy)
+    ready = plan(snapshot, estimate)
     assert isinstance(ready, Ready)
     return snapshot, ready
 
@@ -122,8 +120,8 @@ def test_a_range_of_users_words_does_not_reach_over_what_was_refused_or_is_not_t
     history.turn(user_tokens=20)  # taken back since: no turn of the window has its numbers
     third = chat(history, 20, user_tokens=20, assistant_tokens=60)
     asking = history.turn(status=TurnStatus.RUNNING)
-    snapshot = snapshot_of((*first, refused, *second, *third), asking, input_budget=2200)
-    ready = plan(snapshot, _NO_SUMMARY, estimate)
+    snapshot = snapshot_of((*first, refused, *second, *third), asking, input_budget=2200, policy=_NO_SUMMARY)
+    ready = plan(snapshot, estimate)
     assert isinstance(ready, Ready)
     ranges = [ref[1:] for ref in assemble(ready).refs["items"] if ref[0] == "u"]
     assert [(first, last) for first, last in ranges[:2]] == [(1, 39), (42, 80)]
@@ -184,8 +182,8 @@ def test_a_newest_result_without_its_picture_is_in_no_range_of_what_was_shortene
     picture = image(png(1024, 768))
     waiting = history.turn(group, group, unresolved=True, result_media=(picture,))
     asking = history.turn(("tool_group", 300, 1), ("tool_group", 0, 1), status=TurnStatus.RUNNING)
-    snapshot = snapshot_of((waiting,), asking, input_budget=983)
-    ready = plan(snapshot, _NO_SUMMARY, estimate)
+    snapshot = snapshot_of((waiting,), asking, input_budget=983, policy=_NO_SUMMARY)
+    ready = plan(snapshot, estimate)
     assert isinstance(ready, Ready)
     singles = ready.accounts.actions
     reasons = {(action.kind, action.reason) for action in singles}

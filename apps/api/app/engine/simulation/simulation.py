@@ -142,8 +142,8 @@ class Simulation:
     def _whole(self, snapshot: Snapshot, model: SimulatedModel, head: HeadCost, call: SimulatedCall) -> _Sent | None:
         """What is sent for a call where it is all there is: sums in place of a window. None where it may be less, or
         more."""
-        past, summary, policy = snapshot.past, self._summary, self.setting.policy
-        if summary is not None and policy.recall.enabled:
+        past, summary = snapshot.past, self._summary
+        if summary is not None and snapshot.policy.recall.enabled:
             return None
         summary_tokens = model.estimate(render_summary(summary.body)) if summary else 0
         cost = Cost(
@@ -152,7 +152,7 @@ class Simulation:
             head.messages + (summary is not None) + past.messages[-1] + call.messages,
             head.tools_tokens,
         )
-        if not passes_whole(cost, policy):
+        if not passes_whole(cost):
             return None
         spoken = sum([message.tokens for message in call.current.messages if message.role == "user"])
         user_tokens = self._raw_user_tokens(model) + spoken
@@ -175,41 +175,40 @@ class Simulation:
 
     def _decided(self, snapshot: Snapshot, model: SimulatedModel, figures: TurnFigures) -> Ready | Refused:
         """What is sent for a call, once a summary was made if one is due."""
-        policy = self.setting.policy
         # Where a summary is made, what comes back is looked for behind it: it decides nothing on the summary.
-        by_count = policy.summarizes_before_calls and turns_to_next_summary(snapshot, policy) == 0
-        decided = plan(snapshot if by_count else self._with_evicted(snapshot, model), policy, model.estimate)
+        by_count = snapshot.policy.summarizes_before_calls and turns_to_next_summary(snapshot) == 0
+        decided = plan(snapshot if by_count else self._with_evicted(snapshot, model), model.estimate)
         if isinstance(decided, SummaryDue):
             self._completed = 0
             made = self._summarize(decided.fold, model, figures)
             figures.summary = figures.summary or made is not None
-            again = decided.with_summary(made, policy, model.estimate) if made else decided.snapshot
-            decided = plan(self._with_evicted(again, model), policy, model.estimate, may_summarize=False)
+            again = decided.with_summary(made, model.estimate) if made else decided.snapshot
+            decided = plan(self._with_evicted(again, model), model.estimate, may_summarize=False)
         else:
             self._completed = 0 if decided.summary_worthless else self._completed
             if by_count:
-                decided = plan(self._with_evicted(snapshot, model), policy, model.estimate, may_summarize=False)
+                decided = plan(self._with_evicted(snapshot, model), model.estimate, may_summarize=False)
         figures.prune = figures.prune or decided.accounts.prune_triggered
         return decided
 
     def _may_fold(self, sent: _Sent | None, turn: CountedTurn) -> bool:
         """Whether `_after_turn` may find something; `sent` is of the turn's last call, if there was one."""
-        policy = self.setting.policy
-        if not policy.summarizes_after_turns or sent is None:
-            return policy.summarizes_after_turns
+        if not self.setting.policy.summarizes_after_turns or sent is None:
+            return self.setting.policy.summarizes_after_turns
         reply_tokens = turn.calls[-1].output_tokens or 0
-        return may_fold_behind_answer(sent.snapshot, sent.laid_out_tokens, reply_tokens, policy)
+        return may_fold_behind_answer(sent.snapshot, sent.laid_out_tokens, reply_tokens)
 
     def _after_turn(self, past: PastTurn, model: SimulatedModel, figures: TurnFigures) -> None:
         """What the background would do once the answer is there, as if it were done at once."""
         said_nothing = Turn(TurnId(UUID(int=0)), figures.seq + 1, TurnStatus.RUNNING, unresolved=True, messages=())
-        fold = fold_after_turn(self._snapshot(past, model, said_nothing), self.setting.policy, model.estimate)
+        fold = fold_after_turn(self._snapshot(past, model, said_nothing), model.estimate)
         if fold is not None:
             self._completed = 0
             figures.later_summary = self._summarize(fold, model, figures) is not None
 
     def _snapshot(self, past: PastTurn, model: SimulatedModel, current: Turn) -> Snapshot:
         snapshot = Snapshot(
+            policy=self.setting.policy,
             budget=model.budget,
             layers=past.layers,
             goal=self.setting.goal,
@@ -228,7 +227,7 @@ class Simulation:
                 provider_options=past.provider_options,
             ),
         )
-        return with_shared_budget(snapshot, self.setting.policy, model.estimate)
+        return with_shared_budget(snapshot, model.estimate)
 
     def _with_evicted(self, snapshot: Snapshot, model: SimulatedModel) -> Snapshot:
         """The snapshot with what left the window and matches the user's message, counted for the model."""

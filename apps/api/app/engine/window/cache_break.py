@@ -17,7 +17,6 @@ from app.domain.content import sha256_hex
 from app.domain.recalled import RECALLED
 from app.domain.types import JsonObject
 from app.engine.messages.tokens import Estimate
-from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.fold import Fold
 from app.engine.window.clearing import lay_out_cleared
 from app.engine.window.prompt import Prompt
@@ -50,14 +49,14 @@ class Repeated:
         return cache_break(before, self.refs) in _FOR_ONE_TURN
 
 
-def repeated(snapshot: Snapshot, policy: ContextPolicy, fold: Fold, estimate: Estimate) -> Repeated:
+def repeated(snapshot: Snapshot, fold: Fold, estimate: Estimate) -> Repeated:
     """The prompt that the call for this fold may repeat.
 
     It ends before the newest turn, unless that is folded in: no prompt before had its reply, and a summary can be made
     without it.
     """
     past, unseen = snapshot.past, fold.unseen
-    window = lay_out_cleared(replace(snapshot, current=replace(snapshot.current, messages=())), policy, estimate)
+    window = lay_out_cleared(replace(snapshot, current=replace(snapshot.current, messages=())), estimate)
     refs = refs_of(window.prompt, (), past.others_between)
     if unseen is None:
         return Repeated(window.prompt, refs, past.wire_tokens(past.turn_count - 1) if past.turn_count else 0)

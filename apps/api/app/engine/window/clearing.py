@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from app.domain.audit import CLEARED
 from app.engine.messages.tokens import Estimate
-from app.engine.policy.policy import ClearToolResults, ContextPolicy
+from app.engine.policy.policy import ClearToolResults
 from app.engine.window.pieces import Piece
 from app.engine.window.prompt import PromptItem, without_inputs
 from app.engine.window.pruning import Prune
@@ -31,10 +31,10 @@ class _Use(NamedTuple):
     is_last: bool
 
 
-def lay_out_cleared(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Window:
+def lay_out_cleared(snapshot: Snapshot, estimate: Estimate) -> Window:
     """The window of a snapshot, whole but for the tool results that its policy clears."""
-    window, rule = lay_out(snapshot, policy, estimate), policy.clear_tool_results
-    return window if rule is None or policy.whole_past else _cleared(window, rule)
+    window, rule = lay_out(snapshot, estimate), snapshot.policy.clear_tool_results
+    return window if rule is None or snapshot.policy.whole_past else _cleared(window, rule)
 
 
 def _cleared(window: Window, rule: ClearToolResults) -> Window:
@@ -72,7 +72,7 @@ def _uses(pieces: Sequence[Piece]) -> Iterator[_Use]:
 
 def _shortenings(piece: Piece, use: _Use, window: Window, rule: ClearToolResults) -> Iterator[Shortening]:
     """What clearing a use puts in the place of its result and, with the last of a message's, of the message's calls."""
-    if not window.rules.may_drop(piece):
+    if not window.may_drop(piece):
         return
     call = piece.items[0]
     names = {each.id: each.name for each in call.message.tool_calls} if call.message else {}

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from math import floor
 
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
-from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold, SummaryReason
 from app.engine.window.pieces import Piece
 from app.engine.window.pruning import shortened_media
 from app.engine.window.shortening import fit_results
-from app.engine.window.window import Window, first_protected
+from app.engine.window.window import Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +47,11 @@ class Foldable:
         return Fold(reason, older, protected, previous, self.previous_tokens, folded_tokens, cap_tokens)
 
 
-def foldable(window: Window, policy: ContextPolicy) -> Foldable:
+def foldable(window: Window) -> Foldable:
     """What a summary may take in where the window is not shared out."""
-    snapshot = window.snapshot
-    cut = first_protected(snapshot, policy)
-    most_tokens = policy.most_summary_tokens(window.budget.input_budget)
-    room_tokens = room_beside(window, untouchable(window, policy))
+    cut = window.snapshot.first_protected()
+    most_tokens = window.snapshot.policy.most_summary_tokens(window.budget.input_budget)
+    room_tokens = room_beside(window, untouchable(window))
     previous_tokens = window.summary.wire_tokens if window.summary else 0
     return Foldable(window, cut, previous_tokens, room_tokens, most_tokens)
 
@@ -67,28 +65,28 @@ def room_beside(window: Window, pieces: Sequence[Piece]) -> int:
     return floor(left / window.snapshot.calibration_ratio) - MESSAGE_FRAMING_TOKENS
 
 
-def untouchable(window: Window, policy: ContextPolicy) -> list[Piece]:
+def untouchable(window: Window) -> list[Piece]:
     """What neither a summary nor a prune can take of the protected turns and of the running one, as small as it can be
     made.
 
     Users' words of protected turns, what the summary of now cites of them (the next one takes over what it can),
     and what may never leave: the newest results of an open turn at their floor, older media as their markers.
     """
-    first = bisect_left(window.past, window.rules.protected_from, key=lambda piece: piece.seq)
+    first = bisect_left(window.past, window.snapshot.protected_from, key=lambda piece: piece.seq)
     protected = (*window.past[first:], *window.current)
-    kept = (piece for piece in protected if not (policy.prune_protected and window.rules.may_drop(piece)))
-    return [_at_least(piece, window, policy) for piece in kept]
+    kept = (piece for piece in protected if not (window.snapshot.policy.prune_protected and window.may_drop(piece)))
+    return [_at_least(piece, window) for piece in kept]
 
 
-def remains(window: Window, policy: ContextPolicy, *, shortened: bool = True) -> list[Piece]:
+def remains(window: Window, *, shortened: bool = True) -> list[Piece]:
     """What is left when every turn has left that may leave whole, as small as it can be made or as it is."""
-    left = [piece for piece in window.pieces if not window.rules.may_drop_with_its_turn(piece)]
-    return [_at_least(piece, window, policy) for piece in left] if shortened else left
+    left = [piece for piece in window.pieces if not window.may_drop_with_its_turn(piece)]
+    return [_at_least(piece, window) for piece in left] if shortened else left
 
 
-def _at_least(piece: Piece, window: Window, policy: ContextPolicy) -> Piece:
-    if window.rules.of(piece) == "shortened":
+def _at_least(piece: Piece, window: Window) -> Piece:
+    if window.leaves_of(piece) == "shortened":
         done = fit_results(piece.items, piece.wire_tokens, window.estimate)
     else:
-        done = shortened_media(piece, window) if policy.prune_protected else []
+        done = shortened_media(piece, window) if window.snapshot.policy.prune_protected else []
     return piece.with_items(each.now for each in done) if done else piece

@@ -57,9 +57,9 @@ class SummaryDue:
     fold: Fold
     snapshot: Snapshot
 
-    def with_summary(self, summary: Summary, policy: ContextPolicy, estimate: Estimate) -> Snapshot:
+    def with_summary(self, summary: Summary, estimate: Estimate) -> Snapshot:
         """What the turn is planned of once the summary is made."""
-        actions = summary_actions(self.fold, summary, policy, estimate)
+        actions = summary_actions(self.fold, summary, self.snapshot.policy, estimate)
         snapshot = self.snapshot.with_summary(self.fold, summary, actions)
         return replace(snapshot, log=snapshot.log and replace(snapshot.log, summary_triggered=True))
 
@@ -94,31 +94,29 @@ Decision: TypeAlias = SummaryDue | Ready | Refused
 
 
 @overload
-def plan(
-    snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate, *, may_summarize: Literal[False]
-) -> Ready | Refused: ...
+def plan(snapshot: Snapshot, estimate: Estimate, *, may_summarize: Literal[False]) -> Ready | Refused: ...
 @overload
-def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate, *, may_summarize: bool = True) -> Decision: ...
-def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate, *, may_summarize: bool = True) -> Decision:
+def plan(snapshot: Snapshot, estimate: Estimate, *, may_summarize: bool = True) -> Decision: ...
+def plan(snapshot: Snapshot, estimate: Estimate, *, may_summarize: bool = True) -> Decision:
     """Decides what the running turn sends: the same snapshot gives the same decision.
 
     `SummaryDue` is answered only where it `may_summarize`, and never of a snapshot that a provider refused.
     """
     if snapshot.overflowed:
-        policy = replace(policy, prune_protected=True)
-    if policy.look_back == "on" or snapshot.summary is not None:
-        snapshot = _with_look_back(snapshot, policy, estimate)
-    window = lay_out_cleared(snapshot, policy, estimate)
+        snapshot = replace(snapshot, policy=replace(snapshot.policy, prune_protected=True))
+    if snapshot.policy.look_back == "on" or snapshot.summary is not None:
+        snapshot = _with_look_back(snapshot, estimate)
+    window = lay_out_cleared(snapshot, estimate)
     summary_worthless = False
     if may_summarize and not snapshot.overflowed:
-        due = due_before_call(window, policy)
+        due = due_before_call(window)
         if due.fold:
             return SummaryDue(due.fold, replace(snapshot, log=window.log.without_stages()))
         summary_worthless = due.reason == "turn_count"
-    window = fit(window, policy)
+    window = fit(window)
     if window.log.actions and snapshot.may_look_back and not snapshot.offers_look_back:
-        snapshot = _with_look_back(snapshot, policy, estimate)
-        window = fit(lay_out_cleared(snapshot, policy, estimate), policy)
+        snapshot = _with_look_back(snapshot, estimate)
+        window = fit(lay_out_cleared(snapshot, estimate))
     accounts = _accounts_of(window)
     if fits(window):
         return Ready(window, accounts, summary_worthless)
@@ -126,22 +124,22 @@ def plan(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate, *, may_s
     return Refused(window, accounts, summary_worthless, overflow)
 
 
-def passes_whole(window: Cost, policy: ContextPolicy) -> bool:
+def passes_whole(window: Cost) -> bool:
     """Whether a window of this cost is sent as it is: `plan` of the same snapshot, its first of the turn, finds nothing
     that is due, leaves, comes back or is offered. Where that is all that is asked, no window needs to be laid out."""
-    snapshot = window.snapshot
+    snapshot, policy = window.snapshot, window.snapshot.policy
     if policy.clear_tool_results is not None or (
         snapshot.may_look_back and (policy.look_back == "on" or snapshot.summary is not None)
     ):
         return False
-    return stays_whole(window, policy) and reason_before_call(window, policy) is None
+    return stays_whole(window) and reason_before_call(window) is None
 
 
-def _with_look_back(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Snapshot:
+def _with_look_back(snapshot: Snapshot, estimate: Estimate) -> Snapshot:
     """The same with the service's own tool among the tools, where it may be offered."""
     if snapshot.offers_look_back or not snapshot.may_look_back:
         return snapshot
-    return with_shared_budget(replace(snapshot, tools=(*snapshot.tools, LOOK_BACK)), policy, estimate)
+    return with_shared_budget(replace(snapshot, tools=(*snapshot.tools, LOOK_BACK)), estimate)
 
 
 def _accounts_of(window: Window) -> Accounts:

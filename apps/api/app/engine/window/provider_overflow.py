@@ -17,7 +17,6 @@ from app.domain.types import SummaryBody
 from app.engine.messages.tokens import Estimate
 from app.engine.messages.turns import latest_unresolved, wire_tokens_of
 from app.engine.policy.budget import Budget, budget_at
-from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.block import fit_summary
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold
 from app.engine.window.calibration import HIGHEST_RATIO, LOWEST_RATIO
@@ -122,11 +121,12 @@ def _overage(stated: StatedOverflow, sent_wire_tokens: int, output_tokens: int) 
     return overage if overage < sent_wire_tokens else None
 
 
-def emergency_fold(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Fold | None:
+def emergency_fold(snapshot: Snapshot, estimate: Estimate) -> Fold | None:
     """The oldest share of the past turns, by number and rounded up; None when the policy has none or no turn may go.
 
     An unresolved latest turn stays.
     """
+    policy = snapshot.policy
     if policy.emergency_drop_ratio is None:
         return None
     turns = snapshot.turns

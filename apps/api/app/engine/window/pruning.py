@@ -23,7 +23,7 @@ from app.engine.policy.policy import ContextPolicy
 from app.engine.window.pieces import Piece
 from app.engine.window.shortening import Shortening, mark_media, shorten_text
 from app.engine.window.snapshot import Removal
-from app.engine.window.window import Window, protected_from
+from app.engine.window.window import Window
 
 LONG_TOOL_RESULT_TOKENS = 300
 _KEPT_CHARS = 640
@@ -35,18 +35,18 @@ _WORTH_OF_A_RESULT: Final = 0.5
 _seq = attrgetter("seq")
 
 
-def prune_older(window: Window, policy: ContextPolicy) -> Window:
+def prune_older(window: Window) -> Window:
     """Prunes what is older than the protected turns until the input tokens are under the prune threshold.
 
     A policy that prunes by value or in blocks does so as it did for the calls before, so that what has left stays
     away: by value, what is new would else bring old messages back into the middle of the prompt.
     """
-    input_budget = window.budget.input_budget
+    policy, input_budget = window.snapshot.policy, window.budget.input_budget
     threshold = policy.prune_from(input_budget)
     by_value = policy.prune_order == "value"
     prune = Prune(window, "prune_threshold")
     if policy.prune_unit == "turn":
-        queue = _turns(prune, _turn_kind(policy), window.rules.may_drop, by_value=by_value)
+        queue = _turns(prune, _turn_kind(policy), window.may_drop, by_value=by_value)
     else:
         queue = _messages(prune, by_value=by_value)
 
@@ -56,23 +56,23 @@ def prune_older(window: Window, policy: ContextPolicy) -> Window:
         prune.drop(queue, to_tokens, end)
 
     if not by_value and not policy.prune_block_share:
-        prune_before(prune.place_of(window.rules.protected_from), threshold)
+        prune_before(prune.place_of(window.snapshot.protected_from), threshold)
         return prune.window_now()
     to_tokens = threshold - policy.prune_block_share * input_budget
     past = window.snapshot.past
     for piece in prune.calls(threshold):
         # The turns that were protected when this was the newest piece.
-        first = protected_from(window.snapshot, policy, past.place_of_turn(piece.turn_seq))
+        first = window.snapshot.protected_from_before(past.place_of_turn(piece.turn_seq))
         prune_before(prune.place_of(first), to_tokens)
     return prune.window_now()
 
 
-def prune_protected(window: Window, policy: ContextPolicy) -> Window:
+def prune_protected(window: Window) -> Window:
     """Prunes until the prompt is within the input budget, the oldest first, protected turns as well."""
-    over = window.budget.input_budget + 1
+    policy, over = window.snapshot.policy, window.budget.input_budget + 1
     prune = Prune(window, "over_budget")
     # Earlier rounds of the running turn may leave as well, whatever the unit (contract.md, decision 8).
-    turns = _turns(prune, _turn_kind(policy), window.rules.may_drop) if policy.prune_unit == "turn" else None
+    turns = _turns(prune, _turn_kind(policy), window.may_drop) if policy.prune_unit == "turn" else None
     messages = _messages(prune)
 
     def prune_before(end: int, to_tokens: float) -> None:
@@ -92,10 +92,10 @@ def prune_protected(window: Window, policy: ContextPolicy) -> Window:
 
 def drop_history(window: Window) -> Window:
     """Whole turns leave, users' words with them, oldest first, until the prompt is within its budget."""
-    return _without_turns(window, window.rules.may_drop_with_its_turn, "over_budget", "history_drop")
+    return _without_turns(window, window.may_drop_with_its_turn, "over_budget", "history_drop")
 
 
-def drop_oldest_turns(window: Window, _policy: ContextPolicy) -> Window:
+def drop_oldest_turns(window: Window) -> Window:
     """Whole past turns leave, oldest first, until the prompt fits: what is left when a provider has refused it."""
     return _without_turns(window, lambda piece: piece.state != "running", "provider_overflow", "emergency_drop")
 
@@ -267,7 +267,7 @@ def _messages(prune: Prune, *, by_value: bool = False) -> _Queue:
         )
 
     ends = range(1, len(prune.pieces) + 1)
-    return _Queue(ends, prune.window.rules.may_drop, removal, by_value)
+    return _Queue(ends, prune.window.may_drop, removal, by_value)
 
 
 def dropped_kind(piece: Piece) -> TrimKind:
@@ -297,7 +297,7 @@ def _ends_of_turns(pieces: Sequence[Piece]) -> list[int]:
 
 def shortened_media(piece: Piece, window: Window) -> list[Shortening]:
     """How its media become marks, where they may leave."""
-    return marked_media(piece, window.estimate) if piece.has_media and window.rules.may_mark(piece) else []
+    return marked_media(piece, window.estimate) if piece.has_media and window.may_mark(piece) else []
 
 
 def marked_media(piece: Piece, estimate: Estimate) -> list[Shortening]:
@@ -307,7 +307,7 @@ def marked_media(piece: Piece, estimate: Estimate) -> list[Shortening]:
 
 
 def _of_long_texts(piece: Piece, window: Window) -> list[Shortening]:
-    if not window.rules.may_drop(piece):
+    if not window.may_drop(piece):
         return []
     return shortened_texts(piece, window.budget.input_budget, window.estimate, with_handles=window.offers_look_back)
 

@@ -17,7 +17,6 @@ from app.domain.recalled import Recalled
 from app.domain.types import Message, Region
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.messages.turns import Unit
-from app.engine.policy.policy import ContextPolicy
 from app.engine.recall.dates import day_said, day_text
 from app.engine.recall.ranking import Candidate, choose, most_recalled_tokens, nobodys_day, spoken_text
 from app.engine.window.past import parts_of
@@ -30,7 +29,7 @@ _CALL_TOKENS: Final = 48
 """Of a call of a look-back without its words, and the framing of the two messages."""
 
 
-def show_days(window: Window, policy: ContextPolicy) -> Window:
+def show_days(window: Window) -> Window:
     """The window with a line before the first of its turns, and before each that begins on another day than the one
     before it; as it is where these lines have no room."""
     days: list[tuple[int, PromptItem]] = []
@@ -44,7 +43,7 @@ def show_days(window: Window, policy: ContextPolicy) -> Window:
                 days.append((at, day_item(day, "history", window.estimate)))
     today = today_item(window) if day != day_said(window.snapshot.current.messages[0]) else None
     shown = window.with_days(days, today)
-    return shown if shown.input_tokens < policy.prune_from(window.budget.input_budget) else window
+    return window if shown.at_prune_trigger else shown
 
 
 def today_item(window: Window) -> PromptItem | None:
@@ -59,14 +58,14 @@ def day_item(day: int, region: Region, estimate: Estimate) -> PromptItem:
     return block_item(region, f"day:{day_text(day)}", "user", text, estimate)
 
 
-def bring_back(window: Window, policy: ContextPolicy) -> Window:
+def bring_back(window: Window) -> Window:
     """The window with what comes back: within the block's share, below what fires a prune.
 
     Summary and prune were decided without it, and the next turn begins without it: so it causes neither.
     """
     note = block_item("recall", "recall", "user", RECALL_NOTE, window.estimate)
-    day = day_said if policy.show_time else nobodys_day
-    chosen = _chosen(window, policy, note.tokens, day)
+    day = day_said if window.snapshot.policy.show_time else nobodys_day
+    chosen = _chosen(window, note.tokens, day)
     if not chosen:
         return window
     items: list[PromptItem] = [note]
@@ -99,9 +98,9 @@ def _lines(window: Window, days: Collection[int | None]) -> dict[int | None, Pro
 
 
 def _chosen(
-    window: Window, policy: ContextPolicy, note_tokens: int, day: Callable[[Message], int | None]
+    window: Window, note_tokens: int, day: Callable[[Message], int | None]
 ) -> tuple[tuple[Unit, Candidate], ...]:
-    evicted = window.snapshot.evicted
+    policy, evicted = window.snapshot.policy, window.snapshot.evicted
     assert evicted is not None
     text = content_text(window.snapshot.current.messages[0].content)
     most_tokens = most_recalled_tokens(text, policy.recall, window.budget.input_budget)

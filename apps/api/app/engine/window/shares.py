@@ -16,7 +16,7 @@ from math import floor
 from app.domain.audit import PIN_KINDS
 from app.engine.messages.tokens import Estimate, tools_tokens
 from app.engine.policy.budget import with_output_share
-from app.engine.policy.policy import Allocation, ContextPolicy, PriorityRegion
+from app.engine.policy.policy import Allocation, PriorityRegion
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS
 from app.engine.window.foldable import Foldable, foldable, remains, room_beside
 from app.engine.window.pieces import Piece
@@ -28,108 +28,110 @@ from app.engine.window.shortening import (
     with_shorter_newest,
 )
 from app.engine.window.snapshot import Removal, Snapshot
-from app.engine.window.window import Cost, Window, first_protected, head_items
+from app.engine.window.window import Cost, Window, head_items
 
 _BELOW_SHARES: Mapping[PriorityRegion, int] = {"pins": 0, "summary": MIN_SUMMARY_TOKENS, "history": 0}
 
 
-def with_shared_budget(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Snapshot:
+def with_shared_budget(snapshot: Snapshot, estimate: Estimate) -> Snapshot:
     """The snapshot with the output's share as its output reserve, where the policy shares its window out."""
-    if policy.allocation is None:
+    allocation = snapshot.policy.allocation
+    if allocation is None:
         return snapshot
     said = [message for message in snapshot.current.messages if message.role == "user"]
     items = head_items(snapshot.layers, None, (), estimate)
     tokens = sum([each.tokens for each in (*items, *said)])
     fixed = Cost(snapshot, tokens, len(items) + len(said), tools_tokens(snapshot.tools, estimate))
-    percent = policy.allocation.reserved_for_output_pct
-    return replace(snapshot, budget=with_output_share(snapshot.budget, percent, fixed.input_tokens))
+    budget = with_output_share(snapshot.budget, allocation.reserved_for_output_pct, fixed.input_tokens)
+    return replace(snapshot, budget=budget)
 
 
-def foldable_within_shares(window: Window, policy: ContextPolicy) -> Foldable:
+def foldable_within_shares(window: Window) -> Foldable:
     """What a summary may take in: up to its share, where pins and summary are down to what they are offered.
 
     Protected turns that would have no room beside a full summary would leave: it may take them in before they do.
     """
+    snapshot, policy = window.snapshot, window.snapshot.policy
     if policy.allocation is None:
-        return foldable(window, policy)
-    division = _division(window, policy, policy.allocation)
+        return foldable(window)
+    division = _division(window, policy.allocation)
     share = division.shares["summary"]
     held = window
     if window.excess_tokens > 0:
-        held = _with_summary_within(held, window, policy, division.offered["summary"])
-        held = _with_pins_within(held, window, policy, division.offered["pins"])
+        held = _with_summary_within(held, window, division.offered["summary"])
+        held = _with_pins_within(held, window, division.offered["pins"])
     full_tokens = max(share, held.summary.tokens if held.summary else 0)
-    beside = _division(window, policy, policy.allocation, summary_tokens=full_tokens)
+    beside = _division(window, policy.allocation, summary_tokens=full_tokens)
     # The running turn's own rounds are there in any case.
     history_tokens = beside.offered["history"] - _history_tokens(window.current)
-    past = window.snapshot.past
-    cut = first_protected(window.snapshot, policy)
+    past, cut = snapshot.past, snapshot.first_protected()
     if policy.prune_protected and past.wire_tokens(cut) > history_tokens:
         cut = past.first_protected(policy.protected_turns, history_tokens)
         if past.wire_tokens(cut) > history_tokens:
             cut = past.first_protected(0, None)
-    room_tokens = min(share, room_beside(held, remains(held, policy)))
+    room_tokens = min(share, room_beside(held, remains(held)))
     previous_tokens = window.summary.wire_tokens if window.summary else 0
     return Foldable(held, cut, previous_tokens, room_tokens, window.budget.input_budget)
 
 
-def hold_shares(window: Window, policy: ContextPolicy) -> Window:
+def hold_shares(window: Window) -> Window:
     """What is sent of the window: all of it where it fits, else as the module says. It may still be too large."""
+    policy = window.snapshot.policy
     assert policy.allocation is not None
     whole = window
-    for least in (_division(window, policy, policy.allocation).offered, _BELOW_SHARES):
+    for least in (_division(window, policy.allocation).offered, _BELOW_SHARES):
         for region in reversed(policy.context_priority):
             excess = window.excess_tokens
             if region == "goal" or excess <= 0:
                 break
             if region == "history":
-                window = _with_less_history(window, whole, policy, least[region])
+                window = _with_less_history(window, whole, least[region])
             elif region == "summary":
                 has = window.summary.tokens if window.summary else 0
-                window = _with_summary_within(window, whole, policy, max(least[region], has - excess))
+                window = _with_summary_within(window, whole, max(least[region], has - excess))
             else:
                 has = sum(item.tokens for item in window.pins)
-                window = _with_pins_within(window, whole, policy, max(least[region], has - excess))
+                window = _with_pins_within(window, whole, max(least[region], has - excess))
     return window
 
 
-def _with_less_history(window: Window, whole: Window, policy: ContextPolicy, least_tokens: int) -> Window:
+def _with_less_history(window: Window, whole: Window, least_tokens: int) -> Window:
     """The history leaves as the policy prunes, then in whole turns, oldest first; then the newest results of open turns
     are shortened. Each until the prompt is within its budget, or the history within `least_tokens`."""
     # What was shortened of the newest results is shortened anew, from the whole of them.
-    newest = {piece.seq: piece for piece in whole.pieces if whole.rules.of(piece) == "shortened"}
+    newest = {piece.seq: piece for piece in whole.pieces if whole.leaves_of(piece) == "shortened"}
     before = [each for each in window.log.actions if _region_of(each) == "history" and each.reason != NEWEST_TOO_LARGE]
     less = window.with_pieces([newest.get(piece.seq, piece) for piece in window.pieces])
     less = replace(less, history_floor=least_tokens, log=replace(window.log, actions=tuple(before)))
-    less = prune_older(less, policy)
-    if policy.prune_protected:
-        less = prune_protected(less, policy)
+    less = prune_older(less)
+    if window.snapshot.policy.prune_protected:
+        less = prune_protected(less)
     less = drop_history(less)
     less = with_shorter_newest(less, min(less.excess_tokens, less.history_tokens - least_tokens))
     dropped = sum(each.tokens_removed for each in less.log.actions if each.kind == "history_drop")
     others = [each for each in less.log.actions if each.kind != "history_drop"]
     as_one = [Removal("history_drop", "conversation_history", "lowest_priority", dropped)] if dropped else []
     less = replace(less, history_floor=window.history_floor, log=window.log)
-    return _relogged(less, policy, "history", [*as_one, *others])
+    return _relogged(less, "history", [*as_one, *others])
 
 
-def _with_summary_within(window: Window, whole: Window, policy: ContextPolicy, room_tokens: int) -> Window:
+def _with_summary_within(window: Window, whole: Window, room_tokens: int) -> Window:
     """The window with the whole one's summary within so many tokens; it never leaves."""
     fitted = whole
     if whole.summary is not None and whole.summary.tokens > room_tokens:
-        fitted = with_fitted_summary(whole, policy, max(room_tokens, MIN_SUMMARY_TOKENS))
-    return _relogged(window.with_summary(fitted.summary), policy, "summary", fitted.log.actions)
+        fitted = with_fitted_summary(whole, max(room_tokens, MIN_SUMMARY_TOKENS))
+    return _relogged(window.with_summary(fitted.summary), "summary", fitted.log.actions)
 
 
-def _with_pins_within(window: Window, whole: Window, policy: ContextPolicy, room_tokens: int) -> Window:
+def _with_pins_within(window: Window, whole: Window, room_tokens: int) -> Window:
     """The window with the whole one's pins within so many tokens."""
     fitted = with_fitted_pins(whole, room_tokens)
-    return _relogged(window.with_pins(fitted.pins), policy, "pins", fitted.log.actions)
+    return _relogged(window.with_pins(fitted.pins), "pins", fitted.log.actions)
 
 
-def _relogged(window: Window, policy: ContextPolicy, region: PriorityRegion, actions: Iterable[Removal]) -> Window:
+def _relogged(window: Window, region: PriorityRegion, actions: Iterable[Removal]) -> Window:
     """The window with these as all that was done to the region; its log has the lowest priority first."""
-    order = list(reversed(policy.context_priority))
+    order = list(reversed(window.snapshot.policy.context_priority))
     others = [each for each in window.log.actions if _region_of(each) != region]
     rows = sorted([*others, *actions], key=lambda each: order.index(_region_of(each)))
     return replace(window, log=replace(window.log, actions=tuple(rows)))
@@ -141,16 +143,14 @@ def _region_of(action: Removal) -> PriorityRegion:
     return "pins" if action.kind in PIN_KINDS else "history"
 
 
-def _division(
-    window: Window, policy: ContextPolicy, allocation: Allocation, *, summary_tokens: int | None = None
-) -> Division:
+def _division(window: Window, allocation: Allocation, *, summary_tokens: int | None = None) -> Division:
     """Who gets what of the room of goal, pins, summary and history; `summary_tokens` stand for the summary's own."""
     regions = window.prompt.regions()
     # What leaves takes its framing with it, and the reserve that paid for that: reckon with the least there can be.
     overheads = (window.overhead_tokens, window.with_pieces(()).overhead_tokens)
     room_tokens = min(_room(window, regions, overhead) for overhead in overheads)
-    whole = _history_tokens(remains(window, policy, shortened=False))
-    least = _history_tokens(remains(window, policy))
+    whole = _history_tokens(remains(window, shortened=False))
+    least = _history_tokens(remains(window))
     wanted: dict[PriorityRegion, int] = {
         "goal": regions["goal"],
         "pins": regions["pins"],
@@ -164,7 +164,7 @@ def _division(
         # The newest results of an open turn may take half of all room before they are shortened.
         "history": min(whole, max(least, room_tokens // 2)),
     }
-    return divide(room_tokens, allocation, policy.context_priority, wanted=wanted, least=needed)
+    return divide(room_tokens, allocation, window.snapshot.policy.context_priority, wanted=wanted, least=needed)
 
 
 def _room(window: Window, regions: Mapping[str, int], overhead_tokens: int) -> int:

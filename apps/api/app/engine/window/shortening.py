@@ -14,7 +14,6 @@ from app.domain.content import canonical_json
 from app.domain.types import Pin
 from app.engine.messages.media import has_media, marked_parts, marked_text
 from app.engine.messages.tokens import Estimate, tokens_of
-from app.engine.policy.policy import ContextPolicy
 from app.engine.recall.pages import handle_of
 from app.engine.recall.relevance import question_of, relevances
 from app.engine.summary.block import fit_summary
@@ -53,12 +52,12 @@ class Shortening:
         return Removal(self.kind, self.was.label, reason, self.tokens_removed, first_seq, last_seq)
 
 
-def shorten_summary(window: Window, policy: ContextPolicy) -> Window:
+def shorten_summary(window: Window) -> Window:
     """A summary made for a larger window is cut to this one's cap: the last thing tried before a refusal."""
-    return with_fitted_summary(window, policy, policy.most_summary_tokens(window.budget.input_budget))
+    return with_fitted_summary(window, window.snapshot.policy.most_summary_tokens(window.budget.input_budget))
 
 
-def with_fitted_summary(window: Window, policy: ContextPolicy, cap_tokens: int) -> Window:
+def with_fitted_summary(window: Window, cap_tokens: int) -> Window:
     """The window with its summary within so many tokens, where one can be made that small; it never leaves."""
     item, summary = window.summary, window.snapshot.summary
     if item is None or summary is None:
@@ -66,7 +65,7 @@ def with_fitted_summary(window: Window, policy: ContextPolicy, cap_tokens: int) 
     body = fit_summary(summary.body, cap_tokens, window.estimate)
     if body is None or body == summary.body:
         return window
-    shorter = summary_item(replace(summary, body=body), policy, window.estimate)
+    shorter = summary_item(replace(summary, body=body), window.snapshot.policy, window.estimate)
     action = Removal("summary_shortened", item.label, "over_budget", item.tokens - shorter.tokens)
     return window.with_summary(shorter).logged((action,))
 
@@ -128,7 +127,7 @@ def _shorter_pin(pin: Pin, item: PromptItem, keep_chars: int, estimate: Estimate
     return shorter if shorter.tokens < item.tokens else item
 
 
-def shorten_newest_results(window: Window, _policy: ContextPolicy) -> Window:
+def shorten_newest_results(window: Window) -> Window:
     """Shortens the newest results of open turns to what fits (contract.md, decision 8), an older turn's first."""
     return with_shorter_newest(window, window.excess_tokens)
 
@@ -138,7 +137,7 @@ def with_shorter_newest(window: Window, excess_tokens: int) -> Window:
     pieces: list[Piece] = []
     done: list[Shortening] = []
     for piece in window.pieces:
-        if window.rules.of(piece) == "shortened" and excess_tokens > 0:
+        if window.leaves_of(piece) == "shortened" and excess_tokens > 0:
             shortened = fit_results(piece.items, excess_tokens, window.estimate, with_handles=window.offers_look_back)
             excess_tokens -= sum(each.tokens_removed for each in shortened)
             done += shortened

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from math import floor
 from typing import NamedTuple
 
 from app.domain.audit import TrimAction, TrimKind
 from app.domain.recalled import Recalled
 from app.domain.types import Pin, Summary, ToolDefinition, Turn
 from app.engine.policy.budget import Budget
+from app.engine.policy.policy import ContextPolicy
 from app.engine.recall.ranking import Evicted
 from app.engine.recall.vectors import Meaning
 from app.engine.summary.fold import Fold
+from app.engine.summary.summarizer_prompt import anchors_of
 from app.engine.window.look_back import LOOK_BACK
-from app.engine.window.past import Past
+from app.engine.window.past import Past, first_seq
 
 
 class Removal(NamedTuple):
@@ -54,9 +58,9 @@ class PlanLog:
         return replace(self, actions=(), recalled=())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snapshot:
-    """All that a decision may depend on, as read in one transaction.
+    """All that a decision may depend on, as read in one transaction, and the policy that it follows.
 
     `layers` are the active system layers as (label, text), outermost first. `past` are the turns after the active
     summary; `current` is the running one, whose first message is the user's. `completed_since_summary`
@@ -67,6 +71,7 @@ class Snapshot:
     `may_look_back` the model can be offered to read back what has left.
     """
 
+    policy: ContextPolicy
     budget: Budget
     layers: tuple[tuple[str, str], ...]
     goal: str | None
@@ -92,6 +97,26 @@ class Snapshot:
     def turns(self) -> tuple[Turn, ...]:
         """The past turns in time order."""
         return self.past.turns
+
+    @cached_property
+    def cited(self) -> frozenset[int]:
+        """The places (`seq`) of the past pieces that the summary cites."""
+        return self.past.pieces_citing(anchors_of(self.summary))
+
+    @cached_property
+    def protected_from(self) -> int:
+        """The `seq` from which on turns are protected."""
+        return self.protected_from_before(None)
+
+    def protected_from_before(self, end: int | None) -> int:
+        """The same when the turns before `end` are the past."""
+        return self.past.first_seq(self.first_protected(end)) or first_seq((self.current,))
+
+    def first_protected(self, end: int | None = None) -> int:
+        """The place of the oldest turn that is protected when the turns before `end` are the past."""
+        share, room = self.policy.protected_share, self.policy.summarized_room(self.budget.input_budget)
+        room_tokens = None if share is None else floor(share * room / self.calibration_ratio)
+        return self.past.first_protected(self.policy.protected_turns, room_tokens, end)
 
     def with_summary(self, fold: Fold, summary: Summary, actions: Iterable[Removal] = ()) -> Snapshot:
         """The same with the summary in the place of the turns that it took in, and `actions` in the log for it."""

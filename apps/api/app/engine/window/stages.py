@@ -17,51 +17,50 @@ from app.engine.window.shares import hold_shares
 from app.engine.window.shortening import shorten_newest_results, shorten_summary
 from app.engine.window.window import Cost, Window
 
-Stage: TypeAlias = Callable[[Window, ContextPolicy], Window]
-When: TypeAlias = Callable[[Cost, ContextPolicy], bool]
+Stage: TypeAlias = Callable[[Window], Window]
+When: TypeAlias = Callable[[Cost], bool]
 
 
-def over_and_shared_out(window: Cost, policy: ContextPolicy) -> bool:
+def over_and_shared_out(window: Cost) -> bool:
     """The policy gives shares out, and the whole does not fit: they stand for every stage but the emergency's."""
-    return policy.allocation is not None and window.excess_tokens > 0
+    return window.snapshot.policy.allocation is not None and window.excess_tokens > 0
 
 
-def at_prune_trigger(window: Cost, policy: ContextPolicy) -> bool:
+def at_prune_trigger(window: Cost) -> bool:
     """The window costs what calls for a prune, of a policy that prunes at all."""
-    return _prunes(policy) and window.at_prune_trigger(policy)
+    return _prunes(window.snapshot.policy) and window.at_prune_trigger
 
 
-def over(window: Cost, policy: ContextPolicy) -> bool:
+def over(window: Cost) -> bool:
     """The window is over its budget, of a policy that prunes at all."""
-    return _prunes(policy) and window.is_over
+    return _prunes(window.snapshot.policy) and window.is_over
 
 
-def over_and_unshielded(window: Cost, policy: ContextPolicy) -> bool:
+def over_and_unshielded(window: Cost) -> bool:
     """The same, where protected turns may be pruned."""
-    return over(window, policy) and policy.prune_protected
+    return over(window) and window.snapshot.policy.prune_protected
 
 
-def over_in_emergency(window: Cost, _policy: ContextPolicy) -> bool:
+def over_in_emergency(window: Cost) -> bool:
     """The window is over its budget, and the provider has refused a prompt of the turn."""
     return window.snapshot.overflowed and window.is_over
 
 
-def over_some_budget(window: Cost, policy: ContextPolicy) -> bool:
+def over_some_budget(window: Cost) -> bool:
     """The window is over a budget that has room for anything."""
-    return over(window, policy) and window.budget.input_budget > 0
+    return over(window) and window.budget.input_budget > 0
 
 
-def has_room(window: Cost, policy: ContextPolicy) -> bool:
+def has_room(window: Cost) -> bool:
     """The window fits, there is what may come back, and nobody waits for a second try."""
-    found = window.snapshot.evicted
-    return (
-        policy.recall.enabled and bool(found and found.candidates) and fits(window) and not window.snapshot.overflowed
-    )
+    snapshot = window.snapshot
+    found = snapshot.evicted if snapshot.policy.recall.enabled else None
+    return bool(found and found.candidates) and fits(window) and not snapshot.overflowed
 
 
-def shows_time(window: Cost, policy: ContextPolicy) -> bool:
+def shows_time(window: Cost) -> bool:
     """The window fits, and the policy says on which days its messages were sent."""
-    return policy.show_time and fits(window)
+    return window.snapshot.policy.show_time and fits(window)
 
 
 STAGES: tuple[tuple[Stage, When], ...] = (
@@ -76,16 +75,16 @@ STAGES: tuple[tuple[Stage, When], ...] = (
 )
 
 
-def stays_whole(window: Cost, policy: ContextPolicy) -> bool:
+def stays_whole(window: Cost) -> bool:
     """Whether every stage would be passed over, and the window fits."""
-    return fits(window) and not any([when(window, policy) for _, when in STAGES])  # noqa: C419 - faster than a generator
+    return fits(window) and not any([when(window) for _, when in STAGES])  # noqa: C419 - faster than a generator
 
 
-def fit(window: Window, policy: ContextPolicy) -> Window:
+def fit(window: Window) -> Window:
     """The window after every stage whose condition holds; whether it fits then, `fits` says."""
     for stage, when in STAGES:
-        if when(window, policy):
-            window = stage(window, policy)
+        if when(window):
+            window = stage(window)
     return window
 
 

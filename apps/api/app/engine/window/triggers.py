@@ -45,59 +45,55 @@ class Due:
     fold: Fold | None
 
 
-def due_before_call(window: Window, policy: ContextPolicy) -> Due:
+def due_before_call(window: Window) -> Due:
     """Whether a summary is to be tried before this window is sent.
 
     Refuse before paying: none is made that could not be sent beside what may never leave.
     """
-    return _due(window, policy, reason_before_call, before_call=True)
+    return _due(window, reason_before_call, before_call=True)
 
 
-def _due(
-    window: Window,
-    policy: ContextPolicy,
-    reason_of: Callable[[Cost, ContextPolicy], SummaryReason | None],
-    *,
-    before_call: bool = False,
-) -> Due:
+def _due(window: Window, reason_of: Callable[[Cost], SummaryReason | None], *, before_call: bool = False) -> Due:
     # What could be taken in may be a walk through the window: only where something may be due. Shares change nothing of
     # a window that fits.
-    if (policy.allocation is None or window.excess_tokens <= 0) and reason_of(window, policy) is None:
+    if (window.snapshot.policy.allocation is None or window.excess_tokens <= 0) and reason_of(window) is None:
         return Due(None, None)
-    found = foldable_within_shares(window, policy)
-    reason = reason_of(found.window, policy) if found.room_tokens >= MIN_SUMMARY_TOKENS else None
+    found = foldable_within_shares(window)
+    reason = reason_of(found.window) if found.room_tokens >= MIN_SUMMARY_TOKENS else None
     fold = found.fold(reason) if reason else None
-    worth = fold and worth_making(fold, found, policy, before_call=before_call)
+    worth = fold and worth_making(fold, found, before_call=before_call)
     return Due(reason, fold if worth else None)
 
 
-def reason_before_call(window: Cost, policy: ContextPolicy) -> SummaryReason | None:
+def reason_before_call(window: Cost) -> SummaryReason | None:
     """Why a summary is to be tried; of a shared-out window, once its shares are held.
 
     At the prune threshold one is tried by any policy that summarizes at all, whenever it would rather do so: what a
     summary keeps is better than what a prune leaves, and a crash in the background loses nothing that way.
     """
+    policy = window.snapshot.policy
     if policy.allocation is not None and policy.summarizes and window.is_over:
         return "allocation"
     if policy.summarizes_before_calls:
-        if _at_trigger(window, policy):
+        if _at_trigger(window):
             return "threshold"
-        if _enough_turns(window, policy):
+        if turns_to_next_summary(window.snapshot) == 0:
             return "turn_count"
-        if not policy.summarizes_after_turns and (reason := _by_usage(window, policy)):
+        if not policy.summarizes_after_turns and (reason := _by_usage(window)):
             return reason
         if window.wire_tokens > window.budget.prompt_ceiling:
             return "window"
-    return "threshold" if policy.summarizes and window.at_prune_trigger(policy) else None
+    return "threshold" if policy.summarizes and window.at_prune_trigger else None
 
 
-def worth_making(fold: Fold, found: Foldable, policy: ContextPolicy, *, before_call: bool) -> bool:
+def worth_making(fold: Fold, found: Foldable, *, before_call: bool) -> bool:
     """Whether the fold takes in enough, or for a reason that holds however little it takes in.
 
     Before a call also because what is sent without it would be pruned. Not so where the window is shared out: pins may
     well fill it, and would have a summary made every turn; what leaves the prompt meanwhile is folded later.
     """
-    if before_call and policy.allocation is None and found.window.at_prune_trigger(policy):
+    policy = found.window.snapshot.policy
+    if before_call and policy.allocation is None and found.window.at_prune_trigger:
         return True
     if fold.reason == "message_count":
         return len(fold.sources) >= _MIN_MESSAGES_SHARE * (policy.max_messages or 0)
@@ -105,27 +101,27 @@ def worth_making(fold: Fold, found: Foldable, policy: ContextPolicy, *, before_c
     return fold.reason in _WHATEVER_IT_RECLAIMS or fold.folded_tokens - fold.previous_tokens >= least_tokens
 
 
-def fold_after_turn(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Fold | None:
+def fold_after_turn(snapshot: Snapshot, estimate: Estimate) -> Fold | None:
     """What a summary takes in that is due by what is looked at after turns; the running turn has no message yet."""
-    if not policy.summarizes_after_turns:
+    if not snapshot.policy.summarizes_after_turns:
         return None
-    return _due(lay_out_cleared(snapshot, policy, estimate), policy, _reason_after_turn).fold
+    return _due(lay_out_cleared(snapshot, estimate), _reason_after_turn).fold
 
 
-def fold_on_request(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Fold | None:
+def fold_on_request(snapshot: Snapshot, estimate: Estimate) -> Fold | None:
     """What a summary takes in that somebody asks for, whatever the triggers say; None when it would shrink nothing."""
-    return foldable(lay_out_cleared(snapshot, policy, estimate), policy).fold("requested")
+    return foldable(lay_out_cleared(snapshot, estimate)).fold("requested")
 
 
-def would_be_pruned(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> bool:
+def would_be_pruned(snapshot: Snapshot, estimate: Estimate) -> bool:
     """Whether the prompt of this snapshot is at the prune threshold as it stands."""
-    return foldable_within_shares(lay_out_cleared(snapshot, policy, estimate), policy).window.at_prune_trigger(policy)
+    return foldable_within_shares(lay_out_cleared(snapshot, estimate)).window.at_prune_trigger
 
 
-def is_near_threshold(window: Cost, policy: ContextPolicy) -> bool:
+def is_near_threshold(window: Cost) -> bool:
     """Whether the window's input tokens are so near to the summary trigger, prune trigger or input budget that the
     estimate alone cannot tell on which side of it it is."""
-    budget, input_tokens = window.budget, window.input_tokens
+    policy, budget, input_tokens = window.snapshot.policy, window.budget, window.input_tokens
     trigger = trigger_tokens(policy, budget.limit, budget.input_budget)
     thresholds = (trigger, policy.prune_from(budget.input_budget), budget.input_budget)
     return any(each is not None and abs(input_tokens - each) <= NEAR_SHARE * each for each in thresholds)
@@ -151,16 +147,16 @@ def trigger_tokens(policy: ContextPolicy, limit_tokens: int, input_budget: int) 
     return min(tokens for tokens in (by_trigger, by_usage, at_prune) if tokens is not None)
 
 
-def turns_to_next_summary(snapshot: Snapshot, policy: ContextPolicy) -> int | None:
+def turns_to_next_summary(snapshot: Snapshot) -> int | None:
     """Completed turns until one is made whatever it costs; None when the policy counts no turns."""
-    turns = policy.mandatory_summary_turn
+    turns = snapshot.policy.mandatory_summary_turn
     return None if turns is None else max(0, turns - snapshot.completed_since_summary)
 
 
-def _reason_after_turn(window: Cost, policy: ContextPolicy) -> SummaryReason | None:
-    if _at_trigger(window, policy):
+def _reason_after_turn(window: Cost) -> SummaryReason | None:
+    if _at_trigger(window):
         return "threshold"
-    return "turn_count" if _enough_turns(window, policy) else _by_usage(window, policy)
+    return "turn_count" if turns_to_next_summary(window.snapshot) == 0 else _by_usage(window)
 
 
 def _usage_tokens(policy: ContextPolicy, limit_tokens: int, input_budget: int) -> int | None:
@@ -169,17 +165,13 @@ def _usage_tokens(policy: ContextPolicy, limit_tokens: int, input_budget: int) -
     return None if share is None else int(min(share * limit_tokens, policy.prune_trigger_ratio * input_budget))
 
 
-def _at_trigger(window: Cost, policy: ContextPolicy) -> bool:
-    trigger = policy.summary_from(window.budget.input_budget)
+def _at_trigger(window: Cost) -> bool:
+    trigger = window.snapshot.policy.summary_from(window.budget.input_budget)
     return trigger is not None and window.input_tokens >= trigger
 
 
-def _enough_turns(window: Cost, policy: ContextPolicy) -> bool:
-    turns = policy.mandatory_summary_turn
-    return turns is not None and window.snapshot.completed_since_summary >= turns
-
-
-def _by_usage(window: Cost, policy: ContextPolicy) -> SummaryReason | None:
+def _by_usage(window: Cost) -> SummaryReason | None:
+    policy = window.snapshot.policy
     threshold = _usage_tokens(policy, window.budget.limit, window.budget.input_budget)
     if threshold is not None and window.input_tokens >= threshold:
         return "usage"
@@ -188,20 +180,20 @@ def _by_usage(window: Cost, policy: ContextPolicy) -> SummaryReason | None:
     return "message_count" if most is not None and raw_messages >= most else None
 
 
-def fold_behind_answer(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Fold | None:
+def fold_behind_answer(snapshot: Snapshot, estimate: Estimate) -> Fold | None:
     """What a summary in the background is to take in, of a snapshot whose running turn has no message yet."""
-    fold = fold_after_turn(snapshot, policy, estimate)
-    return fold or (_fold_of_next_turn(snapshot, policy, estimate) if policy.summarizes_ahead else None)
+    fold = fold_after_turn(snapshot, estimate)
+    return fold or (_fold_of_next_turn(snapshot, estimate) if snapshot.policy.summarizes_ahead else None)
 
 
-def may_fold_behind_answer(snapshot: Snapshot, laid_out_tokens: int, reply_tokens: int, policy: ContextPolicy) -> bool:
+def may_fold_behind_answer(snapshot: Snapshot, laid_out_tokens: int, reply_tokens: int) -> bool:
     """Whether `fold_behind_answer` may find something once the turn of this snapshot, whose window cost so many input
     tokens as it was laid out, has completed with such a reply.
 
     A sum in place of a window laid out anew, for every turn asks: false only where nothing is found in a session that
     nobody changes meanwhile.
     """
-    budget = snapshot.budget
+    policy, budget = snapshot.policy, snapshot.budget
     turns = policy.mandatory_summary_turn
     if turns is not None and snapshot.completed_since_summary + 1 >= turns:
         return True
@@ -221,13 +213,13 @@ def may_fold_behind_answer(snapshot: Snapshot, laid_out_tokens: int, reply_token
     return laid_out_tokens + most >= min(trigger, of_window) - of_output
 
 
-def _fold_of_next_turn(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Fold | None:
+def _fold_of_next_turn(snapshot: Snapshot, estimate: Estimate) -> Fold | None:
     seq = snapshot.past.last_seq + 1
     tokens = _average(snapshot.past)
     says = Message(MessageId(_NOBODY), TurnId(_NOBODY), seq, "user", "", tokens)
     turn = Turn(TurnId(_NOBODY), snapshot.current.seq, TurnStatus.RUNNING, unresolved=True, messages=(says,))
-    next_snapshot = with_shared_budget(replace(snapshot, current=turn), policy, estimate)
-    return due_before_call(lay_out_cleared(next_snapshot, policy, estimate), policy).fold
+    next_snapshot = with_shared_budget(replace(snapshot, current=turn), estimate)
+    return due_before_call(lay_out_cleared(next_snapshot, estimate)).fold
 
 
 def _average(past: Past, *more_tokens: int) -> int:

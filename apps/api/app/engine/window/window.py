@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import floor
 from typing import Any, Literal, TypeAlias
 
 from app.domain.recalled import Recalled
@@ -14,8 +13,7 @@ from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate, framing
 from app.engine.policy.budget import Budget
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.block import render_summary
-from app.engine.summary.summarizer_prompt import anchors_of
-from app.engine.window.past import first_seq, parts_of
+from app.engine.window.past import parts_of
 from app.engine.window.pieces import Piece, pieces_of
 from app.engine.window.prompt import Part, Prompt, PromptItem, block_item, pin_text
 from app.engine.window.snapshot import PlanLog, Removal, Snapshot
@@ -23,58 +21,6 @@ from app.engine.window.snapshot import PlanLog, Removal, Snapshot
 Leaves: TypeAlias = Literal["never", "shortened", "marked", "dropped", "whole"]
 """What may leave of a piece: nothing; the middle of its tool results, when nothing else is left; its media; all of it,
 which a summary cites, so that its media are not marked before; or its long texts, its media, and then all of it."""
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What may leave a window, decided once, where something has to (contract.md, decisions 5, 7 and 8)."""
-
-    snapshot: Snapshot
-    policy: ContextPolicy
-
-    @cached_property
-    def protected_from(self) -> int:
-        """The `seq` from which on turns are protected."""
-        return protected_from(self.snapshot, self.policy)
-
-    @cached_property
-    def cited(self) -> frozenset[int]:
-        """The places (`seq`) of the past pieces that the summary cites."""
-        return self.snapshot.past.pieces_citing(anchors_of(self.snapshot.summary))
-
-    @property
-    def whole_turns(self) -> bool:
-        """Whether users' words go with their turns."""
-        return self.policy.prune_unit == "turn"
-
-    def of(self, piece: Piece) -> Leaves:
-        """What may leave of the piece."""
-        settled = piece.state == "settled"
-        if piece.kind == "user":
-            if piece.state == "running":
-                return "never"
-            return "whole" if self.whole_turns and settled else "marked"
-        if not settled and piece.newest and (piece.kind != "look_back" or not piece.answered):
-            return "shortened" if piece.kind == "tool_group" else "never"
-        if piece.state == "running":
-            return "whole"
-        if piece.seq in self.cited:
-            return "dropped" if self.whole_turns and settled else "never"
-        return "whole" if settled or not self.whole_turns else "marked"
-
-    def may_drop(self, piece: Piece) -> bool:
-        """Whether all of it may leave."""
-        return self.of(piece) in {"dropped", "whole"}
-
-    def may_mark(self, piece: Piece) -> bool:
-        """Whether its media may leave."""
-        return self.of(piece) in {"marked", "whole"}
-
-    def may_drop_with_its_turn(self, piece: Piece) -> bool:
-        """Whether a policy that shares its window out may drop it, with its turn or out of the running one."""
-        if piece.seq >= self.protected_from and not self.policy.prune_protected:
-            return False
-        return piece.state == "settled" or self.may_drop(piece)
 
 
 @dataclass(frozen=True)
@@ -129,18 +75,19 @@ class Cost:
             overhead_tokens=self.overhead_tokens, calibration_ratio=self.snapshot.calibration_ratio
         )
 
-    def at_prune_trigger(self, policy: ContextPolicy) -> bool:
+    @property
+    def at_prune_trigger(self) -> bool:
         """Whether it costs so much that something has to leave."""
-        return self.input_tokens >= policy.prune_from(self.budget.input_budget)
+        return self.input_tokens >= self.snapshot.policy.prune_from(self.budget.input_budget)
 
 
 @dataclass(frozen=True)
 class Window(Cost):
     """All that is sent for a turn, as one value; a stage takes one and gives another.
 
-    `past` and `current` are the pieces of the settled turns and of the running one, `recalled` stands between them;
-    `rules` say what of them may leave. `days` are lines that say when, each before the piece of the past at its place,
-    and `today` the one before the running turn.
+    `past` and `current` are the pieces of the settled turns and of the running one, `recalled` stands between them.
+    `days` are lines that say when, each before the piece of the past at its place, and `today` the one before the
+    running turn.
     `tokens` and `messages` are running sums over all of it, without framing and tools, and `history_tokens` over its
     pieces but for what the user sends now. Prunes end when the history is within `history_floor`.
     """
@@ -150,7 +97,6 @@ class Window(Cost):
     summary: PromptItem | None
     past: Sequence[Piece]
     current: tuple[Piece, ...]
-    rules: Rules
     recalled: tuple[PromptItem, ...]
     history_tokens: int
     log: PlanLog
@@ -176,6 +122,36 @@ class Window(Cost):
     def offers_look_back(self) -> bool:
         """Whether the model may read back what has left it."""
         return self.snapshot.offers_look_back
+
+    def leaves_of(self, piece: Piece) -> Leaves:
+        """What may leave of the piece (contract.md, decisions 5, 7 and 8)."""
+        whole_turns = self.snapshot.policy.prune_unit == "turn"  # users' words go with them
+        settled = piece.state == "settled"
+        if piece.kind == "user":
+            if piece.state == "running":
+                return "never"
+            return "whole" if whole_turns and settled else "marked"
+        if not settled and piece.newest and (piece.kind != "look_back" or not piece.answered):
+            return "shortened" if piece.kind == "tool_group" else "never"
+        if piece.state == "running":
+            return "whole"
+        if piece.seq in self.snapshot.cited:
+            return "dropped" if whole_turns and settled else "never"
+        return "whole" if settled or not whole_turns else "marked"
+
+    def may_drop(self, piece: Piece) -> bool:
+        """Whether all of it may leave."""
+        return self.leaves_of(piece) in {"dropped", "whole"}
+
+    def may_mark(self, piece: Piece) -> bool:
+        """Whether its media may leave."""
+        return self.leaves_of(piece) in {"marked", "whole"}
+
+    def may_drop_with_its_turn(self, piece: Piece) -> bool:
+        """Whether a policy that shares its window out may drop it, with its turn or out of the running one."""
+        if piece.seq >= self.snapshot.protected_from and not self.snapshot.policy.prune_protected:
+            return False
+        return piece.state == "settled" or self.may_drop(piece)
 
     @cached_property
     def prompt(self) -> Prompt:
@@ -261,10 +237,10 @@ def _tokens_of(items: Sequence[PromptItem]) -> int:
     return sum([item.tokens for item in items])
 
 
-def lay_out(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Window:
+def lay_out(snapshot: Snapshot, estimate: Estimate) -> Window:
     """The window of a snapshot, whole. Its log goes on from the snapshot's, or begins with what the window costs."""
     head = head_items(snapshot.layers, snapshot.goal, snapshot.pins, estimate)
-    summary = summary_item(snapshot.summary, policy, estimate) if snapshot.summary else None
+    summary = summary_item(snapshot.summary, snapshot.policy, estimate) if snapshot.summary else None
     past, current = snapshot.past, tuple(pieces_of(snapshot.current, "running"))
     parts = (*head, *((summary,) if summary else ()), *current)
     tokens = sum([part.tokens for part in parts]) + past.tokens[-1]
@@ -279,7 +255,6 @@ def lay_out(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Wi
         summary=summary,
         past=past.pieces,
         current=current,
-        rules=Rules(snapshot, policy),
         recalled=(),
         tools_tokens=tools,
         tokens=tokens,
@@ -289,18 +264,6 @@ def lay_out(snapshot: Snapshot, policy: ContextPolicy, estimate: Estimate) -> Wi
         if log
         else PlanLog(cost.wire_tokens, input_tokens, input_tokens, tools),
     )
-
-
-def first_protected(snapshot: Snapshot, policy: ContextPolicy, end: int | None = None) -> int:
-    """The place of the oldest turn that is protected when the turns before `end` are the past."""
-    share, room = policy.protected_share, policy.summarized_room(snapshot.budget.input_budget)
-    room_tokens = None if share is None else floor(share * room / snapshot.calibration_ratio)
-    return snapshot.past.first_protected(policy.protected_turns, room_tokens, end)
-
-
-def protected_from(snapshot: Snapshot, policy: ContextPolicy, end: int | None = None) -> int:
-    """The number of its first message."""
-    return snapshot.past.first_seq(first_protected(snapshot, policy, end)) or first_seq((snapshot.current,))
 
 
 def head_items(

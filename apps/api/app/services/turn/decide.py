@@ -69,7 +69,7 @@ async def decide(rt: Runtime, turn: ClaimedTurn, record: Record, rows: WindowRow
     `rows` are given where another model is to be called than the turn was claimed for.
     """
     basis = await _basis_of(rt, turn, record, rows or turn.rows)
-    decided = await _traced(rt, basis.snapshot, lambda: plan(basis.snapshot, basis.rows.policy, basis.estimate))
+    decided = await _traced(rt, basis.snapshot, lambda: plan(basis.snapshot, basis.estimate))
     if isinstance(decided, SummaryDue):
         return await _decide_with_summary(rt, turn, record, basis, decided)
     if decided.summary_worthless:
@@ -97,9 +97,8 @@ async def decide_within(
     rt: Runtime, turn: ClaimedTurn, record: Record, refused: TurnPlan, budget: Budget
 ) -> TurnPlan | None:
     """The same turn within what the provider turned out to take; None when it does not fit."""
-    policy, estimate = refused.rows.policy, refused.estimate
     snapshot = await _leave_at_once(rt, turn, record, refused, refused.decided.window.after_overflow(budget))
-    decided = await _traced(rt, snapshot, lambda: plan(snapshot, policy, estimate, may_summarize=False))
+    decided = await _traced(rt, snapshot, lambda: plan(snapshot, refused.estimate, may_summarize=False))
     return replace(refused, snapshot=snapshot, decided=decided) if isinstance(decided, Ready) else None
 
 
@@ -180,7 +179,7 @@ async def decide_after_look_back(rt: Runtime, turn: ClaimedTurn, record: Record,
             may_look_back=offered,
             log=None,
         )
-        decided = await _traced(rt, found, lambda found=found: plan(found, rows.policy, estimate, may_summarize=False))
+        decided = await _traced(rt, found, lambda found=found: plan(found, estimate, may_summarize=False))
         if isinstance(decided, Ready):
             return replace(before, snapshot=found, decided=decided)
     raise RuntimeError("a prompt that was sent does not fit without what was added to it")
@@ -194,8 +193,8 @@ async def counted_by_provider(
     counts = sum(step["kind"] == "count_tokens" for step in steps.rows)
     if not rows.model.exact_counts or counts >= _MOST_COUNTS:
         return snapshot
-    window = await planned(snapshot, lambda: lay_out(snapshot, rows.policy, estimate))
-    if not is_near_threshold(window, rows.policy):
+    window = await planned(snapshot, lambda: lay_out(snapshot, estimate))
+    if not is_near_threshold(window):
         return snapshot
     prompt = window.prompt
     ratio = await _ratio_by_provider(rt, rows.model, prompt, snapshot.budget.output_reserve, steps)
@@ -256,10 +255,8 @@ def _loses(decided: Ready | Refused) -> bool:
 async def _try_summary(
     rt: Runtime, turn: ClaimedTurn, record: Record, basis: _Basis, due: SummaryDue, *, whatever_others_do: bool
 ) -> SummaryAttempt:
-    policy = basis.rows.policy
-
     def still_too_large(summary: Summary) -> bool:
-        return would_be_pruned(basis.snapshot.with_summary(due.fold, summary), policy, basis.estimate)
+        return would_be_pruned(basis.snapshot.with_summary(due.fold, summary), basis.estimate)
 
     job = SummaryJob(
         due.fold,
@@ -267,7 +264,7 @@ async def _try_summary(
         "preflight",
         turn.claim.seq,
         turn.claim,
-        still_too_large if policy.incremental else None,
+        still_too_large if basis.rows.policy.incremental else None,
         whatever_others_do,
     )
     with record.steps.step("summarize") as detail:
@@ -300,7 +297,7 @@ async def _after_summary(
 ) -> TurnPlan:
     rows, estimate, snapshot, is_counted = basis.rows, basis.estimate, due.snapshot, basis.counted_by_provider
     if (summary := attempt.summary) is not None:
-        found = await planned(due.snapshot, lambda: due.with_summary(summary, rows.policy, estimate))
+        found = await planned(due.snapshot, lambda: due.with_summary(summary, estimate))
         found = await with_recall_anew(rt, rows, found)
         snapshot = await counted_by_provider(rt, rows, found, estimate, record.steps)
         is_counted = is_counted or snapshot is not found
@@ -308,16 +305,16 @@ async def _after_summary(
 
 
 async def _without_another_summary(rt: Runtime, basis: _Basis) -> TurnPlan:
-    snapshot, policy, estimate = basis.snapshot, basis.rows.policy, basis.estimate
-    return basis.plan(await _traced(rt, snapshot, lambda: plan(snapshot, policy, estimate, may_summarize=False)))
+    snapshot, estimate = basis.snapshot, basis.estimate
+    return basis.plan(await _traced(rt, snapshot, lambda: plan(snapshot, estimate, may_summarize=False)))
 
 
 async def _leave_at_once(
     rt: Runtime, turn: ClaimedTurn, record: Record, refused: TurnPlan, snapshot: Snapshot
 ) -> Snapshot:
     """The same without the turns that a policy's emergency path takes out when the provider refused."""
-    rows, estimate, policy = refused.rows, refused.estimate, refused.rows.policy
-    fold = emergency_fold(snapshot, policy, estimate)
+    rows, estimate = refused.rows, refused.estimate
+    fold = emergency_fold(snapshot, estimate)
     if fold is None:
         return snapshot
     with record.steps.step("emergency_drop") as detail:
@@ -325,7 +322,7 @@ async def _leave_at_once(
         detail |= {"turns": len(fold.turns), "stored": noted is not None}
     if noted is None:
         return snapshot
-    snapshot = snapshot.with_summary(fold, noted, summary_actions(fold, noted, policy, estimate))
+    snapshot = snapshot.with_summary(fold, noted, summary_actions(fold, noted, snapshot.policy, estimate))
     return await with_recall_anew(rt, rows, snapshot)
 
 

@@ -303,6 +303,7 @@ async def snapshot_of(
     is_long = sum([len(turn.messages) for turn in rows.turns]) > INLINE_MESSAGES
     past = await asyncio.to_thread(past_as_sent) if is_long else past_as_sent()
     snapshot = Snapshot(
+        policy=rows.policy,
         budget=budget_of(rows.model, rows.policy),
         layers=layers_of(rt, session, instructions),
         goal=goal_text(session.room_goal, session.mode),
@@ -322,7 +323,7 @@ async def snapshot_of(
     await count_long_texts(rt.tokenizers, rows.encoding, snapshot)
     if rows.policy.allocation is None:
         return snapshot
-    return await planned(snapshot, lambda: with_shared_budget(snapshot, rows.policy, estimator_of(rt, rows)))
+    return await planned(snapshot, lambda: with_shared_budget(snapshot, estimator_of(rt, rows)))
 
 
 async def with_recall_anew(rt: Runtime, rows: WindowRows, snapshot: Snapshot, *, for_turn: bool = True) -> Snapshot:

@@ -329,7 +329,7 @@ def start_after_turn(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, reply: Mess
     if not (own.summarizes_after_turns or own.summarizes_ahead):
         return
     window, reply_tokens = plan.decided.window, reply.tokens + reply.reasoning_tokens
-    if not is_own or may_fold_behind_answer(window.snapshot, window.log.tokens_after_summary, reply_tokens, own):
+    if not is_own or may_fold_behind_answer(window.snapshot, window.log.tokens_after_summary, reply_tokens):
         is_first = turn.claim.round == turn.claim.fence == 1 and plan.snapshot.summary == plan.rows.context.summary
         rows = _rows_after(turn, plan.rows, reply) if is_own and is_first and is_sound else None
         tools = plan.decided.prompt.tools
@@ -370,13 +370,13 @@ async def summarize_after_turn(
             return  # erased meanwhile
         rows = replace(rows, turns=tuple(turn for turn in rows.turns if turn.status not in OPEN_STATUSES))
         estimate = estimator_of(rt, rows)
-        snapshot, policy = await snapshot_of(rt, rows, no_turn(rows.turn_seq), tools=tools), rows.policy
-        fold = await planned(snapshot, lambda: fold_behind_answer(snapshot, policy, estimate))
+        snapshot = await snapshot_of(rt, rows, no_turn(rows.turn_seq), tools=tools)
+        fold = await planned(snapshot, lambda: fold_behind_answer(snapshot, estimate))
         if fold is None:
             return
         sent = replace(snapshot, layers=layers_of(rt, rows.session, instructions))
         attempt = await summarize(rt, rows, SummaryJob(fold, sent, "post_turn", rows.turns[-1].seq + 1), estimate)
-        if attempt.summary is not None and policy.recall.enabled:
+        if attempt.summary is not None and rows.policy.recall.enabled:
             start_vectors(rt, session.id, attempt.summary.to_message_seq)
         if attempt.failure in (STALE, IN_PROGRESS):
             logger.info("a summary in the background was dropped (%s): another one was faster", attempt.failure)

@@ -112,7 +112,7 @@ async def chosen_call(
         return CallChoice("separate", "provider"), None
     if policy.summary_call == "auto" and model.prices is None:
         return CallChoice("separate", "no_price"), None
-    found = await planned(snapshot, lambda: repeated(snapshot, policy, fold, estimate))
+    found = await planned(snapshot, lambda: repeated(snapshot, fold, estimate))
     behind = behind_the_prompt(fold, extend=policy.incremental, focus=policy.focus)
     tokens = found.prompt.wire_tokens + sum(estimate(message["content"]) for message in behind)
     budget = budget_of(model, policy)

@@ -44,11 +44,10 @@ async def window_now(rt: Runtime, session: SessionRef) -> CurrentWindow:
     The figures are those of the stored window, before the next message and before what that turn would compress.
     """
     rows = await session_window(rt, session)
-    policy = rows.policy
     estimate = estimator_of(rt, rows)
     snapshot = await snapshot_of(rt, rows, no_turn(rows.turn_seq))
-    window = await planned(snapshot, lambda: lay_out(snapshot, policy, estimate))
-    budget, regions = snapshot.budget, window.prompt.regions()
+    window = await planned(snapshot, lambda: lay_out(snapshot, estimate))
+    policy, budget, regions = snapshot.policy, snapshot.budget, window.prompt.regions()
     return record_of(
         CurrentWindow,
         values_of(budget),
@@ -67,7 +66,7 @@ async def window_now(rt: Runtime, session: SessionRef) -> CurrentWindow:
         ),
         raw_turns=snapshot.past.turn_count,
         active_summary_id=snapshot.summary.id if snapshot.summary else None,
-        turns_to_next_summary=turns_to_next_summary(snapshot, policy),
+        turns_to_next_summary=turns_to_next_summary(snapshot),
         summary_trigger_tokens=trigger_tokens(policy, budget.limit, budget.input_budget),
         prune_trigger_tokens=int(policy.prune_from(budget.input_budget)),
     )

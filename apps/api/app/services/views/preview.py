@@ -98,13 +98,13 @@ async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -
     estimate = estimator_of(rt, rows)
     rows, snapshot = await first_snapshot(rt, rows, current.id, request.options, store_counts=False)
     snapshot = await counted_by_provider(rt, rows, snapshot, estimate, Steps(rt))
-    decided = await planned(snapshot, lambda: plan(snapshot, rows.policy, estimate))
+    decided = await planned(snapshot, lambda: plan(snapshot, estimate))
     pending = isinstance(decided, SummaryDue)
     if isinstance(due := decided, SummaryDue):
         summary, reckoned = _pending_summary(due.fold, estimate)
-        found = await planned(snapshot, lambda: due.with_summary(summary, rows.policy, reckoned))
+        found = await planned(snapshot, lambda: due.with_summary(summary, reckoned))
         after = await with_recall_anew(rt, rows, found, for_turn=False)
-        decided = await planned(after, lambda: plan(after, rows.policy, reckoned, may_summarize=False))
+        decided = await planned(after, lambda: plan(after, reckoned, may_summarize=False))
     prompt = await assembled(decided.window.snapshot, decided) if isinstance(decided, Ready) else None
     context = TurnPlan(rows, estimate, snapshot, decided).context(prompt)
     messages, layout = await asyncio.to_thread(_shown, prompt, decided.prompt) if prompt else ((), ())
