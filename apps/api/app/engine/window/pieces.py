@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from app.domain.types import Message, Region, Turn, TurnId
 from app.engine.messages.media import has_media
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import Unit, UnitKind, sendable_units
 from app.engine.recall.dates import day_said
-from app.engine.window.prompt import PromptItem, whole_message_block
-
-if TYPE_CHECKING:
-    from app.engine.window.columns import Columns
+from app.engine.window.prompt import PromptItem, StoredPieces, whole_message_block
 
 PieceState: TypeAlias = Literal["settled", "unresolved", "running"]
 """Of its turn; unresolved is only the latest turn of the past."""
@@ -41,7 +38,7 @@ class Piece(NamedTuple):
     tokens: int
     longest_tokens: int
     made: tuple[PromptItem, ...] = ()
-    stored: Columns | None = None
+    stored: StoredPieces | None = None
     place: int = 0
 
     @property

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from itertools import chain, takewhile
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, Self, TypeAlias
+from typing import Final, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 from app.domain.content import (
     JsonMessages,
@@ -35,9 +35,6 @@ from app.domain.types import (
 )
 from app.engine.messages.reasoning import NO_REASONING
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate, framing_tokens
-
-if TYPE_CHECKING:
-    from app.engine.window.columns import Columns
 
 OPENING: Final = b'{"messages":['
 """What the canonical JSON of every prompt begins with."""
@@ -142,11 +139,28 @@ class Hash(Protocol):
     def hexdigest(self) -> str: ...
 
 
+class StoredPieces(Protocol):
+    """Pieces of a past by their places, and runs of them from a place to before another: what is sent of them."""
+
+    has_reasoning: bool
+
+    def items(self, place: int) -> tuple[PromptItem, ...]: ...
+    def label(self, place: int) -> str: ...
+    def day(self, place: int) -> int | None: ...
+    def turn_id(self, place: int) -> TurnId: ...
+    def run(self, first: int, end: int) -> Run: ...
+    def ids_of_run(self, first: int, end: int) -> Iterator[tuple[int, MessageId, TurnId]]: ...
+    def largest_of_run(self, first: int, end: int, count: int) -> list[PromptItem]: ...
+    def stretches_of_run(self, first: int, end: int) -> Iterator[Stretch]: ...
+    def json_of_run(self, first: int, end: int) -> bytes: ...
+    def hash_of_run(self, before: bytes, first: int, end: int) -> Hash: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """Neighbouring pieces of the past, sent as they are stored: as many messages, with the sum of their tokens."""
 
-    past: Columns
+    past: StoredPieces
     first: int
     end: int
     tokens: int
