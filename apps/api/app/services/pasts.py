@@ -1,13 +1,13 @@
-"""What a process keeps of sessions' settled pasts, so that a turn reads only what is new: the turns as columns, and
-what recall goes by; and which prompt it sent last.
+"""A process's cache of sessions' settled pasts, so that a turn reads only what is new: the turns as columns, the index
+and vectors that recall uses, and the prompt that was sent last.
 
-A past is append-only and says how far it goes: one that is kept is never wrong, only short, whatever other processes
-write. The turn that ended last is never kept, since it alone may be tried again. What can change all the same raises
-the session's `past_version`, which whoever claims a turn reads under the session's lock: a message that is taken back
-(`db/messages.withdraw_messages`), and a turn that ended and runs again (`db/claims.reclaim_turn`, with `ended_as`). An
-import and a fork fill a new session; a summary, also one that is undone, says only where the window begins; counts in
-another encoding are added and never change. Nobody reads an erased session, so its past leaves within
-`IDLE_S` everywhere.
+A past is append-only and says how far it goes: a cached past may be too short but is never wrong, whatever other
+processes write. The turn that ended last is never cached, since only that one may be tried again. Two operations do
+change a settled past, and raise the session's `past_version`, which a claim reads under the session's lock: a message
+is withdrawn (`db/messages.withdraw_messages`), or a turn that ended runs again (`db/claims.reclaim_turn`, with
+`ended_as`). An import and a fork fill a new session; a summary, even one that is undone, only says where the window
+begins; counts in another encoding are added and never change. An erased session is never read, so every process
+removes its past within `IDLE_S`.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ from app.engine.window.whole_turns import of_texts
 from app.telemetry.metrics import Telemetry
 
 IDLE_S = 600.0
-"""After which a past that nobody read leaves."""
+"""Seconds without a read after which a past is removed."""
 PROMPT_CACHE_S = 240.0
-"""For which a provider keeps a prompt in its cache that nobody sends again, less what the next call takes: OpenAI and
-Anthropic state five minutes at least."""
+"""Seconds for which a provider is assumed to keep an unused prompt in its cache: OpenAI and Anthropic state at least
+five minutes, and the next call takes some of that."""
 PACKED_A_TURN = 500
-"""Messages without packed terms that one turn packs: some tenths of a second, until all are."""
+"""Messages without packed terms that one turn packs (a few tenths of a second); later turns pack the others."""
 _SLICE_MESSAGES = 4096
 _SLICE_TEXTS = 2048
 _SLICE_TURNS = 128
 _SLICE_CHARS = 1_048_576
-"""That become columns at once: a few milliseconds."""
+"""Characters of messages that are added to columns in one step (a few milliseconds)."""
 _INLINE_BYTES = 256 * 1024
-"""Of an index with what is new: a few milliseconds, some 2,000 messages of a chat."""
+"""Largest index, with its new part, that is extended on the event loop: some 2,000 chat messages, a few ms."""
 _INLINE_CHARS = 32_768
 _MESSAGE_CHARS = 64
-"""As many characters as a message takes the time of, however short it is."""
+"""Characters that take as long to pack as the fixed work for one message."""
 ENTRY_BYTES = 4096
-"""Of one session beside what its columns and its index hold: what Python takes for them."""
+"""Bytes counted for a session besides its columns and its index: the overhead of the Python objects."""
 _LEAST_TRIMMED = 256
-"""Turns from before the window that are not worth copying the rest for."""
+"""Up to this many turns before the window stay in the columns: removing them is not worth copying the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """What has to be the same for turns that were kept to be what is sent of them: the session's `past_version`, the
-    encoding of their counts, the model whose rule their images are counted by, and which reasoning it wants back."""
+    """What the cached form of turns depends on; they are reused only if all of it is equal. It is the session's
+    `past_version`, the encoding of counts, the model whose rule counts images, and which reasoning it wants back."""
 
     past_version: int
     encoding: str
@@ -71,9 +71,9 @@ class Counting:
 
 @dataclass(frozen=True, slots=True)
 class LastPrompt:
-    """The prompt that this process sent last for a session: to which alias, as references (JSON), and the number that
-    was set aside for its reply. `cached_tokens` are those that the provider says it has read from its cache or written.
-    """
+    """The prompt that this process sent last for a session: the model alias, the prompt references (JSON), and the
+    message number reserved for the reply. `cached_tokens` are those that the provider reported as read from its cache
+    or written to it."""
 
     model_alias: str
     refs: bytes
@@ -84,8 +84,8 @@ class LastPrompt:
 
 @dataclass(slots=True)
 class _Entry:
-    """What is kept of one session, changed in place; `used_at` is when it was read last, `size_bytes` what it was
-    counted as when it was put last."""
+    """The cache entry of one session, changed in place. `used_at` is when it was last read or stored, `size_bytes` is
+    its size when it was last stored."""
 
     used_at: float
     last_prompt: LastPrompt | None = None
@@ -97,7 +97,7 @@ class _Entry:
 
 
 class Pasts:
-    """The pasts of the sessions that were used last, as many as `most_bytes` hold."""
+    """The pasts of the sessions that were used last, as many as fit into `most_bytes`."""
 
     def __init__(self, most_bytes: int, clock: Callable[[], float], telemetry: Telemetry) -> None:
         self._most_bytes = most_bytes
@@ -108,12 +108,12 @@ class Pasts:
 
     @property
     def keeps_any(self) -> bool:
-        """Whether there is memory for pasts at all."""
+        """Whether the cache may hold anything at all."""
         return self._most_bytes > 0
 
     def kept(self, session_id: SessionId, counting: Counting, after_seq: int, last_seq: int) -> Kept:
-        """The turns with messages after a number that are kept as they are counted, to be gone on with after their
-        last; none of a session that is not kept so. `last_seq` is the last message that the caller knows of."""
+        """The cached turns with messages after `after_seq`, to which newer turns are appended. Empty if the cache has
+        another `counting` or range, or reaches `last_seq`, the last message that the caller knows of."""
         past = self._read(session_id)
         columns = past.columns if past else None
         first = None
@@ -125,10 +125,10 @@ class Pasts:
         return Kept(columns, first, columns.turns)
 
     async def keep(self, session_id: SessionId, counting: Counting, kept: Kept, turns: Sequence[Turn]) -> Kept:
-        """Keeps settled turns, counted and marked as they are sent, behind those that are kept; gives all of them.
+        """Appends settled turns, counted and marked as they are sent, to the cached ones; returns all of them.
 
-        Many are put into columns a slice at a time, so that nobody else waits. Columns that begin long before what is
-        read are exchanged for shorter ones.
+        Many turns are added in slices, so that the event loop is not blocked. Columns that begin long before what is
+        read are replaced by shorter ones.
         """
         columns, first = kept.columns, kept.first_turn
         new: Iterable[Turn] = turns
@@ -144,48 +144,48 @@ class Pasts:
         return Kept(columns, first, columns.turn_behind(turns[-1].seq) if turns else kept.end_turn)
 
     def index(self, session_id: SessionId) -> Index:
-        """As far as it goes; an empty one of a session that is not kept."""
+        """The cached index, as far as it goes; an empty one if the session is not cached."""
         past = self._read(session_id)
         return past.index if past else EMPTY
 
     def keep_index(self, session_id: SessionId, index: Index) -> None:
-        """Keeps an index in the place of a shorter one."""
+        """Caches an index if it goes further than the cached one."""
         past = self._pasts.get(session_id) or _Entry(self._clock())
         if past.index.through_seq < index.through_seq:
             past.index = index
             self._put(session_id, past)
 
     def vectors(self, session_id: SessionId, model: str, dimensions: int) -> Vectors:
-        """As far as they go; none of a session of which others are kept, or nothing."""
+        """The cached vectors, as far as they go; empty if there are none, or those of another model or size."""
         past = self._pasts.get(session_id)
         found = past.vectors if past else None
         is_same = found is not None and (found.model, found.dimensions) == (model, dimensions)
         return found if found and is_same else Vectors.none_of(model, dimensions)
 
     def keep_vectors(self, session_id: SessionId, vectors: Vectors) -> None:
-        """Keeps vectors in the place of those before."""
+        """Caches vectors in place of those before."""
         past = self._pasts.get(session_id) or _Entry(self._clock())
         past.vectors = vectors
         self._put(session_id, past)
 
     def last_prompt(self, session_id: SessionId) -> LastPrompt | None:
-        """The prompt that was sent last, as far as this process knows."""
+        """The prompt that this process sent last, if it is cached."""
         past = self._pasts.get(session_id)
         return past.last_prompt if past else None
 
     def cached_prompt(self, session_id: SessionId) -> LastPrompt | None:
-        """The same where it was sent so lately that a provider which caches prompts still has it."""
+        """The last prompt, if it was sent so recently that a provider which caches prompts still has it."""
         prompt = self.last_prompt(session_id)
         return prompt if prompt and self._clock() - prompt.sent_at < PROMPT_CACHE_S else None
 
     def keep_last_prompt(self, session_id: SessionId, prompt: LastPrompt) -> None:
-        """Keeps a prompt that is about to be sent in the place of the one before it."""
+        """Caches a prompt that is about to be sent, in place of the one before it."""
         past = self._pasts.get(session_id) or _Entry(self._clock())
         past.last_prompt = replace(prompt, sent_at=self._clock())
         self._put(session_id, past)
 
     def note_cached(self, session_id: SessionId, usage: Usage) -> None:
-        """Notes what the provider has cached of the prompt that was sent last, as far as it says so."""
+        """Records how much of the last prompt the provider has in its cache, as far as it reports that."""
         past = self._pasts.get(session_id)
         if past and past.last_prompt:
             tokens = usage.cached_prompt_tokens + usage.cache_write_prompt_tokens
@@ -194,9 +194,9 @@ class Pasts:
     def keep_fork(
         self, source: SessionId, target: SessionId, through_seq: int, last_message_seq: int, past_version: int
     ) -> None:
-        """Keeps for a fork that ends with this turn and message what is kept of its source, which had this version.
+        """Copies what is cached of `source`, at this `past_version`, to its fork, which ends with this turn and message.
 
-        The fork's last turn may be tried again there, so it is not kept with those before it.
+        The fork's last turn may be tried again there, so it is not cached with those before it.
         """
         past = self._pasts.get(source)
         if past is None:
@@ -210,14 +210,14 @@ class Pasts:
         self._put(target, replace(past, last_prompt=None, index=index, vectors=vectors, columns=columns))
 
     def forget(self, *session_ids: SessionId) -> None:
-        """For sessions that were erased here."""
+        """Removes the entries of these sessions, for example because they were erased here."""
         for session_id in session_ids:
             if past := self._pasts.pop(session_id, None):
                 self.size_bytes -= past.size_bytes
         self._telemetry.session_cache_size(self.size_bytes)
 
     def forget_idle(self) -> None:
-        """Lets go of what nobody read in a while; the oldest come first."""
+        """Removes the entries that were not read for `IDLE_S`. The least recently used come first."""
         since = self._clock() - IDLE_S
         idle: list[SessionId] = []
         for session_id, past in self._pasts.items():
@@ -227,7 +227,7 @@ class Pasts:
         self.forget(*idle)
 
     def _read(self, session_id: SessionId) -> _Entry | None:
-        """What is kept of a session, which is the one that was used last from now on."""
+        """The entry of a session, which becomes the most recently used one."""
         past = self._pasts.get(session_id)
         if past is not None:
             self._pasts.move_to_end(session_id)
@@ -235,7 +235,7 @@ class Pasts:
         return past
 
     def _put(self, session_id: SessionId, past: _Entry) -> None:
-        """Keeps this of a session, the one that was used last; what the memory has no room for is not kept."""
+        """Stores an entry as the most recently used one and evicts the oldest; one that never fits is dropped."""
         if before := self._pasts.pop(session_id, None):
             self.size_bytes -= before.size_bytes
         size_bytes = ENTRY_BYTES + past.index.size_bytes + (past.columns.size_bytes if past.columns else 0)
@@ -260,11 +260,11 @@ async def settled_columns(
     as_sent: Callable[[Turn], Turn],
     slice_messages: int = _SLICE_TEXTS,
 ) -> Columns:
-    """The turns of a range of messages that begins and ends with one, all of them settled, as columns: as far as every
-    message has a count. `as_sent` counts and marks a turn as the model is sent it.
+    """The turns of a range of messages as columns, up to the first turn with a message that has no count. The range
+    holds whole turns, all of them settled. `as_sent` counts and marks a turn as it is sent to the model.
 
-    Turns that are nothing but text never become messages. What stands between others is read with them. A statement
-    reads `slice_messages`, or as many more as one turn has.
+    Turns that are nothing but text never become `Message` objects, except between turns that do. One statement reads
+    `slice_messages` messages, or more if a single turn has more.
     """
     columns, size = Columns(after_seq), slice_messages
     while after_seq < through_seq:
@@ -274,7 +274,7 @@ async def settled_columns(
             if len(texts.turn_seqs) < 2:
                 size *= 2
                 continue
-            texts = texts.part(0, len(texts.turn_seqs) - 1)  # the last one may go on
+            texts = texts.part(0, len(texts.turn_seqs) - 1)  # the last one may continue in the next slice
             last_seq = texts.seqs[-1]
         first, end = _more_than_text(texts)
         columns.add(of_texts(texts.part(0, first)))
@@ -292,7 +292,7 @@ async def settled_columns(
 
 
 def _more_than_text(texts: StoredTexts) -> tuple[int, int]:
-    """The place of the first turn that has more than text or was not completed, and that behind the last such one."""
+    """The index of the first turn that has more than text or was not completed, and the index after the last one."""
     ends = [*accumulate(texts.turn_messages, initial=0)]
     places = [
         at
@@ -307,7 +307,7 @@ def _is_counted(turn: Turn) -> bool:
 
 
 async def _extend(columns: Columns, turns: Iterable[Turn]) -> None:
-    """Adds turns a slice at a time, so that nobody else waits."""
+    """Adds turns in slices, so that the event loop is not blocked."""
     part: list[Turn] = []
     chars = 0
     for turn in turns:
@@ -324,10 +324,10 @@ async def _extend(columns: Columns, turns: Iterable[Turn]) -> None:
 async def settled_index(
     pasts: Pasts, tx: Transaction, session_id: SessionId, settled_seq: int, *, pack: bool = False
 ) -> tuple[Index, int]:
-    """The index of a session's messages at least through a number that nothing is written below any more, and how many
-    of them are not in it, because they have no packed terms yet. With `pack` some of those get them.
+    """The index of a session's messages, at least through `settled_seq`, below which nothing is written any more; and
+    how many of them are missing in it, because they have no packed terms yet. With `pack`, some of those are packed.
 
-    Reads what is not kept; keeps it where nothing is missing.
+    Reads what is not cached, and caches the index if nothing is missing.
     """
     kept = pasts.index(session_id)
     index, unpacked = await extended_index(tx, session_id, kept, settled_seq)
@@ -342,7 +342,7 @@ async def settled_index(
 async def settled_vectors(
     pasts: Pasts, tx: Transaction, session_id: SessionId, through_seq: int, *, model: str, dimensions: int
 ) -> Vectors:
-    """What there is of a model's vectors of a session's messages through a number; reads what is not kept, keeps it."""
+    """The vectors that a model has made of a session's messages through `through_seq`. Reads and caches new ones."""
     vectors = pasts.vectors(session_id, model, dimensions)
     new = vectors
     for after_seq in range(vectors.through_seq, through_seq, _SLICE_MESSAGES):
@@ -355,9 +355,9 @@ async def settled_vectors(
 
 
 async def extended_index(tx: Transaction, session_id: SessionId, index: Index, through_seq: int) -> tuple[Index, int]:
-    """The index with the messages through a number that it does not have; how many have no packed terms.
+    """The index extended by the messages through `through_seq`, and how many of those have no packed terms.
 
-    They are read a slice at a time, and a long session's are put in off the event loop.
+    The messages are read in slices. A large index is extended on a thread, off the event loop.
     """
     slices = [
         await stored_terms(tx, session_id, after_seq, min(through_seq, after_seq + _SLICE_MESSAGES))
@@ -380,8 +380,8 @@ async def extended_index(tx: Transaction, session_id: SessionId, index: Index, t
 
 
 async def pack_messages(messages: Sequence[tuple[Role, Content, bool, str | None]]) -> list[bytes]:
-    """The packed terms of messages by role, content, whether they call tools, and who spoke; long ones off the event
-    loop."""
+    """The packed terms of messages, given by role, content, whether they call tools, and who spoke. Many characters
+    are packed on a thread, off the event loop."""
 
     def packed() -> list[bytes]:
         return [packed_terms(role, content, has_calls=calls, name=name) for role, content, calls, name in messages]

@@ -1,5 +1,5 @@
-"""What every service needs, bundled once by the composition root and frozen; and transactions done again that the
-database rolled back in favour of others."""
+"""What every service needs, made once by the composition root and frozen; and the retry of transactions that the
+database rolled back because of a conflict."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ T = TypeVar("T")
 
 
 def retried(work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-    """The work, done again a little later where its transaction was rolled back for a conflict; three times at most.
+    """The work, with up to three retries, each after a pause, when its transaction was rolled back for a conflict.
 
-    For work that has no effect but its transactions', of which none is committed where it raises, or may be done twice.
+    For work without effects outside of its transactions. When it raises, none of them may be committed, unless a second
+    run does no harm.
     """
 
     @wraps(work)
@@ -53,9 +54,9 @@ class Runtime:
     """Shared by all requests of a process.
 
     `now` is the wall clock (UTC) for what people read; leases use the database's clock. `new_id` makes UUIDv7s, so ids
-    sort by creation. `guarded` is the default policy with the deployment's `CONTEXT_*` settings in it.
-    `recognizes_sessions` is whether the session of a client that names none is found by what it resends, `log_content`
-    whether prompts and answers go into the log.
+    sort by creation. `guarded` is the default policy with the deployment's `CONTEXT_*` settings applied.
+    `recognizes_sessions` says whether the session of a client that names none is recognized by the messages that it
+    resends; `log_content` says whether prompts and answers are logged.
     """
 
     database: Database

@@ -41,13 +41,13 @@ from app.services.policies import given_policy, resolve_policy
 from app.services.runtime import Runtime, retried
 
 MOST_DIRECTIONS_CHARS = 4 * 1024 * 1024
-"""Of a session's instructions, to which lists of items add theirs: every turn reads them all."""
+"""Longest instructions of a session, in characters, once lists of items have added theirs. Every turn reads them."""
 LOOKED_THROUGH = 2000
 """Most sessions that one search reads."""
 
 
 async def create_session(rt: Runtime, tenant_id: TenantId, fields: JsonObject) -> Session:
-    """Stores a session. `fields` has any of `store.CHANGEABLE`; without a `model_alias` it runs the default.
+    """Stores a session. `fields` has any of `store.CHANGEABLE`; without a `model_alias` it uses the default model.
 
     Raises `InvalidRequest` for an alias, mode, role or policy that this service does not know.
     """
@@ -57,24 +57,24 @@ async def create_session(rt: Runtime, tenant_id: TenantId, fields: JsonObject) -
 
 
 def with_defaults(rt: Runtime, fields: JsonObject) -> JsonObject:
-    """The fields of a new session with its model's alias in them. Raises `InvalidRequest` as `create_session`."""
+    """The fields of a new session; a missing alias becomes the default. Raises `InvalidRequest` as `create_session`."""
     complete = {**fields, "model_alias": fields.get("model_alias") or rt.catalogue.default}
     _check(rt, complete)
     return complete
 
 
 async def insert_checked(rt: Runtime, tx: Transaction, tenant_id: TenantId, fields: JsonObject) -> Session:
-    """Stores a session of fields that `with_defaults` gave."""
+    """Stores a session with fields that `with_defaults` returned."""
     values = _as_stored(rt, {name: fields.get(name) for name in store.CHANGEABLE})
     return await store.insert_session(tx, SessionRef(tenant_id, SessionId(rt.new_id())), values)
 
 
 def _as_stored(rt: Runtime, fields: JsonObject) -> JsonObject:
-    """Of the fields those that can be changed, with what stands for null in the columns that take none."""
+    """The changeable ones of the fields. A null becomes the default where the column does not allow null."""
     stored = {name: fields[name] for name in store.CHANGEABLE if name in fields}
     instead_of_null: JsonObject = {"model_alias": rt.catalogue.default, "policy": {}, "metadata": {}, "limits": {}}
     stored |= {name: default for name, default in instead_of_null.items() if name in stored and stored[name] is None}
-    if "limits" in stored:  # a null among them is none
+    if "limits" in stored:  # a limit that is null is no limit
         stored["limits"] = {name: value for name, value in stored["limits"].items() if value is not None}
     return stored
 
@@ -86,18 +86,18 @@ async def get_session(rt: Runtime, session: SessionRef) -> Session:
 
 
 async def prompt_view(tx: Transaction, session: SessionRef) -> Record:
-    """The session's row with the counters that a prompt depends on, without a lock. Raises `NotFound`."""
+    """The session's row with the counters that a prompt depends on, read without a lock. Raises `NotFound`."""
     return existing(await store.get_prompt_view(tx, session), "session")
 
 
 async def check_session(tx: Transaction, session: SessionRef) -> None:
-    """Raises `NotFound` where the tenant has no such session."""
+    """Raises `NotFound` if the tenant has no such session."""
     if not await store.session_exists(tx, session):
         raise NotFound("session")
 
 
 async def not_found(tx: Transaction, session: SessionRef, noun: str) -> NotFound:
-    """The error for something of a session that is not there: of the session, where that is not there either."""
+    """The error for something that a session does not have; it names the session if that does not exist either."""
     return NotFound(noun if await store.session_exists(tx, session) else "session")
 
 
@@ -120,7 +120,7 @@ async def search_sessions(
 ) -> Page[Session]:
     """The tenant's sessions that have the words (any case) in their id, goal, labels, metadata or first message.
 
-    Newest first. One call looks through `LOOKED_THROUGH` sessions at most: a page may be short, or empty, and go on.
+    Newest first. One call reads at most `LOOKED_THROUGH` sessions, so a page may be short or empty and not be the last.
     """
     scope = f"sessions:{tenant_id}"
     before = after_id(scope, cursor) or LAST_ID
@@ -136,16 +136,16 @@ async def search_sessions(
 
 
 async def figures_of(rt: Runtime, sessions: Sequence[Session]) -> dict[SessionId, SessionFigures]:
-    """The newest window, the use and the state of each session."""
+    """The newest window, the usage and the state of each session."""
     async with rt.database.autocommit() as tx:
         return await session_figures(tx, [session.id for session in sessions])
 
 
 @retried
 async def change_session(rt: Runtime, session: SessionRef, fields: JsonObject) -> Session:
-    """Sets the given fields; `policy`, `metadata` and `limits` are replaced whole, a null takes a value away.
+    """Sets the given fields. `policy`, `metadata` and `limits` are replaced as a whole; null removes a value.
 
-    Turns that are stored keep what they were sent with. Raises `NotFound`, `InvalidRequest`.
+    Stored turns keep what they were sent with. Raises `NotFound`, `InvalidRequest`.
     """
     fields = with_given_policy(rt, fields)
     _check(rt, fields)
@@ -157,8 +157,8 @@ async def change_session(rt: Runtime, session: SessionRef, fields: JsonObject) -
 
 @retried
 async def add_directions(rt: Runtime, session: SessionRef, directions: Sequence[str]) -> None:
-    """Puts texts behind the session's instructions, each once. Raises `NotFound`, and `InvalidRequest` for more than
-    instructions of the session's may grow to."""
+    """Appends texts to the session's instructions, each once. Raises `NotFound`, and `InvalidRequest` if they would
+    exceed `MOST_DIRECTIONS_CHARS`."""
     async with rt.database.begin(locking=session.id) as tx:
         stored = existing(await store.get_session(tx, session, lock=True), "session")
         instructions = await asyncio.to_thread(joined_directions, stored.instructions, directions)
@@ -172,12 +172,12 @@ async def add_directions(rt: Runtime, session: SessionRef, directions: Sequence[
 
 
 async def delete_session(rt: Runtime, session: SessionRef) -> None:
-    """Erases the session with all that belongs to it, for good; a turn that runs is cancelled.
+    """Erases the session and everything that belongs to it, for good; a running turn is cancelled.
 
-    Raises `NotFound`, and as `HeavyWork.slot`: then it is still there.
+    Raises `NotFound`, and as `HeavyWork.slot`, in which case the session still exists.
     """
     async with rt.heavy.slot(session.tenant_id) as database:
-        # First in a transaction of its own: it settles the tenant's usage, which other turns of it write too.
+        # First, and in its own transaction: it settles the tenant's usage, which the tenant's other turns write too.
         await _cancel_open(rt, database, session)
         await _erase_session(rt, database, session)
 
@@ -201,7 +201,7 @@ async def _erase_session(rt: Runtime, database: Database, session: SessionRef) -
 
 
 def with_given_policy(rt: Runtime, fields: JsonObject) -> JsonObject:
-    """The fields with a client's policy as it is stored. Raises `InvalidRequest` as `given_policy`."""
+    """The fields with the client's policy in its stored form. Raises `InvalidRequest` as `given_policy`."""
     return {**fields, "policy": given_policy(rt, fields["policy"])} if fields.get("policy") else fields
 
 
@@ -224,15 +224,15 @@ def _check(rt: Runtime, fields: JsonObject) -> None:
 
 
 def _check_known(field: str, value: str | None, instructions: Mapping[str, str]) -> None:
-    """A deployment with instructions for modes means those modes; one with none takes any name as a label."""
+    """If the catalogue has instructions for this field, only their names are valid; else any name is a label."""
     if value is not None and instructions and value not in instructions:
         known = ", ".join(sorted(instructions))
         raise InvalidRequest(f"The catalogue has no instructions for this {field}; it has: {known}.", ("body", field))
 
 
 async def put_pin(rt: Runtime, session: SessionRef, pin: Pin) -> Pin:
-    """Stores the pin, replacing the one of its name. Raises `NotFound` for the session, and `InvalidRequest` where it
-    has no room beside the others."""
+    """Stores the pin, replacing the one of the same name. Raises `NotFound` for the session, and `InvalidRequest` if
+    the session would have too many pins or bytes of pins."""
     async with rt.database.autocommit() as tx:
         count, size_bytes = await store.other_pins(tx, session, pin.name)
         if count >= MOST_PINS:
@@ -256,7 +256,7 @@ async def get_pin(rt: Runtime, session: SessionRef, name: str) -> Pin:
 
 
 async def list_pins(rt: Runtime, session: SessionRef, limit: int, cursor: str | None) -> Page[Pin]:
-    """The session's pins by name. Raises `NotFound` for the session."""
+    """The session's pins, ordered by name. Raises `NotFound` for the session."""
     scope = f"pins:{session.id}"
     after = after_name(scope, cursor) or ""
     async with rt.database.autocommit() as tx:
@@ -267,7 +267,7 @@ async def list_pins(rt: Runtime, session: SessionRef, limit: int, cursor: str | 
 
 
 async def delete_pin(rt: Runtime, session: SessionRef, name: str) -> None:
-    """Takes the pin away; prompts that had it can still be rebuilt. Raises `NotFound`."""
+    """Deletes the pin; prompts that contained it can still be rebuilt. Raises `NotFound`."""
     async with rt.database.autocommit() as tx:
         if not await store.delete_pin(tx, session, name):
             raise await not_found(tx, session, "pin")
