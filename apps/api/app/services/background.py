@@ -1,5 +1,5 @@
-"""What a process does beside its requests, for as long as it lives: a database that is away is waited for. And
-retention: erasing sessions that have not been used for a while, batch by batch."""
+"""The loops that a process runs in the background for as long as it lives, also while the database cannot be reached;
+and retention: erasing sessions that have not been used for a while, in batches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FLUSHES_PER_CLEANING = 1800
 _AGAIN_AFTER_S = 1.0
 _MOST_ERASED = 100
 _LOST_A_PAGE = 100
-"""Sessions: there may be as many as a whole deployment ran turns in when it was stopped."""
+"""Sessions per page. There may be as many as had running turns when a whole deployment was stopped."""
 _PROBE_S = 10.0
 _REFRESH_S = 30.0
 _BEAT_S = 0.02
@@ -41,7 +41,7 @@ _BEATS_SHOWN_S = 30.0
 
 
 async def keep_going(work: Callable[[Runtime], Awaitable[None]], rt: Runtime) -> None:
-    """Runs one of these, and again a moment after it broke: who renews no lease loses every turn that it runs."""
+    """Runs a loop, and starts it again a second after it failed: without renewed leases, all running turns are lost."""
     while True:
         try:
             await work(rt)
@@ -51,8 +51,8 @@ async def keep_going(work: Callable[[Runtime], Awaitable[None]], rt: Runtime) ->
 
 
 async def renew_forever(rt: Runtime) -> None:
-    """Renews what this process runs, three times a lease: turn by turn, for a node that is away must not hold the
-    leases of sessions on others."""
+    """Renews the leases of this process's turns, three times per lease. Each turn is renewed by itself, so that a node
+    that cannot be reached does not stop renewals for sessions on other nodes."""
     while True:
         await asyncio.sleep(rt.turn_lease_s / _RENEWALS_PER_LEASE)
         failed = 0
@@ -67,8 +67,8 @@ async def renew_forever(rt: Runtime) -> None:
 
 
 async def sweep_forever(rt: Runtime) -> None:
-    """Once a lease, ends the turns of dead workers, without a post to the session, erases what they were to erase
-    themselves, and lets go of pasts that nobody reads."""
+    """Once per lease, ends the turns of dead workers even if nothing is posted to their sessions, erases the sessions
+    that those workers should have erased, and removes pasts that are not read from the cache."""
     while True:
         await asyncio.sleep(rt.turn_lease_s)
         rt.pasts.forget_idle()
@@ -89,7 +89,7 @@ async def sweep_forever(rt: Runtime) -> None:
 
 
 async def end_lost_turns(database: Database) -> int:
-    """Ends all running turns whose lease is over, session by session; how many there were."""
+    """Ends all running turns whose lease has expired, session by session; returns how many there were."""
     lost, after_id = 0, FIRST_ID
     while True:
         async with database.autocommit() as tx:
@@ -114,7 +114,7 @@ async def probe_forever(rt: Runtime) -> None:
 
 
 async def probe_database(rt: Runtime) -> None:
-    """Measures whether the database answers and takes writes, and what turns are open in it."""
+    """Measures whether the database answers and accepts writes, and which turns are open in it."""
     found = None
     with suppress(DatabaseUnavailable):
         if not await rt.database.is_read_only():
@@ -124,8 +124,8 @@ async def probe_database(rt: Runtime) -> None:
 
 
 async def calibrate_forever(rt: Runtime) -> None:
-    """Loads, then merges every two seconds what was observed, loads again every half minute, and deletes what nobody
-    uses any more once an hour."""
+    """Loads the calibrations, at the start and every half minute; merges new observations every two seconds; and
+    deletes unused rows once an hour."""
     flushes = 0
     while True:
         with suppress(DatabaseUnavailable):
@@ -139,18 +139,18 @@ async def calibrate_forever(rt: Runtime) -> None:
 
 
 async def refresh_forever(rt: Runtime) -> None:
-    """Reads what windows other processes have learned, every half minute, and once at the start."""
+    """Loads the windows that any process has learned, at the start and every half minute."""
     while True:
-        with suppress(DatabaseUnavailable):  # what is known stays known
+        with suppress(DatabaseUnavailable):  # the windows known so far stay in use
             await load_windows(rt.database, rt.catalogue)
         await asyncio.sleep(_REFRESH_S)
 
 
 async def beat_forever(rt: Runtime) -> None:
-    """Measures for how long one piece of work kept the event loop from all others, fifty times a second.
+    """Measures, fifty times a second, for how long one piece of work blocked the event loop.
 
-    Counted is the loop's own CPU time, so that a machine that is busy with something else is not taken for it. What is
-    shown is the longest of the last half to whole minute.
+    At most the CPU time of the loop's thread counts, so that a machine that is busy with other work is not mistaken for
+    a blocked loop. The metric shows the longest time of the last half to whole minute.
     """
     loop = asyncio.get_running_loop()
     longest_s, longest_before_s, renewed = 0.0, 0.0, loop.time()
@@ -165,17 +165,17 @@ async def beat_forever(rt: Runtime) -> None:
 
 
 SHORTEST_AGE = timedelta(hours=24)
-"""An idempotency key goes with its session, and is promised for so long."""
+"""Least age that can be purged: an idempotency key is erased with its session, and is promised for this long."""
 BATCH_SESSIONS = 100
 BATCH_MESSAGES = 20_000
-"""Of a batch, unless one session alone has more: what a transaction erases within about a second."""
+"""Most messages of a batch, unless a single session has more: a transaction erases them in about a second."""
 
 
 @dataclass(slots=True)
 class Purged:
-    """How far a purge is, in sessions; `rows` are those that were erased, by table, or that would be.
+    """The progress of a purge, in sessions. `rows` counts, by table, the rows that were erased or would be.
 
-    `kept_running` sessions were old enough and ran a turn when the purge began.
+    `kept_running` sessions were old enough but ran a turn when the purge began.
     """
 
     sessions: int
@@ -192,11 +192,11 @@ async def purge(
     dry_run: bool = False,
     progress: Callable[[Purged], object] = lambda _: None,
 ) -> Purged:
-    """Erases sessions whose last activity is older, of one tenant or of all; with `dry_run` it only counts.
+    """Erases sessions whose last activity is older than `older_than`, of one tenant or of all; `dry_run` only counts.
 
-    Activity is what changes a session: a turn or a round of one, a change, a pin, a summary; reading is none. Each
-    batch is a transaction of its own, after which `progress` is called, so that an interruption loses nothing
-    and can begin again. A session with a running turn is left alone; turns of dead workers are ended before. Raises
+    Activity is what changes a session: a turn or a round of one, a change, a pin, a summary; reading is not. Each
+    batch is its own transaction, after which `progress` is called, so an interrupted purge loses nothing and can be
+    started again. A session with a running turn is kept; turns of dead workers are ended first. Raises
     `InvalidRequest` for an age under a day, `DatabaseUnavailable`.
     """
     if older_than < SHORTEST_AGE:

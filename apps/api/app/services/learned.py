@@ -1,8 +1,8 @@
-"""What calls taught: how far estimates of a tenant's tokens are off, and windows that providers stated in refusals.
-Both are kept in Postgres and known to every process within seconds.
+"""What was learned from calls: how far estimates of a tenant's tokens are off, and windows that providers stated in
+refusals. Both are stored in Postgres and known to every process within about half a minute.
 
-A stated window alone lowers nothing beyond its own turn. Stated in two turns of a tenant, it is that tenant's; stated
-to two tenants, it is everybody's. A window that the catalogue configures is never replaced.
+A window that was stated once applies to its own turn only. Stated in two turns of a tenant, it applies to that tenant;
+stated to two tenants, it applies to all. A window that the catalogue configures is never replaced.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from app.engine.window.calibration import Calibration, guard_ratio, observe, sha
 from app.providers.registry import Catalogue, LearnedWindows
 
 UNUSED = timedelta(days=30)
-"""A row that no call was merged into for so long is deleted."""
+"""A row that no call was merged into for this long is deleted."""
 _MOST_WAITING = 64
-"""Calls of one key that wait to be merged; while the database is away the oldest are dropped."""
+"""Most calls of one key that wait to be merged; while the database cannot be reached, the oldest are dropped."""
 _MERGED_AT_ONCE = 200
 
 _Seen: TypeAlias = tuple[int, int]
 
 
 class Calibrations:
-    """What is known by (tenant, alias, encoding), and what has been observed since it was last merged.
+    """The calibrations known by (tenant, alias, encoding), and the observations that are not merged yet.
 
-    Of both there are `most_known` entries at most. A tenant that is not among them starts from the shared ratio.
+    Each has at most `most_known` entries. A tenant without an entry starts from the shared ratio.
     """
 
     def __init__(self, most_known: int = 10_000) -> None:
@@ -45,12 +45,12 @@ class Calibrations:
         self._pending: dict[Key, list[_Seen]] = {}
 
     def ratio(self, tenant_id: TenantId, model_alias: str, encoding: str) -> float:
-        """What a tenant's wire estimates are multiplied with in its budgets; 1.0 until enough is known."""
+        """The factor for a tenant's wire estimates in its budgets; 1.0 until enough is known."""
         known = self._known.get((tenant_id, model_alias, encoding), Calibration())
         return guard_ratio(known, self._shared.get((model_alias, encoding), 1.0))
 
     def observe(self, tenant_id: TenantId, model_alias: str, encoding: str, *, estimated: int, actual: int) -> None:
-        """One call's raw estimate and the provider's prompt tokens."""
+        """Adds one call: its estimate before calibration, and the prompt tokens that the provider counted."""
         key = (tenant_id, model_alias, encoding)
         before = self._known.get(key, Calibration())
         after = observe(before, estimated=estimated, actual=actual)
@@ -59,7 +59,7 @@ class Calibrations:
             self._wait(key, [(estimated, actual)])
 
     async def flush(self, database: Database) -> None:
-        """Merges what was observed here into what every process observed, some hundred rows a transaction."""
+        """Merges the observations of this process into the stored ones of all, `_MERGED_AT_ONCE` rows a transaction."""
         while self._pending:
             seen = {key: self._pending.pop(key) for key in list(islice(self._pending, _MERGED_AT_ONCE))}
             try:
@@ -75,12 +75,12 @@ class Calibrations:
                 self._keep(key, _with_all(each, self._pending.get(key, [])))
 
     async def load(self, database: Database) -> None:
-        """Reads what every process has observed lately."""
+        """Loads what all processes observed lately."""
         async with database.autocommit() as tx:
             stored = await store.recent_calibrations(tx, self._most_known)
         by_alias: dict[tuple[str, str], list[Calibration]] = defaultdict(list)
         known: dict[Key, Calibration] = {}
-        for key, sums in reversed(stored.items()):  # the newest last: the oldest leave first
+        for key, sums in reversed(stored.items()):  # the newest last: the first are evicted first
             known[key] = Calibration(*sums)
             by_alias[key[1:]].append(known[key])
         own = {key: self._known[key] for key in self._pending if key in self._known}
@@ -91,7 +91,7 @@ class Calibrations:
 
     @staticmethod
     async def forget_unused(database: Database) -> None:
-        """Deletes the rows of tenants and aliases that are not used any more."""
+        """Deletes the rows of tenants and aliases that are no longer used."""
         async with database.autocommit() as tx:
             await store.forget_unused_calibrations(tx, UNUSED.total_seconds())
 
@@ -112,17 +112,17 @@ def _with_all(calibration: Calibration, seen: list[_Seen]) -> Calibration:
 
 
 BELIEVED = timedelta(days=7)
-"""After that the provider may say it again: windows grow with new releases behind the same name."""
+"""How long a statement counts. Then the provider must state it again: new releases under a name have larger windows."""
 INDEPENDENT_STATEMENTS = 2
 MOST_KNOWN = 10_000
-"""Statements that a process holds."""
+"""Most statements that a process loads."""
 
 
 def windows_of(stated: Iterable[StatedWindow]) -> LearnedWindows:
-    """What counts, by alias and tenant, and under the tenant None for everybody.
+    """The windows that apply, by alias and tenant; the tenant None stands for all tenants.
 
-    Where tenants agree on several windows the largest counts: one that is too large costs a refused call, one that is
-    too small costs every tenant a part of the window.
+    If several windows of an alias were each stated to enough tenants, the largest applies: one that is too large costs a
+    refused call, one that is too small costs every tenant a part of the window.
     """
     stated = list(stated)
     windows: dict[tuple[str, TenantId | None], int] = {
@@ -138,14 +138,14 @@ def windows_of(stated: Iterable[StatedWindow]) -> LearnedWindows:
 
 
 def counts_for(stated: StatedWindow, windows: LearnedWindows) -> str:
-    """Whose prompts a statement limits, where the catalogue configures no window: `all`, its `tenant`, or `nobody`."""
+    """Whose prompts a statement limits if the catalogue configures no window: `all`, its `tenant`'s, or `nobody`'s."""
     if windows.get((stated.model_alias, None)) == stated.context_window:
         return "all"
     return "tenant" if stated.statements >= INDEPENDENT_STATEMENTS else "nobody"
 
 
 async def load_windows(database: Database, catalogue: Catalogue) -> None:
-    """Makes the catalogue resolve windows with what is stored now."""
+    """Gives the catalogue the windows that are stored now."""
     catalogue.learn(windows_of(await list_windows(database)))
 
 
@@ -157,7 +157,7 @@ async def learn(
     model_alias: str,
     context_window: int,
 ) -> None:
-    """Notes a statement and uses what follows from it; other processes hear of it within half a minute."""
+    """Stores a statement and applies what follows from it; other processes load it within half a minute."""
     async with database.begin() as tx:
         await store.note_window(tx, model_alias, tenant_id, turn_id, context_window, BELIEVED.total_seconds())
     await load_windows(database, catalogue)
@@ -170,6 +170,6 @@ async def list_windows(database: Database) -> list[StatedWindow]:
 
 
 async def forget(database: Database, model_alias: str) -> int:
-    """Forgets what was stated of an alias, in running processes within half a minute; how many statements."""
+    """Deletes the statements about an alias, which running processes apply within half a minute; returns how many."""
     async with database.autocommit() as tx:
         return await store.forget_windows(tx, model_alias)

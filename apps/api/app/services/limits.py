@@ -1,5 +1,5 @@
-"""Limits: what the operator sets, and what a model call may use, which is set aside before it and counted after: for a
-turn's call in the turn's own two transactions, for a summary's in transactions of its own."""
+"""Limits: those that the operator sets, and what a model call may use under them. That is reserved before the call and
+settled after it: for a turn's call in the turn's two transactions, for a summary's in transactions of its own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _INSTANT = "%Y-%m-%dT%H:%M:%SZ"
 
 @dataclass(frozen=True, slots=True)
 class TenantLimit:
-    """A limit and what is used of it, with what running turns have reserved; `resets_at` is None for a total."""
+    """A limit and its use, which includes what running turns have reserved. `resets_at` is None for a total."""
 
     tenant_id: TenantId
     name: str
@@ -37,7 +37,7 @@ class TenantLimit:
 
 
 async def set_limits(database: Database, tenant_id: TenantId, values: Mapping[str, Decimal]) -> None:
-    """Sets these limits, from now on; the tenant's others stay. Raises `InvalidRequest`."""
+    """Sets these limits from now on; the tenant's other limits are kept. Raises `InvalidRequest`."""
     if not tenant_id.strip():
         raise InvalidRequest("A tenant has a name.", ("tenant",))
     for name, value in values.items():
@@ -49,13 +49,13 @@ async def set_limits(database: Database, tenant_id: TenantId, values: Mapping[st
 
 
 async def clear_limits(database: Database, tenant_id: TenantId) -> int:
-    """Takes all of the tenant's limits away and forgets what was counted for them; how many there were."""
+    """Deletes all limits of the tenant and what was counted for them; returns how many limits there were."""
     async with database.begin() as tx:
         return await store.clear_limits(tx, tenant_id)
 
 
 async def list_limits(database: Database, tenant_id: TenantId | None) -> list[TenantLimit]:
-    """Limits of a tenant, or of all, by tenant and name."""
+    """The limits of a tenant, or of all tenants, ordered by tenant and name."""
     async with database.autocommit() as tx:
         rows = await store.list_limits(tx, tenant_id)
     found: list[TenantLimit] = []
@@ -67,10 +67,10 @@ async def list_limits(database: Database, tenant_id: TenantId | None) -> list[Te
 
 
 async def reserve_call(tx: Transaction, claim: Claim, worst: WorstCase) -> JsonObject:
-    """Sets aside what the call may use under the claim's limits; the reservation as the turn holds it.
+    """Reserves what the call may use under the claim's limits; returns the reservation as the turn stores it.
 
-    Raises `LimitExceeded`, whereupon the transaction is to be rolled back:
-    nothing of the turn is stored, and no model is called.
+    Raises `LimitExceeded`. The caller must then roll the transaction back: nothing of the turn is stored, and no model
+    is called.
     """
     counted, reservation = await store.reserve(tx, claim.session, claim.turn_id, claim.limits, worst)
     over = exceeded(claim.limits, counted, worst)
@@ -80,10 +80,10 @@ async def reserve_call(tx: Transaction, claim: Claim, worst: WorstCase) -> JsonO
 
 
 def spent_of(reservation: JsonObject, status: TurnStatus, usages: Sequence[JsonObject]) -> Spent:
-    """What the end of the call that a turn reserved leaves of its reservation: what was used, by its usages.
+    """What a turn's call used of its reservation, by the usages that were reported when it ended.
 
-    Without any, a turn that failed or was refused used nothing; of one that was answered, the provider reports no usage
-    and is taken to have used all that was set aside.
+    Without usages, a turn that failed or was refused used nothing. If it was answered, its provider reports no usage,
+    and the whole reservation counts as used.
     """
     if not usages:
         if status not in (TurnStatus.COMPLETED, TurnStatus.AWAITING_TOOLS):
@@ -104,10 +104,10 @@ async def within_limits(
     turns: int,
     what: str = _ANOTHER_CALL,
 ) -> Completion:
-    """Makes a call beside the turn's first, with the most that it may use counted before and what it used after.
+    """Makes a call other than the turn's first. The most that it may use is counted before it, what it used after it.
 
-    `turns` is 1 where a client requested the call itself: it counts as a turn then. Should the process die on the way,
-    all that was counted stays. Raises `LimitExceeded`, whereupon no model was called, and `ProviderError`.
+    `turns` is 1 if a client requested the call itself: then it counts as a turn. If the process dies in between, the
+    most stays counted. Raises `LimitExceeded`, in which case no model was called, and `ProviderError`.
     """
     worst = WorstCase(turns, most.prompt_tokens + most.completion_tokens, _cost(model, most))
     reservation = await _count_use(rt, session_id, worst, what)
@@ -140,13 +140,13 @@ async def _give_back(
 ) -> None:
     if reservation is None:
         return
-    with suppress(DatabaseUnavailable):  # it stays counted; the answer is not lost for that
+    with suppress(DatabaseUnavailable):  # the most stays counted; the answer must not be lost for that
         async with rt.database.begin() as tx:
             await store.give_back(tx, session_id, reservation, worst, used)
 
 
 def _cost(model: Model, usage: Usage) -> Decimal:
-    """A model without a known price costs nothing here, as in every other sum: a limit of tokens holds it."""
+    """The cost of a call. Without a known price it is 0, as in every other sum; limits of tokens still apply."""
     return model.cost_of(usage) or Decimal(0)
 
 

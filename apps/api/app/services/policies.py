@@ -1,4 +1,4 @@
-"""Policies as clients set them: read in our names and units, checked, and resolved over the deployment's defaults."""
+"""Policies as clients set them: converted to our names and units, checked, resolved over the deployment's defaults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from app.services.runtime import Runtime
 
 
 def _overrides_model() -> type[BaseModel]:
-    """The fields of `ContextPolicy` that clients set, each optional and of the type it has there."""
+    """A model of the `ContextPolicy` fields that clients may set, each optional and with the type that it has there."""
     types = get_type_hints(ContextPolicy, include_extras=True)
     allocation, regions = types["allocation"], types["context_priority"]
     types["allocation"] = Annotated[allocation, AfterValidator(check_allocation)]
@@ -34,16 +34,16 @@ def _overrides_model() -> type[BaseModel]:
 
 _OVERRIDES = _overrides_model()
 _SHOWN_CHARS = 200
-"""Of a value that is refused, in its error."""
+"""Longest part of a refused value, in characters, that its error quotes."""
 _KEPT_BYTES = 2_048
-"""Of overrides that are kept; nobody fills the memory with larger ones."""
+"""Largest overrides, in bytes of JSON, whose policy is cached; larger ones could fill the memory."""
 
 
 def resolve_policy(guarded: ContextPolicy, overrides: Mapping[str, object]) -> ContextPolicy:
-    """The named preset's values, or those of `guarded`, the deployment's defaults, with a session's overrides in them.
+    """A session's policy: its overrides over the preset that they name, or over `guarded`, the deployment's defaults.
 
     Raises `InvalidRequest` naming the field for an unknown field, an impossible value or an impossible combination.
-    Every turn asks for its session's, so the last ones are kept.
+    Every turn resolves its session's policy, so the latest results are cached.
     """
     written = _written(overrides)
     return _kept(guarded, written) if len(written) <= _KEPT_BYTES else _resolved(guarded, overrides)
@@ -66,9 +66,9 @@ def _resolved(guarded: ContextPolicy, overrides: Mapping[str, object]) -> Contex
 
 
 def read_fields(overrides: Mapping[str, object]) -> dict[str, Any]:
-    """Each value by itself, as the policy has it. Raises `InvalidRequest` as `resolve_policy`, but for combinations."""
+    """The values in the policy's types, each checked alone. Raises `InvalidRequest` as `resolve_policy` does for those."""
     try:
-        # From JSON, where an array is what a tuple is read from and an object what a dataclass is, also if strict.
+        # From JSON: there, strict mode too accepts an array for a tuple and an object for a dataclass.
         read = _OVERRIDES.model_validate_json(_written(overrides))
     except ValidationError as error:
         names = list(overrides)
@@ -90,8 +90,8 @@ def _refused(fault: ErrorDetails) -> InvalidRequest:
 def read_given(given: Mapping[str, object]) -> JsonObject:
     """A client's overrides in our names and units, each value checked by itself.
 
-    Raises `InvalidRequest` naming what was given: for a name or value that cannot be, two names of one field that say
-    different things, and a value whose effect would be absurd.
+    Raises `InvalidRequest` naming the field as the client did: for an impossible name or value, two names of one field
+    with different values, and a value whose effect would be absurd.
     """
     read = in_our_names(given)
     try:
@@ -102,15 +102,15 @@ def read_given(given: Mapping[str, object]) -> JsonObject:
 
 
 def overrides_schema() -> JsonObject:
-    """What overrides may be, in JSON Schema as Pydantic writes it."""
+    """The JSON Schema of overrides, as Pydantic writes it."""
     return _OVERRIDES.model_json_schema()
 
 
 def given_policy(rt: Runtime, overrides: Mapping[str, object]) -> JsonObject:
-    """A client's overrides as they are stored: in our names and units, the summarizer by its alias.
+    """A client's overrides as they are stored: in our names and units, with the summarizer's alias.
 
-    Raises `InvalidRequest` as `read_given`, and for a summarizer that the catalogue does not have, at the place in the
-    body.
+    Raises `InvalidRequest` as `read_given`, and for a summarizer that the catalogue does not have. The error names the
+    place in the body.
     """
     with located("body"):
         given = read_given(overrides)
@@ -120,7 +120,7 @@ def given_policy(rt: Runtime, overrides: Mapping[str, object]) -> JsonObject:
 
 
 def _alias_of(rt: Runtime, named: str, given: Mapping[str, object]) -> str:
-    """The alias that a summarizer's name means. Raises `InvalidRequest` where it means none, or more than one."""
+    """The alias that a summarizer's name stands for. Raises `InvalidRequest` if there is none, or more than one."""
     model = named.rpartition("/")[2]
     for alias in (named, model):
         if alias in rt.catalogue.aliases:

@@ -1,7 +1,7 @@
-"""What a process keeps in memory beside the database: the turns it runs, work after answers, models that are down,
+"""What a process keeps in memory beside the database: the turns it runs, background tasks, models that failed lately,
 whether it still takes requests, and what tenants share of it (event streams, request bodies, heavy work).
 
-Shares are caps on what is in hand at one moment; quotas of use are `services/limits.py`.
+Shares limit what is in use at one moment; quotas of use over time are in `services/limits.py`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _LONGEST_WAIT_S = 20.0
 
 
 class Leases:
-    """The turns this process runs at the moment, each in a task of its own that no client's going away ends."""
+    """The turns that this process runs now. Each has its own task, which continues if the client disconnects."""
 
     def __init__(self) -> None:
-        # By session too: a turn that was forked has one id in both, and may run in both at once.
+        # Keyed by session too: a forked turn has the same id in both sessions and may run in both at once.
         self._held: dict[tuple[SessionId, TurnId], tuple[Claim, asyncio.Task[Any]]] = {}
 
     def hold(self, claim: Claim, task: asyncio.Task[Any]) -> None:
-        """Has the claim renewed until the task is done."""
+        """Registers the claim, whose lease is renewed until the task is done."""
         self._held[claim.session_id, claim.turn_id] = (claim, task)
         task.add_done_callback(lambda done: self._release(claim, done))
 
@@ -47,10 +47,10 @@ class Leases:
         if held is not None and held[1] is task:
             del self._held[key]
         if not task.cancelled():
-            task.exception()  # the waiting caller gets it, and else the turn's record has it
+            task.exception()  # marked as seen: the waiting caller gets it, or the turn's record has it
 
     def cancel(self, session_id: SessionId, *turn_ids: TurnId) -> None:
-        """Stops the turns' work if they run here; their end must have been stored before."""
+        """Cancels the tasks of these turns if they run here; their end must be stored already."""
         for turn_id in turn_ids:
             if (session_id, turn_id) in self._held:
                 self._held[session_id, turn_id][1].cancel()
@@ -59,26 +59,26 @@ class Leases:
         return tuple(claim for claim, _ in self._held.values())
 
     async def drain(self, timeout_s: float) -> None:
-        """Waits for running turns to end by themselves."""
+        """Waits at most `timeout_s` for running turns to end by themselves."""
         tasks = [task for _, task in self._held.values()]
         if tasks:
             await asyncio.wait(tasks, timeout=timeout_s)
 
 
 class Chores:
-    """Running chores. One that is lost with its process must be found due again later."""
+    """Background tasks that are running. If one is lost with its process, its work must be found due again later."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, object], name: str) -> None:
-        """Runs the work beside everything else; what it raises is logged."""
+        """Runs the work in the background; an error that it raises is logged."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
     def runs(self, name: str) -> bool:
-        """Whether work of this name is being done."""
+        """Whether a task of this name is running."""
         return any(task.get_name() == name for task in self._tasks)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
@@ -90,12 +90,12 @@ class Chores:
             logger.error("%s broke", task.get_name(), exc_info=error)
 
     async def settle(self) -> None:
-        """Waits until nothing is left to do."""
+        """Waits until no task is running."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     async def drain(self, timeout_s: float) -> None:
-        """Gives what runs so long to end, and cancels the rest."""
+        """Waits at most `timeout_s` for running tasks to end, and cancels the others."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s)
         for task in list(self._tasks):
@@ -104,14 +104,15 @@ class Chores:
 
 
 class Cooldowns:
-    """Kept by each process for itself: `monotonic` is its clock, in seconds."""
+    """Models that are not called for a while after a failure. Each process has its own; `monotonic` is its clock in
+    seconds."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._until: dict[str, float] = {}
 
     def rest(self, model_alias: str) -> None:
-        """The alias failed after its retries."""
+        """Starts the cooldown of an alias that failed after its retries."""
         self._until[model_alias] = self._monotonic() + COOLDOWN_S
 
     def is_resting(self, model_alias: str) -> bool:
@@ -120,14 +121,13 @@ class Cooldowns:
         return until is not None and self._monotonic() < until
 
     def first_awake(self, model_alias: str, fallbacks: tuple[str, ...]) -> str:
-        """The alias itself, or the first fallback that does not rest when it does; itself when all rest."""
+        """The first of the alias and its fallbacks that is not resting; the alias itself if all are."""
         return next((alias for alias in (model_alias, *fallbacks) if not self.is_resting(alias)), model_alias)
 
 
 class Drain:
-    """`announced` makes `/readyz` 503, so that balancers send nothing more; `closed` refuses new work too.
-
-    What runs already is not touched by either.
+    """How a process stops. `announced` makes `/readyz` answer 503, so that load balancers send no more requests;
+    `closed` refuses new requests too. Neither affects requests that are already running.
     """
 
     def __init__(self) -> None:
@@ -152,23 +152,23 @@ class Drain:
                 self._idle.set()
 
     async def until_idle(self, timeout_s: float) -> None:
-        """Returns once no request runs, or when the time is over."""
+        """Returns once no request runs, or after `timeout_s`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
 
     def announce(self) -> None:
-        """This process is about to end."""
+        """Announces that this process is about to end."""
         self.announced = True
 
     def close(self) -> None:
-        """New requests are refused, and meet another process."""
+        """Refuses new requests from now on; a retry reaches another process."""
         self.announced = True
         self.closed = True
 
 
 class Allowance:
-    """An amount of something that is either had at once or refused: event streams, bytes of request bodies."""
+    """An amount that requests share and get at once or not at all: event streams, bytes of request bodies."""
 
     def __init__(self, what: str, total: int, tenant_ratio: float) -> None:
         self._what = what
@@ -178,7 +178,7 @@ class Allowance:
         self._taken: Counter[TenantId] = Counter()
 
     def take(self, tenant_id: TenantId, amount: int = 1) -> None:
-        """Adds to what the tenant holds. Raises `TenantBusy` over its share, `ProcessBusy` over the whole."""
+        """Adds to what the tenant holds. Raises `TenantBusy` over its share, `ProcessBusy` over the total."""
         if self._all_taken + amount > self._total:
             raise ProcessBusy(f"This process has as many {self._what} in hand as it takes.", BUSY_RETRY_S)
         if self._taken[tenant_id] + amount > self._per_tenant:
@@ -196,7 +196,7 @@ class Allowance:
 class HeavyWork:
     """Work that reads or writes whole sessions: fork, import, export, simulate, erase.
 
-    It has connections of its own, which only who holds a slot may use; so turns never wait for one behind it.
+    It has its own connections, which only the holder of a slot may use, so turns never wait for a connection behind it.
     """
 
     def __init__(self, database: Database, tenant_ratio: float) -> None:
@@ -205,9 +205,9 @@ class HeavyWork:
 
     @asynccontextmanager
     async def slot(self, tenant_id: TenantId) -> AsyncGenerator[Database]:
-        """One piece of work, with the database that it may use; it waits its turn, fair to other tenants.
+        """A slot for one piece of work, with the database that it may use. Waiting tenants get slots in turn.
 
-        Raises `TenantBusy` when the tenant has too much of it running and waiting, `ProcessBusy` when others have.
+        Raises `TenantBusy` if the tenant has too much heavy work running and waiting, `ProcessBusy` if others have.
         """
         try:
             await self._gate.acquire(tenant_id, _LONGEST_WAIT_S)
