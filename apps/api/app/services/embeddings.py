@@ -1,5 +1,5 @@
-"""The model that makes vectors of texts, as a process uses it: measured, bounded, and left alone while it fails; and
-the vectors of the questions that were asked last."""
+"""The embedding model as a process uses it: calls are measured and bounded, and pause after a failure; and a cache of
+the vectors of the latest questions."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ V = TypeVar("V")
 
 Use: TypeAlias = Literal["recall", "pins"]
 LOCAL: Final = "local"
-"""What the setting calls the model of the extra."""
+"""The name that the setting has for the model of the extra `embeddings`."""
 _VERSION: Final = 1
-"""Of how a text becomes a vector here."""
+"""Version of the way in which a text becomes a vector here."""
 MOST_EMBEDDED_CHARS: Final = 1_000
-"""Of a text, its beginning: what a small model reads of it."""
+"""Characters of a text that are embedded, from its beginning: as much as a small model reads."""
 _REFUSED_CHARS: Final = 250
 _PLAIN_TEXT: Final = "text"
-"""What every model takes that takes anything."""
+"""A text that every model accepts unless it refuses all."""
 _MAY_BE_REFUSED: Final = frozenset({400, 413, 422, 500})
-"""llama.cpp answers 500 for a text that is too long."""
+"""Statuses that may mean a refused text. llama.cpp answers 500 for a text that is too long."""
 _TIMEOUT_S: Final = 10.0
 _MOST_KEPT: Final = 1_024
-"""Texts with their vectors, and sessions of which it is known how far they have vectors."""
+"""Most entries of each cache here, for example of texts with their vectors."""
 _MOST_WAITING: Final = 16
-"""Questions whose vectors are being made; others go without."""
+"""Most questions whose vectors are being made at one time; further ones get no vector."""
 
 
 class Embeddings:
-    """`model` is the name that vectors are stored under: those of two models are never compared. `alias` is the
+    """`model` is the name under which vectors are stored; vectors of two models are never compared. `alias` is the
     catalogue's, or `LOCAL`."""
 
     def __init__(
@@ -59,10 +59,10 @@ class Embeddings:
         self.model = f"{model}/{_VERSION}"
         self.alias = alias
         self.at_once = asyncio.Semaphore(2)
-        """How many sessions' messages are given vectors at once."""
+        """Limits for how many sessions vectors of messages are made at the same time."""
         self.busy: set[SessionId] = set()
         self.question_tokens: OrderedDict[SessionId, int] = OrderedDict()
-        """Which calls for questions took, until they are stored."""
+        """Tokens that calls for questions used, by session, until they are stored."""
         self._source = source
         self._wait_s = wait_s
         self._chores = chores
@@ -75,8 +75,8 @@ class Embeddings:
         self._through: OrderedDict[SessionId, int] = OrderedDict()
 
     async def embed(self, texts: Sequence[str]) -> Embedded:
-        """A vector a text, of its beginning; of less of it where the model refuses so much, and zeros for a text that
-        it refuses although it takes others. Raises a `ProviderError`, after which the model is left alone for a while.
+        """One vector per text, of its beginning; of a shorter one if the model refuses that, and zeros for a text that
+        it refuses although it accepts others. Raises a `ProviderError`, after which the model is resting for a while.
         """
         try:
             found = await self._taken([text[:MOST_EMBEDDED_CHARS] for text in texts])
@@ -88,8 +88,8 @@ class Embeddings:
             raise
 
     async def _one_by_one(self, texts: Sequence[str]) -> Embedded:
-        """The same of texts that were refused together. One that is never taken would else keep all behind it waiting,
-        and the model from everybody."""
+        """Embeds texts one by one that were refused together. Otherwise a single text that is always refused would
+        hold up all texts after it, and keep the model resting for everyone."""
         plain = await self._measured([_PLAIN_TEXT])
         rows = [np.zeros_like(plain.vectors) for _ in texts]
         tokens = plain.prompt_tokens or 0
@@ -101,7 +101,7 @@ class Embeddings:
         return Embedded(np.concatenate(rows), tokens)
 
     async def _taken(self, texts: Sequence[str]) -> Embedded | None:
-        """None where the model may refuse these texts."""
+        """The vectors, or None if the model may have refused these texts."""
         try:
             return await self._measured(texts)
         except ProviderError as error:
@@ -111,13 +111,12 @@ class Embeddings:
 
     @property
     def is_resting(self) -> bool:
-        """Whether the model failed or was late a moment ago."""
+        """Whether the model failed or was late a short time ago, so that it is not called."""
         return self._cooldowns.is_resting(self._resting_as)
 
     async def prepare(self, session: SessionRef, text: str) -> None:
-        """Has a question's vector made, and waits for it as long as a turn waits at most. Never raises for the model.
-
-        A model that was late is not waited for again for a while; the vector is kept when it comes.
+        """Starts making a question's vector and waits for it, at most as long as a turn waits. Model errors are not
+        raised. A model that was late is not waited for again for a while; its vector is cached when it arrives.
         """
         key = _key(session.tenant_id, text)
         found = self._questions.get(key)
@@ -134,16 +133,16 @@ class Embeddings:
                 self._cooldowns.rest(self._resting_as)
 
     def question(self, tenant_id: TenantId, text: str) -> Rows | None:
-        """A question's packed vector, where it was prepared and is there."""
+        """A question's packed vector, if it was prepared and has arrived."""
         found = self._questions.get(_key(tenant_id, text))
         return found.result() if found and found.done() else None
 
     def has_asked(self, tenant_id: TenantId, text: str) -> bool:
-        """Whether the vector of a text is there or on its way, or the model gave none that is usable."""
+        """Whether a text's vector is cached or being made, or the model gave an unusable one."""
         return _key(tenant_id, text) in self._questions
 
     async def remember(self, session: SessionRef, texts: Sequence[str]) -> None:
-        """Makes vectors of texts that questions are compared with, and keeps them. Raises a `ProviderError`."""
+        """Makes and caches the vectors of texts that questions are compared with. Raises a `ProviderError`."""
         embedded = await self.embed(texts)
         self._count(session.id, embedded)
         for text, vector in zip(texts, embedded.vectors, strict=True):
@@ -152,15 +151,15 @@ class Embeddings:
             _keep(self._questions, _key(session.tenant_id, text), found)
 
     def compares_in(self, session: SessionRef, use: Use) -> bool:
-        """Whether a session of the tenant's has compared in here by meaning: of no other is a question asked before
-        its claim."""
+        """Whether the tenant's session has compared by meaning in this process. Only then is the question's vector
+        requested before the claim."""
         return (session.tenant_id, session.id, use) in self._uses
 
     def compared_in(self, session: SessionRef, use: Use) -> None:
         _keep(self._uses, (session.tenant_id, session.id, use), None)
 
     def through(self, session_id: SessionId) -> int:
-        """The number through which all of a session's messages are known to have vectors."""
+        """The message number through which all messages of a session are known to have vectors."""
         return self._through.get(session_id, 0)
 
     def went_through(self, session_id: SessionId, seq: int) -> None:
@@ -202,7 +201,7 @@ def _key(tenant_id: TenantId, text: str) -> tuple[TenantId, bytes]:
 
 
 def _keep(kept: OrderedDict[K, V], key: K, value: V) -> None:
-    """Has it as the newest, and the oldest leave."""
+    """Caches the value as the newest entry and evicts the oldest ones."""
     kept[key] = value
     kept.move_to_end(key)
     while len(kept) > _MOST_KEPT:

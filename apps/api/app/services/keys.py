@@ -1,4 +1,4 @@
-"""API keys: made once, shown once, stored as a hash; and who a request comes from."""
+"""API keys: made once, shown once, stored as a hash; and the tenant that a request comes from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from app.domain.types import TenantId
 
 KEY_PREFIX = "plk_"
 OPEN_TENANT = TenantId("default")
-"""Whose sessions these are while no key exists."""
+"""The tenant of all requests while no key exists."""
 
 _SECRET_BYTES = 32
 _GIVEN_SECRET = re.compile(re.escape(KEY_PREFIX) + r"[\w-]{32,200}", re.ASCII)
@@ -30,16 +30,16 @@ _NO_SECRET_SHA256 = hashlib.sha256(b"").hexdigest()
 async def create_key(
     database: Database, new_id: Callable[[], UUID], tenant_id: TenantId, name: str
 ) -> tuple[ApiKey, str]:
-    """Makes a key of the tenant. The second value is the secret, which cannot be had again."""
+    """Makes a key of the tenant. The second value is the secret, which cannot be retrieved again."""
     secret = KEY_PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
     key = await store_key(database, new_id, tenant_id, name, secret)
-    return cast(ApiKey, key), secret  # a new secret is no other's
+    return cast(ApiKey, key), secret  # not None, as no other key has a new secret
 
 
 async def store_key(
     database: Database, new_id: Callable[[], UUID], tenant_id: TenantId, name: str, secret: str
 ) -> ApiKey | None:
-    """Stores the hash of a secret that was made elsewhere. None, and nothing is changed, if there is a key with it.
+    """Stores the hash of a secret that was made elsewhere. Returns None and changes nothing if a key with it exists.
 
     A revoked key with the same secret stays revoked.
     """
@@ -62,19 +62,19 @@ async def store_key(
 
 
 async def list_keys(database: Database) -> list[ApiKey]:
-    """All keys, revoked ones too, oldest first."""
+    """All keys, including revoked ones, oldest first."""
     async with database.autocommit() as tx:
         return await store.list_keys(tx)
 
 
 async def revoke_key(database: Database, key_id: UUID) -> ApiKey:
-    """Ends a key; every worker refuses it within seconds. Raises `NotFound`."""
+    """Revokes a key; every worker refuses it within seconds. Raises `NotFound`."""
     async with database.autocommit() as tx:
         return existing(await store.revoke_key(tx, key_id), "key")
 
 
 async def any_key_exists(database: Database) -> bool:
-    """Whether a key was ever made, revoked ones included: then every request needs one."""
+    """Whether a key was ever made, including revoked ones. From then on every request needs one."""
     async with database.autocommit() as tx:
         return await store.any_key_exists(tx)
 
@@ -89,13 +89,13 @@ class Authenticator:
         self._database = database
         self._monotonic = monotonic
         self._ttl_s = ttl_s
-        self._known: dict[str, tuple[TenantId, float]] = {}  # and until when
+        self._known: dict[str, tuple[TenantId, float]] = {}  # and until when it is valid
         self._open_until = 0.0
 
     async def tenant_of(self, authorization: bytes | None) -> TenantId:
-        """The tenant behind an `Authorization` header as it came over the wire.
+        """The tenant of an `Authorization` header, which is given as the request has it.
 
-        Raises `Unauthenticated` when a key is needed and this is none, `DatabaseUnavailable`.
+        Raises `Unauthenticated` if a key is needed and the header has no valid one, `DatabaseUnavailable`.
         """
         now = self._monotonic()
         if now < self._open_until:

@@ -112,7 +112,7 @@ def _with_all(calibration: Calibration, seen: list[_Seen]) -> Calibration:
 
 
 BELIEVED = timedelta(days=7)
-"""How long a statement counts. Then the provider must state it again: new releases under a name have larger windows."""
+"""How long a statement counts; the provider may then state it again. Windows grow with releases under the same name."""
 INDEPENDENT_STATEMENTS = 2
 MOST_KNOWN = 10_000
 """Most statements that a process loads."""
@@ -121,8 +121,8 @@ MOST_KNOWN = 10_000
 def windows_of(stated: Iterable[StatedWindow]) -> LearnedWindows:
     """The windows that apply, by alias and tenant; the tenant None stands for all tenants.
 
-    If several windows of an alias were each stated to enough tenants, the largest applies: one that is too large costs a
-    refused call, one that is too small costs every tenant a part of the window.
+    If tenants agree on several windows of an alias, the largest applies: one that is too large costs a refused call,
+    one that is too small costs every tenant a part of the window.
     """
     stated = list(stated)
     windows: dict[tuple[str, TenantId | None], int] = {

@@ -1,7 +1,7 @@
 """Pages of a list and the opaque cursor between them.
 
-A cursor is the position of the last item shown (keyset paging), tied to the list it came from. It is no secret and no
-permission: every query filters by tenant or session all the same.
+A cursor is the position of the last item shown (keyset paging), tied to the list it came from. It is neither a secret
+nor a permission: every query also filters by tenant or session.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Item = TypeVar("Item")
 Position = TypeVar("Position")
 
 FIRST_ID, LAST_ID = UUID(int=0), UUID(int=2**128 - 1)
-"""Below and above every id: where a list begins."""
+"""Below and above every id: where a list in either order begins."""
 
 LAST_SEQ = 2**63 - 1
-"""Above every number."""
+"""Above every `seq`."""
 
 _SCOPE_BYTES = 6
 _LONGEST_CURSOR = 2048
@@ -39,7 +39,7 @@ class Page(Generic[Item]):
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """What a client asks of a list: at most so many items, behind a cursor, the newest or the oldest first."""
+    """The page of a list that a client requests: at most `limit` items after a cursor, newest or oldest first."""
 
     limit: int
     cursor: str | None
@@ -53,19 +53,19 @@ def page_of(scope: str, items: list[Item], limit: int, position: Callable[[Item]
 
 
 def in_order(scope: str, wanted: PageRequest, *, newest_by_default: bool) -> str:
-    """The scope of a list's cursors: another where its order is not the one that it has by default."""
+    """The scope of a list's cursors. It is a different one if the order is not the list's default."""
     if wanted.newest_first == newest_by_default:
         return scope
     return f"{scope}:{'desc' if wanted.newest_first else 'asc'}"
 
 
 def beyond_id(scope: str, wanted: PageRequest) -> UUID:
-    """Where a page of a list ordered by id begins: at the next id, in its order. Raises as `after_id`."""
+    """The id after which, in its order, a page of a list ordered by id begins. Raises as `after_id`."""
     return after_id(scope, wanted.cursor) or (LAST_ID if wanted.newest_first else FIRST_ID)
 
 
 def between_seqs(scope: str, wanted: PageRequest, first_seq: int = 1) -> tuple[int, int]:
-    """The numbers between which a page of a list ordered by `seq` lies, without these. Raises as `after_seq`."""
+    """The exclusive bounds of a page of a list ordered by `seq`. Raises as `after_seq`."""
     position = after_seq(scope, wanted.cursor)
     if wanted.newest_first:
         return first_seq - 1, position or LAST_SEQ
@@ -87,22 +87,22 @@ def encode_cursor(scope: str, position: UUID | int | str | tuple[UUID, int]) -> 
 
 
 def after_id(scope: str, cursor: str | None) -> UUID | None:
-    """Position of a list ordered by id. Raises `InvalidRequest` for what this list never gave out."""
+    """The cursor's position in a list ordered by id. Raises `InvalidRequest` for a cursor of no or another list."""
     return _decode(scope, cursor, lambda raw: UUID(bytes=raw))
 
 
 def after_seq(scope: str, cursor: str | None) -> int | None:
-    """Position of a list ordered by `seq`. Raises `InvalidRequest` for what this list never gave out."""
+    """The cursor's position in a list ordered by `seq`. Raises as `after_id`."""
     return _decode(scope, cursor, lambda raw: int(struct.unpack(">q", raw)[0]))
 
 
 def after_place(scope: str, cursor: str | None) -> tuple[UUID, int] | None:
-    """Position of a list ordered by an id and a `seq` in it. Raises `InvalidRequest` for what it never gave out."""
+    """The cursor's position in a list ordered by an id and a `seq` within it. Raises as `after_id`."""
     return _decode(scope, cursor, lambda raw: (UUID(bytes=raw[:16]), int(struct.unpack(">q", raw[16:])[0])))
 
 
 def after_name(scope: str, cursor: str | None) -> str | None:
-    """Position of a list ordered by name. Raises `InvalidRequest` for what this list never gave out."""
+    """The cursor's position in a list ordered by name. Raises as `after_id`."""
     return _decode(scope, cursor, _name)
 
 
@@ -114,7 +114,7 @@ def _name(raw: bytes) -> str:
 
 
 def _decode(scope: str, cursor: str | None, read: Callable[[bytes], Position]) -> Position | None:
-    """The position behind the scope's mark; what `read` raises for bytes that are none is an `InvalidRequest`."""
+    """The position that follows the scope's mark. Raises `InvalidRequest` for bytes that `read` cannot parse."""
     if cursor is None:
         return None
     try:

@@ -194,7 +194,7 @@ class Pasts:
     def keep_fork(
         self, source: SessionId, target: SessionId, through_seq: int, last_message_seq: int, past_version: int
     ) -> None:
-        """Copies what is cached of `source`, at this `past_version`, to its fork, which ends with this turn and message.
+        """Copies what is cached of `source`, if at this version, to its fork, which ends with this turn and message.
 
         The fork's last turn may be tried again there, so it is not cached with those before it.
         """

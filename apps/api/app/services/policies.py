@@ -66,7 +66,7 @@ def _resolved(guarded: ContextPolicy, overrides: Mapping[str, object]) -> Contex
 
 
 def read_fields(overrides: Mapping[str, object]) -> dict[str, Any]:
-    """The values in the policy's types, each checked alone. Raises `InvalidRequest` as `resolve_policy` does for those."""
+    """The values in the policy's types. Raises `InvalidRequest` as `resolve_policy`, except for combinations."""
     try:
         # From JSON: there, strict mode too accepts an array for a tuple and an object for a dataclass.
         read = _OVERRIDES.model_validate_json(_written(overrides))

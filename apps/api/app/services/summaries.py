@@ -1,4 +1,4 @@
-"""Summaries outside of a turn: listed, made on request, edited, and taken back."""
+"""Summaries outside of a turn: listed, made on request, edited, and undone."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryJob, new_summ
 from app.services.turn.summarizer_call import SummarizerCall
 
 SummaryChanges: TypeAlias = Mapping[str, str | tuple[SummaryItem, ...]]
-"""Parts of a summary by name, each as it is to be."""
+"""The new values of a summary's parts, by the part's name."""
 
 
 async def list_summaries(rt: Runtime, session: SessionRef, wanted: PageRequest) -> Page[StoredSummary]:
-    """The session's summaries, whatever their status. Raises `NotFound`, `InvalidRequest`."""
+    """The session's summaries of any status. Raises `NotFound`, `InvalidRequest`."""
     scope = in_order(f"summaries:{session.id}", wanted, newest_by_default=True)
     position = beyond_id(scope, wanted)
     async with rt.database.autocommit() as tx:
@@ -54,12 +54,12 @@ async def list_summaries(rt: Runtime, session: SessionRef, wanted: PageRequest) 
 async def summarize_now(
     rt: Runtime, session: SessionRef, focus: str | None = None, *, own: Mapping[str, Any] | None = None
 ) -> StoredSummary:
-    """Summarizes what is older than the protected turns, whatever the triggers, and gives the new summary.
+    """Summarizes what is older than the protected turns, whatever the triggers say, and returns the new summary.
 
-    `focus` is what it keeps in most detail, in place of the policy's; `own` are other values over the session's policy.
+    `focus` is what it keeps in most detail, in place of the policy's focus; `own` are other overrides of the policy.
 
-    Raises `NotFound`, `NothingToSummarize`, `LimitExceeded`, and `TurnInProgress` when a turn runs or something else
-    became the active summary meanwhile.
+    Raises `NotFound`, `NothingToSummarize`, `LimitExceeded`, and `TurnInProgress` if a turn is open, or if another
+    summary is being made or became active meanwhile.
     """
     rows = await session_window(rt, session)
     if any(turn.status in OPEN_STATUSES for turn in rows.turns):
@@ -78,7 +78,7 @@ async def summarize_now(
     attempt = await summarize(rt, rows, SummaryJob(fold, snapshot, "requested", rows.turn_seq), estimate)
     if attempt.summary is None and attempt.failure in (STALE, IN_PROGRESS):
         async with rt.database.autocommit() as tx:
-            await check_session(tx, session)  # what is not there is not in progress either
+            await check_session(tx, session)  # an erased session is `NotFound`, not in progress
         raise TurnInProgress("Another summary is being made, or was made meanwhile.")
     if attempt.summary is None:
         raise NothingToSummarize("No summary came out smaller than what it would replace.")
@@ -89,11 +89,11 @@ async def summarize_now(
 async def edit_summary(
     rt: Runtime, session: SessionRef, summary_id: SummaryId, changes: SummaryChanges
 ) -> StoredSummary:
-    """Makes the active summary with these parts of it changed the active one, and gives it: a row of its own, of the
-    same messages, which an undo takes back.
+    """Changes parts of the active summary: stores the result as a new summary of the same messages, which becomes the
+    active one and is returned. An undo takes it back.
 
-    Raises `NotFound`, `SummaryNotActive`, `TurnInProgress` while a turn decides on it, and `InvalidRequest` for no
-    change, for messages that are not the session's, and for more tokens than the policy lets a summary have.
+    Raises `NotFound`, `SummaryNotActive`, `TurnInProgress` while a turn is open, and `InvalidRequest` for no change,
+    for messages that are not the session's, and for more tokens than the policy lets a summary have.
     """
     rows = await session_window(rt, session)
     async with rt.database.autocommit() as tx:
@@ -127,11 +127,11 @@ def _cited(changes: SummaryChanges) -> frozenset[MessageId]:
 
 @retried
 async def undo_summary(rt: Runtime, session: SessionRef, summary_id: SummaryId | None) -> StoredSummary:
-    """Takes the active summary back and gives it as it is then. Without a `summary_id` it is whichever is active now.
+    """Undoes the active summary and returns it with its new status. Without `summary_id`, it is whichever is active.
 
-    The summary it had folded in is active again, what it stood for beyond that one is raw again, and the turn count
-    begins anew, so the next turn decides afresh. Prompts that had it can still be rebuilt. Raises `NotFound`,
-    `SummaryNotActive`, and `TurnInProgress` while a turn decides on it.
+    The summary that it had replaced becomes active again, the other messages that it summarized are sent verbatim
+    again, and the turn count restarts, so the next turn decides anew. Prompts that contained it can still be rebuilt.
+    Raises `NotFound`, `SummaryNotActive`, and `TurnInProgress` while a turn is open.
     """
     async with rt.database.begin() as tx:
         if not await store.lock_and_restart_count(tx, session):
