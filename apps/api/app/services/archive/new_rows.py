@@ -1,6 +1,6 @@
-"""Pasts that were had elsewhere as rows of a session, counted here and written as JSON for the database: turns of a
-conversation, to be added to a session, and the rows of an exported one, to be stored under new ids and numbers; and the
-job that reads and checks such a body, wherever it is done.
+"""Pasts from elsewhere as rows of a session, with tokens counted here, written as JSON for the database: turns of a
+conversation, to be added to a session, and the rows of an exported session, to be stored under new ids; and the job
+that reads and checks such a body, in whichever process it runs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from app.tokenizers.vocabularies import ENCODINGS
 
 BATCH_ROWS = 100
 BATCH_BYTES = 128 * 1024
-"""After so much a statement ends: who sends it, and who parses it, is held up by no more than that and a row."""
+"""Size at which a statement ends, so that its sender and its parser are blocked for that and one more row at most."""
 _STORED_FIRST = ("turns", "messages")
 _UNANSWERED: JsonObject = {
     "code": "turn_cancelled",
@@ -49,9 +49,9 @@ _UNANSWERED: JsonObject = {
 
 
 def drafted(tools: Tools, encoding: str, model_alias: str, turns: Sequence[IncomingTurn]) -> NewHistory:
-    """The turns with their ids and the counts of their messages, for one statement. CPU-bound.
+    """The turns with new ids and the token counts of their messages, for one statement. CPU-bound.
 
-    The last turn may have open tool calls: it is drafted as `awaiting_tools`. Pairing has been checked.
+    The last turn may have open tool calls; its status is then `awaiting_tools`. The caller has checked the pairing.
     """
     history = _Draft()
     for turn in turns:
@@ -62,7 +62,7 @@ def drafted(tools: Tools, encoding: str, model_alias: str, turns: Sequence[Incom
 def drafted_in_batches(
     tools: Tools, encoding: str, model_alias: str, turns: Sequence[IncomingTurn]
 ) -> Generator[NewHistory]:
-    """The same for as many statements as it takes, each to be run after the one before."""
+    """The same for as many statements as necessary, which have to be run in this order."""
     history = _Draft()
     for turn in turns:
         history.add(tools, encoding, model_alias, turn)
@@ -74,12 +74,12 @@ def drafted_in_batches(
 
 
 def json_array(rows: Sequence[bytes]) -> JsonText:
-    """The list of these rows, each of which is JSON already."""
+    """The JSON array of these rows, each of which is JSON already."""
     return JsonText((b"[" + b",".join(rows) + b"]").decode())
 
 
 class _Draft:
-    """What one statement stores; numbers count from 1 in it."""
+    """The rows that one statement stores. Their numbers count from 1."""
 
     def __init__(self) -> None:
         self.turns: list[bytes] = []
@@ -119,7 +119,7 @@ def _turn_row(turn_id: TurnId, seq: int, turn: IncomingTurn, model_alias: str) -
         "error": _UNANSWERED if status is TurnStatus.CANCELLED else None,
         "model_alias": model_alias,
         "finish_reason": "tool_calls" if turn.open_calls or ended_by_tools else "stop" if output is not None else None,
-        # No request made it here; the column keeps two requests apart.
+        # The turn came without a request; this column distinguishes requests.
         "request_sha256": sha256_hex(canonical_json([turn.user_input, output])),
     }
 
@@ -146,11 +146,11 @@ def _terms_json(message: IncomingMessage | Message) -> str:
 
 
 def restored(tools: Tools, document: Mapping[str, Any], encoding: str) -> Generator[NewRows | Counters]:
-    """What a checked document stores, in the order in which it can be. CPU-bound, most of it at once.
+    """The rows of a checked document, in an order in which they can be stored. CPU-bound, mostly before the first part.
 
-    Ids are new; the order of things, their instants and their numbers stay. What can be derived from the messages
-    (counts, the user's text) is computed again, in the encoding a message was counted in where this service has it,
-    else in this one.
+    Ids are new; the order, times and numbers of rows are kept. What can be derived from the messages (counts, the
+    user's text) is computed again. A message is counted in the encoding that it was counted in if this service has
+    that, else in `encoding`.
     """
     rows = _renumbered(tools, document)
     _count(tools, rows, encoding)
@@ -176,9 +176,9 @@ def _parts(rows: dict[str, list[JsonObject]], counters: Counters) -> Generator[N
 
 
 def _renumbered(tools: Tools, document: Mapping[str, Any]) -> dict[str, list[JsonObject]]:
-    """The document's rows under new ids, which sort as the rows stand, with what only a stored row has."""
+    """The document's rows under new ids, which sort in the order of the rows, with the fields of stored rows only."""
     sections = ("turns", "messages", "steps", "summaries", "audits")
-    # Two rows of different sections may come with the same id: the place of the first is what others are linked by.
+    # Rows of different sections may have the same id: then all get the new id that was made for the first of them.
     ids: dict[str, str] = {}
     for row in chain.from_iterable(document[section] for section in sections):
         ids.setdefault(row["id"], str(tools.new_id()))
@@ -203,7 +203,7 @@ def _renumbered(tools: Tools, document: Mapping[str, Any]) -> dict[str, list[Jso
             contents.setdefault(message["turn_id"], []).append(message["content"])
     for turn in rows["turns"]:
         turn["user_input"] = content_text(joined(contents.get(turn["id"], ())))
-        # No request made it here; the column keeps two requests apart.
+        # The turn came without a request; this column distinguishes requests.
         turn["request_sha256"] = sha256_hex(canonical_json([turn["user_input"], turn["assistant_output"]]))
     return rows
 
@@ -223,9 +223,9 @@ def _summary_row(row: JsonObject, ids: Mapping[str, str], seqs: Mapping[str, int
 
 
 def _count(tools: Tools, rows: Mapping[str, Sequence[JsonObject]], own: str) -> None:
-    """Counts every row anew, whatever the document says it costs: a budget is kept by our figures or not at all.
+    """Counts every row again, whatever counts the document has: only our own counts keep a prompt within its budget.
 
-    The terms of messages are packed anew as well.
+    The terms of messages are packed again as well.
     """
     for row in rows["messages"]:
         message = archived_message(row)
@@ -252,7 +252,7 @@ def _body(row: JsonObject) -> SummaryBody:
 
 @dataclass(frozen=True, slots=True)
 class ImportedMessages:
-    """OpenAI-style messages beside the fields of a new session, each valid by itself."""
+    """The fields of a new session and OpenAI-style messages, each of them valid by itself."""
 
     fields: JsonObject
     messages: Sequence[Mapping[str, Any]]
@@ -267,7 +267,7 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class GivenSession:
-    """The fields of the session to be made, as a body has them."""
+    """The fields of the session to be created, as a body has them."""
 
     is_export: bool
     fields: JsonObject
@@ -277,7 +277,7 @@ BodyReader: TypeAlias = Callable[[bytes], Export | ImportedMessages]
 
 
 class ImportJob:
-    """`read`, then `draft`, then `next_part` until there is none."""
+    """Reads a body: call `read`, then `draft`, then `next_part` until it returns None."""
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
@@ -285,9 +285,9 @@ class ImportJob:
         self._parts: Iterator[NewHistory | NewRows | Counters] = iter(())
 
     def read(self, read: BodyReader, raw: bytes) -> GivenSession:
-        """The session's fields, once the whole body has been checked. Raises `InvalidRequest` with places.
+        """Checks the whole body and returns the session's fields. Raises `InvalidRequest` with the places of errors.
 
-        The system and developer messages of a conversation become the session's instructions, behind those given.
+        The system and developer messages of a conversation are appended to the session's instructions.
         """
         source = read(raw)
         if isinstance(source, Export):
@@ -306,9 +306,9 @@ class ImportJob:
     def draft(self, model_alias: str, encoding: str) -> None:
         """Numbers and counts what was read, for a session of this model.
 
-        Each turn of a conversation begins with the user's words; one that ends with the assistant's is `completed`,
-        with that text as `assistant_output`. A turn without a final answer is `cancelled`: later prompts hold the
-        user's words and its complete tool groups.
+        Each turn of a conversation begins with the user's messages. A turn that ends with an assistant message is
+        `completed`, with that text as `assistant_output`. A turn without a final answer is `cancelled`: later prompts
+        contain the user's messages and its complete tool groups.
         """
         source, self._source = self._source, None
         if isinstance(source, Export):
@@ -318,5 +318,5 @@ class ImportJob:
             self._parts = iter([*drafted_in_batches(self._tools, encoding, model_alias, turns)])
 
     def next_part(self) -> NewHistory | NewRows | Counters | None:
-        """What the next statement stores."""
+        """The rows that the next statement stores, or None after the last."""
         return next(self._parts, None)

@@ -1,5 +1,5 @@
-"""Whole sessions as new ones: exported as one document, read batch by batch from one snapshot; imported from a past
-that was had elsewhere, stored whole or not at all; and forked, also before the last turn, to run that turn again.
+"""Operations on whole sessions. An export is one document, read in batches from one snapshot. An import of a past from
+elsewhere is stored completely or not at all. A fork may also end before the last turn, to run that turn again.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from app.services.sessions import check_session, insert_checked, with_defaults, 
 logger = logging.getLogger(__name__)
 
 SMALL_BYTES = 64 * 1024
-"""An import up to this size is read on a thread: a few milliseconds."""
+"""Largest import that is read on a thread of this process, which takes a few milliseconds."""
 
 
 async def export_session(rt: Runtime, session: SessionRef) -> AsyncGenerator[tuple[str, Any]]:
-    """The parts of the document in their order: the `session`, then batches of rows under their section's name.
+    """The parts of the document in order: the `session`, then batches of rows, each with the name of its section.
 
-    A turn that has not ended is left out: it is no past yet. Holds a connection from the first part to the last, so
-    whoever sends it to a client keeps it aside first. Raises `NotFound`, and as
+    A turn that has not ended is left out, because it is not settled. A connection is held from the first part to the
+    last, so a caller must buffer the parts before it sends them to a client. Raises `NotFound`, and as
     `HeavyWork.slot`.
     """
     async with rt.heavy.slot(session.tenant_id) as database, database.begin(snapshot=True) as tx:
@@ -60,17 +60,17 @@ async def export_session(rt: Runtime, session: SessionRef) -> AsyncGenerator[tup
 
 
 async def _spelled_out(tx: Transaction, session_id: SessionId, audits: list[JsonObject]) -> list[JsonObject]:
-    """Audits as they were recorded, recalled messages by references like any others: how they are packed is ours."""
+    """Audits as they were recorded. References to recalled messages are unpacked, since their packing is internal."""
     rows = await as_recorded(tx, session_id, audits)
     return [row | {"prompt_refs": row["prompt_refs"] and spelled_out(row["prompt_refs"])} for row in rows]
 
 
 async def import_session(rt: Runtime, tenant_id: TenantId, raw: bytes, read: BodyReader) -> Session:
-    """Makes a session of a body in one transaction: all of it, or nothing.
+    """Makes a session from a body in one transaction: all of it, or nothing.
 
-    `read` validates a body by itself; `ImportJob` says what becomes of it. Ids are new. Every message is counted in the
+    `read` validates the body by itself; `ImportJob` says how it is stored. Ids are new. Every message is counted in the
     encoding of the session's model, or in the one that an export names. Raises `InvalidRequest` (`ImportRefused`) with
-    the places of what is wrong, and as `HeavyJobs.job`.
+    the places of the errors, and as `HeavyJobs.job`.
     """
     async with rt.jobs.job(ImportJob, small=len(raw) <= SMALL_BYTES) as job:
         given = await job.do(ImportJob.read, read, raw)
@@ -88,7 +88,7 @@ async def import_session(rt: Runtime, tenant_id: TenantId, raw: bytes, read: Bod
 
 
 async def analyze_large(rt: Runtime, session_id: SessionId) -> None:
-    """Lets the planner know of a session that is large for what it knows of. What is in the way of that is logged."""
+    """Updates the planner's statistics if the session is large compared to them. An error is logged, not raised."""
     try:
         async with rt.heavy.database.autocommit() as tx:
             await analyze_for(tx, session_id)
@@ -114,7 +114,7 @@ def _of_export(rt: Runtime, session: JsonObject) -> JsonObject:
 
 
 async def draft_history(rt: Runtime, model_alias: str, turns: Sequence[IncomingTurn]) -> NewHistory:
-    """Counts the messages of turns for a model, before any connection is taken, and gives them ids; as `drafted`."""
+    """Gives turns their ids and counts their messages for a model, before a connection is taken. See `drafted`."""
     encoding = rt.catalogue.model(model_alias).encoding
     tools = Tools(rt.tokenizers, rt.new_id)
     return await rt.tokenizers.off_loop(lambda: drafted(tools, encoding, model_alias, turns))
@@ -139,10 +139,10 @@ async def fork_session(
 ) -> Session:
     """A new session of the tenant with the past of another, through the given turn or the last that has ended.
 
-    It has the same settings, pins, turns, messages, audits and summaries, with the ids they have; what its turns decide
-    and what its prompts are rebuilt to is what it would be in the source. Nothing of the source changes. With
-    `erase_after_s` it is not to be kept. Raises `NotFound` for the session or the turn, `TurnInProgress` when the turn
-    has not ended, and as `HeavyWork.slot`.
+    It has the same settings, pins, turns, messages, audits and summaries, with the same ids. Its turns decide as they
+    would in the source, and its prompts are rebuilt as there. The source does not change. With `erase_after_s`, the
+    fork is erased after this time, unless it is kept before. Raises `NotFound` for the session or the turn,
+    `TurnInProgress` if the turn has not ended, and as `HeavyWork.slot`.
     """
     async with _of_source(rt, session) as tx:
         through_seq = None
@@ -157,10 +157,9 @@ async def fork_session(
 async def fork_within(
     rt: Runtime, session: SessionRef, turn_id: TurnId, reply_seq: int, *, erase_after_s: float | None
 ) -> Session:
-    """A fork that ends within a turn, with the reply of this number, whose calls wait to be answered there.
+    """A fork that ends within a turn, with the reply of this number, whose tool calls wait for their outputs there.
 
-    What the turn went on with is not in it, and the provider's own form of its reasoning is not either. Raises as
-    `fork_session`.
+    It has neither the rest of the turn nor the provider's own form of the turn's reasoning. Raises as `fork_session`.
     """
     async with rt.database.autocommit() as tx:
         turn = existing(await get_turn(tx, session, turn_id), "turn")
@@ -179,8 +178,8 @@ async def fork_within(
 async def fork_before_last(rt: Runtime, session: SessionRef, turn_id: TurnId, *, has_words: bool) -> BeforeLast:
     """A fork that ends just before the session's last turn, which `turn_id` must name.
 
-    Raises `NotFound`, `TurnNotLast`, `TurnInProgress` when the turn has not ended, and `InvalidRequest` for a turn in
-    which no user spoke (one that was imported) unless the caller `has_words` of its own.
+    Raises `NotFound`, `TurnNotLast`, `TurnInProgress` if the turn has not ended, and `InvalidRequest` for a turn
+    without a user message (one that was imported), unless the request brings its own (`has_words`).
     """
     async with _of_source(rt, session) as tx:
         last = await store.last_turn(tx, session.id)
@@ -197,9 +196,9 @@ async def fork_before_last(rt: Runtime, session: SessionRef, turn_id: TurnId, *,
 
 @asynccontextmanager
 async def _of_source(rt: Runtime, session: SessionRef) -> AsyncGenerator[Transaction]:
-    """A transaction over one snapshot in which the tenant's session is there."""
+    """A transaction over one snapshot in which the tenant's session exists."""
     async with rt.heavy.slot(session.tenant_id) as database:
-        await analyze_large(rt, session.id)  # else the foreign keys of its copy may be checked by scans of the whole
+        await analyze_large(rt, session.id)  # else the copy's foreign keys may be checked by scans of whole tables
         async with database.begin(snapshot=True) as tx:
             await check_session(tx, session)
             yield tx

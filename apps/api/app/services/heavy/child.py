@@ -1,7 +1,7 @@
-"""The process in which heavy pure work runs: one job at a time, its steps called one by one over a socket.
+"""The process in which heavy pure work runs: one job at a time, whose steps are called one by one over a socket.
 
-It is started by `services/heavy/jobs.py` with the socket as its standard input, and ends with whoever holds the other
-end. A message is a pickle, with large bytes beside it: both ends are this program.
+`services/heavy/jobs.py` starts it with the socket as its standard input; it ends when the other end is closed. A
+message is a pickle, followed by large bytes. That is safe because both ends are this program.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from app.tokenizers.counters import Tokenizers
 
 _LESS_URGENT: Final = 5
-"""Added to the niceness: turns come first."""
+"""Added to the niceness, because turns are more urgent."""
 _COLLECT_AFTER_OBJECTS: Final = 20_000
-"""What some turns leave: nearly all of it goes when its last reference does, and a collection per 700 finds nothing."""
+"""Objects that a few turns leave. Reference counting frees nearly all; a collection per 700 would find nothing."""
 _COUNT: Final = struct.Struct("!I")
 _SIZE: Final = struct.Struct("!Q")
 _BESIDE_BYTES: Final = 64 * 1024
@@ -44,14 +44,14 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A new job in place of the one before. It is answered, like every step."""
+    """Starts a new job in place of the one before. It is answered, like every step."""
 
     kind: Callable[[Tools], object]
 
 
 @dataclass(frozen=True, slots=True)
 class JobStep:
-    """A method of the job's, and what it is given."""
+    """A method of the job, and its arguments."""
 
     method: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -59,23 +59,23 @@ class JobStep:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Lets go of the job. It is not answered."""
+    """Releases the job. It is not answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step gave, or what it raised."""
+    """What a step returned or raised."""
 
     value: Any = None
     error: Exception | None = None
 
 
 class JobFailed(Exception):
-    """A job raised what no caller expects; the child's log has where."""
+    """A job raised an unexpected error; the child's log says where."""
 
 
 def written(message: Begin | JobStep | Finish | StepResult) -> list[bytes | memoryview]:
-    """The message as pieces to be sent one after the other; large `bytes` among a step's arguments are not copied."""
+    """The message as pieces to be sent in order; large `bytes` among a step's arguments are not copied."""
     if isinstance(message, JobStep):
         message = JobStep(message.method, tuple(map(_beside, message.arguments)))
     beside: list[pickle.PickleBuffer] = []
@@ -90,12 +90,12 @@ def _beside(argument: object) -> object:
 
 
 def sizes_in(header: bytes | bytearray) -> list[int]:
-    """The sizes of a message's pieces, of all of its head but the number of them."""
+    """The sizes in bytes of a message's pieces; `header` is its head without their count."""
     return [size for (size,) in _SIZE.iter_unpack(header)]
 
 
 def head_size(count: bytes | bytearray) -> int:
-    """How long the rest of a message's head is; `count` is its beginning, of `COUNT_BYTES`."""
+    """The length in bytes of the rest of a message's head; `count` is its first `COUNT_BYTES` bytes."""
     return _COUNT.unpack(count)[0] * _SIZE.size
 
 
@@ -107,14 +107,14 @@ def read(pieces: Sequence[bytes | bytearray]) -> Any:
 
 
 def collect_seldom() -> None:
-    """Lets the garbage collector pass over what the process's start made, and run less often from now on."""
+    """Makes the garbage collector skip the objects that the process's start made, and run less often from now on."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER_OBJECTS, *gc.get_threshold()[1:])
 
 
 def main(log_level: Any, log_format: Any) -> None:
-    """Serves the socket that is the standard input, until nobody holds its other end."""
+    """Serves the socket that is the standard input, until its other end is closed."""
     os.nice(_LESS_URGENT)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # it ends with its parent, which lets running requests end first
@@ -143,7 +143,7 @@ def _tools(log_level: Any, log_format: Any) -> Tools:
 
 def _end_with_parent(connection: socket.socket) -> None:
     watch = select.poll()
-    watch.register(connection, 0)  # poll reports a closed peer without any event being asked for
+    watch.register(connection, 0)  # poll reports a closed peer even if no event is requested
     watch.poll()
     os._exit(0)
 
@@ -158,7 +158,7 @@ def _serve(connection: socket.socket, tools: Tools) -> None:
             continue
         try:
             if isinstance(message, Begin):
-                job = None  # before the next one is made
+                job = None  # freed before the next one is made
                 job = message.kind(tools)
                 answer = StepResult()
             else:

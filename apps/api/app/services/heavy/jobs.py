@@ -1,7 +1,7 @@
-"""Heavy pure work (an import's checks and counts, a simulation) in processes of its own, step by step.
+"""Heavy pure work (an import's checks and counts, a simulation) in separate processes, step by step.
 
-In the serving process it would hold the interpreter for tens of milliseconds at a time, which every turn would feel.
-A job is an object whose methods are called from here, wherever it lives; small ones live on a thread.
+In the serving process it would hold the interpreter for tens of milliseconds at a time, which would delay every turn.
+A job is an object, in a child process or, if it is small, on a thread; its methods are called from here.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ Given = TypeVarTuple("Given")
 
 _START_S = 60.0
 _IDLE_S = 300.0
-"""How long a process with nothing to do is kept: its next job saves the second that a start takes."""
+"""Seconds for which an idle process is kept: the next job then saves the second that a start takes."""
 _REAPED_WITHIN_S = 0.2
 _GONE = (ConnectionError, EOFError)
 
 
 class Job(Protocol[T_co]):
-    """An object somewhere, whose methods are run one at a time."""
+    """An object, perhaps in another process, whose methods are run one at a time."""
 
     async def do(self, method: Callable[[T_co, *Given], R], *given: *Given) -> R:
-        """What the method gives. Arguments and result are values: the object is elsewhere.
+        """The method's result. Arguments and result must be plain values, as the object may be in another process.
 
-        Raises what the method raises of our own errors, `JobFailed` for any other, and `ProcessBusy` when the process
-        of the job has ended, and the job with it.
+        A `PlimsollError` that the method raises is raised here. In another process, any other error becomes
+        `JobFailed`, and `ProcessBusy` is raised if the process has ended, and the job with it.
         """
         ...
 
 
 class HeavyJobs:
-    """The processes of a process, each lent to one job at a time. There are as many as jobs run at once, which
-    `HeavyWork.slot` bounds; the first job starts the first one. Without `own_processes` all jobs run on threads.
+    """The child processes of this process, each lent to one job at a time. There are as many as jobs run at once, which
+    `HeavyWork.slot` bounds; the first job starts the first one. Without `own_processes`, all jobs run on threads.
     """
 
     def __init__(
@@ -83,14 +83,14 @@ class HeavyJobs:
 
     @property
     def idle_pids(self) -> list[int]:
-        """Those that wait for a job."""
+        """The ids of the processes that wait for a job."""
         return [child.pid for child in self._idle]
 
     @asynccontextmanager
     async def job(self, kind: Callable[[Tools], T], *, small: bool = False) -> AsyncGenerator[Job[T]]:
-        """A new job, which is let go of at the end; `small` ones are no work for another process.
+        """A new job, which is released at the end of the block. A `small` one runs on a thread.
 
-        What runs of it at the end, because its caller was cancelled, is killed with its process. Raises `ProcessBusy`.
+        If a step still runs at the end, because its caller was cancelled, its process is killed. Raises `ProcessBusy`.
         """
         if small or not self._own_processes:
             yield _OnThread(kind(self._tools))
@@ -160,7 +160,7 @@ class _InChild(Generic[T]):
 
 
 class _Child:
-    """One process, and this end of the socket to it."""
+    """One child process, and this end of the socket to it."""
 
     def __init__(self, log_level: str, log_format: str) -> None:
         self._socket, theirs = socket.socketpair()
@@ -182,7 +182,7 @@ class _Child:
         return self._process.poll() is None
 
     async def ask(self, message: Begin | JobStep) -> Any:
-        """What the child answers. Raises what it raised, and `ProcessBusy` when it is gone."""
+        """The child's answer. Raises what the child raised, and `ProcessBusy` if it has ended."""
         loop = asyncio.get_running_loop()
         pieces = written(message)
         self._asked = True
@@ -217,7 +217,7 @@ class _Child:
         return data
 
     def gone(self) -> ProcessBusy:
-        """Says in the log that it is, and why; the error for who waits for it."""
+        """Logs that the process has ended, and why; returns the error for the caller that waits for it."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_REAPED_WITHIN_S)
         what = "ended" if self._ready else "did not start (its own lines above say why)"
@@ -225,7 +225,7 @@ class _Child:
         return ProcessBusy("The process that did this work here has ended; nothing was stored.", BUSY_RETRY_S)
 
     def finish(self) -> bool:
-        """Has it let go of its job; false when it is gone, or still at work on a step that nobody waits for."""
+        """Makes it release its job. False if it has ended, or still runs a step that no caller waits for."""
         if self._asked:
             return False
         try:
@@ -236,7 +236,7 @@ class _Child:
         return True
 
     def wait_idle(self, seconds: float, end: Callable[[_Child], None]) -> None:
-        """Has itself ended after so long, unless it is needed before."""
+        """Ends the process after this many seconds, unless it is needed before."""
         self._idle = asyncio.get_running_loop().call_later(seconds, end, self)
 
     def stop_waiting(self) -> None:
@@ -245,7 +245,7 @@ class _Child:
             self._idle = None
 
     def kill(self) -> None:
-        """Ends the process; it holds nothing that anybody will miss."""
+        """Kills the process; nothing in it has to be kept."""
         self.stop_waiting()
         self._socket.close()
         self._process.kill()

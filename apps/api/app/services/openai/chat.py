@@ -1,7 +1,7 @@
-"""Chat completions and responses: a client's list of messages becomes what its session does next.
+"""Chat completions and responses: a client's list of messages becomes the next step of its session.
 
-The session remembers; the list says what is new. Past that the session does not hold is stored first, and then one turn
-is taken, continued, tried again, or answered from storage where the list repeats what has been answered already.
+The session holds the history; the list shows what is new. Past messages that the session does not have are stored
+first. Then one turn is taken, continued or tried again, or answered from storage if the list repeats an answered one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 _MOST_TRIES = 5
 _LONG_LIST = 1_000
-"""Messages of a request that are looked through in a millisecond or so."""
+"""Most messages of a request that are processed on the event loop (about a millisecond)."""
 _IN_PROGRESS = "The session already runs a turn."
 
 
@@ -49,10 +49,10 @@ _IN_PROGRESS = "The session already runs a turn."
 class ChatRequest:
     """A chat client's request. `is_retry` is true when the client marks it as a retry.
 
-    With `all_new` all of `messages` are new, whatever the session holds. `directions` are added to the session's
-    instructions. With `after_turn_seq` the session's newest turn must have this number. `within` is the field of the
-    body that has the list. By `known` the session of a client that names none is recognized. What `messages` follow may
-    be a `compaction`. With `all_past` nothing is to be answered: all that is new is stored.
+    With `all_new`, all `messages` are new, whatever the session holds. `directions` are added to the session's
+    instructions. With `after_turn_seq`, the session's newest turn must have this number. `within` is the field of the
+    body that has the list. If the client names no session, `known` recognizes it. The `messages` may follow a
+    `compaction`. With `all_past`, nothing is answered: everything new is stored.
     """
 
     messages: tuple[IncomingMessage, ...]
@@ -71,7 +71,7 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """Where the session stands, and what a request's key was answered with already, if it was."""
+    """The session's newest state, and the stored outcome of the request's idempotency key, if there is one."""
 
     newest: Newest
     messages: Sequence[Message] = ()
@@ -79,7 +79,7 @@ class _State:
 
 
 def answerable(request: ChatRequest) -> ChatRequest:
-    """The request with a list that ends with something to answer; what it is recognized by stays the client's."""
+    """The request with a list that ends with something to answer; `known` still describes the client's own list."""
     is_directed = bool(request.options.instructions or request.directions)
     return replace(request, messages=answerable_list(request.messages, is_directed=is_directed))
 
@@ -90,9 +90,9 @@ async def complete_chat(
     """Answers a list of messages and records the turn.
 
     What the list has beyond the session (contract.md, decision 18) is stored as past turns. A turn that waits for
-    tools goes on with their outputs; it is completed when the user speaks after them, and cancelled when the user
-    speaks instead. A list that ends with what the newest turn was about is answered by that turn: it is run again if
-    it failed or was cancelled, else answered again.
+    tools continues with their outputs. It is completed if a user message follows the outputs, and cancelled if the
+    list has a user message instead of them. If the list ends with the messages of the newest turn, that turn is run
+    again if it failed or was cancelled, else its stored answer is returned.
     Raises as `take_turn` and `continue_turn`.
     """
     for _ in range(_MOST_TRIES):
@@ -126,9 +126,9 @@ async def complete_chat(
 
 
 async def new_turn(rt: Runtime, session: SessionRef, request: ChatRequest) -> tuple[int, TurnRequest] | None:
-    """Stores the past of a request that would be a new turn, and gives the session's last turn number and that turn.
+    """Stores the past of a request that would be a new turn; returns the session's last turn number and that turn.
 
-    None where the request continues a turn, repeats what was answered, or another one runs: `complete_chat` does that.
+    None if the request continues a turn or repeats an answered one, or a turn is open: `complete_chat` handles these.
     """
     for _ in range(_MOST_TRIES):
         state = await _read_state(rt, session, request)
@@ -145,7 +145,7 @@ async def new_turn(rt: Runtime, session: SessionRef, request: ChatRequest) -> tu
 
 
 async def store_list(rt: Runtime, session: SessionRef, request: ChatRequest) -> Newest:
-    """Stores what the list of a request that is `all_past` has beyond the session, and gives where the session stands.
+    """Stores what the list of an `all_past` request has beyond the session; returns the session's newest state.
 
     Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a turn runs.
     """
@@ -166,10 +166,10 @@ async def store_list(rt: Runtime, session: SessionRef, request: ChatRequest) -> 
 
 
 async def count_behind(rt: Runtime, tenant_id: TenantId, request: ChatRequest, compaction: Compaction) -> int:
-    """The estimate of what a list behind a compaction would send, of its session as it stands.
+    """The estimated tokens of the prompt for a list that follows a compaction, with the session as it is now.
 
-    As the preview of the next turn has it; where the list is no new turn, or has past that the session has not, the
-    session's window and what of the list is new. Raises `NotFound` and `InvalidRequest` as the request would.
+    It is the estimate of a preview of the next turn. If the list is no new turn, or has past that the session does not
+    have, it is the session's window plus the new messages. Raises `NotFound`, `InvalidRequest` as the request would.
     """
     session = SessionRef(tenant_id, compaction.session_id)
     async with rt.database.autocommit() as tx:
@@ -190,27 +190,27 @@ async def count_behind(rt: Runtime, tenant_id: TenantId, request: ChatRequest, c
 
 
 def _check_free(newest: Newest, request: ChatRequest) -> None:
-    """Raises `TurnInProgress` while a turn runs, and where the session has gone on since the request was resolved."""
+    """Raises `TurnInProgress` while a turn runs, and if the session got a turn since the request was resolved."""
     if newest.status is TurnStatus.RUNNING or request.after_turn_seq not in (None, newest.last_turn_seq):
         raise TurnInProgress(_IN_PROGRESS)
 
 
 def most_compared(request: ChatRequest) -> int:
-    """A list of so many messages is at home among as many; a little more, for turns that nobody resends."""
+    """How many stored messages a list is compared with: twice its length, and some for turns that are not resent."""
     return 2 * len(request.messages) + 32
 
 
 async def new_in_list(request: ChatRequest, stored: Sequence[Message]) -> NewMessages:
-    """What of the request's list is new to a session with these newest messages."""
+    """The messages of the request's list that are new to a session with these newest messages."""
     if request.all_new:
         return NewMessages(request.messages)
     return await _aside(request, partial(new_messages, request.messages, stored))
 
 
 async def divided(request: ChatRequest, messages: Sequence[IncomingMessage], *, waiting: bool) -> NextStep:
-    """What is stored of the request's messages and what is answered; `waiting` as of `next_step`.
+    """Which of the request's messages are stored and which are answered; `waiting` is as in `next_step`.
 
-    Raises `InvalidRequest` that names a message that can not stand there by its index.
+    Raises `InvalidRequest` for a message that cannot follow the one before it; the error names its index.
     """
     divide = past_step if request.all_past else next_step
     with located("body", request.within):
@@ -218,12 +218,12 @@ async def divided(request: ChatRequest, messages: Sequence[IncomingMessage], *, 
 
 
 async def _aside(request: ChatRequest, work: Callable[[], T]) -> T:
-    """What the work gives: on a thread where the list is long, so that nobody else waits for it."""
+    """The result of the work, which runs on a thread if the list is long, so that the event loop is not blocked."""
     return await asyncio.to_thread(work) if len(request.messages) > _LONG_LIST else work()
 
 
 def turn_of(request: ChatRequest, step: NextStep, options: TurnOptions) -> TurnRequest | None:
-    """The turn that the user's words at the end of the list make; None where there are none."""
+    """The turn of the user's message that ends the list; None if the list does not end with one."""
     if step.content is None:
         return None
     seq = None if request.after_turn_seq is None else request.after_turn_seq + len(step.past) + 1
@@ -237,7 +237,7 @@ async def _read_state(
     rt: Runtime, session: SessionRef, request: ChatRequest, idempotency_key: str | None = None
 ) -> _State:
     async with rt.database.begin() as tx:
-        # Locked, for the turn and the messages to be of one moment.
+        # Locked, so that the turn and the messages are read at the same moment.
         newest, lost = await newest_locked(tx, session)
         found = None
         if idempotency_key is not None:
@@ -251,8 +251,8 @@ async def _read_state(
 
 
 async def newest_locked(tx: Transaction, session: SessionRef) -> tuple[Newest, int]:
-    """Where the session stands, its row held until the transaction ends; and how many turns of dead workers were ended
-    for that. Raises `NotFound`."""
+    """The session's newest state, with its row locked until the transaction ends; and how many turns of dead workers
+    were ended first. Raises `NotFound`."""
     newest = existing(await store.newest_of(tx, session, lock=True), "session")
     lost = await store.fail_lost_turns(tx, session.id) if newest.status is TurnStatus.RUNNING else 0
     if lost:
@@ -266,9 +266,9 @@ async def store_past(
 ) -> TurnId | None:
     """Ends a turn that waits for tools, and stores the past turns of the list, in one transaction.
 
-    The turn is completed where the list has its outputs, else cancelled. Gives the last stored turn: the one that
-    `last_outputs` go on with, when there are any. None when the session has moved since it was looked at; nothing is
-    stored then.
+    The turn is completed if the list has its outputs, else cancelled. Returns the last stored turn, which
+    `last_outputs` continue if there are any. Returns None and stores nothing if the session has changed since `newest`
+    was read.
     """
     history = await draft_history(rt, model_alias, step.past)
     outputs = await draft_outputs(rt, _pairs(step.outputs))
@@ -290,9 +290,9 @@ async def store_past(
 async def _answer_again(
     rt: Runtime, session: SessionRef, turn_id: TurnId, state: _State, request: ChatRequest, listen: Listener | None
 ) -> TurnOutcome:
-    """The newest turn as the answer: run again where it failed, was cancelled or has no answer, else as it is stored.
+    """The newest turn as the answer: run again if it failed, was cancelled or has no answer, else as it is stored.
 
-    It has none where the outputs of its tools came with a next message that became no turn.
+    It has no answer if the outputs of its tools came with a user message that did not become a turn.
     """
     newest = state.messages[-1] if state.messages else None
     ends_with_outputs = newest is not None and newest.turn_id == turn_id and newest.role == "tool"
@@ -307,7 +307,7 @@ async def _answer_again(
 
 
 def _noted(options: TurnOptions, first_seq: int) -> TurnOptions:
-    """The same with the number of the input's first message, where it is to be noted."""
+    """The options with the number of the input's first message in their note, if they have a note."""
     return options if options.note is None else replace(options, note=replace(options.note, first_seq=first_seq))
 
 

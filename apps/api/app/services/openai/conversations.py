@@ -1,4 +1,4 @@
-"""Conversations: sessions as OpenAI's clients know them, with messages as items: listed, added, taken back."""
+"""Conversations: sessions as OpenAI's clients know them. Their messages are items, listed, added and withdrawn."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from app.services.runtime import Runtime
 _MOST_TRIES = 5
 _IN_PROGRESS = "The conversation already runs a response."
 MOST_NEW_ITEMS = 20
-"""Of one request, by OpenAI's reference."""
+"""Most items that one request adds, by OpenAI's reference."""
 
 
 async def create_conversation(
     rt: Runtime, tenant_id: TenantId, metadata: JsonObject, items: Sequence[Mapping[str, Any]]
 ) -> Session:
-    """A session of the default model, with these items as its past. Raises `InvalidRequest`; nothing is stored then."""
+    """A new session of the default model with these items as its past. Raises `InvalidRequest` before it is stored."""
     read = await _read(rt, tenant_id, items)
     with located("body", "items"):
         check_pairing(read.messages, may_end_open=True)
@@ -41,7 +41,7 @@ async def create_conversation(
 
 
 async def get_conversation(rt: Runtime, session: SessionRef) -> Session:
-    """The tenant's session. Raises `NotFound` of the conversation."""
+    """The tenant's session. Raises `NotFound` that names the conversation."""
     with _of_conversation():
         return await sessions.get_session(rt, session)
 
@@ -60,7 +60,7 @@ async def delete_conversation(rt: Runtime, session: SessionRef) -> None:
 
 @contextmanager
 def _of_conversation() -> Generator[None]:
-    """What is not found is the conversation."""
+    """Makes a `NotFound` that is raised in the block name the conversation."""
     try:
         yield
     except NotFound:
@@ -68,9 +68,9 @@ def _of_conversation() -> Generator[None]:
 
 
 async def add_items(rt: Runtime, session: SessionRef, items: Sequence[Mapping[str, Any]]) -> list[JsonObject]:
-    """Stores items at the conversation's end, and gives them as they are stored.
+    """Stores items at the conversation's end, and returns them as they are stored.
 
-    Outputs answer the calls that wait; anything else ends a turn that waits for them. Calls that nothing answers wait.
+    Outputs answer the calls that wait for them; other items end a turn that waits. Calls without an output wait.
     Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a response runs.
     """
     conversation = await get_conversation(rt, session)
@@ -90,7 +90,7 @@ async def add_items(rt: Runtime, session: SessionRef, items: Sequence[Mapping[st
             raise TurnInProgress(_IN_PROGRESS)
         if outputs and newest.status is not TurnStatus.AWAITING_TOOLS:
             with located("body", "items"):
-                check_pairing(read.messages)  # names the output that answers nothing
+                check_pairing(read.messages)  # raises, naming the output that answers no call
         step = NextStep(outputs, cut_turns(rest))
         if not read.messages or await store_past(rt, session, conversation.model_alias, newest, step) is not None:
             page = await page_of_items(
@@ -106,9 +106,9 @@ async def add_items(rt: Runtime, session: SessionRef, items: Sequence[Mapping[st
 
 
 async def withdraw_item(rt: Runtime, session: SessionRef, item_id: str) -> Session:
-    """Takes an item's message out of the conversation and of every later prompt; a call goes with its output.
+    """Removes an item's message from the conversation and from every later prompt; a call is removed with its output.
 
-    Prompts that were sent with it stay what they were. Raises `NotFound`, and `TurnInProgress` while its turn runs.
+    Prompts that were sent with it do not change. Raises `NotFound`, and `TurnInProgress` while its turn runs.
     """
     conversation = await get_conversation(rt, session)
     message, _ = await get_item(rt, session, item_id)
@@ -127,7 +127,7 @@ async def withdraw_item(rt: Runtime, session: SessionRef, item_id: str) -> Sessi
 
 
 def _group_of(message: Message, of_turn: Sequence[Message]) -> list[int]:
-    """The numbers of what can only leave together: a message, or calls and their outputs."""
+    """The numbers of the messages that must be removed together: one message, or calls and their outputs."""
     if message.role == "user" or (message.role == "assistant" and not message.tool_calls):
         return [message.seq]
     caller = next(
@@ -172,9 +172,8 @@ async def page_of_items(
     limit: int,
     newest_first: bool,
 ) -> ItemPage:
-    """The items of messages of these numbers, behind the item `after`. Raises `InvalidRequest` for one of elsewhere.
-
-    The caller has checked that the tenant has the session.
+    """The items of the messages with these numbers, after the item `after`. Raises `InvalidRequest` if that is an item
+    of another session. The caller has checked that the session belongs to the tenant.
     """
     at = None if after is None else read_item_id(after)
     if after is not None and (at is None or at[0] != session.id):
@@ -198,7 +197,7 @@ async def page_of_items(
 
 
 async def get_item(rt: Runtime, session: SessionRef, item_id: str) -> tuple[Message, JsonObject]:
-    """An item of the session, and the message it is of. Raises `NotFound`."""
+    """An item of the session, and the message that it is part of. Raises `NotFound`."""
     found = await referenced(rt, session.tenant_id, (item_id,))
     message = found.get(item_id)
     at = read_item_id(item_id)
@@ -210,7 +209,7 @@ async def get_item(rt: Runtime, session: SessionRef, item_id: str) -> tuple[Mess
 
 
 async def referenced(rt: Runtime, tenant_id: TenantId, item_ids: Iterable[str]) -> Mapping[str, Message]:
-    """The messages that ids of the tenant's items name; an id that names none is left out."""
+    """The tenant's messages by the item ids that name them; an id that names none is left out."""
     by_session: dict[SessionId, dict[str, int]] = {}
     for item_id in item_ids:
         at = read_item_id(item_id)

@@ -1,4 +1,4 @@
-"""The session of a chat client's request: named, recognized by the messages that it resends, or new."""
+"""The session of a chat client's request: named in it, recognized by the messages that it resends, or new."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session, delete_session, insert_checked, with_defaults
 
 ERASE_AFTER_S = 3600.0
-"""When another process erases what is not to be stored, should the process that answers it have died."""
+"""Seconds until any process erases a session that is not to be kept, if the process that answers it has died."""
 
 
 async def open_session(
@@ -31,9 +31,9 @@ async def open_session(
 ) -> tuple[SessionRef, ChatRequest]:
     """The session of a request, and the request as it is to be answered there.
 
-    The session is the one that the request names by its id, or by the client's own name, under which it is made when
-    there is none; else the one of its compaction; else the one its key made before; else the one that its messages go
-    on from; else a new one of the request's model. With `erase_after_s` a new one is not to be kept.
+    It is the session that the request names, by its id or by the client's own name (it is created if there is none of
+    that name); else that of its compaction; else the one whose messages it continues; else the one that was created for
+    its key before; else a new one of the request's model. With `erase_after_s`, a new one is erased then at the latest.
     Raises `NotFound`, `InvalidRequest` before anything is stored, and as `fork_session`.
     """
     check_options(rt, request)
@@ -72,7 +72,7 @@ def check_options(rt: Runtime, request: ChatRequest) -> None:
 
 
 def check_compaction(request: ChatRequest, session_id: SessionId | None) -> None:
-    """Raises `InvalidRequest` for a compaction that stands for another session than this one."""
+    """Raises `InvalidRequest` if the request has a compaction of another session than this one."""
     if request.compaction is not None and request.compaction.session_id != session_id:
         raise InvalidRequest(
             "The compaction stands for another session than the one that the request names.", ("body", request.within)
@@ -82,8 +82,8 @@ def check_compaction(request: ChatRequest, session_id: SessionId | None) -> None
 async def _compacted(
     rt: Runtime, tenant_id: TenantId, request: ChatRequest, idempotency_key: str | None, erase_after_s: float | None
 ) -> tuple[SessionRef, ChatRequest]:
-    """The session that the request's compaction stands for: itself while the messages go on from its end, else a fork
-    that ends with the compaction's turn. One that is not to be kept is always a fork."""
+    """The session of the request's compaction: itself if the messages continue from its end, else a fork that ends
+    with the compaction's turn. If the result is not to be kept, it is always a fork."""
     compaction = request.compaction
     assert compaction is not None
     session, seq = SessionRef(tenant_id, compaction.session_id), compaction.turn_seq
@@ -114,11 +114,11 @@ async def _compacted(
 
 
 async def first_under_key(rt: Runtime, forked: SessionRef, idempotency_key: str) -> SessionRef:
-    """The session of the key: this fork, which is kept from here on, unless another request with the key was first.
-    Then the fork goes. It is to be erased until here: a request that breaks off leaves nothing that stays."""
+    """The session of the key: this fork, which is then kept; or, if another request with the key was first, the other
+    one, and the fork is erased. A fork is due for erasure until here, so that an interrupted request leaves none."""
     first = await _first_under_key(rt, forked, idempotency_key)
     if first != forked:
-        with suppress(Busy):  # it is erased a little later then
+        with suppress(Busy):  # then it is erased a little later
             await delete_session(rt, forked)
     return first
 
@@ -159,7 +159,7 @@ async def _named(rt: Runtime, tenant_id: TenantId, name: str, request: ChatReque
 async def _recognized(
     rt: Runtime, tenant_id: TenantId, request: ChatRequest, idempotency_key: str | None
 ) -> tuple[SessionRef, ChatRequest] | None:
-    """The session whose past the list begins with: itself while nothing followed, else a fork that ends there."""
+    """The session whose past the list begins with: itself if nothing followed the past, else a fork that ends there."""
     if request.known is None or not request.known.beginnings:
         return None
     repeated_sha256 = request.request_sha256 if request.is_retry or idempotency_key else None

@@ -1,9 +1,8 @@
-"""Responses: where a request goes on, and one more turn there; and compaction, as OpenAI's and Anthropic's clients ask
-for it.
+"""Responses: finds the session and place that a request continues, and takes one more turn there; and compaction, as
+OpenAI's and Anthropic's clients request it.
 
-A conversation is a session. A previous response that nothing followed is gone on with in its session; one that
-something followed, in a fork that ends with it. What is not to be stored is answered in a session of its own that is
-erased with the answer.
+A conversation is a session. A previous response is continued in its session if nothing followed it, else in a fork that
+ends with it. A request that is not to be stored is answered in its own session, which is erased with the answer.
 """
 
 from __future__ import annotations
@@ -64,10 +63,10 @@ class ResponseRequest:
 
 @dataclass(frozen=True, slots=True)
 class ResponseTarget:
-    """Where a request is answered. With `stored` it has been answered before.
+    """Where a request is answered. If `stored` is set, it has been answered before with this response.
 
-    `made_with_turns` is how many turns the session began with, where it may have been made for this request; `is_kept`
-    says that it stays.
+    `made_with_turns` is how many turns the session began with, if it may have been made for this request; `is_kept`
+    says whether the session is kept after the answer.
     """
 
     session: SessionRef
@@ -82,8 +81,8 @@ async def resolve_target(
 ) -> ResponseTarget:
     """Finds or makes the session of a request.
 
-    Raises `NotFound` of the conversation or the previous response, `TurnInProgress` while that one runs, and
-    `InvalidRequest` before anything is stored.
+    Raises `NotFound` for the conversation or the previous response, `TurnInProgress` while the previous response runs,
+    and `InvalidRequest` before anything is stored.
     """
     chat = request.chat
     check_options(rt, chat)
@@ -107,14 +106,14 @@ async def resolve_target(
     key = idempotency_key if request.store else None
     session, chat = await open_session(rt, tenant_id, request.named, chat, key, erase_after_s=erase_after_s)
     is_new = request.named is None and chat is request.chat
-    is_kept = request.store or request.named is not None  # what the client names is the client's
+    is_kept = request.store or request.named is not None  # a session that the client named is the client's
     return ResponseTarget(session, chat, made_with_turns=0 if is_new else None, is_kept=is_kept)
 
 
 async def respond(
     rt: Runtime, target: ResponseTarget, idempotency_key: str | None, listen: Listener | None = None
 ) -> TurnOutcome:
-    """Takes the turn, and leaves nothing behind where nothing is to be stored. Raises as `complete_chat`."""
+    """Takes the turn, and erases the session afterwards if it is not to be kept. Raises as `complete_chat`."""
     try:
         return await complete_chat(rt, target.session, target.request, idempotency_key, listen)
     except PlimsollError:
@@ -124,7 +123,7 @@ async def respond(
         raise
     finally:
         if not target.is_kept:
-            with suppress(NotFound, Busy):  # it is erased a little later then
+            with suppress(NotFound, Busy):  # then it is erased a little later
                 await delete_session(rt, target.session)
 
 
@@ -136,7 +135,7 @@ def _repeats(chat: ChatRequest, newest: StoredResponse | None) -> bool:
 async def _after(
     rt: Runtime, tenant_id: TenantId, previous: ResponseRef, request: ResponseRequest, idempotency_key: str | None
 ) -> ResponseTarget:
-    """Behind a previous response: in its session while nothing has followed it, else in a fork."""
+    """The target after a previous response: its session if nothing has followed it, else a fork."""
     chat, session = request.chat, SessionRef(tenant_id, previous.session_id)
     check_compaction(chat, session.id)
     async with rt.database.begin() as tx:
@@ -182,7 +181,7 @@ async def stored_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) ->
 async def response_of_outcome(
     rt: Runtime, tenant_id: TenantId, outcome: TurnOutcome, request_sha256: str
 ) -> StoredResponse:
-    """The stored response of a request that has been answered before. Raises `NotFound` when it was erased."""
+    """The stored response of a request that has been answered before. Raises `NotFound` if it was erased."""
     turn = outcome.turn
     async with rt.database.autocommit() as tx:
         found = await store.response_of_request(tx, SessionRef(tenant_id, turn.session_id), turn.id, request_sha256)
@@ -192,7 +191,7 @@ async def response_of_outcome(
 async def input_items(
     rt: Runtime, tenant_id: TenantId, ref: ResponseRef, *, after: str | None, limit: int, newest_first: bool
 ) -> ItemPage:
-    """The input of a response. Raises `NotFound`, and `InvalidRequest` for an `after` of elsewhere."""
+    """The input items of a response. Raises `NotFound`, and `InvalidRequest` as `page_of_items`."""
     found = await stored_response(rt, tenant_id, ref)
     return await page_of_items(
         rt,
@@ -206,7 +205,7 @@ async def input_items(
 
 
 async def cancel_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) -> StoredResponse:
-    """Ends a response that runs; one that has ended stays as it is. Raises `NotFound`."""
+    """Cancels a response that runs; one that has ended is not changed. Raises `NotFound`."""
     found = await stored_response(rt, tenant_id, ref)
     if not is_running(found):
         return found
@@ -216,10 +215,10 @@ async def cancel_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) ->
 
 
 async def delete_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) -> None:
-    """Erases a response: nobody can fetch it or go on from it any more.
+    """Erases a response: it can no longer be fetched or continued.
 
-    When it was the last of its session, and no conversation of the client's, all of the session is erased; until then
-    its messages are the past of other responses. Raises `NotFound`, and `TurnInProgress` while it runs.
+    If it was the last one of its session, and is not in a conversation of the client's, the whole session is erased.
+    Until then its messages are the past of other responses. Raises `NotFound`, and `TurnInProgress` while it runs.
     """
     async with rt.database.begin() as tx:
         found = existing(await store.get_response(tx, tenant_id, ref), "response")
@@ -231,27 +230,27 @@ async def delete_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) ->
 
 
 def is_running(found: StoredResponse) -> bool:
-    """Whether its model is being called."""
+    """Whether the model call of a response is running."""
     return found.reply is None and found.is_last_of_turn and found.turn_status is TurnStatus.RUNNING
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What stands for a session, and the summary that was made for it, if one was."""
+    """A compaction of a session, and the summary that was made for it, if there is one."""
 
     compaction: Compaction
     summary: StoredSummary | None = None
 
     @property
     def usage(self) -> Usage:
-        """Of the summarizer; nothing where it was not called."""
+        """The usage of the summarizer; zero if it was not called."""
         made = self.summary
         return Usage((made and made.prompt_tokens) or 0, (made and made.completion_tokens) or 0)
 
 
 def compaction_policy(trigger_tokens: int, focus: str | None = None) -> JsonObject:
-    """The policy of a request that says at how many input tokens a summary is made: no other trigger of the session's
-    policy makes one, except at the prune threshold."""
+    """The policy of a request that states at how many input tokens a summary is made. The other triggers of the
+    session's policy are off, except the one at the prune threshold."""
     return {
         "summarize_when": "preflight",
         "auto_summarize": True,
@@ -265,9 +264,9 @@ def compaction_policy(trigger_tokens: int, focus: str | None = None) -> JsonObje
 
 
 async def compact(rt: Runtime, tenant_id: TenantId, request: ResponseRequest, idempotency_key: str | None) -> Compacted:
-    """Stores what is new of a request that is `all_past`, and summarizes its session.
+    """Stores what is new in a request that is `all_past`, and summarizes its session.
 
-    Where a summary would make nothing smaller, or a turn waits for tools, the session stands as it is. Raises as
+    If a summary would make nothing smaller, or a turn waits for tools, no summary is made. Raises as
     `resolve_target`, `store_list` and `summarize_now`.
     """
     target = await resolve_target(rt, tenant_id, request, idempotency_key)
@@ -281,11 +280,11 @@ async def compact(rt: Runtime, tenant_id: TenantId, request: ResponseRequest, id
 async def compact_before(
     rt: Runtime, session: SessionRef, request: ChatRequest
 ) -> tuple[Compacted | None, ChatRequest]:
-    """Makes the summary that the turn of a request would make first, and takes no turn; None where it would make none,
-    and the request as it is to be answered then.
+    """Makes the summary that the turn of a request would make first, without taking the turn. Returns the summary, or
+    None if the turn would make none, and the request as it is to be answered afterwards.
 
-    What the list has beyond the session is stored, but for the message that would be answered. Where a turn waits for
-    tools, or has been answered already, that is None too. Raises as `complete_chat` and `summarize_now`.
+    What the list has beyond the session is stored, except the message to be answered. The summary is also None if a
+    turn is open or the request has been answered already. Raises as `complete_chat` and `summarize_now`.
     """
     found = await new_turn(rt, session, request)
     if found is None:
@@ -310,7 +309,7 @@ async def _summarized(
 
 
 def shown_text(summary: Summary | StoredSummary) -> str:
-    """The summary as a model is shown it."""
+    """The summary as a model sees it."""
     if isinstance(summary, Summary):
         return render_summary(summary.body)
     return render_summary(SummaryBody(**{name: getattr(summary, name) for name in names_of(SummaryBody)}))
