@@ -111,7 +111,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         configure_logging(settings.log_level, settings.log_format)
         async with anyio.create_task_group():
-            pass  # else the first stream loads what anyio runs on, which keeps the loop for 13 ms
+            pass  # else the first stream loads anyio's backend, which blocks the event loop for 13 ms
         async with AsyncExitStack() as owned:
             app.state.service = await _start(settings, owned)
             thresholds = gc.get_threshold()
@@ -120,14 +120,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 yield
             finally:
                 gc.set_threshold(*thresholds)
-                gc.unfreeze()  # else a process that starts several services, as tests do, keeps every one: 70 MB each
+                gc.unfreeze()  # else a process that starts several services, as tests do, never frees them: 70 MB each
 
     app = FastAPI(
         title="Plimsoll",
         version=version("plimsoll-server"),
         summary="Keeps LLM conversations inside the model's context window, and can say why.",
         lifespan=lifespan,
-        docs_url=None,  # ours needs no other host (`api/routes/inspector.py`)
+        docs_url=None,  # our own page loads nothing from other hosts (`api/routes/inspector.py`)
         redoc_url=None,
         redirect_slashes=False,
         telemetry={"tracing": False, "metrics": False, "logs": False},  # looked up at every request otherwise
@@ -149,7 +149,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
 
 def _allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
-    """Has browsers give pages of these origins the answers, outside of everything else."""
+    """Lets browsers give answers to pages of these origins. Must be added last, to wrap all other middleware."""
     if origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=["*"]
@@ -302,7 +302,7 @@ async def _dsn(settings: Settings, owned: AsyncExitStack) -> str:
 
 
 def guarded_policy(settings: Settings) -> ContextPolicy:
-    """The preset `guarded` with the deployment's settings of it. Raises `InvalidRequest` for an odd mix."""
+    """The preset `guarded` with the deployment's settings. Raises `InvalidRequest` for an impossible combination."""
     fields = {
         "summary_trigger_ratio": settings.context_summary_trigger_ratio,
         "prune_trigger_ratio": settings.context_prune_trigger_ratio,
@@ -323,7 +323,7 @@ def guarded_policy(settings: Settings) -> ContextPolicy:
 
 
 def multiprocess_dir(environment: Mapping[str, str]) -> Path | None:
-    """Where several workers share their metrics; prometheus_client reads the same variable."""
+    """The folder where several workers share their metrics; prometheus_client reads the same variable."""
     folder = environment.get("PROMETHEUS_MULTIPROC_DIR")
     return Path(folder) if folder else None
 

@@ -46,9 +46,9 @@ from app.services.process_state import Drain
 from app.telemetry.tracing import traces_can_be_made
 
 DRAIN_S = 30
-"""How long running requests may take to end after a signal."""
+"""Seconds that running requests have to end after a signal."""
 _CUT_OFF_S = 1
-"""And how much longer before they are cancelled."""
+"""Further seconds after which they are cancelled."""
 _WORKER_SILENCE_S = 30
 _BACKLOG = 2048
 _SWITCH_INTERVAL_S = 0.0001
@@ -88,13 +88,13 @@ def serve(settings: Settings, first_session: Callable[[], bytes] | None = None) 
             asyncio.run(on_database(dsn, partial(begin_with, settings, first_session)))
         # The workers, and the application in this process, take the database from the environment.
         os.environ["DATABASE_URL"] = dsn
-        configure_logging(settings.log_level, settings.log_format)  # for what watches the database in this process
+        configure_logging(settings.log_level, settings.log_format)  # for the thread that watches the database
         with _metrics_folder(settings, listener):
             _run(settings, listener, _welcome(settings, listener, catalogue.default, keys_exist=keys_exist))
 
 
 def create_worker() -> FastAPI:
-    """The application in a worker process, which ends in order when the process that started it was killed."""
+    """The application in a worker process, which shuts down in order if the process that started it is killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
@@ -302,7 +302,7 @@ def _welcome(settings: Settings, listener: socket.socket, model: str, *, keys_ex
 
 
 async def begin_with(settings: Settings, document: Callable[[], bytes], database: Database) -> None:
-    """Imports the document, whose session gets the default model, unless there is a session. A failure is one line."""
+    """Imports the document unless a session exists; its session gets the default model. A failure prints one line."""
     async with database.begin() as tx:
         if await list_sessions(tx, OPEN_TENANT, LAST_ID, 1, newest_first=True):
             return

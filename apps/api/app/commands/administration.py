@@ -1,4 +1,4 @@
-"""`plimsoll keys`, `limits`, `windows`, `purge` and `distribute`: what an operator does."""
+"""`plimsoll keys`, `limits`, `windows`, `purge` and `distribute`: the commands for operators."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def purge_command(
 
 
 def read_age(text: str) -> timedelta:
-    """`30d` and the like. Raises `CommandRefused`."""
+    """The age that a text such as `30d` states. Raises `CommandRefused`."""
     found = re.fullmatch(r"([0-9]{1,6})([hdw])", text.strip())
     age = timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else None
     if age is None or age > _LONGEST:

@@ -1,4 +1,4 @@
-"""The tools: each reads, or with `--write` changes, what the API key's tenant has, through the service's own routes."""
+"""The MCP tools. Each reads, or with `--write` changes, data of the API key's tenant through the service's routes."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ PREAMBLE: Final = (
 )
 OPEN, CLOSE = "<plimsoll-data>", "</plimsoll-data>"
 MOST_ANSWER_CHARS: Final = 24_000
-"""Of one tool's answer, about 6,000 tokens."""
+"""Longest answer of one tool, in characters: about 6,000 tokens."""
 _STEPS: Final = ((4_000, 200), (1_500, 100), (500, 60), (200, 40), (80, 20), (40, 5))
-"""Longest text in characters, and longest list: tried in turn until the whole fits."""
+"""Longest text in characters and longest list in items. Each pair is tried in turn until the whole answer fits."""
 _DEEPEST: Final = 12
 _PART_CHARS: Final = _STEPS[0][0]
-"""Of a page that is read back: in parts of so many characters none of it is cut."""
+"""Characters of each part of a page that is read back, so short that no part is cut."""
 
 SessionIdArgument = Annotated[str, Field(description="Id of a session, from list_sessions.", max_length=64)]
 TurnIdArgument = Annotated[str, Field(description="Id of a turn, from list_turns or search_session.", max_length=64)]
@@ -57,9 +57,9 @@ Tool = Callable[P, Awaitable[object]]
 
 
 def make_server(url: str, *, write: bool) -> MCPServer[None]:
-    """A server of the tools for the service at `url`; those that change something only with `write`.
+    """A server of the tools for the service at `url`. It has those that change something only with `write`.
 
-    The API key is `PLIMSOLL_API_KEY` of the environment. Raises `ValueError` for an address or a key that can be none.
+    The API key is `PLIMSOLL_API_KEY` of the environment. Raises `ValueError` for an invalid address or key.
     """
     plimsoll = AsyncPlimsoll(url, deadline_s=DEADLINE_S, max_retries=_MOST_RETRIES)
 
@@ -231,7 +231,7 @@ def _tool(
 
 
 def shown(value: object) -> str:
-    """The value as the host's model gets it. Shortened texts state how much is missing."""
+    """The value as the host's model sees it. Shortened texts state how much is missing."""
     for most_text, most_items in _STEPS:
         text = f"{PREAMBLE}\n{OPEN}\n{fenceable_json(_cut(value, most_text, most_items, _DEEPEST))}\n{CLOSE}"
         if len(text) <= MOST_ANSWER_CHARS:

@@ -36,7 +36,7 @@ class CommandRefused(Exception):
 def database_url(settings: Settings, *, keep_running: bool = False) -> Generator[str]:
     """The connection string of the configured database, or of the embedded one, started and migrated for the block.
 
-    With `keep_running` the embedded one is started again where it ends meanwhile. Raises `EmbeddedPostgresError` and
+    With `keep_running`, the embedded one is restarted if it ends meanwhile. Raises `EmbeddedPostgresError` and
     `MigrationFailed`, for the embedded one only.
     """
     if settings.database_url is not None:
@@ -44,7 +44,7 @@ def database_url(settings: Settings, *, keep_running: bool = False) -> Generator
         return
     server = embedded.start(settings.data_folder)
     try:
-        asyncio.run(migrate.upgrade(server.dsn))  # it belongs to this installation only
+        asyncio.run(migrate.upgrade(server.dsn))  # no other installation uses it
         with kept_running(server, give_up_after_s=settings.embedded_restart_s) if keep_running else nullcontext():
             yield server.dsn
     finally:
@@ -65,7 +65,7 @@ def with_database(work: Callable[[Database], Awaitable[T]]) -> T:
 
 async def on_database(dsn: str, work: Callable[[Database], Awaitable[T]]) -> T:
     """Runs `work` on the database at this address, over one connection."""
-    database = Database(dsn, pool_size=1, transaction_pooler=True)  # safe with or without one
+    database = Database(dsn, pool_size=1, transaction_pooler=True)  # safe with or without a pooler
     try:
         return await work(database)
     finally:
@@ -73,7 +73,7 @@ async def on_database(dsn: str, work: Callable[[Database], Awaitable[T]]) -> T:
 
 
 def progress_bar(unit: str) -> Progress:
-    """A bar on standard error that counts `unit`; nothing where that is no terminal."""
+    """A progress bar that counts `unit` on standard error. It shows nothing if that is not a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit))
     return Progress(
         *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
@@ -81,7 +81,7 @@ def progress_bar(unit: str) -> Progress:
 
 
 def read_settings() -> Settings:
-    """The settings. Raises `CommandRefused`, which never quotes a value."""
+    """The settings of the environment and `.env`. Raises `CommandRefused`, which never quotes a value."""
     try:
         return Settings()
     except ValidationError as error:

@@ -97,7 +97,7 @@ async def _simulate_all(
 
 
 def table(title: str, simulations: Sequence[JsonObject]) -> Table:
-    """One table for the sessions, their figures summed."""
+    """One table for the sessions, with their figures summed."""
     columns: list[tuple[str, list[JsonObject]]] = [("what happened", [one["happened"] for one in simulations])]
     for at, history in enumerate(simulations[0]["full_history"]):
         columns.append((_name("full history", history), [one["full_history"][at] for one in simulations]))
@@ -141,7 +141,7 @@ def _per_turn(figures: list[JsonObject]) -> str:
 
 
 def _turns(name: str) -> _Cell:
-    """How many turns, and of one session the first few."""
+    """The number of turns, and for a single session also the first few of them."""
 
     def cell(figures: list[JsonObject]) -> str:
         if name not in figures[0]:

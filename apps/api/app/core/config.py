@@ -22,7 +22,7 @@ def _named(variable: str, default: Any, **bounds: Any) -> Any:
 
 
 class Settings(BaseSettings):
-    """Every variable of `.env.example`, with its default. Frozen: a process never changes its mind."""
+    """Every variable of `.env.example`, with its default. Frozen: a process never changes its settings."""
 
     model_config = SettingsConfigDict(
         env_file=".env", env_prefix="PLIMSOLL_", extra="ignore", frozen=True, populate_by_name=True
@@ -77,12 +77,13 @@ class Settings(BaseSettings):
 
     @property
     def data_folder(self) -> Path:
-        """Where the embedded Postgres and other data of this installation are, absolute; it need not exist yet.
+        """The absolute path of the embedded Postgres and other data of this installation; it need not exist yet.
 
-        Unset, `./var` where an earlier version made it, else the user's data folder (XDG Base Directory Specification).
+        Unless it is set, this is `./var` if an earlier version made that, else the user's data folder (XDG Base
+        Directory Specification).
         """
         user = Path(os.environ.get("XDG_DATA_HOME", ""))
-        if not user.is_absolute():  # which the specification says to ignore
+        if not user.is_absolute():  # the specification says to ignore a relative path
             with contextlib.suppress(RuntimeError):  # a user without a home folder
                 user = Path("~/.local/share").expanduser()
         before = Path("var")
@@ -92,7 +93,7 @@ class Settings(BaseSettings):
 
     @property
     def origins(self) -> tuple[str, ...]:
-        """Of the pages that browsers may call the service from, besides its own."""
+        """Origins of the pages, besides the service's own, from which browsers may call the service."""
         return tuple(origin.strip() for origin in self.cors_origins.split(",") if origin.strip())
 
     @field_validator("cors_origins")

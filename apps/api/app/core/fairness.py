@@ -1,4 +1,4 @@
-"""Slots of a process that its tenants share: none can use all, and waiting tenants are served in turn."""
+"""Slots of a process that its tenants share: no tenant can use all, and waiting tenants are served in turn."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class QueueFull(Exception):
 
 
 def share_of(total: int, ratio: float) -> int:
-    """One tenant's part of a total: at least one."""
+    """One tenant's share of a total, which is at least one."""
     return max(1, int(total * ratio))
 
 
 class FairGate:
-    """At most `slots` are inside at once, and at most `per_key` of one key.
+    """At most `slots` callers hold a slot at once, and at most `per_key` of one key.
 
     Without a free slot, callers wait in the queue of their key. Keys are served in turn, so a key with many waiters
-    does not delay others. At most `most_waiting` wait for each key; None is no bound.
+    does not delay others. At most `most_waiting` wait for each key; None means no bound.
     """
 
     def __init__(self, slots: int, per_key: int, most_waiting: int | None = None) -> None:
@@ -43,7 +43,7 @@ class FairGate:
         return self._inside[key] >= self._per_key
 
     async def acquire(self, key: Hashable, within_s: float) -> None:
-        """Takes a slot, which `release` gives back. Raises `QueueFull`, and `TimeoutError` when none came in time."""
+        """Takes a slot, which `release` gives back. Raises `QueueFull`, and `TimeoutError` if none was free in time."""
         if self._free > 0 and not self.full_for(key):
             self._enter(key)
             return
@@ -65,7 +65,7 @@ class FairGate:
             raise
 
     def release(self, key: Hashable) -> None:
-        """Gives a slot back, and lets in who is next."""
+        """Gives a slot back, and gives free slots to the next waiters."""
         self._inside[key] -= 1
         if not self._inside[key]:
             del self._inside[key]

@@ -1,4 +1,4 @@
-"""Logs: one JSON line an event on standard error, or a line for people. Configured once, by the composition root.
+"""Logs: one JSON line per event on standard error, or a line for people. Configured once, by the composition root.
 
 Nothing a client or a provider wrote can forge a line: everything outside printable ASCII is escaped. Errors are logged
 by type and location, never by message, because messages of drivers quote their values.
@@ -22,7 +22,7 @@ import structlog
 EventDict = MutableMapping[str, Any]
 
 request_fields: ContextVar[dict[str, Any] | None] = ContextVar("request_fields", default=None)
-"""What every line written during a request carries: its id, and the session, turn and tenant once they are known."""
+"""Fields of every line that a request logs: its id, and the session, turn and tenant once they are known."""
 
 _SECRETS = re.compile(r"""(?i)(postgres(?:ql)?(?:\+\w+)?://)[^\s"'\\]+|\b(plk_|sk-|bearer\s+)[\w\-.~+/=]+""")
 _SECRET_MARKS = ("://", "plk_", "sk-", "bearer")
@@ -37,7 +37,7 @@ def configure_logging(
 ) -> None:
     """Sends structlog's and the standard library's records to `stream` (standard error) in one form.
 
-    Libraries speak from WARNING up: below it, HTTP clients and drivers name addresses and statements.
+    Libraries log from WARNING up: at lower levels, HTTP clients and drivers log addresses and statements.
     """
     out = stream or sys.stderr
     shared: list[Any] = [
@@ -68,7 +68,7 @@ def configure_logging(
         library = logging.getLogger(name)
         library.handlers.clear()
         library.propagate = True
-    logging.getLogger("uvicorn.access").disabled = True  # the edge writes one line a request, with its ids
+    logging.getLogger("uvicorn.access").disabled = True  # the edge logs one line per request, with its ids
 
 
 def _add_request_fields(_logger: object, _method: str, event: EventDict) -> EventDict:
@@ -104,12 +104,12 @@ def _places(trace: TracebackType | None) -> list[str]:
 
 
 def add_request_fields(**fields: str) -> None:
-    """Puts ids on every further line of the task that runs, and of those that it starts."""
+    """Adds ids to every further log line of the current task and of tasks that it starts."""
     request_fields.set({**(request_fields.get() or {}), **fields})
 
 
 def without_secrets(line: str) -> str:
-    """The same with API keys and what follows the scheme of a database's address hidden."""
+    """The line with API keys, and what follows the scheme of a database URL, replaced by asterisks."""
     lowered = line.lower()
     if not any(mark in lowered for mark in _SECRET_MARKS):
         return line

@@ -1,7 +1,7 @@
 """Metrics of turns, summaries, model calls and the database, and the text that Prometheus scrapes.
 
-They are correct with one worker process or several: with several, `PROMETHEUS_MULTIPROC_DIR` names a folder before the
-workers start; prometheus_client then keeps every process's values in files there, and a scrape of any worker adds them
+They are correct with one worker process or several. With several, `PROMETHEUS_MULTIPROC_DIR` names a folder before the
+workers start; prometheus_client then stores every process's values in files there, and a scrape of any worker adds them
 up. Labels come from closed sets only.
 """
 
@@ -23,7 +23,7 @@ from app.domain.audit import CacheBreak
 from app.domain.types import OPEN_STATUSES, OpenTurnCount, Purpose, TurnStatus, Usage
 
 SummaryOutcome: TypeAlias = Literal["used", "fallback", "stale", "failed"]
-"""A model's summary was used, the deterministic one was, another process was faster, or none could be made."""
+"""The model's summary was used, or the deterministic one; or another process was faster; or none could be made."""
 
 disable_created_metrics()
 
@@ -81,8 +81,8 @@ class Telemetry:
     ) -> None:
         """Counts a turn once it is recorded. `seconds` run from the request to the record.
 
-        `prompt_tokens` are the whole turn's; estimate, actual, calibration and the used share of the input budget are
-        its last model call's.
+        `prompt_tokens` are those of the whole turn; the estimate, the actual tokens, the calibration and the used share
+        of the input budget are those of its last model call.
         """
         if budget_use is not None:
             self._turns.budget_use.labels(self._alias(alias)).observe(budget_use)
@@ -130,11 +130,11 @@ class Telemetry:
             self._turns.lost.inc(turns)
 
     def prompt_cache_broken(self, cause: CacheBreak) -> None:
-        """Counts a prompt that did not go on from the one before it."""
+        """Counts a prompt that does not continue the one before it."""
         self._calls.cache_breaks.labels(cause).inc()
 
     def event_loop_lag(self, seconds: float) -> None:
-        """States for how long the event loop of this worker was lately kept by one piece of work."""
+        """Sets for how long one piece of work recently blocked this worker's event loop."""
         self._lag.set(seconds)
 
     def session_looked_up(self, *, hit: bool) -> None:
@@ -145,7 +145,7 @@ class Telemetry:
         self._cache.size.set(size_bytes)
 
     def render(self) -> tuple[bytes, str]:
-        """The Prometheus text of all workers, and its content type. Of a worker that has ended no lag is shown."""
+        """The Prometheus text of all workers, and its content type. It has no lag of ended workers."""
         if self._multiprocess_dir is not None:
             _forget_dead_workers(self._multiprocess_dir)
         return generate_latest(self._registry) + generate_latest(self._at_scrape), CONTENT_TYPE_PLAIN_0_0_4
@@ -172,7 +172,7 @@ class _TurnMetrics:
             _SHARES,
             "model_alias",
         )
-        for status in _STATUSES:  # a rate sees the first event only where the series was there before, at 0
+        for status in _STATUSES:  # a rate sees the first event only if the series existed before, at 0
             self.seconds.labels(status)
 
 
@@ -261,9 +261,9 @@ class _CacheMetrics:
 
 
 class DatabaseMetrics(Collector):
-    """One database, shared by all workers and replicas; of what every process sees alike, the newest value counts.
+    """Metrics of the database that all workers and replicas share. If all measure the same, the newest value counts.
 
-    `own` has what this process measures; what is computed at the scrape goes into `at_scrape`.
+    `own` has what this process measures, `at_scrape` what is computed at the scrape.
     """
 
     def __init__(self, own: CollectorRegistry, at_scrape: CollectorRegistry) -> None:
@@ -293,7 +293,7 @@ class DatabaseMetrics(Collector):
         )
 
     def probed(self, open_turns: Mapping[TurnStatus, OpenTurnCount] | None) -> None:
-        """What a probe of the database found; None when it did not answer, or is read-only."""
+        """Records what a probe of the database found; None if it did not answer, or is read-only."""
         self._up.set(0 if open_turns is None else 1)
         if open_turns is None:
             return
@@ -306,7 +306,7 @@ class DatabaseMetrics(Collector):
         self._pool_size.set(connections)
 
     def restarts_from(self, count: Callable[[], int]) -> None:
-        """Has the restarts of an embedded database counted by `count`, at every scrape."""
+        """Sets the function that counts the restarts of an embedded database. Every scrape calls it."""
         self._count_restarts = count
 
     def collect(self) -> Iterator[Metric]:
@@ -324,7 +324,7 @@ class DatabaseMetrics(Collector):
 
 
 class _Means(Collector):
-    """Quotients at the moment of the scrape, over every worker that ever wrote to this registry's files."""
+    """Ratios computed at the scrape, over every worker that ever wrote to this registry's files."""
 
     def __init__(self, source: CollectorRegistry) -> None:
         self._source = source
@@ -369,7 +369,7 @@ def _gauge(
     *labels: str,
     mode: Literal["mostrecent", "livemax", "livesum", "max"] = "mostrecent",
 ) -> Gauge:
-    """Of several workers' values `mode` says which counts; `live` ones end with their worker."""
+    """A gauge. `mode` says which of several workers' values counts; `live` modes leave ended workers out."""
     return Gauge(name, text, labels, registry=registry, multiprocess_mode=mode)
 
 

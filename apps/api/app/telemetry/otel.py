@@ -1,7 +1,7 @@
 """Traces through the OpenTelemetry SDK. Imported only if traces are enabled: it is an optional extra.
 
 The SDK reads its own variables from the environment (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_SERVICE_NAME`,
-`OTEL_TRACES_SAMPLER` …), as everywhere else where it is used.
+`OTEL_TRACES_SAMPLER` …), as in every program that uses it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _W3C = TraceContextTextMapPropagator()
 _CARRIED = ("traceparent", "tracestate")
 LAST_EXPORT_S = 3.0
 _LONGEST_ATTRIBUTE = 256
-"""Characters. Some names are chosen by providers."""
+"""Longest text of an attribute, in characters. Some names are chosen by providers."""
 
 
 class OtelTraces:
-    """A `Tracer` over a provider of its own; no global of OpenTelemetry's is touched.
+    """A `Tracer` with its own OpenTelemetry provider; no global of OpenTelemetry is changed.
 
-    With `to_providers` calls to models carry `traceparent`. `give_up` ends an export that lasts too long at the end.
+    With `to_providers`, calls to models carry `traceparent`. `give_up` ends an export that takes too long at shutdown.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class OtelTraces:
 
     def request(self, method: str, route: str, headers: Mapping[bytes, bytes]) -> _Running:
         carried = {name: headers[name.encode()].decode("latin-1") for name in _CARRIED if name.encode() in headers}
-        # A context of its own: what ran before on this connection is no part of the request.
+        # A new context: what ran before on this connection is not part of the request.
         running = _Running(self._tracer, f"{method} {route}", SpanKind.SERVER, _W3C.extract(carried, Context()))
         running.first = {"http.request.method": method, "http.route": route}
         return running
@@ -70,15 +70,15 @@ class OtelTraces:
         carried: dict[str, str] = {}
         if self._to_providers:
             _W3C.inject(carried)
-        # What other vendors added about the trace (`tracestate`) is not the provider's business.
+        # Providers must not see what other vendors added about the trace (`tracestate`).
         return {name: value for name, value in carried.items() if name == "traceparent"}
 
     async def aclose(self) -> None:
-        """Sends what is left, for at most `LAST_EXPORT_S`."""
+        """Sends the remaining spans, for at most `LAST_EXPORT_S`."""
         await asyncio.to_thread(self._send_the_rest)
 
     def _send_the_rest(self) -> None:
-        # The SDK alone would wait 30 s for a collector that is away: longer than a process has to end.
+        # The SDK alone would wait 30 s for a collector that does not answer: longer than a process has to end.
         sending = threading.Thread(target=self._provider.shutdown, daemon=True)
         sending.start()
         sending.join(LAST_EXPORT_S)
@@ -87,7 +87,7 @@ class OtelTraces:
 
 
 def traces_over_http(version: str, *, to_providers: bool) -> OtelTraces:
-    """Traces in batches to a collector over OTLP/HTTP, in a thread of their own: no request waits for it."""
+    """Sends traces in batches to a collector over OTLP/HTTP, on a separate thread: no request waits for that."""
     exporter = OTLPSpanExporter()
     return OtelTraces(version, BatchSpanProcessor(exporter), to_providers=to_providers, give_up=exporter.shutdown)
 

@@ -16,14 +16,14 @@ Attribute: TypeAlias = str | bool | int | float | Sequence[str] | None
 
 
 class Span(Protocol):
-    """A step while it runs. `recording` is false where the span is not kept: then no attributes need be computed."""
+    """A step while it runs. `recording` is false if the span is not kept: its attributes need not be computed then."""
 
     @property
     def recording(self) -> bool: ...
 
     @property
     def trace_id(self) -> str | None:
-        """In 32 hexadecimal digits."""
+        """The id of the trace, in 32 hexadecimal digits."""
         ...
 
     def set(self, attributes: Mapping[str, Attribute]) -> None:
@@ -31,12 +31,12 @@ class Span(Protocol):
         ...
 
     def fail(self, kind: str) -> None:
-        """Marks it as failed, for a span that no error leaves."""
+        """Marks the span as failed, for a failure that raises no error out of its block."""
         ...
 
 
 class Tracer(Protocol):
-    """Makes spans. What a `with` block runs is inside its span, tasks that it starts included.
+    """Makes spans. What a `with` block runs is inside its span, including tasks that it starts.
 
     An error that leaves a block is recorded by its code or its type, and never by its message.
     """

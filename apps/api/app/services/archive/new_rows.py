@@ -40,7 +40,7 @@ from app.tokenizers.vocabularies import ENCODINGS
 
 BATCH_ROWS = 100
 BATCH_BYTES = 128 * 1024
-"""Size at which a statement ends, so that its sender and its parser are blocked for that and one more row at most."""
+"""A statement ends at either size, so that its sender and its parser are blocked by at most this and one more row."""
 _STORED_FIRST = ("turns", "messages")
 _UNANSWERED: JsonObject = {
     "code": "turn_cancelled",
