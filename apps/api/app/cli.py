@@ -64,7 +64,7 @@ def serve_command(
     """Serves the API. Without DATABASE_URL it starts, or joins, the embedded Postgres and migrates it."""
     from app.serving import serve  # noqa: PLC0415 - the whole application: half a second that other commands need not wait
 
-    # The application, in this process or in workers, reads its settings itself, so it has to find these there too.
+    # The application, in this process or in workers, reads its settings itself, so these have to be in the environment.
     for name, value in {"HOST": host, "PORT": port, "WORKERS": workers}.items():
         if value is not None:
             os.environ[f"PLIMSOLL_{name}"] = str(value)

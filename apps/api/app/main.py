@@ -149,7 +149,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
 
 def _allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
-    """Lets browsers give answers to pages of these origins. Must be added last, to wrap all other middleware."""
+    """Lets browsers give answers to pages of these origins. Call it last, so that it wraps all other middleware."""
     if origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=["*"]

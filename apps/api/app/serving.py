@@ -48,7 +48,7 @@ from app.telemetry.tracing import traces_can_be_made
 DRAIN_S = 30
 """Seconds that running requests have to end after a signal."""
 _CUT_OFF_S = 1
-"""Further seconds after which they are cancelled."""
+"""Further seconds, after `DRAIN_S`, until running requests are cancelled."""
 _WORKER_SILENCE_S = 30
 _BACKLOG = 2048
 _SWITCH_INTERVAL_S = 0.0001

@@ -31,7 +31,7 @@ MOST_EMBEDDED_CHARS: Final = 1_000
 """Characters of a text that are embedded, from its beginning: as much as a small model reads."""
 _REFUSED_CHARS: Final = 250
 _PLAIN_TEXT: Final = "text"
-"""A text that every model accepts unless it refuses all."""
+"""A text that every working model accepts."""
 _MAY_BE_REFUSED: Final = frozenset({400, 413, 422, 500})
 """Statuses that may mean a refused text. llama.cpp answers 500 for a text that is too long."""
 _TIMEOUT_S: Final = 10.0
@@ -59,7 +59,7 @@ class Embeddings:
         self.model = f"{model}/{_VERSION}"
         self.alias = alias
         self.at_once = asyncio.Semaphore(2)
-        """Limits for how many sessions vectors of messages are made at the same time."""
+        """Limits how many sessions get vectors for their messages at the same time."""
         self.busy: set[SessionId] = set()
         self.question_tokens: OrderedDict[SessionId, int] = OrderedDict()
         """Tokens that calls for questions used, by session, until they are stored."""
@@ -89,7 +89,7 @@ class Embeddings:
 
     async def _one_by_one(self, texts: Sequence[str]) -> Embedded:
         """Embeds texts one by one that were refused together. Otherwise a single text that is always refused would
-        hold up all texts after it, and keep the model resting for everyone."""
+        hold up all texts after it, and keep the model resting for all tenants."""
         plain = await self._measured([_PLAIN_TEXT])
         rows = [np.zeros_like(plain.vectors) for _ in texts]
         tokens = plain.prompt_tokens or 0

@@ -93,7 +93,7 @@ class Authenticator:
         self._open_until = 0.0
 
     async def tenant_of(self, authorization: bytes | None) -> TenantId:
-        """The tenant of an `Authorization` header, which is given as the request has it.
+        """The tenant of an `Authorization` header, given as the raw bytes of the request.
 
         Raises `Unauthenticated` if a key is needed and the header has no valid one, `DatabaseUnavailable`.
         """

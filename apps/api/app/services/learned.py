@@ -59,7 +59,7 @@ class Calibrations:
             self._wait(key, [(estimated, actual)])
 
     async def flush(self, database: Database) -> None:
-        """Merges the observations of this process into the stored ones of all, `_MERGED_AT_ONCE` rows a transaction."""
+        """Merges this process's observations into the stored ones, at most `_MERGED_AT_ONCE` rows per transaction."""
         while self._pending:
             seen = {key: self._pending.pop(key) for key in list(islice(self._pending, _MERGED_AT_ONCE))}
             try:

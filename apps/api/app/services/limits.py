@@ -104,7 +104,7 @@ async def within_limits(
     turns: int,
     what: str = _ANOTHER_CALL,
 ) -> Completion:
-    """Makes a call other than the turn's first. The most that it may use is counted before it, what it used after it.
+    """Makes a call other than the turn's first. Before it, the most that it may use is counted; after it, what it used.
 
     `turns` is 1 if a client requested the call itself: then it counts as a turn. If the process dies in between, the
     most stays counted. Raises `LimitExceeded`, in which case no model was called, and `ProviderError`.

@@ -87,7 +87,7 @@ def encode_cursor(scope: str, position: UUID | int | str | tuple[UUID, int]) -> 
 
 
 def after_id(scope: str, cursor: str | None) -> UUID | None:
-    """The cursor's position in a list ordered by id. Raises `InvalidRequest` for a cursor of no or another list."""
+    """The cursor's position in a list ordered by id. Raises `InvalidRequest` if this list never issued the cursor."""
     return _decode(scope, cursor, lambda raw: UUID(bytes=raw))
 
 

@@ -194,9 +194,10 @@ class Pasts:
     def keep_fork(
         self, source: SessionId, target: SessionId, through_seq: int, last_message_seq: int, past_version: int
     ) -> None:
-        """Copies what is cached of `source`, if at this version, to its fork, which ends with this turn and message.
+        """Copies what is cached of `source` to its fork, which ends with this turn and message.
 
-        The fork's last turn may be tried again there, so it is not cached with those before it.
+        Columns are copied only if they are of this `past_version`, and end before the fork's last turn, which may be
+        tried again there.
         """
         past = self._pasts.get(source)
         if past is None:

@@ -261,7 +261,7 @@ class _CacheMetrics:
 
 
 class DatabaseMetrics(Collector):
-    """Metrics of the database that all workers and replicas share. If all measure the same, the newest value counts.
+    """Metrics of the database that all workers and replicas share. Of values that all see alike, the newest counts.
 
     `own` has what this process measures, `at_scrape` what is computed at the scrape.
     """

@@ -176,7 +176,7 @@ def _parts(rows: dict[str, list[JsonObject]], counters: Counters) -> Generator[N
 
 
 def _renumbered(tools: Tools, document: Mapping[str, Any]) -> dict[str, list[JsonObject]]:
-    """The document's rows under new ids, which sort in the order of the rows, with the fields of stored rows only."""
+    """The document's rows under new ids, which sort in the rows' order, with the fields that only stored rows have."""
     sections = ("turns", "messages", "steps", "summaries", "audits")
     # Rows of different sections may have the same id: then all get the new id that was made for the first of them.
     ids: dict[str, str] = {}

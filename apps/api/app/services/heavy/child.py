@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 _LESS_URGENT: Final = 5
 """Added to the niceness, because turns are more urgent."""
 _COLLECT_AFTER_OBJECTS: Final = 20_000
-"""Objects that a few turns leave. Reference counting frees nearly all; a collection per 700 would find nothing."""
+"""Objects made between collections: what a few turns leave. Nearly all of them are freed with their last reference, so
+a collection per 700 objects would find nothing."""
 _COUNT: Final = struct.Struct("!I")
 _SIZE: Final = struct.Struct("!Q")
 _BESIDE_BYTES: Final = 64 * 1024

@@ -48,7 +48,7 @@ class Job(Protocol[T_co]):
     """An object, perhaps in another process, whose methods are run one at a time."""
 
     async def do(self, method: Callable[[T_co, *Given], R], *given: *Given) -> R:
-        """The method's result. Arguments and result must be plain values, as the object may be in another process.
+        """The method's result. Arguments and result must be picklable, as the object may be in another process.
 
         A `PlimsollError` that the method raises is raised here. In another process, any other error becomes
         `JobFailed`, and `ProcessBusy` is raised if the process has ended, and the job with it.

@@ -210,7 +210,7 @@ async def new_in_list(request: ChatRequest, stored: Sequence[Message]) -> NewMes
 async def divided(request: ChatRequest, messages: Sequence[IncomingMessage], *, waiting: bool) -> NextStep:
     """Which of the request's messages are stored and which are answered; `waiting` is as in `next_step`.
 
-    Raises `InvalidRequest` for a message that cannot follow the one before it; the error names its index.
+    Raises `InvalidRequest` for a message that is not allowed in its place; the error names its index.
     """
     divide = past_step if request.all_past else next_step
     with located("body", request.within):

@@ -33,7 +33,7 @@ async def open_session(
 
     It is the session that the request names, by its id or by the client's own name (it is created if there is none of
     that name); else that of its compaction; else the one whose messages it continues; else the one that was created for
-    its key before; else a new one of the request's model. With `erase_after_s`, a new one is erased then at the latest.
+    its key before; else a new one of the request's model. With `erase_after_s`, a new one is erased within this time.
     Raises `NotFound`, `InvalidRequest` before anything is stored, and as `fork_session`.
     """
     check_options(rt, request)
@@ -114,8 +114,8 @@ async def _compacted(
 
 
 async def first_under_key(rt: Runtime, forked: SessionRef, idempotency_key: str) -> SessionRef:
-    """The session of the key: this fork, which is then kept; or, if another request with the key was first, the other
-    one, and the fork is erased. A fork is due for erasure until here, so that an interrupted request leaves none."""
+    """The session of the key: this fork, which is then kept, or that of an earlier request with the key, and then the
+    fork is erased. Before, the fork is due for erasure, so that an interrupted request leaves nothing behind."""
     first = await _first_under_key(rt, forked, idempotency_key)
     if first != forked:
         with suppress(Busy):  # then it is erased a little later
