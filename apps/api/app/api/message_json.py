@@ -140,7 +140,7 @@ class MessageForm:
         usage: JsonObject,
         context: JsonObject | None = None,
     ) -> JsonObject:
-        """The `message` object. It lists the applied edits if the client asked for any; `context` is None until known."""
+        """The `message` object. It has the applied edits if the client asked for any; `context` is None until known."""
         edits = {"context_management": {"applied_edits": applied_edits(context or {})}}
         return {
             "id": self._id,
