@@ -102,7 +102,7 @@ class Call(Request):
 
     @property
     def raw_body(self) -> Any:
-        """The body's JSON as received. It is set when the body has been validated."""
+        """The body's JSON as received. Handlers run only after it has been validated."""
         return self.scope["plimsoll.json"]
 
     @property

@@ -43,7 +43,7 @@ _QUIET_ROUTES = frozenset({"/healthz", "/readyz", "/metrics"})
 
 
 class Exchange:
-    """The state of one request that the edge and its handler share. Every log line of the request has `fields`."""
+    """The state of one request that the edge and the handler share. Every log line of the request has `fields`."""
 
     __slots__ = ("auth_error", "body", "fields", "headers", "status", "tenant_id")
 

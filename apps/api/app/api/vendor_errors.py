@@ -54,7 +54,7 @@ _PARAMETERS: Mapping[str, str] = {
 
 
 def is_openai_path(path: str) -> bool:
-    """Whether the clients of this path expect OpenAI's error shape: all of `/v1` but the paths with another shape."""
+    """Whether the clients of this path expect OpenAI's error shape: all of `/v1` except paths with another one."""
     other = path == "/v1/models" or any(path == other or path.startswith(f"{other}/") for other in _OTHERS)
     return path.startswith("/v1/") and not other
 

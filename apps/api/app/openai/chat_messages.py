@@ -146,7 +146,7 @@ _LONGEST_CALLS = 16 * 1024
 """Longest list of calls that is parsed, in characters. It takes up to two microseconds per character."""
 _MOST_READ = 128 * 1024
 _ELSEWHERE = "See the first result."
-"""The output of all calls of a message but the first. The first has the one text with the results of all."""
+"""The output of every call of a message except the first, whose output is the one text with the results of all."""
 
 
 def with_calls(messages: Sequence[IncomingMessage], tools: Collection[str]) -> tuple[IncomingMessage, ...]:

@@ -30,7 +30,7 @@ BEGIN, CONTINUE = "Begin.", "Continue."
 """The user's message after instructions alone, and after a list that ends with the assistant's reply."""
 _MOST_AS_ONE = 16
 _LONGEST_RUN = 64
-"""Most messages before a reply that are compared to tell apart its places, if the same reply occurs several times."""
+"""Most messages before a reply that are compared to tell its places apart, if the session has the reply repeatedly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ def _content_key(content: Content) -> str:
 
 
 _MOST_BEGINNINGS = 64
-"""Most beginnings that are compared, the longest ones. A list that continues a shorter one is a new conversation."""
+"""Most beginnings of a list that are looked up, longest first. If only a shorter one is known, the list is new."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,7 +240,7 @@ class ArchivedConversationIn(SessionIn):
 
 _MOST_VALUES = 250_000
 _LEAST_BYTES_A_VALUE = 16
-"""Least bytes per value of an import with more than `_MOST_VALUES` values."""
+"""Least bytes per value, on average, of an import with more than `_MOST_VALUES` values."""
 
 
 class ImportIn(Open):
