@@ -1,8 +1,8 @@
-"""Anthropic's lists of messages -> messages in the neutral form; and a model's reply in Anthropic's.
+"""Anthropic's lists of messages -> messages in the neutral form; and a model's reply in Anthropic's form.
 
-Neighbours of one role are one message to this API. A message of the user's may hold tool results and the user's words:
-results become messages of their own, and come first. Reasoning that a client sends back is left out: the session's own
-copy is sent where the model wants it.
+Consecutive messages of one role are one message in Anthropic's API. A user message may have tool results and text: each
+result becomes a message, and these come first. Reasoning that a client sends back is left out: the session's own copy
+is sent if the model needs it.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from app.domain.types import Content, ContentPart, JsonObject, ToolCall, Usage
 Block: TypeAlias = Mapping[str, Any]
 
 _BILLING_LINE: Final = "x-anthropic-billing-header:"
-"""The first line of Claude Code's system text. It is meant for Anthropic's server and differs with every request."""
+"""Start of the first line of Claude Code's system text. The line is for Anthropic's server and changes each request."""
 _SESSION_OF_USER: Final = re.compile(r"_session_([0-9a-f-]{36})$")
 _MOST_ELEMENTS: Final = 64
-"""Of one text that is the agent's own."""
+"""Most elements of a text that `_is_note` checks."""
 _ELEMENT: Final = re.compile(r"\s*<([A-Za-z][\w-]*)>")
 
 
 def read_list(system: str | Sequence[Block] | None, messages: Sequence[Mapping[str, Any]]) -> IncomingList:
     """Splits a request whose form has been validated (`api/schemas/messages.py`).
 
-    A message's place is that of the first of its neighbours. System messages in the list stay where they are, as the
-    user's words with a mark: as instructions they would never leave the window again. What stands before the last
-    compaction is left out; one without content failed, and stands for nothing. Raises `InvalidRequest` for a compaction
-    of elsewhere, by its message's index.
+    The place of joined messages is that of the first. A system message in the list keeps its position and becomes
+    marked text of the user, because instructions would never leave the window again. Messages before the last
+    compaction are left out (see `after_compaction`); a compaction without content failed and replaces nothing. Raises
+    `InvalidRequest`, with the message's index, for a compaction that this service did not make.
     """
     read: list[IncomingMessage] = []
     before: list[IncomingMessage] = []
@@ -57,9 +57,9 @@ def read_list(system: str | Sequence[Block] | None, messages: Sequence[Mapping[s
 
 
 def conversation_of(user_id: str | None) -> str | None:
-    """The id of the client's conversation in `metadata.user_id`, where it has one: Claude Code sends it as JSON with
-    `session_id`, older versions as `user_…_account_…_session_…`. One such conversation has several lists: the main
-    one, and those of its subagents."""
+    """The id of the client's conversation in `metadata.user_id`, or None. Claude Code sends it as JSON with
+    `session_id`, older versions as `user_…_account_…_session_…`. One such conversation has several lists of messages:
+    the main one, and those of its subagents."""
     if user_id is None:
         return None
     if found := _SESSION_OF_USER.search(user_id):
@@ -116,8 +116,8 @@ def _of_user(place: int, blocks: Sequence[Block]) -> list[IncomingMessage]:
 
 
 def _is_note(text: str) -> bool:
-    """Whether a text beside tool results is the agent's own: it consists of elements like `<system-reminder>` alone, or
-    is blank. As a user's message it would end the tool loop."""
+    """Whether a text beside tool results is from the agent and not from the user: it is blank, or has only elements
+    such as `<system-reminder>`. As a user message it would end the tool loop."""
     at = 0
     for _ in range(_MOST_ELEMENTS):
         opened = _ELEMENT.match(text, at)
@@ -132,7 +132,7 @@ def _is_note(text: str) -> bool:
 
 
 def _output(result: Block, notes: Sequence[Block]) -> Content:
-    """What a tool gave. The neutral form has no mark of failure, so that is said in words."""
+    """The output of a tool. The neutral form has no field for failure, so a text says that the tool failed."""
     failed = [_text_part("The tool failed.")] if result.get("is_error") else []
     return _content(
         [*failed, *_as_blocks(result.get("content") or ()), *(note for note in notes if note["text"].strip())]
@@ -140,7 +140,7 @@ def _output(result: Block, notes: Sequence[Block]) -> Content:
 
 
 def _content(blocks: Sequence[Block]) -> Content:
-    """Texts as one: not every provider takes a list of them."""
+    """The neutral content of blocks. If all are texts they are joined, because not every provider accepts a list."""
     parts = [_part(block) for block in blocks]
     return _joined_texts(parts) if all(part["type"] == "text" for part in parts) else parts
 
@@ -187,7 +187,7 @@ def thinking_blocks(reasoning: str | None, blocks: Sequence[JsonObject]) -> list
 
 
 def reply_blocks(text: str | None, calls: Sequence[ToolCall]) -> list[JsonObject]:
-    """Text and calls. A reply of neither has one empty text: clients read the first block."""
+    """Text and calls as blocks. A reply with neither has one empty text block, because clients read the first block."""
     texts: list[JsonObject] = [{"type": "text", "text": text or ""}] if text or not calls else []
     return texts + [
         {"type": "tool_use", "id": call.id, "name": call.name, "input": call_input(call.arguments)} for call in calls
@@ -195,12 +195,12 @@ def reply_blocks(text: str | None, calls: Sequence[ToolCall]) -> list[JsonObject
 
 
 def compaction_block(compaction: Compaction, text: str) -> JsonObject:
-    """What stands for the messages before it, with the summary as a model is shown it."""
+    """The block that replaces the messages before it. `text` is the summary as models are shown it."""
     return {"type": "compaction", "content": text, "encrypted_content": compaction.handle}
 
 
 def applied_edits(context: JsonObject) -> list[JsonObject]:
-    """What was cleared from a turn's prompt, as the edit that asked for it; none where nothing was."""
+    """The edit that cleared tool results from a turn's prompt, with its counts; empty if it cleared nothing."""
     actions: list[JsonObject] = context.get("context_trim_log", {}).get("actions", [])
     cleared = [action for action in actions if action["reason"] == CLEARED]
     if not cleared:
@@ -211,13 +211,13 @@ def applied_edits(context: JsonObject) -> list[JsonObject]:
 
 
 def stop_reason(finish_reason: str | None, calls: Sequence[ToolCall]) -> str:
-    """Why the model stopped. Which of the stop sequences it met is not known."""
+    """Why the model stopped. A stop sequence is reported as `end_turn`, because it is not known that one was met."""
     return "tool_use" if calls else _STOP_REASONS.get(finish_reason or "", "end_turn")
 
 
 def usage_json(usage: Usage | None, estimated_tokens: int) -> JsonObject:
-    """The provider's figures; where it reports none, the estimate of the prompt. `input_tokens` excludes what the
-    provider's cache had a part in."""
+    """The provider's token counts, or the prompt's estimate if it reports none. `input_tokens` excludes the tokens
+    that were read from or written to the provider's cache."""
     used = usage or Usage(estimated_tokens, 0)
     return {
         "input_tokens": max(0, used.prompt_tokens - used.cached_prompt_tokens - used.cache_write_prompt_tokens),

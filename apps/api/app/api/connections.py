@@ -1,7 +1,7 @@
-"""HTTP connections with bounds on the size and time of a request head, and on the number of connections.
+"""HTTP connections with limits on the size and time of a request head, and on the number of connections.
 
-uvicorn has no such bounds, and the application sees a request only after its head is complete. Bodies are bounded by
-`app.api.edge`. docs/operations.md has the table of bounds, and what a reverse proxy should add.
+uvicorn has no such limits, and the application sees a request only after its head is complete. `app.api.edge` limits
+bodies. docs/operations.md has the table of limits, and what a reverse proxy should add.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ log = structlog.get_logger()
 MAX_HEAD_BYTES = 32 * 1024
 MAX_HEADERS = 100
 HEAD_S = 10.0
-"""From the beginning of a connection, or the first bytes after an answer, to the end of the head."""
+"""Longest time in seconds until a head is complete, from the connection's start or the first bytes after an answer."""
 KEEP_ALIVE_S = 65
-"""A little over the 60 s for which proxies keep idle connections, so that they never send on one that we close."""
+"""A little more than the 60 s for which proxies keep idle connections, so that they never send on one that we close."""
 UNREAD_S = 60.0
-"""For how long a client may read less than `_READ_BYTES` of an answer that waits for it."""
+"""Interval in seconds in which a client must read at least `_READ_BYTES` of an answer that waits for it."""
 _READ_BYTES = 16 * 1024
 _LINGER_S = 2.0
 _WARN_EVERY_S = 60.0
 
 
 class Connections:
-    """The open connections of a process: at most `most`, and `most_per_address` of one client address.
+    """The open connections of a process: at most `most`, and at most `most_per_address` from one client address.
 
-    Over the limit a new connection replaces the one that has waited longest for a request to begin or to arrive, so
-    incomplete requests cannot block others. Half of the process's file descriptors are left for other uses.
+    At the limit, a new connection replaces the one that has waited longest for a request to begin or to arrive, so that
+    incomplete requests cannot block others. Half of the process's file descriptors are reserved for other uses.
     """
 
     def __init__(self, most: int, most_per_address: int, unread_s: float = UNREAD_S) -> None:
@@ -49,7 +49,7 @@ class Connections:
         self._warned_at = -_WARN_EVERY_S
 
     def admit(self, new: Connection) -> bool:
-        """Counts a new connection. False if the limit is reached and all connections have active requests."""
+        """Counts a new connection. Returns False if the limit is reached and every connection has an active request."""
         if self._of_address[new.address] >= self._most_per_address:
             admitted = self._make_room(new, new.address)
         elif self._count >= min(self._most, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2):
@@ -74,7 +74,7 @@ class Connections:
         return True
 
     def begin_request(self, connection: Connection) -> None:
-        """The request head is complete: the connection is not replaced."""
+        """The request head is complete, so the connection is not replaced until the request ends."""
         self._waiting.pop(connection, None)
 
     def end_request(self, connection: Connection) -> None:
@@ -83,7 +83,7 @@ class Connections:
             self._waiting[connection] = None
 
     def let_go(self, connection: Connection) -> None:
-        """The connection has ended, or is about to."""
+        """The connection has ended or is about to end: it is no longer counted."""
         if connection.counted:
             connection.counted = False
             self._waiting.pop(connection, None)
@@ -94,7 +94,7 @@ class Connections:
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's connection, with bounds. A violation is answered with a problem, then the connection ends."""
+    """uvicorn's connection, with limits. If a limit is exceeded, a problem is answered and the connection ends."""
 
     def __init__(self, connections: Connections, **uvicorns: Any) -> None:
         super().__init__(**uvicorns)
@@ -104,8 +104,8 @@ class Connection(HttpToolsProtocol):
         self._refused = False
         self._answering = False
         self._head_begun = False
-        self._moved_on = False  # whether a slice began a request or was part of a body
-        self._idle_bytes = 0  # of the slices in a row that did not
+        self._moved_on = False  # whether the current slice began a request or had part of a body
+        self._idle_bytes = 0  # bytes of the latest consecutive slices that did neither
         self._head_timer: asyncio.TimerHandle | None = None
         self._unread_timer: asyncio.TimerHandle | None = None
 
@@ -126,7 +126,7 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parses in slices, so that the parser's buffer for an incomplete head or trailer is bounded too."""
+        """Parses in slices, so that the parser's buffer for an incomplete head or trailer is limited too."""
         for start in range(0, len(data), MAX_HEAD_BYTES):
             if self._refused or self.transport.is_closing():
                 return
@@ -144,8 +144,8 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """The head is whole: the request begins."""
-        # What began and ended in one slice is no larger than a slice.
+        """The head is complete: the request begins."""
+        # A head that begins and ends in one slice is no larger than a slice.
         too_large = not self._moved_on and _size(self.url, self.headers) > MAX_HEAD_BYTES
         if too_large or len(self.headers) > MAX_HEADERS:
             self._refuse_head()
@@ -167,14 +167,14 @@ class Connection(HttpToolsProtocol):
         if self.cycle.response_complete:
             self._answering = False
             self._connections.end_request(self)
-            if self._head_begun:  # of the next request
+            if self._head_begun:  # the next request's head
                 self._head_timer = self.loop.call_later(HEAD_S, self._head_is_late)
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's sentence
         self._refuse("invalid_http", "This is not HTTP/1.1 as RFC 9112 has it.")
 
     def pause_writing(self) -> None:
-        """The client reads slowly: it has a time limit for each part."""
+        """The client reads slowly: from now on it must read some of the answer in each interval."""
         super().pause_writing()
         self._watch_reader()
 
@@ -202,13 +202,13 @@ class Connection(HttpToolsProtocol):
         self._refuse("headers_too_large", f"A head has at most {MAX_HEAD_BYTES} bytes and {MAX_HEADERS} headers.")
 
     def _refuse(self, code: str, detail: str) -> None:
-        """Answers, and reads on for a moment: closing at once could discard the answer."""
+        """Answers, and keeps reading for `_LINGER_S`: to close at once could discard the answer."""
         if self._refused:
             return
         self._refused = True
         _cancel(self._head_timer)
         if self._answering:
-            self.transport.close()  # another answer is under way, and nothing may be written into it
+            self.transport.close()  # another answer is being sent, and nothing may be written into it
             return
         self._answer(code, detail)
         self.transport.write_eof()

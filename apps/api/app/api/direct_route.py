@@ -1,8 +1,8 @@
-"""A FastAPI route that FastAPI describes, with its own binding of arguments.
+"""Routes that FastAPI describes in the OpenAPI document, but whose arguments this module binds.
 
-The signature of a handler gives the OpenAPI document as usual; at run time its arguments come straight from the
-request: tenant, path, query, headers, and a strictly parsed body. It gives the same answers with a third of the CPU
-(docs/performance.md), which matters on a path that costs about a millisecond.
+FastAPI reads a handler's signature for the OpenAPI document as usual. At run time the arguments come directly from the
+request: tenant, path, query, headers, and a strictly parsed body. The answers are the same and need a third of the CPU
+(docs/performance.md), which matters because a request takes about a millisecond.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ UUID_TEXT = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 
 @dataclass(frozen=True, slots=True)
 class AppState:
-    """What handlers use through `Call`; the composition root sets it on the application's state."""
+    """What handlers use through `Call`. The composition root stores it in the application's state."""
 
     rt: Runtime
     authenticator: Authenticator
@@ -64,7 +64,7 @@ class AppState:
     aside: set[asyncio.Task[None]] = dataclass_field(default_factory=set[asyncio.Task[None]])
 
     def run_aside(self, work: Coroutine[None, None, None]) -> None:
-        """Runs work that no request waits for, and keeps it from being collected."""
+        """Runs work that no request waits for, and keeps a reference to its task so that it is not collected."""
         task = asyncio.create_task(work)
         self.aside.add(task)
         task.add_done_callback(self.aside.discard)
@@ -77,7 +77,7 @@ class Call(Request):
 
     @property
     def service(self) -> AppState:
-        """What the composition root made."""
+        """The application's `AppState`."""
         return cast(AppState, self.scope["app"].state.service)
 
     @property
@@ -91,31 +91,31 @@ class Call(Request):
 
     @property
     def credential(self) -> bytes | None:
-        """What the request proves its tenant with."""
+        """The credential that proves the request's tenant."""
         return credential(cast(Exchange, self.scope["plimsoll"]).headers)
 
     @property
     def is_retry(self) -> bool:
-        """Whether the client marks it as another try, as those of OpenAI and Anthropic do."""
+        """Whether the client marks the request as a retry, as OpenAI's and Anthropic's clients do."""
         count = cast(Exchange, self.scope["plimsoll"]).headers.get(b"x-stainless-retry-count")
         return count not in (None, b"0")
 
     @property
     def raw_body(self) -> Any:
-        """The body's JSON as it came, once it has been validated."""
+        """The body's JSON as received. Handlers run only after it has been validated."""
         return self.scope["plimsoll.json"]
 
     @property
     def unread_body(self) -> bytes:
-        """The body as it came, of a route that reads it itself."""
+        """The body's bytes as received, for a route that parses them itself."""
         return cast(Exchange, self.scope["plimsoll"]).body
 
     async def aside(self, read: Callable[[], T]) -> T:
-        """What is read of the body: on a thread where it is large, for reading it must not block other requests."""
+        """Return `read()`. If the body is large, it runs on a thread so that reading does not block other requests."""
         return await asyncio.to_thread(read) if len(self.unread_body) > _LARGE_BODY_BYTES else read()
 
     def note(self, **fields: str) -> None:
-        """Puts ids on the request's log line."""
+        """Adds ids to the request's log lines."""
         cast(Exchange, self.scope["plimsoll"]).fields.update(fields)
 
 
@@ -123,19 +123,19 @@ Binder = Callable[[Scope, Exchange], Any]
 
 
 class DirectRoute(APIRoute):
-    """Binds and answers without FastAPI's dependency solver. Handlers return JSON-able values or a `Response`."""
+    """Binds arguments without FastAPI's dependency solver. Handlers return a `Response` or a value for its JSON."""
 
     authenticated = True
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        # Short names for generated clients; FastAPI's own hold the path.
+        # Generated clients get short names; FastAPI's own operation ids contain the path.
         options["operation_id"] = options.get("operation_id") or endpoint.__name__
         super().__init__(path, endpoint, **options)
         self._handler = cast("Callable[..., Awaitable[object]]", endpoint)
         self._call_name = self.dependant.request_param_name
         self._binders = self._make_binders()
         self._query_names = {field.alias for field in self.dependant.query_params}
-        # The vendors' clients send parameters of their own, such as Anthropic's `?beta=true`.
+        # Clients of OpenAI and Anthropic send additional parameters, such as Anthropic's `?beta=true`.
         self._checks_query = path.startswith("/v1/") and not (is_openai_path(path) or is_messages_path(path))
         self._success = self.status_code or 200
         self.app = self._serve
@@ -220,7 +220,7 @@ class DirectRoute(APIRoute):
 
 
 class HeavyRoute(DirectRoute):
-    """Parses its body and runs its handler in a slot of heavy work, so that concurrent parsing is bounded."""
+    """Parses its body and runs its handler in a slot of `HeavyWork`, which limits how many run at once."""
 
     async def _handle(self, call: Call, exchange: Exchange) -> Response:
         async with call.rt.heavy.slot(call.tenant_id):
@@ -228,7 +228,7 @@ class HeavyRoute(DirectRoute):
 
 
 class UnreadRoute(HeavyRoute):
-    """A heavy route that parses its body itself (`call.unread_body`); its parameter only describes the body."""
+    """A heavy route whose handler parses the body (`call.unread_body`); its parameter only describes the body."""
 
     def _bind_body(self, model: type[BaseModel], *, required: bool) -> Binder:
         def bind(_scope: Scope, exchange: Exchange) -> BaseModel:
@@ -246,7 +246,7 @@ class OpenRoute(DirectRoute):
 
 
 async def authenticate(scope: Scope) -> TenantId:
-    """The tenant of a request, looked up once for each request. Raises `Unauthenticated`, `DatabaseUnavailable`."""
+    """The tenant of a request. It is looked up once per request. Raises `Unauthenticated`, `DatabaseUnavailable`."""
     exchange: Exchange = scope["plimsoll"]
     if exchange.auth_error is not None:
         raise exchange.auth_error
@@ -255,7 +255,7 @@ async def authenticate(scope: Scope) -> TenantId:
         try:
             exchange.tenant_id = await service.authenticator.tenant_of(credential(exchange.headers))
         except (Unauthenticated, DatabaseUnavailable) as error:
-            exchange.auth_error = error  # for the route as well: the body is discarded by then
+            exchange.auth_error = error  # the route raises it again after the body was discarded
             raise
         exchange.fields["tenant"] = exchange.tenant_id
         tenant_at_work.set(exchange.tenant_id)
@@ -263,18 +263,18 @@ async def authenticate(scope: Scope) -> TenantId:
 
 
 def credential(headers: Mapping[bytes, bytes]) -> bytes | None:
-    """The `Authorization` header, or what it would be with the key that Anthropic's clients send in `x-api-key`."""
+    """The `Authorization` header, or else one made of the key in `x-api-key`, which Anthropic's clients send."""
     authorization, key = headers.get(b"authorization"), headers.get(b"x-api-key")
     return authorization if authorization or not key else b"Bearer " + key
 
 
 def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """An answer in JSON. Dataclasses, UUIDs, instants (as `…Z`) and enums are fine."""
+    """A JSON answer. The value may contain dataclasses, UUIDs, datetimes (written as `…Z`) and enums."""
     return Response(orjson.dumps(value, default=plain_json, option=_OPTIONS), status, headers, "application/json")
 
 
 def plain_json(value: object) -> object:
-    """For orjson: the driver's UUIDs are a subclass that it does not encode."""
+    """Encodes what orjson does not: the UUIDs of the database driver, which are a subclass of `UUID`."""
     if isinstance(value, UUID):
         return str(value)
     raise TypeError(f"{type(value).__name__} is no JSON")

@@ -1,13 +1,13 @@
 """The outermost layer of every request: its id, its body (bounded while read), its log line, and unhandled errors.
 
 One pure ASGI middleware. The body is read before anything else runs, so an answer that needs no body (401, 404, 405)
-still leaves the connection ready for the next request. Only bodies of authenticated requests are kept, within the
-tenant's share of all bodies of the process; any other is read and discarded.
+still leaves the connection ready for the next request. Only bodies of authenticated requests are kept, and a tenant may
+use only its share of the memory that the process has for bodies. Other bodies are read and discarded.
 
-Of browsers only requests for the service's own names and from its own pages are accepted. A web page can make a browser
-send requests to addresses that only its user can reach. It could read the answers if its own name resolved to the
-service (DNS rebinding), so the `Host` is checked. Requests can have effects even if the answer is not readable, so
-their origin is checked too (`Sec-Fetch-Site`, else `Origin`). Other clients send neither.
+A browser's request is accepted only if it is for one of the service's own names and comes from one of its own pages. A
+web page can make a browser send requests to addresses that only its user can reach. It could read the answers if its
+own name resolved to the service (DNS rebinding), so the `Host` is checked. Requests can have effects even if the answer
+is not readable, so their origin is checked too (`Sec-Fetch-Site`, else `Origin`). Other clients send neither.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _QUIET_ROUTES = frozenset({"/healthz", "/readyz", "/metrics"})
 
 
 class Exchange:
-    """The state of a request that edge and handler share; `fields` are on every log line of the request."""
+    """The state of one request that the edge and the handler share. Every log line of the request has `fields`."""
 
     __slots__ = ("auth_error", "body", "fields", "headers", "status", "tenant_id")
 
@@ -71,11 +71,11 @@ class _ClientGone(Exception):
 
 
 class Edge:
-    """Wraps the application. `body_timeout_s` is for the whole body, plus the time that the received bytes take at
-    `_SLOWEST_BODY_BYTES_PER_S`, so a slow sender does not hold a connection.
+    """Wraps the application. A body must arrive within `body_timeout_s`, plus the time that the received bytes take at
+    `_SLOWEST_BODY_BYTES_PER_S`, so that a slow sender does not hold a connection.
 
-    `hosts` checks browser requests. `larger_bodies` has the paths with their own body limit, in bytes. `authenticate`
-    returns the tenant of a request, and `bodies` bounds the bytes of all bodies of the process.
+    `hosts` checks browser requests. `larger_bodies` maps paths to their own body limit, in bytes. `authenticate`
+    returns the tenant of a request. `bodies` limits the bytes of all bodies that the process keeps.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Edge:
             async with asyncio.timeout(self._body_timeout_s) as deadline:
                 exchange.body = await _read(receive, kept, deadline)
         except (_TooLarge, Busy) as error:
-            # Nothing is kept of it while the rest is read: its pieces hang on the traceback.
+            # The body's memory is freed before the rest is read; the traceback would keep its chunks alive.
             kept.give_back()
             await _refuse_unread(scope, receive, send, declared, error.with_traceback(None))
         except TimeoutError:
@@ -172,11 +172,11 @@ class Edge:
         try:
             return await self._authenticate(scope)
         except (Unauthenticated, DatabaseUnavailable):
-            return None  # the route answers with this error, once the body was read
+            return None  # the route answers with this error after the body was read
 
 
 class _Kept:
-    """The bytes of one body that are kept; none of a request that is not authenticated."""
+    """Counts the bytes of one body that are kept. Of a request that is not authenticated, none are kept."""
 
     def __init__(self, bodies: Allowance, tenant_id: TenantId | None, most_bytes: int) -> None:
         self._bodies = bodies
@@ -186,7 +186,7 @@ class _Kept:
         self._taken = 0
 
     def add(self, chunk: bytes) -> bytes:
-        """The part of the next piece to keep. Raises `_TooLarge`, `Busy`."""
+        """Return the part of the next chunk that is kept: all of it or nothing. Raises `_TooLarge`, `Busy`."""
         self.size += len(chunk)
         if self.size > self._most_bytes:
             raise _TooLarge(self._most_bytes)
@@ -197,7 +197,7 @@ class _Kept:
         return chunk
 
     def give_back(self) -> None:
-        """Can be called repeatedly."""
+        """Return the bytes to the allowance. It can be called repeatedly."""
         if self._tenant_id is not None:
             self._bodies.give_back(self._tenant_id, self._taken)
             self._taken = 0
@@ -206,9 +206,9 @@ class _Kept:
 async def _refuse_unread(
     scope: Scope, receive: Receive, send: Send, declared: int | None, error: PlimsollError
 ) -> None:
-    """Answers at once, then reads on for a bounded while and throws it away.
+    """Answers at once, then reads and discards the body, up to limits on bytes and time.
 
-    Closing with unread bytes makes the kernel reset the connection, and the client may lose the answer. A body of
+    If a connection is closed with unread bytes, the kernel resets it and the client may lose the answer. A body of
     known, moderate length is read to its end, after which the connection serves the next request.
     """
     bounded = declared is not None and declared <= _DRAINED_BYTES and b"expect" not in scope["plimsoll"].headers
@@ -231,7 +231,8 @@ async def _refuse_unread(
 
 
 def refusal(scope: Scope, code: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
-    """An answer from outside any route: a problem, in the shape that clients of the address know, or Anthropic's."""
+    """A problem from outside any route, in the error shape of the path's clients. On an OpenAI path it has Anthropic's
+    shape if the request has the header `anthropic-version`."""
     path: str = scope["path"]
     if is_openai_path(path) and any(name == b"anthropic-version" for name, _ in scope["headers"]):
         path = MESSAGES_PATH
@@ -245,7 +246,7 @@ def _declared_bytes(headers: Mapping[bytes, bytes]) -> int | None:
 
 async def _read(receive: Receive, kept: _Kept, deadline: asyncio.Timeout) -> bytes:
     first_deadline = deadline.when() or 0.0
-    body = BytesIO()  # gives its value without copying it: joining pieces of 64 MB would keep the loop for 30 ms
+    body = BytesIO()  # getvalue() makes no copy; joining the chunks of 64 MB would block the event loop for 30 ms
     while True:
         message = await receive()
         if message["type"] != "http.request":
@@ -281,7 +282,7 @@ def _log_request(scope: Scope, exchange: Exchange, started: float) -> None:
     )
 
 
-# Nobody else controls `localhost`, and a literal address needs no name resolution.
+# No other site controls `localhost`, and a literal address needs no name resolution.
 _NAMES = (r"(?:[a-z0-9-]+\.)*localhost", r"\d{1,3}(?:\.\d{1,3}){3}", r"\[[0-9a-f:.]+\]")
 _OWN_SITE = (b"same-origin", b"none")
 _REMEMBERED_NAMES = 100
@@ -291,8 +292,9 @@ _PAGES = re.compile(r"/|/docs|/ui(?:/.*)?")
 class Hosts:
     """The accepted host names: loopback names, literal addresses, `host`, and those of `allowed`.
 
-    `allowed` is a comma-separated list; `*` accepts any name. If it is empty, a service on a public literal address
-    accepts any name: it does not start without API keys, which other pages do not have. Pages of `origins` may call it.
+    `allowed` is a comma-separated list; `*` accepts any name. If it is empty and `host` is a literal address other than
+    loopback, any name is accepted: such a service does not start without API keys, which other sites' pages do not
+    have. Pages of `origins` may call the service.
     """
 
     def __init__(self, host: str, allowed: str, origins: Iterable[str] = ()) -> None:
@@ -301,11 +303,11 @@ class Hosts:
         self._named = frozenset(name.encode() for name in named)
         any_name = "*" in named or (not named and _reached_by_others(host))
         names = "|".join((*_NAMES, *map(re.escape, sorted({host.lower(), *named} - {""}))))
-        self.known: set[bytes] = set()  # saves every request but the first the pattern
+        self.known: set[bytes] = set()  # hosts that matched the pattern, so that it is not matched for each request
         self._ours = re.compile(rb"(?is).*" if any_name else rf"(?i)(?:{names})(?::\d{{1,5}})?".encode())
 
     def refusal_of(self, scope: Scope, headers: Mapping[bytes, bytes]) -> tuple[str, str] | None:
-        """The problem's code and detail for a request that another site's page may have sent, else None."""
+        """Return the problem's code and detail if another site's page may have sent the request, else None."""
         host = headers.get(b"host", b"localhost")  # browsers always send it
         if host not in self.known:
             if not self._ours.fullmatch(host):
@@ -336,7 +338,7 @@ def _reached_by_others(host: str) -> bool:
 
 
 def _follows_link_to_page(scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
-    """Pages contain no data and cannot be framed, so links from anywhere are allowed."""
+    """Whether a link led to a page. Pages contain no data and cannot be framed, so links from any site are allowed."""
     return (
         scope["method"] in ("GET", "HEAD")
         and headers.get(b"sec-fetch-mode") == b"navigate"

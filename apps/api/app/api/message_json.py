@@ -1,4 +1,4 @@
-"""A turn as Anthropic's clients read it: a message, or its stream of events."""
+"""A turn in Anthropic's form: a message, or its stream of events."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _EMPTY: Mapping[str, JsonObject] = {
 
 
 class MessageForm:
-    """One answer. `with_thinking` is whether the client wants to see the model's reasoning, `with_compaction` whether a
-    summary that was made for it, `with_edits` whether what was cleared for it.
+    """One answer. It shows the model's reasoning if `with_thinking`, a summary that was made for it if
+    `with_compaction`, and what was cleared for it if `with_edits`.
 
-    Blocks come in this order: compaction, thinking, text, calls. A streamed thinking block ends where the text begins;
-    a signature is known only at the end, so a block that text follows has none in the stream.
+    Blocks have this order: compaction, thinking, text, calls. A streamed thinking block ends when the text begins. A
+    signature is known only at the end, so a thinking block that text follows has none in the stream.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class MessageForm:
         )
 
     def event(self, event: TurnEvent) -> Iterable[bytes]:
-        """The message's start once the context is assembled, then the model's reasoning and text."""
+        """The message's start when the context is assembled, then the model's reasoning and text."""
         match event.name:
             case "turn.created":
                 self._turn = event.data["turn"]
@@ -91,7 +91,7 @@ class MessageForm:
                     yield from self._grow("text", text)
 
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
-        """The blocks that were not streamed, each whole, why the model stopped, and the end."""
+        """The blocks that were not streamed, each whole, then the stop reason and the end of the message."""
         if not streamed:
             yield from self._begin(_estimated(outcome.context))
         message = self.whole(outcome)
@@ -103,20 +103,20 @@ class MessageForm:
         yield from self._end(message)
 
     def compacted(self, made: Compacted) -> JsonObject:
-        """The `message` of a request that pauses after its compaction: no model was called for it."""
+        """The `message` for a request that pauses after its compaction. No model was called to answer it."""
         assert made.summary is not None
         block = compaction_block(made.compaction, shown_text(made.summary))
         return self._message(self._model, [block], "compaction", usage_json(made.usage, 0), {})
 
     def compacted_events(self, made: Compacted) -> Iterable[bytes]:
-        """The same as events."""
+        """The `message` of `compacted` as events."""
         message = self.compacted(made)
         yield from self._begin(0)
         yield from self._block(message["content"][0])
         yield from self._end(message)
 
     def failure(self, problem: JsonObject, turn: TurnRecord | None) -> Iterable[bytes]:  # noqa: ARG002 - the protocol's
-        """An error in the stream, without an end: the answer before it is incomplete."""
+        """An error event, and no end of the message: the answer before it is incomplete."""
         yield encoded_event("error", error_json(problem))
 
     def _compaction(
@@ -140,7 +140,7 @@ class MessageForm:
         usage: JsonObject,
         context: JsonObject | None = None,
     ) -> JsonObject:
-        """The edits of a context are named where the client asked for some; None is not known yet."""
+        """The `message` object. It has the applied edits if the client asked for any; `context` is None until known."""
         edits = {"context_management": {"applied_edits": applied_edits(context or {})}}
         return {
             "id": self._id,
@@ -173,7 +173,7 @@ class MessageForm:
         yield self._delta({"type": f"{kind}_delta", kind: text})
 
     def _close(self, signature: str = "") -> Iterable[bytes]:
-        """Ends the open block, if there is one."""
+        """Ends the open block, if any."""
         if self._open is None:
             return
         if self._open == "thinking" and signature:
@@ -214,11 +214,11 @@ def _event(name: str, **fields: object) -> bytes:
 
 
 def _estimated(context: JsonObject) -> int:
-    """The estimate of the prompt; 0 where a stored turn has no audit."""
+    """The estimated tokens of the prompt; 0 if a stored turn has no audit."""
     return context.get("estimated_wire_tokens", 0)
 
 
 def _only_signature(content: list[JsonObject]) -> str:
-    """The signature of the one block that a stream's thinking is; with several, none is of the whole."""
+    """The signature of the only thinking block, else empty: of several, none signs the whole of what was streamed."""
     signed = [block.get("signature", "") for block in content if block["type"].endswith("thinking")]
     return signed[0] if len(signed) == 1 else ""

@@ -1,4 +1,4 @@
-"""What routes share in the OpenAPI document: parameters, problems, event streams and the bearer key."""
+"""Parts of the OpenAPI document that routes share: parameters, problems, event streams and the bearer key."""
 
 from __future__ import annotations
 
@@ -108,19 +108,19 @@ _VENDORS = (400, 401, 404, 408, 409, 413, 415, 422, 429, 502, 503, 504)
 
 
 def openai_refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The same for a route with OpenAI's error shape; every status without a choice."""
+    """The same for a route with OpenAI's error shape. Without `statuses`, all statuses of such routes."""
     return {status: {"model": ChatErrorOut, "description": "OpenAI's error shape"} for status in statuses or _VENDORS}
 
 
 def messages_refusals() -> dict[int | str, dict[str, Any]]:
-    """The same for a route with Anthropic's error shape."""
+    """All statuses of a route with Anthropic's error shape, for `responses=`."""
     return {status: {"model": MessagesErrorOut, "description": "Anthropic's error shape"} for status in _VENDORS}
 
 
 def event_stream(event: JsonObject) -> JsonObject:
-    """The content of a stream of server-sent events, for `responses=`; `event` is the schema of the events' names.
+    """The content of a stream of server-sent events, for `responses=`. `event` is the schema of the events' names.
 
-    A schema of a stream describes one event of it. Without a name, an event has its data alone.
+    The schema of a stream describes one of its events. If `event` is empty, events have data and no name.
     """
     properties = {"data": {"type": "string"}} | ({"event": event} if event else {})
     return {"text/event-stream": {"schema": {"type": "object", "properties": properties, "required": [*properties]}}}
@@ -130,7 +130,7 @@ SESSION_HEADER = "X-Session-Id"
 
 
 def session_answers(description: str, event: JsonObject) -> dict[int | str, dict[str, Any]]:
-    """For `responses=`: an answer, whole or streamed, that has its session's id in a header."""
+    """An answer, whole or streamed, with its session's id in a header, for `responses=`."""
     header = {"schema": {"type": "string", "format": "uuid"}}
     return {
         200: {
@@ -152,7 +152,7 @@ STREAMED: dict[int | str, dict[str, Any]] = {
 
 
 def describe(app: FastAPI) -> None:
-    """Replaces the application's OpenAPI document by a complete one, made at the first request for it and then kept."""
+    """Replaces the application's OpenAPI document with a complete one. It is made when first requested, then cached."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -203,7 +203,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
 
 
 def _share_refusals(answered: JsonObject, shared: JsonObject) -> None:
-    """Puts refusals that are the same for many operations into the document once."""
+    """Moves refusals into the document's shared responses, so that equal refusals of operations are in it once."""
     for status, answer in answered.items():
         if status >= "400":
             (content,) = answer["content"].values()
@@ -213,14 +213,14 @@ def _share_refusals(answered: JsonObject, shared: JsonObject) -> None:
 
 
 def _close_answers(schemas: JsonObject, requested: set[str]) -> None:
-    """Removes the default `additionalProperties: true` from answers: types made of it would take any field name."""
-    for name in schemas.keys() - requested - {"Problem"}:  # a problem's other members go by its code
+    """Removes the default `additionalProperties: true` from answers: types generated from it accept any field name."""
+    for name in schemas.keys() - requested - {"Problem"}:  # a problem's other members depend on its code
         if schemas[name].get("properties") and schemas[name].get("additionalProperties") is True:
             del schemas[name]["additionalProperties"]
 
 
 def _leave_defaults_out(schema: object, schemas: JsonObject, done: set[str]) -> None:
-    """Generators of TypeScript make a field with a default one that must be given; its description has the default."""
+    """Moves defaults into descriptions, because TypeScript generators make a field with a default a required one."""
     if isinstance(schema, list):
         for each in cast("list[object]", schema):
             _leave_defaults_out(each, schemas, done)

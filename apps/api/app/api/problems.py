@@ -1,6 +1,6 @@
 """Domain error -> `application/problem+json` (RFC 9457). This module has the only table of statuses.
 
-A problem never repeats request content: echoing a NaN or half a surrogate pair is how a 422 turns into a 500.
+A problem never repeats request content: to encode a NaN or half a surrogate pair would fail and turn a 422 into a 500.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PROBLEM_JSON = "application/problem+json"
 
 @dataclass(frozen=True, slots=True)
 class ProblemKind:
-    """Status and title of a code."""
+    """The status and title of an error code."""
 
     status: int
     title: str
@@ -32,7 +32,7 @@ _NOUNS = (
     "session", "model", "turn", "message", "summary", "response", "previous_response", "compaction", "conversation",
     "item", "pin", "audit", "prompt",
 )  # fmt: skip
-"""What may not be found by its id."""
+"""What a 404 can name; each has a code `<noun>_not_found`."""
 KINDS: Mapping[str, ProblemKind] = {
     "context_budget_exceeded": ProblemKind(422, "The turn does not fit into the context window"),
     "invalid_request": ProblemKind(422, "The request is not valid"),
@@ -73,7 +73,7 @@ KINDS: Mapping[str, ProblemKind] = {
 
 
 def document(code: str, detail: str, members: Mapping[str, Any] | None = None) -> JsonObject:
-    """The problem of this code, for an answer or a stored turn's `error`."""
+    """The problem with this code, for an answer or for the `error` of a stored turn."""
     kind = KINDS.get(code) or KINDS["internal_error"]
     return {
         "type": f"urn:plimsoll:problem:{code}",
@@ -86,7 +86,7 @@ def document(code: str, detail: str, members: Mapping[str, Any] | None = None) -
 
 
 def answer(path: str, problem: JsonObject, headers: Mapping[str, str] | None = None) -> Response:
-    """A problem as an HTTP answer, in the shape that clients of this path know."""
+    """A problem as an HTTP answer, in the error shape that the clients of this path expect."""
     if vendor_errors.is_messages_path(path):
         return vendor_errors.messages_answer(problem, headers)
     if vendor_errors.is_openai_path(path):
@@ -95,7 +95,7 @@ def answer(path: str, problem: JsonObject, headers: Mapping[str, str] | None = N
 
 
 def answer_to(path: str, error: PlimsollError, headers: Mapping[str, str] | None = None) -> Response:
-    """The HTTP answer to an error; `headers` are added to its own."""
+    """The HTTP answer for an error; `headers` are added to the error's own headers."""
     return answer(path, document_of(error), {**headers_of(error), **(headers or {})})
 
 
@@ -108,7 +108,7 @@ def document_of(error: PlimsollError) -> JsonObject:
 
 
 def complete(stored: JsonObject) -> JsonObject:
-    """A turn's stored error with the members that this table adds, so that it reads like the answer did."""
+    """A turn's stored error as the problem that was answered: the table's members are added."""
     code = str(stored.get("code", "internal_error"))
     members = {name: value for name, value in stored.items() if name not in ("code", "detail")}
     return document(code, str(stored.get("detail", "")), members)

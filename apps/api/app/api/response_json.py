@@ -1,4 +1,4 @@
-"""Responses, conversations and lists of items as OpenAI's clients read them; and a response as a stream of events."""
+"""The JSON of responses, conversations and lists of items in OpenAI's form, and a response as a stream of events."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _ERROR_CODES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ResponseOutcome:
-    """What became of a response."""
+    """The status of a response, and its output or error."""
 
     status: Status
     model: str
@@ -53,7 +53,7 @@ class ResponseOutcome:
 
 
 def response_json(form: JsonObject, ref: ResponseRef, created_at: datetime, reply: ResponseOutcome) -> JsonObject:
-    """The `response` object: `form` is the parts of the request that a response repeats."""
+    """The `response` object. `form` has the fields of the request that a response repeats."""
     return {
         "id": response_id(ref),
         "object": "response",
@@ -92,7 +92,7 @@ def reply_of_stored(found: StoredResponse) -> ResponseOutcome:
 
 
 def reply_of_outcome(outcome: TurnOutcome, ref: ResponseRef, form: JsonObject) -> ResponseOutcome:
-    """What became of a response whose turn has just been stored."""
+    """The outcome of a response whose turn has just been stored. Raises `LookupError` without a completion."""
     if outcome.completion is None:
         raise LookupError("a turn that was answered before has no completion")
     turn, made = outcome.turn, _shown_summary(outcome.summary, form)
@@ -100,7 +100,7 @@ def reply_of_outcome(outcome: TurnOutcome, ref: ResponseRef, form: JsonObject) -
 
 
 def _shown_summary(summary: Summary | StoredSummary | None, form: JsonObject) -> SummaryId | None:
-    """What a client is shown of a summary that was made for its response: it asks for that."""
+    """The id of the summary that was made for a response, if the request asked to see it (`context_management`)."""
     return summary.id if summary is not None and "context_management" in form else None
 
 
@@ -111,7 +111,7 @@ def _compaction(ref: ResponseRef, turn_seq: int, summary_id: SummaryId | None) -
 def _reply(
     ref: ResponseRef, turn_seq: int, summary_id: SummaryId | None, model: str, completion: Completion, form: JsonObject
 ) -> ResponseOutcome:
-    """The reply of a call that was answered. One that was cut off is incomplete, unless it calls tools."""
+    """The outcome of a model's reply. A reply that was cut off is incomplete, unless it calls tools."""
     calls = completion.tool_calls
     reason = None if calls else _INCOMPLETE.get(completion.finish_reason)
     status: Literal["completed", "incomplete"] = "incomplete" if reason else "completed"
@@ -129,7 +129,7 @@ def _reply(
 
 
 def compaction_json(compaction_id: str, created_at: datetime, compaction: Compaction, usage: Usage) -> JsonObject:
-    """What a request to compact is answered with."""
+    """The `response.compaction` object, which answers a request to compact."""
     return {
         "id": compaction_id,
         "object": "response.compaction",
@@ -140,7 +140,7 @@ def compaction_json(compaction_id: str, created_at: datetime, compaction: Compac
 
 
 def response_error(problem: JsonObject | None) -> JsonObject:
-    """The `error` of a response that failed, by the codes that OpenAI has for it."""
+    """The `error` of a response that failed, with one of OpenAI's codes."""
     if problem is None:
         return {"code": "server_error", "message": "The call did not end; it was tried again."}
     error = error_of(problem, "input")
@@ -148,7 +148,7 @@ def response_error(problem: JsonObject | None) -> JsonObject:
 
 
 def response_usage(usage: Usage | None) -> JsonObject | None:
-    """The provider's figures; how many of the output's tokens were reasoning is not known."""
+    """The provider's token counts. `reasoning_tokens` is always 0, because that count is not known."""
     if usage is None:
         return None
     return {
@@ -185,15 +185,15 @@ def list_json(page: ItemPage) -> JsonObject:
 
 
 _STREAMED = {"function_call": "arguments", "custom_tool_call": "input"}
-"""What of a call's item comes as a delta."""
+"""The field of a call's item that is streamed as a delta, by the item's type."""
 _TERMINAL = {"completed": "response.completed", "incomplete": "response.incomplete"}
 
 
 class ResponseForm:
-    """One stream, with its own sequence numbers. `stored` is the response it repeats, where one was answered before.
+    """One answer or stream, with its own sequence numbers. `stored` is the stored response to repeat, or None.
 
-    Items come in this order: compaction, reasoning, text, calls. Each begins with its first piece. Reasoning ends where
-    the text begins; reasoning that comes later is in the stored item alone.
+    Items have this order: compaction, reasoning, text, calls. Each begins with its first chunk. Reasoning ends when the
+    text begins; reasoning that arrives later is only in the stored item.
     """
 
     def __init__(
@@ -221,13 +221,13 @@ class ResponseForm:
         return self._response(ref, reply_of_outcome(outcome, ref, self._form))
 
     def begun(self, event: TurnEvent) -> JsonObject:
-        """The `response` object of one that runs: `event` is its turn's first."""
+        """The `response` object of a response that is running. `event` is the first event of its turn."""
         assert event.reply_seq is not None
         ref = ResponseRef(self._session_id, event.reply_seq)
         return self._response(ref, ResponseOutcome("in_progress", self._model))
 
     def event(self, event: TurnEvent) -> Iterable[bytes]:
-        """The first events once the context is assembled, then the model's reasoning and text."""
+        """The first events when the context is assembled, then the model's reasoning and text."""
         match event.name:
             case "turn.created":
                 assert event.reply_seq is not None
@@ -245,7 +245,7 @@ class ResponseForm:
                     yield from self._message(text)
 
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
-        """Ends the open item, then calls, each whole, then the whole response; every event, where none was streamed."""
+        """Ends the open item, then sends each call and the response whole; of a repeated response, all events."""
         if self.stored is not None:
             yield from self.replay(self.stored)
             return
@@ -279,7 +279,7 @@ class ResponseForm:
         yield self._event("response.in_progress", response=response)
 
     def _end(self, ref: ResponseRef, reply: ResponseOutcome) -> Iterable[bytes]:
-        """The events of the reply that are still missing, and the response with the items as they were streamed."""
+        """The events of the reply that were not sent yet, and the response with the items as they were streamed."""
         for item in reply.output:
             match item["type"]:
                 case "compaction":
@@ -324,7 +324,7 @@ class ResponseForm:
         self._open = kind
 
     def _close(self, status: Literal["completed", "incomplete"] = "completed") -> Iterable[bytes]:
-        """Ends the open item, if there is one."""
+        """Ends the open item, if any."""
         if self._open is None:
             return
         text = "".join(self._texts)

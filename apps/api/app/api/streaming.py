@@ -1,6 +1,6 @@
 """A turn as server-sent events, in the form of the route that streams it.
 
-The stream begins when the context is assembled; a refusal before that is an ordinary problem with its own status.
+The stream begins when the context is assembled. A refusal before that is an ordinary problem with its own status.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from app.services.turn.types import Listener, TurnEvent, TurnOutcome
 from app.services.views.turns import get_turn
 
 MOST_APART: Final = 64
-"""Events that wait for a slow client one by one; the deltas after them are joined."""
+"""Most events that wait for a slow client as separate events. Deltas after them are joined."""
 LONG_DELTA_CHARS: Final = 16_384
 STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
@@ -32,9 +32,9 @@ Work: TypeAlias = Callable[[Listener | None], Awaitable[TurnOutcome]]
 
 
 class AnswerForm(Protocol):
-    """How a turn is answered, whole or as events. An event of a turn may be none or several of a form.
+    """How a turn is answered, whole or as events. One event of a turn becomes zero or more events of the form.
 
-    `outcome`'s `streamed` is false where a stored turn is answered again: no event came before.
+    In `outcome`, `streamed` is false if a stored turn is answered again, so that no event was sent before.
     """
 
     headers: Mapping[str, str]
@@ -48,9 +48,10 @@ class AnswerForm(Protocol):
 async def answer_turn(
     call: Call, session_id: SessionId, work: Work, form: AnswerForm, *, stream: bool, status: int = 200
 ) -> Response:
-    """Does the work, and answers with its outcome, or streams its events; raises its error if no context was assembled.
+    """Does the work, and answers with its outcome or streams its events.
 
-    When the client of a stream disconnects, the turn continues and is stored, unless the deployment says `cancel`.
+    If the client of a stream disconnects, the turn continues and is stored, unless the deployment is configured to
+    cancel it. Raises the work's error if there is no stream, or if the error precedes the assembled context.
     """
     if not stream:
         outcome = await work(None)
@@ -63,19 +64,19 @@ async def answer_turn(
 
 
 def events_response(events: Iterable[bytes], headers: Mapping[str, str]) -> Response:
-    """A stream of events that are all known."""
+    """An event stream whose events are all known already."""
     return Response(b"".join(events), headers={**STREAM_HEADERS, **headers}, media_type="text/event-stream")
 
 
 class PendingEvents:
-    """Events that wait for the client. Where it reads slowly, deltas are joined, so memory holds the text once."""
+    """Events that wait for the client. If it reads slowly, deltas are joined to save memory."""
 
     def __init__(self) -> None:
         self._events: deque[TurnEvent | None] = deque()
         self._has_some = asyncio.Event()
 
     def put(self, event: TurnEvent | None) -> None:
-        """None is the end."""
+        """Add an event; None marks the end."""
         last = self._events[-1] if len(self._events) >= MOST_APART else None
         if last is not None and event is not None and _can_be_joined(last, event):
             self._events[-1] = TurnEvent("output.delta", _joined(last.data, event.data))
@@ -84,14 +85,14 @@ class PendingEvents:
             self._has_some.set()
 
     async def get(self) -> TurnEvent | None:
-        """The next event, once there is one."""
+        """Wait for the next event and return it."""
         while not self._events:
             self._has_some.clear()
             await self._has_some.wait()
         return self._events.popleft()
 
     def ready(self) -> Iterator[TurnEvent]:
-        """Further events that are there already, but for the end; so that a burst of deltas is one write."""
+        """Yield the events that are waiting, without the end mark, so that a burst of deltas is sent in one write."""
         for _ in range(MOST_APART):
             if not self._events or (event := self._events[0]) is None:
                 return
@@ -120,17 +121,17 @@ class _Stream:
 
     def _over(self, task: asyncio.Future[TurnOutcome]) -> None:
         if not task.cancelled():
-            task.exception()  # the last event has it, or the turn's record when nobody listens any more
+            task.exception()  # the last event reports it, or the turn's record if the client has disconnected
         self._pending.put(None)
 
     async def begun(self) -> None:
-        """Waits for the context, or for the end when that comes first."""
+        """Waits until the context is assembled, or until the turn ends if that is earlier. Raises the turn's error."""
         while True:
             event = await self._pending.get()
             if event is None:
                 self._pending.put(None)
                 if not self._task.cancelled():
-                    self._task.result()  # raises what ended it
+                    self._task.result()  # raises the turn's error
                 return
             self._early.append(event)
             if event.name == "turn.created":
@@ -140,7 +141,7 @@ class _Stream:
                 return
 
     async def events(self) -> AsyncGenerator[bytes]:
-        """The stream's bytes: events, a comment when the model is silent for long, and the last event."""
+        """The stream's bytes: the events, a comment after each interval without one, and the last event."""
         try:
             for event in self._early:
                 if encoded := b"".join(self._form.event(event)):
@@ -182,14 +183,14 @@ class _Stream:
             return None
         try:
             return await get_turn(self._call.rt, self._call.session_ref(self._session_id), self._turn_id)
-        except (NotFound, DatabaseUnavailable):  # deleted with its session (`store: false`), or away as for the turn
+        except (NotFound, DatabaseUnavailable):  # deleted with its session (`store: false`), or the database is down
             return None
 
     async def _cancel(self, turn_id: TurnId) -> None:
-        with suppress(PlimsollError):  # it ended by itself meanwhile
+        with suppress(PlimsollError):  # the turn has ended in the meantime
             await cancel_turn(self._call.rt, self._call.session_ref(self._session_id), turn_id)
 
 
 def encoded_event(name: str, data: Any) -> bytes:
-    """A server-sent event with JSON in it."""
+    """A server-sent event whose data is JSON."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), orjson.dumps(data, default=plain_json, option=orjson.OPT_UTC_Z))

@@ -1,7 +1,7 @@
-"""A problem in OpenAI's or Anthropic's error shape, for the routes whose clients know no other.
+"""Problems in OpenAI's or Anthropic's error shape, for the routes whose clients know no other shape.
 
-Those clients branch on the status, and retry 408, 409, 429 and 5xx unless `x-should-retry` is false. It is false where
-the service has already retried or a retry cannot help.
+Those clients decide by the status, and retry 408, 409, 429 and 5xx unless `x-should-retry` is false. It is false if the
+service has already retried or a retry cannot help.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from app.core.logging import request_fields
 from app.domain.types import JsonObject
 
 _FIELDS: Mapping[str, str] = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
-"""By path, the field of a body that has what does not fit; `input` elsewhere."""
+"""The field of the body that holds the messages, by path; `input` on other paths."""
 _OTHERS = ("/v1/sessions", "/v1/policies", "/v1/events", "/v1/search", "/v1/messages")
 OVERFLOWS = frozenset({"context_budget_exceeded", "provider_context_overflow"})
-"""What is wrong is that the prompt is too long."""
+"""Codes of problems that mean that the prompt is too long."""
 _CODES: Mapping[str, str] = {
     "context_budget_exceeded": "context_length_exceeded",
     "provider_context_overflow": "context_length_exceeded",
@@ -54,7 +54,7 @@ _PARAMETERS: Mapping[str, str] = {
 
 
 def is_openai_path(path: str) -> bool:
-    """Whether the clients of this path expect OpenAI's error shape: those of all of `/v1` that has no other."""
+    """Whether the clients of this path expect OpenAI's error shape: all of `/v1` except paths with another one."""
     other = path == "/v1/models" or any(path == other or path.startswith(f"{other}/") for other in _OTHERS)
     return path.startswith("/v1/") and not other
 
@@ -66,24 +66,24 @@ def openai_answer(path: str, problem: JsonObject, headers: Mapping[str, str] | N
 
 
 def retry_header(problem: JsonObject) -> dict[str, str]:
-    """What tells clients not to try again, where that can not help."""
+    """The header that tells clients not to retry, if a retry cannot help; else nothing."""
     return {} if _code(problem, status_of(problem)) in _WORTH_ANOTHER_TRY else {"x-should-retry": "false"}
 
 
 def members_of(problem: JsonObject) -> JsonObject:
-    """The problem's own members, beside those that every problem has."""
+    """The problem's own members, without those that every problem has."""
     return {name: value for name, value in problem.items() if name not in ("type", "title", "status", "detail", "code")}
 
 
 def status_of(problem: JsonObject) -> int:
-    """The status that vendors answer such a problem with."""
+    """The status with which the vendors answer such a problem."""
     if problem["code"] == "provider_error" and problem.get("kind") == "rate_limited":
         return 429
     return _STATUSES.get(problem["code"], problem["status"])
 
 
 def error_of(problem: JsonObject, within: str) -> JsonObject:
-    """The `error` object, with the problem's own members; `within` is the field of a body that holds its messages."""
+    """The `error` object, with the problem's own members. `within` is the body's field that has the messages."""
     code: str = problem["code"]
     status = status_of(problem)
     return {
@@ -96,7 +96,7 @@ def error_of(problem: JsonObject, within: str) -> JsonObject:
 
 
 def _code(problem: JsonObject, status: int) -> str:
-    """A limit that does not reset soon is a quota: clients do not retry that code."""
+    """The code of an error. A limit that does not reset every minute is a quota, whose code clients do not retry."""
     limit = problem.get("limit")
     if limit and not limit["name"].endswith("_minute"):
         return "insufficient_quota"
@@ -104,7 +104,7 @@ def _code(problem: JsonObject, status: int) -> str:
 
 
 def _overflow_message(problem: JsonObject) -> str:
-    """With the texts that clients and frameworks search for: OpenAI's sentence, and the code itself (LangChain)."""
+    """A message with the texts that clients and frameworks search for: OpenAI's sentence, and the code (LangChain)."""
     budget = problem.get("budget")
     if not budget:
         return (
@@ -119,7 +119,7 @@ def _overflow_message(problem: JsonObject) -> str:
 
 
 def _parameter(problem: JsonObject, within: str) -> str | None:
-    """The field at fault, as OpenAI writes it: `messages[3].content`."""
+    """The invalid field as OpenAI writes it, for example `messages[3].content`."""
     if problem["code"] in OVERFLOWS or "missing" in problem:
         return within
     errors = problem.get("errors")
@@ -164,7 +164,7 @@ def error_json(problem: JsonObject) -> JsonObject:
 
 
 def request_id_header() -> dict[str, str]:
-    """The request's id under the name by which Anthropic's clients look for it."""
+    """The request's id in the header that Anthropic's clients read."""
     request_id = _request_id()
     return {REQUEST_ID_HEADER: request_id} if request_id else {}
 
@@ -174,7 +174,7 @@ def _request_id() -> str | None:
 
 
 def _messages_sentence(problem: JsonObject) -> str:
-    """With the words that clients search for, and the place of a field that is refused."""
+    """A message with the words that clients search for, or with the path of the field that is refused."""
     if problem["code"] in OVERFLOWS:
         budget = problem.get("budget")
         if not budget:

@@ -1,7 +1,7 @@
 """The document of an exported session: its format, and the checks of an imported one.
 
-The shape of every row has been validated before (`api/schemas/archive.py`); here rows are checked against each other:
-numbers, references, hashes. A valid document can be stored, continued and rebuilt like any session.
+`api/schemas/archive.py` has validated the shape of every row. Here rows are checked against each other: numbers,
+references, hashes. The session of a valid document can be stored, continued and rebuilt like any other session.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from app.domain.types import MOST_PINS, MOST_PINS_BYTES, SUMMARY_LISTS, JsonObje
 FORMAT: Final = "plimsoll.session"
 VERSION: Final = 1
 SECTIONS: Final = ("pins", "blocks", "turns", "messages", "steps", "summaries", "audits")
-"""The lists of a document, in its order."""
+"""The lists of a document, in the order of the document."""
 
 MOST_FAULTS: Final = 20
 MOST_PROMPTS_BYTES: Final = 8 * 1024 * 1024 * 1024
-"""Of all prompts of a document together, each message with its `MESSAGE_BYTES`: what checking its hashes may cost."""
+"""Most bytes of all prompts of a document, with `MESSAGE_BYTES` a message. It limits the time to check their hashes."""
 
 
 class _Faults:
@@ -33,13 +33,13 @@ class _Faults:
             raise ImportRefused(self.found)
 
     def settle(self) -> None:
-        """What follows counts on what was checked so far."""
+        """Raises `ImportRefused` if there are faults, because later checks depend on the earlier ones."""
         if self.found:
             raise ImportRefused(self.found)
 
 
 class PromptHashes(Protocol):
-    """Rebuilds stored prompts and hashes them; raises `KeyError`, `TypeError` or `ValueError` where that fails."""
+    """Rebuilds and hashes stored prompts. Raises `PromptTooLarge`, `KeyError`, `TypeError` or `ValueError`."""
 
     total_bytes: int
 
@@ -47,13 +47,13 @@ class PromptHashes(Protocol):
 
 
 PromptHashesOf: TypeAlias = Callable[[Mapping[str, str], Mapping[int, Message]], PromptHashes]
-"""Made of the contents of blocks by hash, and of messages by number."""
+"""Makes a `PromptHashes` from the contents of blocks by hash, and messages by number."""
 
 
 def check_document(
     document: Mapping[str, Any], hashes_of: PromptHashesOf, *, most_prompts_bytes: int = MOST_PROMPTS_BYTES
 ) -> None:
-    """Raises `ImportRefused`, with places, for a document whose parts contradict each other. CPU-bound."""
+    """Raises `ImportRefused`, with the places, if parts of the document contradict each other. CPU-bound."""
     faults = _Faults()
     for section, key in (
         ("pins", "name"),
@@ -175,7 +175,7 @@ def _check_summaries(document: Mapping[str, Any], turn_seqs: Mapping[str, int], 
 
 
 def _check_prompts(document: Mapping[str, Any], hashes_of: PromptHashesOf, most_bytes: int, faults: _Faults) -> None:
-    """Checks the hash of every prompt: one that cannot be rebuilt is refused."""
+    """Checks the hash of every prompt. A prompt that cannot be rebuilt is a fault."""
     hashes = hashes_of(
         {block["sha256"]: block["content"] for block in document["blocks"]},
         {message["seq"]: archived_message(message) for message in document["messages"]},
@@ -204,7 +204,7 @@ def _check_prompts(document: Mapping[str, Any], hashes_of: PromptHashesOf, most_
 
 
 def archived_message(row: Mapping[str, Any]) -> Message:
-    """A message of a document as the domain's value; its count is not trusted, and is 0."""
+    """A message of a document as the domain's `Message`. The document's token count is not trusted: `tokens` is 0."""
     return Message(
         id=MessageId(row["id"]),
         turn_id=TurnId(row["turn_id"]),
@@ -221,7 +221,7 @@ def archived_message(row: Mapping[str, Any]) -> Message:
 
 
 def with_ids(value: Any, ids: Mapping[str, str]) -> Any:
-    """A JSON value in which every string that is a known id, or one behind a kind (`message:…`), is the new one."""
+    """A copy of a JSON value with every known id replaced by its new id, also in strings such as `message:<id>`."""
     if isinstance(value, str):
         kind, colon, tail = value.rpartition(":")
         return kind + colon + ids.get(tail, tail)

@@ -19,9 +19,9 @@ from app.domain.types import Content, ContentPart, Role, ToolCall
 
 @dataclass(frozen=True, slots=True)
 class IncomingTurn:
-    """A past turn in a list: the user's messages and what followed from them.
+    """A past turn in a list: the user's messages and the messages that followed.
 
-    Several user messages in a row are one turn. A list that begins with the assistant has a first turn without a user.
+    Consecutive user messages are one turn. If a list begins with the assistant, its first turn has no user message.
     """
 
     messages: tuple[IncomingMessage, ...]
@@ -33,18 +33,18 @@ class IncomingTurn:
 
     @property
     def assistant_output(self) -> str | None:
-        """The text of the reply that ended the turn, or None when none did."""
+        """The text of the reply that ended the turn, or None if no reply did."""
         last = self.messages[-1]
         return content_text(last.content) if last.role == "assistant" and not last.tool_calls else None
 
     @property
     def open_calls(self) -> tuple[ToolCall, ...]:
-        """The calls at its end that nothing has answered yet."""
+        """The tool calls at the end of the turn, which have no outputs yet."""
         return self.messages[-1].tool_calls
 
 
 def read_messages(messages: Sequence[Mapping[str, Any]]) -> IncomingList:
-    """Splits a list whose form has been validated (`api/schemas/chat.py`); pairing is `check_pairing`'s."""
+    """Splits a list whose form has been validated (`api/schemas/chat.py`). `check_pairing` checks calls and outputs."""
     instructions: list[str] = []
     kept: list[IncomingMessage] = []
     for place, message in enumerate(messages):
@@ -59,7 +59,7 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> IncomingList:
             text = text or message.get("refusal") or (None if calls else "")
             kept.append(IncomingMessage(place, "assistant", text, calls, name=name, said_at=said_at))
         elif role == "tool":
-            # The name that some clients send here is the function's.
+            # Some clients send a name here. It is the function's, so it is not kept.
             call_id = message["tool_call_id"]
             kept.append(IncomingMessage(place, "tool", content, tool_call_id=call_id, said_at=said_at))
         else:
@@ -68,10 +68,10 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> IncomingList:
 
 
 def check_pairing(messages: Sequence[IncomingMessage], *, may_end_open: bool = False) -> None:
-    """Holds every tool result to its call, and every call to exactly one result before another message.
+    """Checks that every tool result follows its call, and that every call has exactly one result before other messages.
 
-    With `may_end_open` the last message may be calls that nothing has answered yet. Raises `InvalidRequest` that names
-    the message by its index.
+    With `may_end_open`, the last message may have calls without a result. Raises `InvalidRequest`, which names the
+    message by its index.
     """
     caller: IncomingMessage | None = None
     open_ids: set[str] = set()
@@ -103,12 +103,12 @@ def cut_turns(messages: Sequence[IncomingMessage]) -> tuple[IncomingTurn, ...]:
 
 
 def instant_from(text: str | None) -> datetime | None:
-    """An instant as clients write it, with its zone."""
+    """Parse an instant as clients write it, with its time zone."""
     return None if text is None else datetime.fromisoformat(text)
 
 
 def as_one(messages: Sequence[IncomingMessage]) -> IncomingMessage:
-    """Several of the user's messages as one. Where more than one person spoke, each text begins with who did."""
+    """Join several user messages into one. If they have different names, each text begins with its author's name."""
     if len({message.name for message in messages}) == 1:
         return replace(messages[-1], content=joined([message.content for message in messages]))
     content = joined([with_name(message.name, message.content) for message in messages])
@@ -116,7 +116,7 @@ def as_one(messages: Sequence[IncomingMessage]) -> IncomingMessage:
 
 
 def joined(contents: Sequence[Content]) -> Content:
-    """Several contents as one: texts with a blank line between, anything else as one list of parts."""
+    """Join several contents into one: texts with a blank line between them, anything else as one list of parts."""
     if len(contents) == 1:
         return contents[0]
     if all(isinstance(content, str) for content in contents):
@@ -128,14 +128,14 @@ def joined(contents: Sequence[Content]) -> Content:
 
 
 def reply_text(content: str | Sequence[Mapping[str, Any]]) -> str:
-    """An assistant's content as text, as the service stores its own."""
+    """An assistant's content as one text, as the service stores its own replies."""
     if isinstance(content, str):
         return content
     return "".join(str(part.get("text") or part.get("refusal") or "") for part in content)
 
 
 def misplaced(message: IncomingMessage, detail: str) -> InvalidRequest:
-    """The error that names a message of a list by its index."""
+    """An error that names a message of the list by its index."""
     return InvalidRequest(detail, (str(message.place),))
 
 
@@ -143,18 +143,18 @@ _CALLS = re.compile(r"(?:\A|\n)Calling tools:\n(?=\[\{'id': )")
 _OBSERVED = re.compile(r"Observation:\n|Call id: \S+\nError:\n")
 _NEXT_TASK = "\nNew task:\n"
 _LONGEST_CALLS = 16 * 1024
-"""Characters; reading a list takes up to two microseconds for each."""
+"""Longest list of calls that is parsed, in characters. It takes up to two microseconds per character."""
 _MOST_READ = 128 * 1024
 _ELSEWHERE = "See the first result."
-"""One text has what all calls of a message gave."""
+"""The output of every call of a message except the first, whose output is the one text with the results of all."""
 
 
 def with_calls(messages: Sequence[IncomingMessage], tools: Collection[str]) -> tuple[IncomingMessage, ...]:
-    """The messages, with calls of these tools that a client writes into its texts, as smolagents does, and what came of
-    them, as calls and outputs.
+    """Convert tool calls and results that the client wrote as text, as smolagents does, into calls and outputs. Only
+    calls of these `tools` are converted.
 
-    Its assistant message ends with `Calling tools:` and the calls as a Python list, and the user message after it
-    begins with `Observation:`, or with the id of a call that failed. A task that followed is part of that message.
+    Such an assistant message ends with `Calling tools:` and the calls as a Python list. The user message after it
+    begins with `Observation:`, or with the id of a call that failed. It may also have the user's next task.
     """
     if not tools:
         return tuple(messages)
@@ -186,7 +186,7 @@ def _is_observation(message: IncomingMessage) -> bool:
 
 
 def _read(text: str, tools: Collection[str]) -> tuple[ToolCall, ...]:
-    """The calls of a written list; none where it is no list of calls of these tools."""
+    """The calls in a list written as text; empty if the text is no list of calls of these tools."""
     if len(text) > _LONGEST_CALLS:
         return ()
     try:
@@ -205,7 +205,7 @@ def _arguments(function: dict[str, Any]) -> str:
 
 
 def _outputs(message: IncomingMessage, calls: Sequence[ToolCall]) -> list[IncomingMessage]:
-    """What came of the calls, and the user's next task where it follows in the same text."""
+    """The outputs of the calls, and the user's next task if it follows in the same text."""
     observed, next_task, task = content_text(message.content).rpartition(_NEXT_TASK)
     if not next_task:
         observed, task = task, ""

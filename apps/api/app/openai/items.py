@@ -1,9 +1,9 @@
 """OpenAI's items <-> messages in the neutral form.
 
 One message is several items: its reasoning, its text, and each of its calls. Reasoning that a client sends back is left
-out: the session's own copy is sent where the model wants it. Tools that a client runs and that are no functions are
-`custom`, whose input is text, and `local_shell`, which models are offered as a function: a call of one is kept as a
-function's, and the tools of a response's request show which of its calls are theirs.
+out: the session's own copy is sent if the model needs it. Two kinds of client tools are not functions: `custom`, whose
+input is text, and `local_shell`, which is offered to models as a function. Their calls are stored as function calls.
+The tools of a response's request show which of its calls belong to such tools.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _NO_CLIENT_TOOLS: Mapping[str, ClientTool] = {}
 
 
 MOST_DIRECTIONS = 1_000
-"""System and developer messages of one list: each is looked for in the session's instructions."""
+"""Most different system and developer messages of one list: each is searched for in the session's instructions."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadItems:
-    """System and developer messages as texts, each once, and all else in its order, each at the place of its first
-    item. Where the list has a `compaction`, the messages before the last one are left out: it stands for them."""
+    """System and developer messages as texts, each once, and all other messages in order, each with the place of its
+    first item. If the list has a `compaction`, messages before the last one are left out (see `after_compaction`)."""
 
     directions: tuple[str, ...]
     messages: tuple[IncomingMessage, ...]
@@ -43,9 +43,9 @@ class ReadItems:
 def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Message] | None = None) -> ReadItems:
     """Splits a list whose form has been validated (`api/schemas/items.py`).
 
-    `referenced` has the stored messages that `item_reference` items name; a message is included once, whichever of its
-    items are named. Raises `InvalidRequest` for a reference to nothing and for a compaction of elsewhere, by its index,
-    and for more than `MOST_DIRECTIONS`.
+    `referenced` has the stored messages that `item_reference` items name. A message is included once, even if several
+    of its items are named. Raises `InvalidRequest`, with the item's index, for a reference to no stored message, for a
+    compaction that this service did not make, and for more than `MOST_DIRECTIONS`.
     """
     directions: dict[str, None] = {}
     messages: list[IncomingMessage] = []
@@ -94,15 +94,15 @@ def references_of(items: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def joined_directions(known: str | None, directions: Sequence[str]) -> str | None:
-    """Instructions with these behind them, as far as they are not in them. The work goes by the length of what is known
-    times the number of the directions."""
+    """The instructions `known`, followed by those directions that it does not contain yet. The time is proportional to
+    the length of `known` times the number of directions."""
     within = f"\n\n{known}\n\n" if known else ""
     new = [text for text in dict.fromkeys(directions) if f"\n\n{text}\n\n" not in within]
     return "\n\n".join([known, *new] if known else new) or None
 
 
 def message_items(session_id: UUID, message: Message) -> list[JsonObject]:
-    """The items of a message, in their order; each is completed."""
+    """The items of a message, in order. All have the status `completed`."""
     match message.role:
         case "assistant":
             text = message.content if isinstance(message.content, str) else None
@@ -139,8 +139,8 @@ def reply_items(
     client_tools: Mapping[str, ClientTool] = _NO_CLIENT_TOOLS,
     status: Literal["completed", "incomplete"] = "completed",
 ) -> list[JsonObject]:
-    """A model's answer: its reasoning where there is any, its text unless it only made calls, and its calls, of which
-    those of `client_tools` are no functions' calls.
+    """The items of a reply: its reasoning if any, its text unless it only made calls, and its calls. Calls of
+    `client_tools` become items of their own kind instead of function calls.
     """
     items: list[JsonObject] = []
     if reasoning:
@@ -153,7 +153,7 @@ def reply_items(
 
 
 def reasoning_item(session_id: UUID, seq: int, text: str) -> JsonObject:
-    """Reasoning as it was returned; `summary` is for models that return a digest."""
+    """Reasoning as the model returned it. `summary` is empty: it is for models that return a digest."""
     return {
         "id": item_id("rs", session_id, seq),
         "type": "reasoning",
@@ -175,13 +175,13 @@ def text_item(
 
 
 def compaction_item(compaction: Compaction) -> JsonObject:
-    """What stands for the messages before it."""
+    """The item that replaces the messages before it."""
     made_of = compaction.summary_id or compaction.session_id
     return {"id": f"cmp_{made_of.hex}", "type": "compaction", "encrypted_content": compaction.handle}
 
 
 def _add_call(messages: list[IncomingMessage], place: int, call: ToolCall) -> None:
-    """A call belongs to the words right before it, or to the calls there."""
+    """Adds a call to the assistant message directly before it, or else to a new one."""
     if messages and messages[-1].role == "assistant":
         last = messages[-1]
         messages[-1] = replace(last, content=last.content or None, tool_calls=(*last.tool_calls, call))
@@ -272,7 +272,7 @@ def chat_tool(tool: Mapping[str, Any]) -> JsonObject:
 
 
 def client_tools(tools: Sequence[Mapping[str, Any]]) -> Mapping[str, ClientTool]:
-    """By the name of the function that stands for it, what each tool is that is none."""
+    """The kinds of the tools that are not functions, by the name of the function that replaces them."""
     kinds: dict[str, ClientTool] = {}
     for tool in tools:
         if tool["type"] == "custom":
@@ -283,7 +283,7 @@ def client_tools(tools: Sequence[Mapping[str, Any]]) -> Mapping[str, ClientTool]
 
 
 def call_of(item: Mapping[str, Any]) -> ToolCall:
-    """The function's call that stands for an item `custom_tool_call` or `local_shell_call`."""
+    """The function call that replaces an item `custom_tool_call` or `local_shell_call`."""
     if item["type"] == "custom_tool_call":
         return ToolCall(item["call_id"], item["name"], arguments_of(item["input"]))
     action = {name: value for name, value in item["action"].items() if name != "type" and value not in (None, {})}
@@ -291,7 +291,7 @@ def call_of(item: Mapping[str, Any]) -> ToolCall:
 
 
 def call_fields(kind: ClientTool | None, call: ToolCall) -> JsonObject:
-    """What an item of the call has beside its id; None is a function's."""
+    """The fields of a call's item without its id. `kind` is None for a function call."""
     if kind is None:
         return {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments} | _DONE
     if kind == "custom":

@@ -1,13 +1,13 @@
 """The messages of a resent list that a session does not have yet (contract.md, decision 18).
 
-Chat clients send the whole history, its newest part, or only the newest message with every request. The newest of their
-assistant messages that the session has is looked up, and what follows it is new, except messages that are stored too:
-those of a turn without an answer. A client may have changed an assistant message (for example by removing reasoning);
-it is matched by the user message before it.
+Chat clients send the whole history, its newest part, or only the newest message with every request. The newest of the
+list's assistant messages that the session has is looked up. The messages after it are new, except those that are stored
+too: the messages of a turn without an answer. A client may have changed an assistant message (for example by removing
+reasoning); then it is matched by the user message before it.
 
-Where a client names no session, its conversation is recognized by digests: each stands for the beginning of a list,
-from the owner and the instructions through one of its messages, and is SHA-256 of the one before it and the message. A
-turn keeps the digest of the list that it answered together with its reply: the client's next request begins with it.
+If a client names no session, its conversation is recognized by digests. A digest stands for the beginning of a list,
+from the owner and the instructions through one of its messages. It is the SHA-256 of the previous digest and that
+message. A turn stores the digest of the list that it answered and its reply: the client's next list begins with them.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from app.openai.chat_messages import IncomingTurn, as_one, check_pairing, cut_tu
 _Key: TypeAlias = tuple[Hashable, ...]
 
 BEGIN, CONTINUE = "Begin.", "Continue."
-"""What follows instructions alone, and a list that ends with the assistant's reply."""
+"""The user's message after instructions alone, and after a list that ends with the assistant's reply."""
 _MOST_AS_ONE = 16
 _LONGEST_RUN = 64
-"""Two places of a reply that was given several times are distinguished by at most so many messages before them."""
+"""Most messages before a reply that are compared to tell its places apart, if the session has the reply repeatedly."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewMessages:
-    """The new messages of a list. With `repeats_newest` nothing is new: it requests the newest stored turn again."""
+    """The new messages of a list. With `repeats_newest` there are none: the list requests the newest turn again."""
 
     messages: tuple[IncomingMessage, ...]
     repeats_newest: bool = False
@@ -45,9 +45,9 @@ class NewMessages:
 class NextStep:
     """How new messages are processed, in this order.
 
-    `outputs` answer the open calls of the stored turn that waits for tools; `past` is to be stored. Then the model is
-    called: with `content`, the user's message of a new turn, said by `name` at `said_at`; or, where that is None, with
-    `last_outputs`, which answer the open calls that `past` ends with, or else about `outputs`.
+    `outputs` answer the open calls of the stored turn that waits for tools. `past` is stored as turns. Then the model
+    is called: with `content`, the user's message of a new turn, written by `name` at `said_at`; or, if that is None,
+    with `last_outputs`, which answer the open calls at the end of `past`; or, without those, with `outputs`.
     """
 
     outputs: tuple[IncomingMessage, ...]
@@ -64,10 +64,10 @@ class NextStep:
 
 
 def answerable_list(messages: Sequence[IncomingMessage], *, is_directed: bool) -> tuple[IncomingMessage, ...]:
-    """The same list, ending with something to answer.
+    """Return the same list, but ending with a message that the model can answer.
 
     Clients also send instructions alone (`is_directed`), or a list that ends with a reply. Not every provider answers
-    those, so a short message of the user follows.
+    such lists, so a short user message is added.
     """
     if not messages:
         return (IncomingMessage(0, "user", BEGIN),) if is_directed else ()
@@ -78,7 +78,7 @@ def answerable_list(messages: Sequence[IncomingMessage], *, is_directed: bool) -
 
 
 def new_messages(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> NewMessages:
-    """The messages that the session does not have. `stored` are its newest in time order, without rejected turns."""
+    """The messages that the session does not have. `stored` has its newest by time, without those of rejected turns."""
     first, known = _after_anchor(messages, stored)
     tail = messages[first:]
     at = taken = 0
@@ -87,7 +87,7 @@ def new_messages(messages: Sequence[IncomingMessage], stored: Sequence[Message])
         taken += 1
     if at == len(tail) and at:
         unseen = known[taken:]
-        # The reply to it is stored already, or it never got one. Deeper in the past it is a branch, and new.
+        # Its reply is stored already, or it has none. Further back in the past it is a branch, and therefore new.
         if not unseen or (unseen[0].role == "assistant" and unseen[0].turn_id == stored[-1].turn_id):
             return NewMessages((), repeats_newest=True)
         return NewMessages(tuple(tail))
@@ -95,18 +95,17 @@ def new_messages(messages: Sequence[IncomingMessage], stored: Sequence[Message])
 
 
 def goes_on(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> bool:
-    """Whether a list goes on from the newest reply of the session, or repeats what was answered by it."""
+    """Whether a list continues after the newest reply of the session, or repeats the messages that it answered."""
     first, known = _after_anchor(messages, stored)
     is_anchored = first > 0 and all(message.role != "assistant" for message in known)
     return is_anchored or new_messages(messages, stored).repeats_newest
 
 
 def next_step(messages: Sequence[IncomingMessage], *, waiting: bool) -> NextStep:
-    """Divides new messages into what is stored and what the model answers.
+    """Divides new messages into those that are stored and those that the model answers.
 
-    `waiting` is whether a stored turn waits for tools.
-
-    Raises `InvalidRequest` that names a message that can not stand there by its index.
+    `waiting` is whether a stored turn waits for tools. Raises `InvalidRequest`, which names a misplaced message by its
+    index.
     """
     if not messages:
         raise InvalidRequest("There is nothing here that has not been answered.")
@@ -127,7 +126,7 @@ def next_step(messages: Sequence[IncomingMessage], *, waiting: bool) -> NextStep
 
 
 def past_step(messages: Sequence[IncomingMessage], *, waiting: bool) -> NextStep:
-    """The same where nothing is to be answered: all is stored, and calls that nothing answers wait."""
+    """The same if nothing is to be answered: all messages are stored, and tool calls without an output stay open."""
     outputs, rest = _outputs_first(messages, waiting=waiting)
     check_pairing(rest, may_end_open=True)
     return NextStep(outputs, cut_turns(rest))
@@ -136,7 +135,7 @@ def past_step(messages: Sequence[IncomingMessage], *, waiting: bool) -> NextStep
 def _outputs_first(
     messages: Sequence[IncomingMessage], *, waiting: bool
 ) -> tuple[tuple[IncomingMessage, ...], tuple[IncomingMessage, ...]]:
-    """The outputs that the messages begin with, which answer a turn that waits for them, and the rest."""
+    """Split off tool outputs at the beginning, which answer the waiting turn. Raises `InvalidRequest` if none waits."""
     led = next((at for at, message in enumerate(messages) if message.role != "tool"), len(messages))
     if led and not waiting:
         raise misplaced(messages[0], "This answers no open tool call.")
@@ -144,7 +143,7 @@ def _outputs_first(
 
 
 def _after_anchor(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> tuple[int, Sequence[Message]]:
-    """Where in the list the unknown begins, and what of the stored messages comes after what is known of both."""
+    """Return the index from which messages of the list may be new, and the stored messages that these may repeat."""
     ours, theirs = [_key(message) for message in stored], [_key(message) for message in messages]
     exact, by_question = _places(stored, ours)
     for at in range(len(messages) - 1, -1, -1):
@@ -158,7 +157,7 @@ def _after_anchor(messages: Sequence[IncomingMessage], stored: Sequence[Message]
             return at + 1, stored[place + 1 :]
     if messages and messages[0].role == "tool" and theirs[0] in ours:
         return 0, stored[len(ours) - 1 - ours[::-1].index(theirs[0]) :]
-    # No common message: all of it is new, unless it repeats the last input without an answer.
+    # No common message: the whole list is new, unless it repeats the last input, which has no answer.
     replied = next((place for place in range(len(stored) - 1, -1, -1) if stored[place].role == "assistant"), -1)
     return 0, stored[replied + 1 :]
 
@@ -166,7 +165,7 @@ def _after_anchor(messages: Sequence[IncomingMessage], stored: Sequence[Message]
 def _places(
     stored: Sequence[Message], keys: Sequence[_Key]
 ) -> tuple[Mapping[_Key, list[int]], Mapping[_Key, list[int]]]:
-    """The places of each assistant message, newest first: by its own key, and by that of the user message before it."""
+    """The indexes of assistant messages, newest first: by their key, and by the key of the user message before each."""
     exact: dict[_Key, list[int]] = {}
     by_question: dict[_Key, list[int]] = {}
     for place in range(len(stored) - 1, -1, -1):
@@ -178,13 +177,13 @@ def _places(
 
 
 def _run(theirs: Sequence[_Key], at: int, ours: Sequence[_Key], place: int) -> int:
-    """How many messages before both places agree; the newest place wins where several agree as far."""
+    """The number of equal messages before both places. If several places have the same number, the newest is taken."""
     longest = min(at, place, _LONGEST_RUN)
     return next((back - 1 for back in range(1, longest + 1) if theirs[at - back] != ours[place - back]), longest)
 
 
 def _span(tail: Sequence[IncomingMessage], message: Message) -> int:
-    """How many messages at the head of `tail` are this stored one: a turn holds several of the user's as one."""
+    """How many messages at the start of `tail` are this stored one: a turn joins consecutive user messages into one."""
     if message.role == "assistant" or not tail:
         return 0
     if message.role == "tool":
@@ -198,7 +197,7 @@ def _span(tail: Sequence[IncomingMessage], message: Message) -> int:
 
 
 def _key(message: IncomingMessage | Message) -> _Key:
-    """Equal for equal messages: ids where there are any, because clients may reformat arguments."""
+    """A key that equal messages share. It is made of call ids if there are any: clients may reformat arguments."""
     if message.role == "tool":
         return ("tool", message.tool_call_id)
     if message.tool_calls:
@@ -215,22 +214,20 @@ def _content_key(content: Content) -> str:
 
 
 _MOST_BEGINNINGS = 64
-"""A list that goes on from further back is a new conversation."""
+"""Most beginnings of a list that are looked up, longest first. If only a shorter one is known, the list is new."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownList:
-    """A list of messages as it is recognized: its beginnings that end with the assistant, longest first, and all of it.
-
-    Digests have 32 bytes.
-    """
+    """The digests by which a list is recognized, each of 32 bytes: of its beginnings that end with an assistant
+    message, longest first, and of the whole list."""
 
     beginnings: tuple[bytes, ...]
     whole: bytes
 
 
 def known_list(owner: Sequence[str | None], messages: Sequence[IncomingMessage]) -> KnownList:
-    """How a list of this owner is recognized. Lists of two owners never have a digest in common."""
+    """The digests of a list of this owner. Lists of different owners never have a digest in common."""
     digest = hashlib.sha256(canonical_json(list(owner)).encode()).digest()
     beginnings: list[bytes] = []
     for message in messages:
@@ -246,8 +243,8 @@ def with_reply(whole: bytes, text: str | None, calls: Sequence[ToolCall]) -> byt
 
 
 def _after(before: bytes, role: str, content: Content, calls: Sequence[ToolCall], call_id: str | None) -> bytes:
-    # Clients send a text as it is or as a part, trim what a model wrote, and may write its arguments anew. Beside calls
-    # some put a text in the place of an empty one; the ids of the calls are enough.
+    # Clients send a text as a string or as a part, trim what a model wrote, and may format arguments anew. Some send a
+    # text beside calls that had none, so the text of a message with calls is left out; the ids of its calls are enough.
     is_text = content is None or isinstance(content, str) or all(part.get("type") == "text" for part in content)
     form = [
         role,

@@ -1,6 +1,6 @@
 """`/v1/chat/completions`: OpenAI's chat completions, whole or in chunks. Each request is a turn of a session.
 
-And `/v1/completions`, OpenAI's older form, for clients that still use it: a prompt is the user's message of a turn.
+`/v1/completions` is OpenAI's older form, for clients that still use it: its prompt is the user's message of a turn.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from app.services.turn.types import TurnEvent, TurnOptions, TurnOutcome
 
 _ANSWERED = "The completion, or with `stream: true` its chunks"
 _LONGEST_NAME = 200
-# A value that means the same as its absence is not sent: not every provider knows the option.
+# An option is not sent at its default, because not every provider knows the option.
 _DEFAULTS: Mapping[str, Any] = {
     "presence_penalty": 0,
     "frequency_penalty": 0,
@@ -117,7 +117,7 @@ async def _complete(
 
 
 def check_model(rt: Runtime, alias: str | None) -> None:
-    """Raises `NotFound` for an alias that the catalogue does not have."""
+    """Raises `NotFound` if the catalogue does not have the alias."""
     if alias is not None and alias not in rt.catalogue.aliases:
         raise NotFound("model")
 
@@ -131,7 +131,7 @@ async def answer_list(
     *,
     stream: bool,
 ) -> Response:
-    """The answer to a list of messages in its session; the form's headers are on errors too."""
+    """The answer to a list of messages in its session. Errors have the form's headers too."""
     work = partial(complete_chat, call.rt, session, request, idempotency_key)
     try:
         return await answer_turn(call, session.id, work, form, stream=stream)
@@ -173,10 +173,10 @@ def _prompt_request(call: Call, body: CompletionIn) -> ChatRequest:
 
 
 def recognizable(call: Call, request: ChatRequest, conversation: str | None = None) -> ChatRequest:
-    """The request with what its session is recognized by, where the deployment wants it: whose it is, the model, the
-    instructions and the messages. Two API keys never have a conversation in common.
+    """The request with what its session is recognized by, if the deployment recognizes sessions: tenant and API key,
+    model, instructions and messages. Requests with different API keys never share a session in this way.
 
-    The client's own id of a conversation stands in the place of its instructions, which may then differ.
+    If the client has its own id for the conversation, it replaces the instructions, which may then differ.
     """
     if not call.rt.recognizes_sessions:
         return request
@@ -189,7 +189,7 @@ def recognizable(call: Call, request: ChatRequest, conversation: str | None = No
 
 
 def provider_options(options: Mapping[str, Any]) -> JsonObject:
-    """The options of a body, by the names of chat completions, that a provider needs: none at its default."""
+    """The options that are sent to the provider, by their names in chat completions, without those at their default."""
     given = {name: options[name] for name in CHAT_OPTIONS & options.keys() if options[name] is not None}
     return {name: value for name, value in given.items() if _DEFAULTS.get(name) != value}
 
@@ -216,14 +216,14 @@ DONE = b"data: [DONE]\n\n"
 
 
 class ChatForm:
-    """One answer. Its id is of this answer alone: a turn with tools has one for each of its rounds."""
+    """One answer. Its id is for this answer alone: a turn with tools has one for each of its rounds."""
 
     id_prefix = "chatcmpl"
 
     kind = "chat.completion"
     kind_of_chunk = "chat.completion.chunk"
     field = "messages"
-    """Of the body: what does not fit."""
+    """The field of the body that holds the messages, for errors."""
 
     def __init__(self, call: Call, body: ChatIn | CompletionIn, session_id: SessionId) -> None:
         self.headers: Mapping[str, str] = {SESSION_HEADER: str(session_id)}
@@ -244,7 +244,7 @@ class ChatForm:
         }
 
     def reply(self, outcome: TurnOutcome) -> JsonObject:
-        """What a choice has of the model's reply."""
+        """The members of a choice that have the model's reply."""
         calls = outcome.tool_calls
         message: JsonObject = {"role": "assistant", "content": outcome.text, "refusal": None}
         if calls:
@@ -252,18 +252,18 @@ class ChatForm:
         return {"message": message}
 
     def piece(self, delta: JsonObject) -> JsonObject:
-        """What a streamed choice has of a piece of the reply."""
+        """The members of a streamed choice that have a chunk of the reply."""
         return {"delta": delta}
 
     def event(self, event: TurnEvent) -> Iterable[bytes]:
-        """The role once the context is assembled, then the model's text; this form has no field for reasoning."""
+        """The role when the context is assembled, then the model's text. This form has no field for reasoning."""
         if event.name == "context.assembled":
             yield self._chunk({"role": "assistant", "content": ""})
         elif text := event.data.get("text"):
             yield self._chunk({"content": text})
 
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
-        """Tool calls, each whole, the finish reason, and the end mark; before them the text, unless it was streamed."""
+        """The text unless it was streamed, then the tool calls, each whole, the finish reason, and the end mark."""
         if not streamed:
             yield self._chunk({"role": "assistant", "content": outcome.text or ""})
         for index, call in enumerate(outcome.tool_calls):
@@ -274,7 +274,7 @@ class ChatForm:
         yield DONE
 
     def failure(self, problem: JsonObject, turn: TurnRecord | None) -> Iterable[bytes]:  # noqa: ARG002 - the protocol's
-        """An error in the stream, without an end mark: the answer before it is incomplete."""
+        """An error event, and no end mark: the answer before it is incomplete."""
         yield b"data: %b\n\n" % orjson.dumps({"error": error_of(problem, self.field)})
 
     def _chunk(self, delta: JsonObject, finish_reason: str | None = None) -> bytes:
@@ -288,7 +288,7 @@ class ChatForm:
 
 
 class CompletionForm(ChatForm):
-    """The same with a text in the place of a message."""
+    """The same with a text instead of a message."""
 
     id_prefix = "cmpl"
     kind = kind_of_chunk = "text_completion"

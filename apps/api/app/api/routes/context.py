@@ -1,5 +1,5 @@
 """`/v1/sessions/{session_id}/context`, `/search`, `/look-back`, `/timeline`, `/summaries`, `/simulate`: the window,
-what is not in it, and what it would be under other policies."""
+the messages outside it, and the window under other policies. `/v1/search`: the messages of all sessions."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ async def undo_summary(call: Call, session_id: SessionId, summary_id: SummaryId)
 
 
 def _changes(body: SummaryPatch) -> summaries.SummaryChanges:
-    """What is given of the body, as the parts of a summary."""
+    """The fields that the body has, as the parts of a summary."""
     given = {name: getattr(body, name) for name in SUMMARY_LISTS if getattr(body, name) is not None}
     lists: dict[str, str | tuple[SummaryItem, ...]] = {
         name: tuple(SummaryItem(item.text, tuple(map(MessageId, item.message_ids)), item.kept) for item in items)

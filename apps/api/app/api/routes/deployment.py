@@ -1,5 +1,5 @@
-"""The deployment: `/`, `/healthz`, `/readyz` and `/metrics` for people, balancers and Prometheus, which need no key and
-name no tenant; `/v1/models`, the aliases of the catalogue; and `/v1/policies`, presets and fields."""
+"""The deployment: `/`, `/healthz`, `/readyz` and `/metrics`, for people, load balancers and Prometheus, without key
+or tenant; `/v1/models`, the aliases of the catalogue; and `/v1/policies`, the presets and fields of policies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/v1/events`: live changes of a tenant's turns."""
+"""`/v1/events`: changes of a tenant's turns as they happen."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ router = APIRouter(prefix="/v1/events", tags=["events"], route_class=DirectRoute
 
 EVENT_STREAM = "text/event-stream"
 _LOOK_UP_S = 1.0
-"""The longest time until a stream ends after the process began to drain."""
+"""Longest time in seconds until a stream notices that the process drains, and ends."""
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {
         "description": f"The open turns; with `Accept: {EVENT_STREAM}` a stream: `stream.ready` with them, then "

@@ -1,6 +1,6 @@
-"""`/ui` and `/docs`: files that `apps/web` was built into, read once, with their headers.
+"""`/ui` and `/docs`: the files built from `apps/web`. They are read once and served with security headers.
 
-Nothing of them is secret, so they need no key; the data they show comes from the API, which does.
+They contain no secrets, so they need no key. The data they show comes from the API, which needs one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from app.api.direct_route import OpenRoute
 from app.domain.errors import existing
 
 FOLDER = Path(__file__).parents[2] / "_ui"
-"""Where `make web` builds to; part of the wheel."""
+"""The folder that `make web` builds into. It is part of the wheel."""
 
 DOCS_POLICY = "; ".join(
     (
@@ -33,7 +33,7 @@ DOCS_POLICY = "; ".join(
         "form-action 'none'",
     )
 )
-# Text can never become HTML or script. Swagger UI, at /docs, renders Markdown as HTML.
+# Text can never become HTML or script. /docs does without this rule, because Swagger UI renders Markdown as HTML.
 CONTENT_SECURITY_POLICY = f"{DOCS_POLICY}; require-trusted-types-for 'script'; trusted-types 'none'"
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -63,9 +63,9 @@ class _File:
 
 
 class InspectorFiles:
-    """The built files by their path below `/ui/`; the index has the path ``""``. Empty where nothing was built.
+    """The built files by their path below `/ui/`; the index has the path ``""``. Empty if nothing was built.
 
-    The page of `/docs` is beside them, as its addresses are relative to another folder.
+    The page of `/docs` is kept apart from them, because its addresses are relative to another folder.
     """
 
     def __init__(self, folder: Path = FOLDER) -> None:
@@ -77,12 +77,12 @@ class InspectorFiles:
         self._files: Mapping[str, _File] = files
 
     def response(self, path: str, if_none_match: str | None) -> Response | None:
-        """The answer for a file; None if there is none. If nothing was built, the index says how to build it."""
+        """The answer for a file; None if there is none. If nothing was built, the index says how to build the files."""
         file = self._files.get(path)
         return None if file is None and path else _answer(file, CONTENT_SECURITY_POLICY, if_none_match)
 
     def docs(self, if_none_match: str | None) -> Response:
-        """The API's page."""
+        """The answer for the page of the API reference."""
         return _answer(self._docs, DOCS_POLICY, if_none_match)
 
 
@@ -98,7 +98,7 @@ def _answer(file: _File | None, policy: str, if_none_match: str | None) -> Respo
 
 def _file(path: Path, folder: Path) -> _File:
     content = path.read_bytes()
-    # Vite names what lies in assets/ after its content.
+    # Vite names the files in assets/ after the hash of their content.
     hashed = path.relative_to(folder).parts[0] == "assets"
     return _File(
         content,
@@ -116,7 +116,7 @@ _FILES = InspectorFiles()
 @router.head("/ui")
 @router.get("/ui")
 async def to_page() -> Response:
-    """A relative address, because a proxy may serve the application below a path."""
+    """Redirect to a relative address, because a proxy may serve the application below a path."""
     return RedirectResponse("ui/", 307)
 
 
@@ -130,5 +130,5 @@ async def get_page(path: str, if_none_match: Annotated[str | None, Header()] = N
 @router.head("/docs")
 @router.get("/docs")
 async def get_docs(if_none_match: Annotated[str | None, Header()] = None) -> Response:
-    """The API reference; its script is served from here too."""
+    """The page of the API reference. Its script is one of the files of `/ui`."""
     return _FILES.docs(if_none_match)

@@ -1,4 +1,4 @@
-"""`/v1/messages`: Anthropic's Messages, whole or as events, over any provider. Each request is a turn of a session."""
+"""`/v1/messages`: Anthropic's Messages, whole or as events, with any provider. Each request is a turn of a session."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _EVENTS = (
 _ANSWERS = session_answers("The message, or with `stream: true` its events", {"type": "string", "enum": list(_EVENTS)})
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _COMPACT_AT = 150_000
-"""Input tokens, as Anthropic has it where a request names none."""
+"""Input tokens at which a request compacts if it names no number; Anthropic's default."""
 _NO_METADATA = MessagesMetadata()
 
 router = APIRouter(prefix="/v1/messages", tags=["messages"], route_class=DirectRoute)
@@ -115,7 +115,7 @@ async def count_message_tokens(call: Call, body: CountIn) -> Response:
 
 
 class _ThreadUnsupported(InvalidRequest):
-    """Anthropic's clients know this refusal by its details: their tool runners send the request again without."""
+    """Anthropic's clients recognize this refusal by its details: their tool runners retry without `thread`."""
 
     def __init__(self) -> None:
         super().__init__("Threads are not supported; X-Session-Id names a conversation.", ("body", "thread"))
@@ -149,7 +149,7 @@ def _request(call: Call, body: PromptIn) -> ChatRequest:
 
 
 def _policy(management: ContextManagement | None) -> JsonObject | None:
-    """The policy of a request with these edits; None where they change nothing."""
+    """The policy of a request with these edits; None if they change nothing."""
     compact = management and management.compact_edit()
     clear = management and management.clear_edit()
     policy: JsonObject = {}
@@ -190,7 +190,7 @@ def _tool_choice(body: PromptIn) -> str | JsonObject | None:
 
 
 def _chat_options(raw: JsonObject, body: PromptIn) -> JsonObject:
-    """By the names of chat completions."""
+    """The options of a body, by their names in chat completions."""
     choice, output = body.tool_choice, body.output_config
     schema = raw["output_config"]["format"]["schema"] if output is not None and output.format is not None else None
     return {

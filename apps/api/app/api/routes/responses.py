@@ -1,5 +1,5 @@
-"""`/v1/responses`: OpenAI's Responses; each chain of responses is a session. `/v1/responses/compact`: a conversation is
-summarized now, and an item stands for it in what is sent next."""
+"""`/v1/responses`: OpenAI's Responses; each chain of responses is a session. `/v1/responses/compact`: summarizes a
+conversation now, and returns an item that replaces it in the next request."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def _answer(
 
 
 async def _begin(call: Call, work: Work, form: ResponseForm) -> JsonObject:
-    """Starts the work, and returns the response once it runs or has ended."""
+    """Starts the work, and returns the response when it runs or has ended."""
     begun: asyncio.Future[TurnEvent] = asyncio.get_running_loop().create_future()
 
     def listen(event: TurnEvent) -> None:
@@ -128,7 +128,7 @@ async def _begin(call: Call, work: Work, form: ResponseForm) -> JsonObject:
         return form.whole(task.result())
 
     async def ended() -> None:
-        with suppress(PlimsollError):  # the turn's record says how
+        with suppress(PlimsollError):  # the turn's record has the error
             await task
 
     call.service.run_aside(ended())
@@ -224,7 +224,7 @@ _REPEATED = (
 
 
 def _items_of_input(raw: JsonObject) -> list[JsonObject]:
-    """The input as items: a text is a user's message."""
+    """The input as items. A text becomes a user's message."""
     given = raw["input"]
     return [{"role": "user", "content": given}] if isinstance(given, str) else given
 
@@ -236,7 +236,7 @@ def _chat_request(
     referenced: Mapping[str, Message],
     options: TurnOptions,
 ) -> ChatRequest:
-    """The items of a body. `referenced` are the messages that its item references name. Raises `InvalidRequest`."""
+    """The request with these items. `referenced` maps item references to messages. Raises `InvalidRequest`."""
     with located("body", "input"):
         read = read_items(items, referenced)
     return ChatRequest(
@@ -251,7 +251,7 @@ def _chat_request(
 
 
 def _response_request(call: Call, body: ResponseIn, referenced: Mapping[str, Message]) -> ResponseRequest:
-    """What a body requests. Raises `InvalidRequest`, and `NotFound` for an id that nothing can have."""
+    """The request in a body. Raises `InvalidRequest`, and `NotFound` for an id of an impossible form."""
     rt, raw = call.rt, call.raw_body
     _check_body(rt, body)
     previous = _previous_of(body.previous_response_id)
@@ -274,7 +274,7 @@ def _response_request(call: Call, body: ResponseIn, referenced: Mapping[str, Mes
 
 
 def _policy(body: ResponseIn) -> JsonObject:
-    """What the request says of its own compaction. Raises `InvalidRequest` where it could not be kept."""
+    """The policy for the request's own compaction. Raises `InvalidRequest` if it could not be stored or sent."""
     if not body.context_management:
         return {}
     if body.store is False or body.truncation == "disabled":
@@ -289,7 +289,7 @@ def _policy(body: ResponseIn) -> JsonObject:
 def _in_session(
     call: Call, request: ResponseRequest, member: str | None, header: str | None, *, recognize: bool
 ) -> ResponseRequest:
-    """The request with the session that it names or is recognized by. Raises `InvalidRequest`."""
+    """The request with its session's name, or with what the session is recognized by. Raises `InvalidRequest`."""
     named = named_session(header, member)
     recognize = recognize and request.chat.compaction is None
     if request.previous is not None or request.conversation is not None:
@@ -312,7 +312,7 @@ def _check_body(rt: Runtime, body: ResponseIn) -> None:
 
 
 def _previous_of(named: str | None) -> ResponseRef | None:
-    """The response that a body names. Raises `NotFound` for what can be no id of one."""
+    """The response that a body names. Raises `NotFound` if the text cannot be the id of a response."""
     return None if named is None else existing(read_response_id(named), "previous_response")
 
 
@@ -324,7 +324,7 @@ def _conversation(body: ResponseIn) -> SessionId | None:
 
 
 def _tools(raw: JsonObject, body: ResponseIn) -> tuple[tuple[ToolDefinition, ...], str | JsonObject | None]:
-    """Tools and choice in the form of chat completions, in which they are kept and sent."""
+    """Tools and tool choice in the form of chat completions, in which they are stored and sent."""
     tools = [chat_tool(tool) for tool in raw.get("tools") or ()]
     names = set(map(tool_name, tools))
     choice = body.tool_choice
@@ -339,7 +339,7 @@ def _tools(raw: JsonObject, body: ResponseIn) -> tuple[tuple[ToolDefinition, ...
 
 
 def _chat_options(raw: JsonObject, body: ResponseIn) -> JsonObject:
-    """By the names of chat completions."""
+    """The options of a body, by their names in chat completions."""
     text: JsonObject = raw.get("text") or {}
     return {
         "temperature": body.temperature,
@@ -360,7 +360,7 @@ def _response_format(text_format: JsonObject | None) -> JsonObject | None:
 
 
 def _repeated_form(raw: JsonObject, body: ResponseIn, conversation: SessionId | None) -> JsonObject:
-    """The parts of a request that its response repeats."""
+    """The fields of a request that its response repeats."""
     text: JsonObject = raw.get("text") or {}
     given = {name: value for name, value in text.items() if value is not None}
     return {

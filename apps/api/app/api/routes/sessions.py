@@ -1,4 +1,4 @@
-"""`/v1/sessions`: its pins too, and a whole session as one document (`/export`, `/import`)."""
+"""`/v1/sessions`: sessions, their pins, and a whole session as one document (`/export`, `/import`)."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ async def delete_pin(call: Call, session_id: SessionId, name: PinName) -> Respon
 
 
 def _can_be_a_name(name: str) -> bool:
-    """U+FFFD replaces bytes of the path that are not UTF-8."""
+    """Whether a pin can have the name. U+FFFD stands for bytes of the path that are not UTF-8."""
     return 0 < len(name) <= _LONGEST_NAME and name.isprintable() and "\ufffd" not in name
 
 
@@ -179,7 +179,7 @@ import_router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=
 
 IMPORT_PATH = "/v1/sessions/import"
 _CHUNK_BYTES = 256 * 1024
-"""Is written or read at once, on a thread: the file is on a disk by then."""
+"""Bytes that are written or read in one step, on a thread, because the file may be on a disk."""
 _IN_MEMORY_BYTES = 1024 * 1024
 
 
@@ -212,20 +212,20 @@ async def post_import(call: Call, body: ImportIn) -> Session:  # noqa: ARG001 - 
 
 
 async def file_chunks(file: IO[bytes]) -> AsyncGenerator[bytes]:
-    """The file piece by piece; it is closed with the last one."""
+    """The file in chunks. It is closed after the last chunk."""
     try:
         while chunk := await asyncio.to_thread(file.read, _CHUNK_BYTES):
             yield chunk
     finally:
-        # Not waited for: who is cancelled here must not wait, and a large file takes milliseconds to give up.
+        # Not awaited: a cancelled task must not wait here, and it takes milliseconds to close a large file.
         asyncio.get_running_loop().run_in_executor(None, file.close)
 
 
 async def spooled(parts: AsyncIterator[tuple[str, Any]]) -> IO[bytes]:
-    """The document of these parts as a private temporary file, at its beginning.
+    """Return the document of these parts as a private temporary file, positioned at its beginning.
 
-    A slow client then reads from the file, while the database connection is free for others. Up to 1 MiB stays in
-    memory.
+    A slow client then reads from the file, and the database connection is free for other requests. A file of up to
+    1 MiB is kept in memory.
     """
     file = cast("IO[bytes]", SpooledTemporaryFile(_IN_MEMORY_BYTES))  # noqa: SIM115 - whoever sends it closes it
     pieces = [orjson.dumps({"format": FORMAT, "version": VERSION})[:-1]]
@@ -257,7 +257,7 @@ async def spooled(parts: AsyncIterator[tuple[str, Any]]) -> IO[bytes]:
 
 
 def _opening(section: str) -> bytes:
-    """The end of the list before, and the beginning of this one."""
+    """The end of the previous section's list, and the beginning of this section's."""
     return (b"" if section == SECTIONS[0] else b"]") + b',"%b":[' % section.encode()
 
 
@@ -266,5 +266,5 @@ def _encoded(value: object) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """Prices keep all digits."""
+    """Encode what orjson does not. Prices keep all their digits."""
     return format(value, "f") if isinstance(value, Decimal) else plain_json(value)

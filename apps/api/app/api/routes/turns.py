@@ -195,14 +195,14 @@ async def list_messages(
 
 
 def request_sha256(body: JsonObject) -> str:
-    """The same for bodies that request the same turn: key-sorted JSON but for how it is streamed (contract.md, decision
-    14)."""
+    """The SHA-256 of the body as key-sorted JSON, without the fields about streaming. Bodies that request the same turn
+    have the same hash (contract.md, decision 14)."""
     compared = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
     return hashlib.sha256(orjson.dumps(compared, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def turn_request(call: Call, body: TurnIn | RegenerateIn) -> TurnRequest:
-    """The request in a body. Raises `InvalidRequest`."""
+    """The turn that a body requests. Raises `InvalidRequest`."""
     if body.model_alias is not None:
         check_alias(call.rt, body.model_alias)
     check_tool_choice(body)
@@ -225,7 +225,7 @@ def turn_request(call: Call, body: TurnIn | RegenerateIn) -> TurnRequest:
 
 
 def _turn_json(turn: TurnRecord) -> JsonObject:
-    """A turn as clients read it, in answers and in events."""
+    """A turn as JSON, for answers and events."""
     return as_json(
         turn,
         tool_calls=[tool_call_json(tool_call) for tool_call in turn.tool_calls],
@@ -235,9 +235,9 @@ def _turn_json(turn: TurnRecord) -> JsonObject:
 
 
 class _TurnForm:
-    """The service's own answer and events (contract.md, section 5). The last has the turn as it is read afterwards.
+    """The service's own answer and events (contract.md, section 5). The last event has the turn as it is read later.
 
-    `made` is the session that was made for the turn, where it was.
+    `made` is the session that was created for the turn; None if the session existed before.
     """
 
     def __init__(self, made: Session | None = None) -> None:
@@ -254,7 +254,7 @@ class _TurnForm:
         yield encoded_event(event.name, event.data)
 
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
-        """The last event; where nothing was streamed, also those before it, with the stored text in one delta."""
+        """The last event. If nothing was streamed, the earlier events precede it, with the stored text in one delta."""
         turn = _turn_json(outcome.turn)
         if not streamed:
             created = {name: turn[name] for name in ("id", "session_id", "seq", "status")}
@@ -286,6 +286,6 @@ def check_tool_choice(body: TurnIn | RegenerateIn | ChatIn) -> None:
 
 
 def check_offered(chosen: Set[str], offered: Set[str | None]) -> None:
-    """Raises `InvalidRequest` unless all functions that are chosen are offered."""
+    """Raises `InvalidRequest` unless `offered` has every function in `chosen`."""
     if not chosen <= offered:
         raise InvalidRequest("tool_choice names a function that tools does not have.", ("body", "tool_choice"))

@@ -1,7 +1,7 @@
-"""An exported session, row by row, as it leaves and as it may come back; and how the body of an import is read.
+"""The rows of an exported session, as written and as accepted in an import; and how the body of an import is read.
 
-Each row is checked by itself here; `archive/document.py` checks them together. Reading runs where
-`services/archive/new_rows.py` runs.
+Each row is checked by itself here; `archive/document.py` checks rows against each other. `read_import` runs in the same
+process as `services/archive/new_rows.py`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class StoredRequest(In):
     @field_validator("policy")
     @classmethod
     def _of_fields_that_are_there(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        """What they come to over the session's own is judged when the turn is run again."""
+        """Checks these fields alone; together with the session's policy they are checked when the turn is run again."""
         try:
             read_fields(value or {})
         except InvalidRequest as error:
@@ -87,7 +87,7 @@ class StoredRequest(In):
     @field_validator("options")
     @classmethod
     def _as_a_client_can_set_them(cls, value: dict[str, Any]) -> dict[str, Any]:
-        """They go into a provider's request as they are, so they must be what chat completions accept."""
+        """Checks that chat completions accept the options, because they are sent to the provider unchanged."""
         if (ChatIn.model_fields.keys() - CHAT_OPTIONS) & value.keys():
             raise ValueError("There is an option that no client can set")
         ChatIn.model_validate({"model": "any", "messages": [{"role": "user", "content": "any"}], **value})
@@ -174,7 +174,7 @@ Ref = Annotated[
 
 
 class PromptRefs(In):
-    """The form is described in `engine/window/prompt_refs.py`."""
+    """References to the parts of a prompt. `engine/window/prompt_refs.py` describes the form."""
 
     items: list[Ref]
     tools: Sha256 | None
@@ -204,7 +204,7 @@ BLOCKS: Final[Mapping[str, TypeAdapter[Any]]] = {
     "j": TypeAdapter(list[ContentPartIn]),
     "w": TypeAdapter(LookBackMessage),
 }
-"""What the JSON of a block is, by how a prompt refers to it."""
+"""The form of a block's JSON, by the kind of reference that a prompt has to it."""
 
 ROWS: Final[Mapping[str, type[BaseModel]]] = {
     "pins": PinRow,
@@ -218,7 +218,7 @@ ROWS: Final[Mapping[str, type[BaseModel]]] = {
 
 
 class ExportHead(Open):
-    """What a document says before its rows; each of those is validated by itself."""
+    """A document with its rows as lists of anything: each row is validated by itself."""
 
     format: Literal["plimsoll.session"]
     version: Literal[1]
@@ -233,14 +233,14 @@ class ExportHead(Open):
 
 
 class ArchivedConversationIn(SessionIn):
-    """A conversation that was had elsewhere, as OpenAI-style messages, beside the fields of a new session."""
+    """A conversation from elsewhere as OpenAI-style messages, beside the fields of a new session."""
 
     messages: list[ChatMessageIn] = Field(min_length=1)
 
 
 _MOST_VALUES = 250_000
 _LEAST_BYTES_A_VALUE = 16
-"""Of an import: a large one may have more values than that, but not tinier ones on the whole."""
+"""Least bytes per value, on average, of an import with more than `_MOST_VALUES` values."""
 
 
 class ImportIn(Open):
@@ -255,7 +255,7 @@ Schema = TypeVar("Schema", bound=BaseModel)
 
 
 def read_import(raw: bytes) -> Export | ImportedMessages:
-    """The document, once every row of it is what it should be by itself. CPU-bound; raises `InvalidRequest`."""
+    """Parse the body of an import and validate each of its rows by itself. CPU-bound. Raises `InvalidRequest`."""
     document = parse_body(raw, max(_MOST_VALUES, len(raw) // _LEAST_BYTES_A_VALUE))
     if not isinstance(document, dict):
         raise InvalidRequest("The body must be a JSON object.", ("body",))
@@ -292,7 +292,7 @@ def _export(document: JsonObject) -> Export:
 
 
 def _faults_of_blocks(document: JsonObject) -> list[tuple[str, str]]:
-    """Of the JSON in blocks that prompts have as tools, as the parts of a shortened message, or as a whole message."""
+    """Faults in the JSON of blocks that prompts use as tools, as a shortened message's parts, or as a whole message."""
     named: dict[str, set[str]] = {}
     for refs in (audit["prompt_refs"] for audit in document["audits"] if audit["prompt_refs"]):
         if refs["tools"]:

@@ -1,4 +1,4 @@
-"""How bodies are read: as JSON that Postgres can store; and where and why they are refused, never with their values."""
+"""Parsing of bodies as JSON that Postgres can store, and errors with place and reason, but never with values."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _INT64 = 2**63
 
 
 def parse_body(raw: bytes, most_values: int = MOST_VALUES) -> Any:
-    """The value of a JSON body that Postgres can store. Raises `InvalidRequest` that does not quote it.
+    """The value of a JSON body that Postgres can store. Raises `InvalidRequest`, which does not quote the body.
 
-    One with too many values is refused before it is parsed, which is a single call that no other thread runs beside.
-    orjson refuses NaN, Infinity, numbers beyond a double, lone surrogates, bytes that are no UTF-8 and nesting beyond
-    1,024. What it lets through and we do not: NUL characters (Postgres stores none), integers beyond 64 bits (it would
-    round them), and nesting beyond what any honest body has.
+    A body with too many values is refused before it is parsed, because parsing is one call that blocks all threads.
+    orjson refuses NaN, Infinity, numbers beyond a double, lone surrogates, bytes that are not UTF-8, and more than
+    1,024 levels of nesting. We also refuse NUL characters (Postgres cannot store them), integers beyond 64 bits (orjson
+    would round them), and more than `DEEPEST` levels, which is deeper than any honest body.
     """
     if _has_more_values(raw, most_values):
         raise InvalidRequest(f"The body has more than {most_values} values.", ("body",))
@@ -42,9 +42,9 @@ def _has_more_values(raw: bytes, most: int) -> bool:
     """Whether a JSON text has more values: commas, lists and objects outside of strings. An empty list counts twice."""
     if _marks(raw, 0, len(raw)) < most:
         return False
-    text = raw.replace(rb"\\", b"").replace(rb"\"", b"")  # a string is now what stands between two quotes
+    text = raw.replace(rb"\\", b"").replace(rb"\"", b"")  # now every string is between two quotes
     values, at = 1, 0
-    while at < len(text) and values <= most:  # in steps, between which other threads run
+    while at < len(text) and values <= most:  # in steps, so that other threads can run between them
         quote = text.find(b'"', at)
         end = quote if quote >= 0 else len(text)
         values += _marks(text, at, end)
@@ -57,7 +57,7 @@ def _marks(raw: bytes, start: int, end: int) -> int:
 
 
 def _check(value: Any, raw: bytes) -> None:
-    """Looks at every value once, level by level, with no recursion to overflow."""
+    """Checks every value once, level by level, without recursion, which could overflow the stack."""
     may_have_nul = b"\\u0000" in raw
     level: list[Any] = [value]
     huge = False
@@ -85,14 +85,14 @@ def _check(value: Any, raw: bytes) -> None:
 
 
 def _refuse_huge_integer(digits: str) -> int:
-    """Distinguished from a large float only by the text: `1e30` is fine, thirty digits would lose their end."""
+    """Only the text tells an integer from a large float: `1e30` is fine, but thirty digits would be rounded."""
     if len(digits) > 20 or not -_INT64 <= int(digits) < _INT64:
         raise InvalidRequest("The body has an integer beyond 64 bits.", ("body",))
     return 0
 
 
 class InvalidFields(InvalidRequest):
-    """Input that Pydantic refused; `found` has (where, why), at least one, and never a value."""
+    """Input that Pydantic refused. `found` has at least one pair of place and reason, and never a value."""
 
     def __init__(self, found: list[tuple[str, str]]) -> None:
         super().__init__(": ".join(found[0]))
@@ -103,19 +103,19 @@ class InvalidFields(InvalidRequest):
 
 
 def places(error: ValidationError, *within: str) -> list[tuple[str, str]]:
-    """Where Pydantic refused what, and why, never the value."""
+    """The places that Pydantic refused, each with its reason and never with the value."""
     found = error.errors(include_url=False, include_input=False)[:_MOST_ERRORS]
     return [(where(*within, *each["loc"]), _message(each)) for each in found]
 
 
 def where(*path: object) -> str:
-    """The path of a field, cut to a length because keys come from the client."""
+    """The path of a field. Its length is limited, because keys come from the client."""
     joined = ".".join(str(part) for part in path if part not in _UNION_TAGS)
     return joined if len(joined) <= _LONGEST_WHERE else joined[:_LONGEST_WHERE] + "…"
 
 
 def _message(error: ErrorDetails) -> str:
-    """Pydantic's sentence, except where it would quote the input."""
+    """Pydantic's message, unless it would quote the input."""
     match error["type"]:
         case "union_tag_invalid":
             return f"Must be one of {error.get('ctx', {}).get('expected_tags', 'the known types')}"

@@ -1,4 +1,4 @@
-"""What comes in and goes out in OpenAI's chat form, and in the older one of `/v1/completions`."""
+"""Bodies and answers in OpenAI's chat form, and in the older form of `/v1/completions`."""
 
 from __future__ import annotations
 
@@ -150,12 +150,12 @@ class ChatIn(Open):
     min_p: float | None = Field(default=None, ge=0, le=1)
     repetition_penalty: float | None = Field(default=None, gt=0)
     chat_template_kwargs: dict[str, Any] | None = None
-    # Taken at the one value that this service can give.
+    # Accepted with the one value that this service can offer.
     n: Literal[1] | None = None
     logprobs: Literal[False] | None = None
     top_logprobs: Literal[0] | None = None
     modalities: list[Literal["text"]] | None = None
-    # Taken without effect.
+    # Accepted without effect.
     user: str | None = None
     store: bool | None = None
     safety_identifier: str | None = None
@@ -223,13 +223,13 @@ class CompletionIn(In):
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     logit_bias: dict[str, float] | None = None
-    # Taken at the one value that this service can give.
+    # Accepted with the one value that this service can offer.
     n: Literal[1] | None = None
     best_of: Literal[1] | None = None
     echo: Literal[False] | None = None
     logprobs: Literal[0] | None = None
     suffix: Literal[""] | None = None
-    # Taken without effect.
+    # Accepted without effect.
     user: str | None = None
 
 

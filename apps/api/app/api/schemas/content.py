@@ -1,4 +1,4 @@
-"""A message's content, tools and tool calls, in the OpenAI form: what is checked, and what is passed on as it is."""
+"""A message's content, tools and tool calls in the OpenAI form. Known fields are checked, others are passed on."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class FilePart(Open):
 ContentPartIn = Annotated[TextPart | ImagePart | AudioPart | FilePart, Field(discriminator="type")]
 
 TEXT_TAG, PARTS_TAG = "(text)", "(parts)"
-"""Branches of `content`; they stand in Pydantic's error paths, and `api/problems.py` leaves them out."""
+"""Tags of the two forms of `content`. Pydantic's error paths contain them, and `bodies.where` leaves them out."""
 
 
 def _branch(value: object) -> str | None:
@@ -51,7 +51,7 @@ def _branch(value: object) -> str | None:
 
 
 def text_or_list(of: str) -> Discriminator:
-    """Tells the branches apart; `of` names what the list has, for the error."""
+    """Distinguishes text from a list. `of` names the items of the list in the error."""
     return Discriminator(
         _branch, custom_error_type="content_type", custom_error_message=f"Must be text or a list of {of}"
     )

@@ -1,5 +1,5 @@
-"""The window of a session: how a prompt came about, how it is laid out, what changed it turn by turn, its summaries,
-what is found of what has left it, and stored turns under other policies."""
+"""The window of a session: how a prompt was built and laid out, what changed it turn by turn, its summaries, messages
+that a search finds outside of it, and simulations of stored turns under other policies."""
 
 from __future__ import annotations
 

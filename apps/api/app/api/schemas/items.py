@@ -1,4 +1,4 @@
-"""Items of OpenAI's Responses and Conversations: what goes into them, and how they are read."""
+"""Items of OpenAI's Responses and Conversations, in bodies and in answers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What comes in and goes out in Anthropic's Messages form. `cache_control` is taken everywhere and without effect:
-breakpoints are set where this service's prompts are stable."""
+"""Bodies and answers in Anthropic's Messages form. `cache_control` is accepted everywhere without effect: the service
+sets breakpoints where its own prompts are stable."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ class MessagesIn(PromptIn):
     top_p: float | None = Field(default=None, ge=0, le=1)
     top_k: int | None = Field(default=None, ge=0, description="A 400 where the model's provider takes none.")
     stop_sequences: list[str] | None = None
-    # Taken without effect.
+    # Accepted without effect.
     service_tier: str | None = None
     diagnostics: dict[str, Any] | None = None
 

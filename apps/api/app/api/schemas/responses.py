@@ -1,4 +1,4 @@
-"""What comes in and goes out in OpenAI's Responses form."""
+"""Bodies and answers in OpenAI's Responses form."""
 
 from __future__ import annotations
 
@@ -163,9 +163,9 @@ class ResponseIn(In):
     reasoning: ReasoningConfig | None = None
     parallel_tool_calls: bool | None = None
     service_tier: Name | None = None
-    # Taken at the one value that this service can give.
+    # Accepted with the one value that this service can offer.
     top_logprobs: Literal[0] | None = None
-    # Taken without effect.
+    # Accepted without effect.
     include: list[str] | None = None
     max_tool_calls: int | None = None
     stream_options: dict[str, Any] | None = None
@@ -209,7 +209,7 @@ class CompactIn(In):
     )
     previous_response_id: str | None = Field(default=None, description="A response to go on from.")
     instructions: str | None = Field(default=None, description="A resent history is recognized by them as well.")
-    # Taken without effect.
+    # Accepted without effect.
     image: dict[str, Any] | None = None
     service_tier: Name | None = None
     prompt_cache_key: str | None = None

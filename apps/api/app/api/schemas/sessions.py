@@ -1,5 +1,5 @@
-"""A session: how it is made and changed, and how it is read, with what it used and where it stands;
-and its pins."""
+"""Bodies that create and change a session, the session as an answer, with its usage and current figures, and its
+pins."""
 
 from __future__ import annotations
 

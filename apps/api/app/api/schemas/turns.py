@@ -1,5 +1,5 @@
-"""A turn: what is posted and what it would send; how it is read, with its messages and the context and prompt of its
-calls; and which are open."""
+"""Bodies that post and preview a turn; the turn as an answer, with its messages and the context and prompt of its model
+calls; and the list of open turns."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What schemas of several nouns are made of: how strict bodies are, the values of stored rows, and records of the
+"""Parts that schemas of several nouns share: base classes of bodies, the values of stored rows, and records of the
 domain as answers, whose schema and JSON both come from one dataclass.
 
-Schemas are a file a noun, by the names of the routes; what a route has for itself alone stands with it. Bodies take no
-coercion ("5" is no number) and no unknown field, so that a typo is refused and not ignored. Classes that describe
-answers are for the OpenAPI document; a test holds real answers to them.
+There is one file of schemas per noun, named like the routes. A schema for one route alone may be in the route's file.
+Bodies are not coerced ("5" is no number) and have no unknown fields, so that a typo is refused instead of ignored.
+Classes that describe answers are for the OpenAPI document; a test checks real answers against them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Paged(BaseModel, Generic[Item]):
 
 
 class Open(BaseModel):
-    """Part of a form that others define: what we need is checked, the rest is passed on."""
+    """Part of a format that others define: the fields that we need are checked, the others are passed on."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
@@ -53,7 +53,7 @@ FunctionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$"
 Seq = Annotated[int, Field(ge=1, le=LARGEST)]
 
 Speaker = Annotated[str, StringConstraints(pattern=r"^[^\s\x00-\x1f\x7f<|\\/>]{1,64}$")]
-"""Who of several people or agents spoke, as OpenAI takes it: it is sent to providers as it is."""
+"""The name of one of several people or agents, in the form that OpenAI accepts: it is sent to providers unchanged."""
 
 Dollars = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}(\.[0-9]{1,10})?$")]
 
@@ -73,18 +73,18 @@ Instant = Annotated[
 
 
 def answer_of(record: type[Any], base: type[BaseModel] = BaseModel, *, absent: Collection[str] = ()) -> type[BaseModel]:
-    """A schema with the record's fields, in its order; a class made of it says which its JSON writes otherwise.
+    """A schema with the record's fields, in its order. A subclass declares the fields whose JSON has another form.
 
-    What a field's metadata says (`description`) stands in the schema, so that the domain knows no Pydantic. `absent`
-    are the fields that an answer may leave out where they are None.
+    A field's description comes from its metadata (`description`), so that the domain does not need Pydantic. `absent`
+    names fields that an answer may leave out if they are None.
     """
     return create_model(record.__name__, __base__=base, **_members(record, absent))
 
 
 def row_of(record: type[Any], base: type[BaseModel] = Open, *, without: Collection[str] = ()) -> type[BaseModel]:
-    """The same of a record whose rows come back in an import: without coercion, ids and instants as the text they are.
+    """The same for a record whose rows come back in an import: without coercion, with ids and instants as text.
 
-    What `base` has stays as it is there.
+    Fields that `base` has are taken from there.
     """
     there = {*base.model_fields, *without}
     rest = {name: member for name, member in _members(record).items() if name not in there}
@@ -93,7 +93,7 @@ def row_of(record: type[Any], base: type[BaseModel] = Open, *, without: Collecti
 
 
 def as_json(record: Any, *, without: str | None = None, **otherwise: object) -> JsonObject:
-    """The record's fields by name, in its order; `otherwise` has the values of those that its JSON writes otherwise."""
+    """The record's fields by name, in its order. `otherwise` has the values of fields whose JSON has another form."""
     return values_of(record, without or "") | otherwise
 
 
