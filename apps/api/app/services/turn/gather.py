@@ -44,7 +44,7 @@ from app.services.turn.recall import look_up, meaning_of_pins
 from app.tokenizers.counters import TWO_FIFTHS, Estimator
 
 _FEW_MESSAGES = 64
-"""Window size, in messages, up to which the cache is not filled: reading them is faster than two more statements."""
+"""Messages up to which an uncached window is read row by row: that is faster than two more statements."""
 _MANY_PARTS = 256
 """Content parts whose image sizes are read on the event loop (a few ms). More are read in a thread."""
 _SLICE = 64
@@ -143,7 +143,7 @@ async def read_window(
 
     turns = await turns_after(kept.last_seq)
     if kept.turns and not any(turn.status not in OPEN_STATUSES for turn in turns):
-        # Without a lock, later turns may be in the cache: which turn is the newest can only be seen in the rows.
+        # Turns have run since the session was read without a lock. Its newest turn then can only be seen in the rows.
         kept = Kept(Columns(after_seq))
         turns = await turns_after(after_seq)
     rows = WindowRows(session, policy, model, before_seq, context, kept, turns)

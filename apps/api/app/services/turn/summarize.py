@@ -135,7 +135,7 @@ async def summarize(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Es
 
     When the summarizer fails, answers outside the contract, would not shrink anything, or may not be called under the
     limits, the deterministic fallback is used and a warning is logged. After three failures in a row the summarizer is
-    not called for ten minutes. Nothing is done while another process makes a summary of the session, or for a turn while
+    not called for ten minutes. Nothing is done while another process makes a summary of the session, for a turn while
     this process makes the one after the previous answer, or when one was made since `rows` were read. Holds no database
     connection while the model works. Raises `LimitExceeded` when a client requested the summary itself.
     """
