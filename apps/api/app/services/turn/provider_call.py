@@ -1,8 +1,9 @@
 """One call of a model, for a turn or a summary: measured, traced, priced, and logged with its content if the deployment
 sets `PLIMSOLL_LOG_CONTENT`.
 
-The log has one line for each prompt and one for each reply. A line holds a bounded part of the content, chosen from the
-newest message back; all of it is in the database (`GET …/turns/{tid}/prompt`). Keys and connection strings are hidden.
+The log has one line for each prompt and one for each reply. A line holds a bounded part of the content, the newest
+messages first; all of it is in the database (`GET …/turns/{tid}/prompt`). As in all log lines, keys and connection
+strings are hidden.
 """
 
 from __future__ import annotations
