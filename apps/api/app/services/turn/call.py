@@ -99,7 +99,7 @@ async def _smaller(
     output_tokens: int,
     reactions: int,
 ) -> TurnPlan | None:
-    """The plan of the turn within the limit of the provider's rejection, which is learned; None when it cannot fit.
+    """The plan of the turn within the limit that the rejection implies, which is learned; None if nothing can be done.
 
     `reactions` is the number of prompts that were already made smaller for this model.
     """

@@ -129,11 +129,9 @@ async def claim_outputs(rt: Runtime, session: SessionRef, turn_id: TurnId, reque
 async def claim_retry(
     rt: Runtime, session: SessionRef, turn_id: TurnId, options: TurnOptions, model_alias: str
 ) -> ClaimedTurn:
-    """Claims a retry of a turn that failed, was cancelled, or was completed without an answer. Its message is already
-    stored.
+    """Claims a retry of a turn that failed, was cancelled, or completed without an answer. Its message is stored.
 
-    Only the session's newest turn that was not rejected can be retried. Raises `NotFound`, `TurnInProgress`,
-    `LimitExceeded`.
+    Only for the session's newest turn that was not rejected. Raises `NotFound`, `TurnInProgress`, `LimitExceeded`.
     """
 
     async def found_ended(tx: Transaction) -> _Claimed:
@@ -302,7 +300,7 @@ def awake_alias(rt: Runtime, model_alias: str) -> str:
 
 
 def check_recorded(model: Model, recorded_reply: RecordedReply | None) -> None:
-    """Raises `InvalidRequest` unless a recorded reply is given to the built-in offline model, never to a real one."""
+    """Raises `InvalidRequest` if a recorded reply is given for a model that is not the built-in offline one."""
     if recorded_reply is not None and model.provider != "offline":
         raise InvalidRequest(
             "A recorded_reply is only taken for a model of the provider 'offline'.", ("body", "recorded_reply")
@@ -310,10 +308,7 @@ def check_recorded(model: Model, recorded_reply: RecordedReply | None) -> None:
 
 
 def check_outputs(waiting: WaitingTurn, answered: Sequence[str]) -> None:
-    """Checks that outputs, by call id, answer a turn's open calls exactly.
-
-    Raises `TurnInProgress`, `TurnNotOpen`, `ToolOutputsMismatch`.
-    """
+    """Checks that outputs, by call id, answer a turn's open calls exactly. Raises as `claim_outputs`."""
     if waiting.status is TurnStatus.RUNNING:
         raise TurnInProgress("The turn goes on already.")
     if waiting.status is not TurnStatus.AWAITING_TOOLS:

@@ -96,7 +96,7 @@ async def decide_for_fallback(
 async def decide_within(
     rt: Runtime, turn: ClaimedTurn, record: Record, refused: TurnPlan, budget: Budget
 ) -> TurnPlan | None:
-    """The plan of the turn within the smaller budget of a provider's rejection; None when it does not fit."""
+    """The plan of the turn within the budget that a provider's rejection implies; None when it does not fit."""
     snapshot = await _leave_at_once(rt, turn, record, refused, refused.decided.window.after_overflow(budget))
     decided = await _traced(rt, snapshot, lambda: plan(snapshot, refused.estimate, may_summarize=False))
     return replace(refused, snapshot=snapshot, decided=decided) if isinstance(decided, Ready) else None

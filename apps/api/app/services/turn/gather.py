@@ -116,9 +116,8 @@ async def read_window(
     query: Message | None = None,
     for_turn: bool = False,
 ) -> WindowRows:
-    """Reads the window in two statements: one for its summary and pins, one for the turns that are not cached. If the
-    policy recalls, one more reads the older messages that match the user's, and one the part of their index that is not
-    cached.
+    """Reads the window in two statements: its summary and pins, and the turns that are not cached. With recall, another
+    reads the older messages that match the user's, and one reads the part of their index that is not cached.
 
     `before_seq` is the number of the running turn, or one past the last turn; `last_message_seq` is the last message
     number given out. Recall matches `query`, or with `for_turn` the message of the running turn; with neither, nothing
@@ -290,7 +289,7 @@ async def snapshot_of(
     instructions: str | None = None,
     may_look_back: bool = False,
 ) -> Snapshot:
-    """The snapshot of the rows. `current` is the running turn, which may not be stored.
+    """The snapshot of the rows. `current` is the running turn; it need not be stored.
 
     `instructions` are those of the turn, a system layer after the session's. With `may_look_back` the model can be
     offered the look-back tool.

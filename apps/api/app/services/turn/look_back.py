@@ -58,13 +58,12 @@ def wants_look_back(turn: ClaimedTurn, completion: Completion, record: Record) -
 async def look_back(
     rt: Runtime, turn: ClaimedTurn, completion: Completion, record: Record
 ) -> tuple[ClaimedTurn, Completion | None, bool]:
-    """Answers the model's look-back calls.
+    """Answers the model's look-back calls. A call beyond the turn's limits gets a result that says so.
 
-    Returns the turn with the results, an answer or None, and whether the model may look back once more. If the model
-    also called tools of the client, these are answered first: the answer has their calls only. It also ends the round
-    if look-backs were no longer offered. Otherwise it is None, and the turn is in its next round.
-
-    A call beyond the turn's limits gets a result that says so. A database connection is held only while reading.
+    Returns the turn with the results, an answer or None, and whether the model may look back once more. There is an
+    answer if the model also called tools of the client, which must be run first, or if look-backs were not offered any
+    more; it has the client's calls only. With None the turn is in its next round. No database connection is held
+    except while reading.
     """
     plan, claim = record.sent, turn.claim
     if plan is None:

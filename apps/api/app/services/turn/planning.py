@@ -24,7 +24,7 @@ _INLINE_CHARS = 131_072
 INLINE_MESSAGES = 1_000
 """Messages of a past, or of a turn, that are pruned on the event loop (a few ms)."""
 _INLINE_PAST_CHARS = 1_048_576
-"""Size of a past whose messages are built from JSON and hashed on the event loop (a few ms)."""
+"""Characters of a past whose messages are built from JSON and hashed on the event loop (a few ms)."""
 
 _T = TypeVar("_T")
 

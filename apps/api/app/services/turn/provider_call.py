@@ -2,8 +2,7 @@
 sets `PLIMSOLL_LOG_CONTENT`.
 
 The log has one line for each prompt and one for each reply. A line holds a bounded part of the content, the newest
-messages first; all of it is in the database (`GET …/turns/{tid}/prompt`). As in all log lines, keys and connection
-strings are hidden.
+first; the database has all of it (`GET …/turns/{tid}/prompt`). Keys and connection strings are hidden, as in all lines.
 """
 
 from __future__ import annotations

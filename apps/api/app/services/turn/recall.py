@@ -33,15 +33,15 @@ from app.services.runtime import Runtime
 from app.services.turn.provider_call import used_row
 
 EMBEDDED_A_TURN: Final = 500
-"""Most messages of one session that get vectors after one turn."""
+"""Messages of one session that get vectors after one turn, rounded up to whole batches."""
 _BATCH: Final = 16
 """Texts in one call. An answer with the longest vectors is parsed in a few milliseconds."""
 _MOST_PINS: Final = 64
-"""Pins of a session whose vectors are started at once, oldest first."""
+"""Most pins whose vectors one call starts to make, the oldest first."""
 _INLINE_MESSAGES: Final = 4_096
 _INLINE_POSTINGS: Final = 65_536
-"""Messages and postings of an index that are ranked on the event loop. More could block it for too long. A thread needs
-twice the CPU, because the event loop and the thread wait for each other."""
+"""An index of `_INLINE_MESSAGES` messages, or of this many messages and postings, is ranked on the event loop. A larger
+one could block it for too long. A thread uses twice the CPU, because it and the event loop wait for each other."""
 _SIGNS_A_POSTING = 8
 """64-bit words of vector signs that are compared in the time of one posting, including the work on their vectors."""
 

@@ -323,9 +323,9 @@ async def store_end(rt: Runtime, claim: Claim, end: TurnEnd, *, patience_s: floa
 
     Unavailable means down or out of a resource, or that the statement was rolled back for a lock or a conflict.
 
-    A commit whose answer was lost is found by the retry and not made twice. Raises `TurnCancelled` when the turn was
-    cancelled or its session erased, and `TurnLost` when the turn was ended otherwise; nothing is written then. Raises
-    `DatabaseUnavailable` when the time is over.
+    A commit whose answer was lost is found by the retry and not made twice. Raises `DatabaseUnavailable` when the time
+    is over. Raises `TurnCancelled` when the turn was cancelled or its session erased, and `TurnLost` when it was ended
+    otherwise; nothing is written then.
     """
     pause_s = _FIRST_PAUSE_S
     gives_up_at = asyncio.get_running_loop().time() + (rt.turn_lease_s if patience_s is None else patience_s)
@@ -355,10 +355,9 @@ async def store_end(rt: Runtime, claim: Claim, end: TurnEnd, *, patience_s: floa
 
 
 def note_prompt(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, assembled: Assembled) -> CacheBreak | None:
-    """Caches the prompt as the session's last one. Returns why it does not extend the prompt before, and counts that.
+    """Caches the prompt as the session's last one. Returns why it does not extend the one before; a metric counts that.
 
-    Returns None when it does, and when the prompt before is not known here: another process sent it, or a turn was
-    rejected since.
+    None if it does, or if the one before is not known: another process sent it, or a turn was rejected since.
     """
     session_id, reply_seq = turn.claim.session_id, turn.claim.assistant_seq
     before = rt.pasts.last_prompt(session_id)

@@ -1,5 +1,4 @@
-"""Makes a summary: calls the summarizer within its own window, accepts its answer or falls back, and stores the summary
-by compare-and-set.
+"""Makes a summary: calls the summarizer within its own window, accepts or falls back, and stores by compare-and-set.
 
 A summary that is due after a turn is not noted anywhere: it follows from the stored window alone. After a crash, the
 check before the next turn's call or the check after that turn finds it due again.
@@ -88,7 +87,7 @@ class SummaryJob:
     `claim` is the turn that the summary is charged to, None when no turn waits. `turn_seq` is the number of that turn
     or of the next one; the turn count restarts there, whether or not the attempt succeeds. `still_too_large` returns
     whether the prompt with a summary would still be pruned; then the summary is made once more at half the cap.
-    `snapshot` is the session's prompt before layout. With `whatever_others_do` the summary is made even while another
+    The session's prompt is laid out from `snapshot`. With `whatever_others_do` the summary is made even while another
     process makes one; compare-and-set decides which is stored.
     """
 

@@ -50,7 +50,7 @@ _LEAST_CACHED_TOKENS = 1_024
 """Shortest prefix, in tokens, that OpenAI and most other providers cache. Anthropic's minimum depends on the model, and
 it reports for each call what it has cached."""
 _INLINE_CHARS = 8_192
-"""Input that is processed on the event loop (about 4 ms). A thread would spend longer waiting than working on it."""
+"""Characters that are processed on the event loop (about 4 ms). A thread would wait longer than it works."""
 
 _T = TypeVar("_T")
 
@@ -159,10 +159,10 @@ async def _by_cost(
 
 
 async def call_summarizer(rt: Runtime, summarizer: SummarizerCall, fold: Fold, *, turns: int) -> SummarizerResult:
-    """Calls the summarizer: with the repeated prompt if there is one; chunk by chunk if not, or if that gave nothing.
-    Each chunk gets the summary of the chunk before as its previous summary. A failure is returned, never raised.
+    """Calls the summarizer with the repeated prompt, or chunk by chunk if there is none or it gave nothing.
 
-    Each call is counted under limits before it is made. The first one counts as `turns` turns.
+    Each chunk gets the summary of the chunk before as its previous summary. A failed call or an unusable answer is
+    returned as a failure. Each call is counted under limits before it is made; the first counts as `turns` turns.
     """
     calls: list[tuple[Model, Usage]] = []
     alias, *others = summarizer.aliases
@@ -287,10 +287,8 @@ async def _accepted(
 
 
 async def _kept(model: Model, fold: Fold, body: SummaryBody | None, estimate: Estimator) -> SummaryBody:
-    """The summary with the lasting items that a model left out. The offline summarizer applies the same rule itself.
-
-    Raises `SummaryRefused` if the summary is empty or would not shrink the prompt.
-    """
+    """The summary with lasting items that a model left out (the offline model adds them itself). Raises
+    `SummaryRefused` if it is empty or would not shrink the prompt."""
     if body is None:
         raise SummaryRefused("empty")
     if model.is_language_model:

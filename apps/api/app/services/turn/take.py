@@ -90,9 +90,8 @@ class Regeneration:
 async def prepare_regeneration(rt: Runtime, session: SessionRef, turn_id: TurnId, request: TurnRequest) -> Regeneration:
     """Forks the session before its last turn, and returns the request that runs that turn again in the fork.
 
-    What `request` leaves out (content None, no tools, no alias) is taken from the turn: the user's text, the tools, and
-    the requested alias. Raises `NotFound`, `InvalidRequest`, `TurnNotLast`, and `TurnInProgress` when the turn has not
-    ended.
+    What `request` leaves out (content None, no tools, no alias) is the turn's own: the user's text, the tools, and the
+    requested alias. Raises `NotFound`, `InvalidRequest`, `TurnNotLast`, `TurnInProgress` when the turn has not ended.
     """
     before = await fork_before_last(rt, session, turn_id, has_words=request.content is not None)
     turn = before.turn
@@ -184,10 +183,7 @@ async def _answer(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Record
 
 
 async def _call_again(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Record) -> Completion:
-    """Calls the model again for the same claim; limits count this call separately.
-
-    Raises the errors of `call`, and `LimitExceeded`.
-    """
+    """Calls the model again; limits count this call separately. Raises the errors of `call`, and `LimitExceeded`."""
     if turn.reservation is None:
         return await call(rt, turn, plan, record)
     prompt_tokens = ceil(plan.decided.prompt.wire_tokens * plan.snapshot.calibration_ratio)
