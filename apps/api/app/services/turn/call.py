@@ -1,4 +1,4 @@
-"""The model's call of a round: a prompt that is too long is made smaller, a model that is down gives way to another."""
+"""The model call of a round, with retries: a smaller prompt if it is too long, a fallback if the model is down."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from app.services.turn.types import ClaimedTurn, TurnOptions, TurnPlan
 
 
 async def call(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Record) -> Completion:
-    """Calls the model with no connection held, and again where that can help.
+    """Calls the model with no database connection held, and retries where that can help.
 
-    A prompt that the provider calls too long is made smaller, twice at most. An alias that is down gives way to its
-    fallbacks, each with a prompt of its own budget. Nothing is called again once a delta was delivered. Raises a
-    `ProviderError`, with which the turn has ended as failed.
+    A prompt that the provider rejects as too long is made smaller, at most twice. If the alias is down, times out or is
+    rate-limited, its fallbacks are called, each with a prompt for its own budget. Nothing is retried once a delta was
+    delivered. Raises a `ProviderError`; the turn is then stored as failed.
     """
     started_at, calls = rt.now(), list[JsonObject]()
     fallbacks, reactions = list(plan.model.fallbacks), 0
@@ -68,7 +68,7 @@ async def call(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Record) -
 
 
 async def _prepare(plan: TurnPlan, options: TurnOptions, record: Record) -> CompletionRequest:
-    """The request of a plan whose prompt fits; it is recorded as about to be sent."""
+    """The request for a plan whose prompt fits. The prompt is recorded as about to be sent."""
     if not isinstance(plan.decided, Ready):
         raise TypeError("a refused prompt would be sent")
     with record.steps.step("assemble") as detail:
@@ -99,16 +99,16 @@ async def _smaller(
     output_tokens: int,
     reactions: int,
 ) -> TurnPlan | None:
-    """The same turn within what the provider turned out to take, which is learned; None when nothing can be done.
+    """The plan of the turn within the limit that the rejection implies, which is learned; None if nothing can be done.
 
-    `reactions` counts the prompts that were made smaller for this model already.
+    `reactions` is the number of prompts that were already made smaller for this model.
     """
     stated, model, policy, prompt = error.stated, plan.model, plan.rows.policy, plan.decided.prompt
     limit = learned_limit(
         stated, configured=model.context_window, sent_wire_tokens=prompt.wire_tokens, output_tokens=output_tokens
     )
     if stated.prompt_tokens is not None and stated.limit_is_window:
-        # A refused call reports no usage, but its refusal may count the prompt, where that can be no echo of it.
+        # A rejected call reports no usage. Its error may count the prompt; a figure that may be an echo is not used.
         record.observe(plan, stated.prompt_tokens)
     if limit is not None and model.context_limit_source != "catalogue":
         with suppress(DatabaseUnavailable):
@@ -130,7 +130,7 @@ async def _smaller(
 async def _fall_back(
     rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Record, fallbacks: list[str]
 ) -> TurnPlan | None:
-    """The same turn for the next fallback in whose window it fits; those that were tried leave the list."""
+    """The plan of the turn for the next fallback in whose window it fits. Removes from the list what it tried."""
     rt.cooldowns.rest(plan.model.alias)
     while fallbacks:
         alias = fallbacks.pop(0)
@@ -143,6 +143,6 @@ async def _fall_back(
 
 
 def _detail(calls: list[JsonObject]) -> JsonObject:
-    """What the step of the model's call says: the newest outcome, and the ones before it where there were any."""
+    """The detail of the `model_call` step: the newest outcome, and the earlier ones if there are any."""
     *before, newest = calls
     return newest | ({"before": before} if before else {})

@@ -1,4 +1,4 @@
-"""The first edge of a turn: who may run it, what it sees, and what a conflict means."""
+"""Transaction one of a turn: it claims the turn and reads its window. Conflicts of claims are resolved here."""
 
 from __future__ import annotations
 
@@ -74,25 +74,25 @@ from app.services.turn.types import (
 )
 
 _Claimed: TypeAlias = tuple[Claim | None, TurnOptions, str]
-"""A claim, None when the turn goes on already; and the options and the model alias of the round."""
+"""The claim, or None when the turn already runs; and the options and the model alias of the round."""
 
 
 _CHARS_PER_TOKEN = 2
-"""Of text that is not counted yet; on the high side, as what comes back of a reservation is used later."""
+"""Assumed for text that is not counted yet. It overestimates; the unused part of a reservation is given back."""
 _SLICE = 64
-"""Of outputs that are counted before others run."""
+"""Outputs that are counted before other tasks of the event loop run."""
 _OF_THE_LEASE = 6
-"""The lease begins with the statement that claims, which may wait for the session's row. One that has lost more than
-this part of itself before it counts is renewed at once, so that it never ends before its first renewal, a third on."""
+"""The lease begins with the claiming statement, which may wait for the lock of the session's row. A lease of which more
+than a sixth has passed before the commit is renewed at once: it must not end before its regular renewal at a third."""
 
 
 async def claim(
     rt: Runtime, session: SessionRef, request: TurnRequest, idempotency_key: str | None
 ) -> ClaimedTurn | TurnOutcome:
-    """Stores a new turn with its message and claims it; the outcome where its idempotency key was answered already.
+    """Stores a new turn with its message and claims it. Returns the stored outcome if its idempotency key has one.
 
-    Raises `NotFound`, `InvalidRequest`, `TurnInProgress`, the idempotency errors, `LimitExceeded`; nothing is stored
-    then.
+    Raises `NotFound`, `InvalidRequest`, `TurnInProgress`, the idempotency errors and `LimitExceeded`. The turn is not
+    stored when it raises.
     """
     draft = await draft_turn(rt, request, idempotency_key)
     await prepare_question(rt, session, request.content)
@@ -108,7 +108,7 @@ async def claim(
 
 
 async def claim_outputs(rt: Runtime, session: SessionRef, turn_id: TurnId, request: OutputsRequest) -> ClaimedTurn:
-    """Claims a later round: the outputs are stored if they answer exactly the open calls.
+    """Claims a later round and stores its outputs, which must answer exactly the open calls.
 
     Raises `NotFound`, `TurnNotOpen`, `TurnInProgress`, `ToolOutputsMismatch`, `LimitExceeded`.
     """
@@ -129,8 +129,7 @@ async def claim_outputs(rt: Runtime, session: SessionRef, turn_id: TurnId, reque
 async def claim_retry(
     rt: Runtime, session: SessionRef, turn_id: TurnId, options: TurnOptions, model_alias: str
 ) -> ClaimedTurn:
-    """Claims another try at a turn that failed or was cancelled, or was completed without an answer: its message is
-    stored already.
+    """Claims a retry of a turn that failed, was cancelled, or completed without an answer. Its message is stored.
 
     Only for the session's newest turn that was not rejected. Raises `NotFound`, `TurnInProgress`, `LimitExceeded`.
     """
@@ -157,8 +156,8 @@ async def claim_retry(
 
 
 async def claim_drafted(rt: Runtime, session: SessionRef, draft: NewTurn, options: TurnOptions) -> ClaimedTurn:
-    """Claims a turn whose message is counted. Raises as `claim`, and `UniqueViolated` when another turn is open or the
-    idempotency key was used."""
+    """Claims a turn whose message is counted. Raises the errors of `claim`, and `UniqueViolated` when another turn is
+    open or the idempotency key was used."""
 
     async def stored(tx: Transaction) -> _Claimed:
         claim = await claim_turn(tx, session, draft, rt.turn_lease_s)
@@ -175,9 +174,9 @@ async def claim_drafted(rt: Runtime, session: SessionRef, draft: NewTurn, option
 async def _transaction_one(
     rt: Runtime, session_id: SessionId, claimed: Callable[[Transaction], Awaitable[_Claimed]], *, turns: int
 ) -> ClaimedTurn:
-    """Transaction one: the turn is claimed, all that a decision needs is read, and what it may use is reserved.
+    """Transaction one: claims the turn, reads all that a decision needs, and reserves what the call may use.
 
-    `turns` is how many the round counts as against limits.
+    `turns` is the number of turns that the round counts as under limits.
     """
     gathered_at = rt.now()
     async with rt.database.begin(locking=session_id) as tx:
@@ -211,10 +210,10 @@ async def _transaction_one(
 
 
 def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns: int) -> WorstCase:
-    """What a turn's call may use at most, `turns` being 0 for a later round of a turn.
+    """The most that a turn's call may use. `turns` is 0 for a later round of a turn.
 
-    All that the window holds before anything leaves it and all that may be recalled, no more than may be sent, and
-    the longest answer: of the model or a fallback, whichever may use most.
+    The prompt is counted as the whole window before pruning with all that may be recalled, capped at the largest prompt
+    that may be sent. The answer is counted at its maximum. Of the model and its fallbacks the largest values are taken.
     """
     models = [rt.catalogue.model(alias) for alias in (rows.model.alias, *rows.model.fallbacks)]
     budgets = [budget_of(model, rows.policy) for model in models]
@@ -252,9 +251,9 @@ def _in_progress() -> TurnInProgress:
 
 
 async def draft_turn(rt: Runtime, request: TurnRequest, idempotency_key: str | None) -> NewTurn:
-    """Counts the user's message before any connection is taken.
+    """Counts the user's message before a database connection is taken.
 
-    The session's model is not known yet, so an encoding is guessed; a wrong guess is counted again once it is.
+    The session's model is not known yet, so the encoding is guessed. After a wrong guess the message is counted again.
     """
     alias = request.model_alias or rt.catalogue.default
     with rt.tracer.span("count"):
@@ -276,7 +275,7 @@ async def draft_turn(rt: Runtime, request: TurnRequest, idempotency_key: str | N
 
 
 def policy_of_turn(rt: Runtime, stored: JsonObject, own: Mapping[str, Any] | None) -> ContextPolicy:
-    """The policy of a turn whose body has overrides over the session's. Raises `InvalidRequest` at its place in it."""
+    """The session's policy with the overrides of the turn's body. Raises `InvalidRequest`, located in the body."""
     if not own:
         return session_policy(rt, stored)
     with located("body"):
@@ -284,24 +283,24 @@ def policy_of_turn(rt: Runtime, stored: JsonObject, own: Mapping[str, Any] | Non
 
 
 def _options_again(stored: JsonObject | None, request: OutputsRequest) -> TurnOptions:
-    """The options of a later round: those posted with the outputs or else the turn's, under the turn's policy."""
+    """The options of a later round: those posted with the outputs, else the turn's own. The policy is the turn's."""
     own = TurnOptions.of_stored(stored)
     if request.options is not None:
         return replace(request.options, policy=own.policy)
-    # A choice that forces a call holds for the first round alone: forced again, the turn would never end.
+    # A choice that forces a call applies to the first round only: forced in every round, the turn would never end.
     choice = own.tool_choice if own.tool_choice in (None, "none", "auto") else "auto"
     return replace(own, tool_choice=choice, recorded_reply=request.recorded_reply)
 
 
 def awake_alias(rt: Runtime, model_alias: str) -> str:
-    """The alias, or while it is known to be down a fallback of it that has room for input."""
+    """The alias; while it is known to be down, a fallback of it that has an input budget."""
     fallbacks = rt.catalogue.model(model_alias).fallbacks
     with_room = tuple(alias for alias in fallbacks if budget_of(rt.catalogue.model(alias), rt.guarded).input_budget > 0)
     return rt.cooldowns.first_awake(model_alias, with_room)
 
 
 def check_recorded(model: Model, recorded_reply: RecordedReply | None) -> None:
-    """A recorded reply stands in for the built-in offline model, never for one that would have answered itself."""
+    """Raises `InvalidRequest` if a recorded reply is given for a model that is not the built-in offline one."""
     if recorded_reply is not None and model.provider != "offline":
         raise InvalidRequest(
             "A recorded_reply is only taken for a model of the provider 'offline'.", ("body", "recorded_reply")
@@ -309,7 +308,7 @@ def check_recorded(model: Model, recorded_reply: RecordedReply | None) -> None:
 
 
 def check_outputs(waiting: WaitingTurn, answered: Sequence[str]) -> None:
-    """Holds outputs, by call id, to a turn's open calls. Raises as `claim_outputs`."""
+    """Checks that outputs, by call id, answer a turn's open calls exactly. Raises as `claim_outputs`."""
     if waiting.status is TurnStatus.RUNNING:
         raise TurnInProgress("The turn goes on already.")
     if waiting.status is not TurnStatus.AWAITING_TOOLS:
@@ -328,13 +327,13 @@ def check_outputs(waiting: WaitingTurn, answered: Sequence[str]) -> None:
 
 
 async def draft_outputs(rt: Runtime, outputs: Sequence[tuple[str, Content]]) -> list[ToolOutput]:
-    """Counts outputs before any connection is taken."""
+    """Counts outputs before a database connection is taken."""
     encoding = rt.catalogue.model(rt.catalogue.default).encoding
     drafted: list[ToolOutput] = []
     packed = await pack_messages([("tool", content, False, None) for _, content in outputs])
     for at, ((call_id, content), terms) in enumerate(zip(outputs, packed, strict=True), 1):
         if at % _SLICE == 0:
-            await asyncio.sleep(0)  # to count a short output is no reason to let others run
+            await asyncio.sleep(0)  # counting a short output never yields to the event loop
         tokens, used = await count_message(rt, encoding, content, tool_call_id=call_id)
         drafted.append(ToolOutput(rt.new_id(), call_id, content, tokens, used, terms))
     return drafted
@@ -342,9 +341,9 @@ async def draft_outputs(rt: Runtime, outputs: Sequence[tuple[str, Content]]) -> 
 
 @retried
 async def _resolve_conflict(rt: Runtime, session: SessionRef, draft: NewTurn, *, give_up: bool) -> TurnOutcome | None:
-    """The session has an open turn, or the key was used: says which.
+    """Resolves a claim that failed: the session has an open turn, or the key was used. Returns the key's outcome.
 
-    None when a dead worker's turn was in the way and has been ended, so that claiming again makes sense.
+    Returns None when the open turn was a dead worker's and has been ended: the claim can then be tried again.
     """
     async with rt.database.begin() as tx:
         lost = await fail_lost_turns(tx, session.id)
@@ -364,7 +363,7 @@ async def _resolve_conflict(rt: Runtime, session: SessionRef, draft: NewTurn, *,
 async def answer_again(
     tx: Transaction, session: SessionRef, turn: TurnRecord, stored_sha256: str, request_sha256: str
 ) -> TurnOutcome:
-    """The stored turn of an idempotency key, as the answer to the same request. Raises what it ended with."""
+    """The outcome of the turn stored for an idempotency key. Raises the idempotency errors and the turn's error."""
     if request_sha256 != stored_sha256:
         raise IdempotencyKeyReused("This idempotency key was used with another body.")
     if turn.error is not None:
@@ -375,7 +374,7 @@ async def answer_again(
 
 
 async def stored_outcome(tx: Transaction, session: SessionRef, turn: TurnRecord) -> TurnOutcome:
-    """A turn that has ended or waits for tools, as it is stored."""
+    """The outcome of a stored turn that has ended or waits for tools."""
     audit = await get_audit(tx, session, turn.id, None)
     if audit is None:
         return TurnOutcome(turn, {})

@@ -1,4 +1,4 @@
-"""What a round of a turn sends: a plan for the window as it was read, after the summary that may be due."""
+"""Decides what a round of a turn sends: plans the prompt for the window, after making the summary that is due."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ from app.services.turn.types import ClaimedTurn, TurnOptions, TurnPlan
 from app.tokenizers.counters import Estimator
 
 _MOST_COUNTS = 2
-"""Of a round: one for the prompt as it was found, one for what a summary made of it."""
+"""Token counts by the provider in one round: one for the prompt as it was read, one for the prompt after a summary."""
 
 _D = TypeVar("_D", bound=Decision)
 
 
 @dataclass(frozen=True, slots=True)
 class _Basis:
-    """What a decision is made on: `estimate` and `rows` are of the model that is to be called."""
+    """The data of a decision. `estimate` and `rows` are those of the model that is to be called."""
 
     rows: WindowRows
     estimate: Estimator
@@ -64,9 +64,9 @@ class _Basis:
 
 
 async def decide(rt: Runtime, turn: ClaimedTurn, record: Record, rows: WindowRows | None = None) -> TurnPlan:
-    """Counts what has no count yet, tries a summary where one is due, and says what is sent or why not.
+    """Counts the messages that have no count yet, tries a summary if one is due, and returns the plan or a refusal.
 
-    `rows` are given where another model is to be called than the turn was claimed for.
+    `rows` are given when another model is called than the one that the turn was claimed for.
     """
     basis = await _basis_of(rt, turn, record, rows or turn.rows)
     decided = await _traced(rt, basis.snapshot, lambda: plan(basis.snapshot, basis.estimate))
@@ -89,21 +89,21 @@ async def _basis_of(rt: Runtime, turn: ClaimedTurn, record: Record, rows: Window
 async def decide_for_fallback(
     rt: Runtime, turn: ClaimedTurn, record: Record, model_alias: str, failed: TurnPlan
 ) -> TurnPlan:
-    """The same turn for another model: another window, perhaps another encoding."""
+    """The plan of the turn for another model, which has another window and may have another encoding."""
     return await decide(rt, turn, record, await _read_again(rt, turn, failed.rows, model_alias))
 
 
 async def decide_within(
     rt: Runtime, turn: ClaimedTurn, record: Record, refused: TurnPlan, budget: Budget
 ) -> TurnPlan | None:
-    """The same turn within what the provider turned out to take; None when it does not fit."""
+    """The plan of the turn within the budget that a provider's rejection implies; None when it does not fit."""
     snapshot = await _leave_at_once(rt, turn, record, refused, refused.decided.window.after_overflow(budget))
     decided = await _traced(rt, snapshot, lambda: plan(snapshot, refused.estimate, may_summarize=False))
     return replace(refused, snapshot=snapshot, decided=decided) if isinstance(decided, Ready) else None
 
 
 async def _read_again(rt: Runtime, turn: ClaimedTurn, rows: WindowRows, model_alias: str) -> WindowRows:
-    """The window as it is stored now, for this model."""
+    """Reads the window for this model again, as it is stored now."""
     with rt.tracer.span("gather"):
         async with rt.database.autocommit() as tx:
             return await read_window(
@@ -127,10 +127,10 @@ async def first_snapshot(
     looked_back: Sequence[Message] = (),
     store_counts: bool = True,
 ) -> tuple[WindowRows, Snapshot]:
-    """Counts what has no count yet and gives what the turn is decided on, before any summary; `turn_id` is the turn's.
+    """Counts the messages that have no count yet and returns the rows and the snapshot of the turn before any summary.
 
-    `looked_back` is what its look-backs added. With `store_counts` off it writes nothing: a preview of a turn decides
-    on this very snapshot.
+    `turn_id` is the running turn; `looked_back` are the messages that its look-backs added. Without `store_counts`
+    nothing is written; the preview of a turn uses the same snapshot.
     """
     rows = await with_all_counts(rt, rows, store=store_counts)
     current = await _current(rt, rows, turn_id, looked_back if rows.model.takes_tools else ())
@@ -152,7 +152,7 @@ async def first_snapshot(
 
 
 async def _current(rt: Runtime, rows: WindowRows, turn_id: TurnId, looked_back: Sequence[Message]) -> Turn:
-    """The running turn with what its look-backs added, counted."""
+    """The running turn with the messages that its look-backs added, which are counted here."""
     current = next((turn for turn in rows.turns if turn.id == turn_id), None)
     if current is None:
         raise RuntimeError("the running turn is not in its own window")
@@ -160,10 +160,10 @@ async def _current(rt: Runtime, rows: WindowRows, turn_id: TurnId, looked_back: 
 
 
 async def decide_after_look_back(rt: Runtime, turn: ClaimedTurn, record: Record, *, again: bool) -> TurnPlan:
-    """What is sent once the turn has looked back, decided on what the prompt before was: it makes no summary.
+    """The plan of the call after a look-back. It starts from the snapshot of the prompt before; no summary is made.
 
-    `again` says whether the model may look back once more. Where what was read has no room it gives way: a prompt that
-    fitted before never makes the turn fail.
+    `again` says whether the model may look back once more. If the messages that were read do not fit, they are replaced
+    by a notice or left out: after a prompt that fitted, a look-back never makes the turn fail.
     """
     before = record.sent
     if before is None:
@@ -188,8 +188,8 @@ async def decide_after_look_back(rt: Runtime, turn: ClaimedTurn, record: Record,
 async def counted_by_provider(
     rt: Runtime, rows: WindowRows, snapshot: Snapshot, estimate: Estimator, steps: Steps
 ) -> Snapshot:
-    """The same, calibrated by the provider's own count where the alias asks for one and the estimate is too near a
-    threshold to decide; the very same where the provider does not count or gave no credible count."""
+    """The snapshot, calibrated by the provider's own token count if the alias has `exact_counts` and the estimate is
+    too near a threshold to decide. The same object if the provider does not count or its count is not credible."""
     counts = sum(step["kind"] == "count_tokens" for step in steps.rows)
     if not rows.model.exact_counts or counts >= _MOST_COUNTS:
         return snapshot
@@ -204,10 +204,10 @@ async def counted_by_provider(
 async def _ratio_by_provider(
     rt: Runtime, model: Model, prompt: Prompt, max_output_tokens: int, steps: Steps
 ) -> float | None:
-    """What the wire estimate of the prompt has to be multiplied with to be the provider's count; None without one.
+    """The ratio of the provider's token count to the wire estimate of the prompt; None without a credible count.
 
-    Never raises for the provider: whatever keeps it from counting is noted in the turn's steps, and the estimate
-    decides. The step is a success then too, for nothing of the turn has failed. Asked with no connection held.
+    Never raises a `ProviderError`: its code is recorded in the turn's steps, and the estimate decides. The step is then
+    still a success, because nothing of the turn has failed. No database connection is held.
     """
     request = CompletionRequest(messages=prompt.messages(), max_output_tokens=max_output_tokens, tools=prompt.tools)
     started_at, started = rt.now(), perf_counter()
@@ -233,12 +233,12 @@ async def _ratio_by_provider(
 async def _decide_with_summary(
     rt: Runtime, turn: ClaimedTurn, record: Record, basis: _Basis, due: SummaryDue
 ) -> TurnPlan:
-    """Tries the summary that is due and decides again, with it or without."""
+    """Tries the summary that is due and plans again, with the summary or without it."""
     attempt = await _try_summary(rt, turn, record, basis, due, whatever_others_do=False)
     decided = await _after_summary(rt, record, basis, due, attempt)
     if attempt.failure == IN_PROGRESS and _loses(decided.decided):
-        # The turns that a summary is being made of are sent as they are. Where they have no room, the turn makes one
-        # itself: who makes the other may be dead, so it is not waited for; but nothing leaves because of it.
+        # While another process makes the summary, its turns are sent in full. If they do not fit, this turn makes one
+        # itself. It does not wait, since the other process may be dead, and nothing is dropped because of it.
         attempt = await _try_summary(rt, turn, record, basis, due, whatever_others_do=True)
         decided = await _after_summary(rt, record, basis, due, attempt)
     if attempt.failure == STALE and _loses(decided.decided):
@@ -312,7 +312,7 @@ async def _without_another_summary(rt: Runtime, basis: _Basis) -> TurnPlan:
 async def _leave_at_once(
     rt: Runtime, turn: ClaimedTurn, record: Record, refused: TurnPlan, snapshot: Snapshot
 ) -> Snapshot:
-    """The same without the turns that a policy's emergency path takes out when the provider refused."""
+    """The snapshot without the turns that the policy's emergency path drops after a provider's rejection."""
     rows, estimate = refused.rows, refused.estimate
     fold = emergency_fold(snapshot, estimate)
     if fold is None:

@@ -1,4 +1,4 @@
-"""From stored rows to the snapshot the engine decides on."""
+"""Reads the rows of a window and makes the snapshot that the engine decides on."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ from app.services.turn.recall import look_up, meaning_of_pins
 from app.tokenizers.counters import TWO_FIFTHS, Estimator
 
 _FEW_MESSAGES = 64
-"""Of a window: to read them one by one costs less than two more statements."""
+"""Messages up to which an uncached window is read row by row: that is faster than two more statements."""
 _MANY_PARTS = 256
-"""Of contents: the size of as many images is read in some milliseconds."""
+"""Content parts whose image sizes are read on the event loop (a few ms). More are read in a thread."""
 _SLICE = 64
-"""Of messages that are counted, or turns that are made anew, before others run."""
+"""Messages that are counted, or turns that are rebuilt, before other tasks of the event loop run."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowRows:
-    """Rows of one moment, for a policy and a model: the session, what stands around its window, the window's turns.
+    """Rows read at one moment, for a policy and a model: the session, its summary and pins, and the window's turns.
 
-    `turns` are those after the ones that this process has `kept`. `turn_seq` is the running turn's number, or the one
-    that the next would get.
+    `kept` are the turns that this process has cached, `turns` those after them. `turn_seq` is the number of the running
+    turn, or the one that the next turn would get.
     """
 
     session: SessionState
@@ -72,16 +72,16 @@ class WindowRows:
 
     @property
     def encoding(self) -> str:
-        """The encoding counts are wanted in."""
+        """The encoding in which messages are counted."""
         return encoding_of(self.model, self.policy)
 
     @property
     def turn_count(self) -> int:
-        """All turns of the window."""
+        """The number of all turns of the window."""
         return self.kept.turns + len(self.turns)
 
     def read_messages(self) -> Iterator[Message]:
-        """What was read just now: the messages of `turns`, and those before the window that may be recalled."""
+        """The messages that were read now: those of `turns`, and those before the window that may be recalled."""
         for turn in (*self.turns, *(self.evicted.turns if self.evicted else ())):
             yield from turn.messages
 
@@ -92,14 +92,14 @@ def encoding_of(model: Model, policy: ContextPolicy) -> str:
 
 
 def counting_of(session: SessionState, model: Model, policy: ContextPolicy) -> Counting:
-    """What has to be the same for turns that were kept to be those of the session."""
+    """What must be equal for cached turns to be valid for the session, model and policy."""
     return Counting(session.past_version, encoding_of(model, policy), model.model, model.reasoning_rule)
 
 
 def session_policy(
     rt: Runtime, stored: Mapping[str, object], requested: Mapping[str, object] | None = None
 ) -> ContextPolicy:
-    """The deployment's defaults with the session's overrides, and over them a request's. Raises `InvalidRequest`."""
+    """The deployment's defaults, overridden by the session and then by the request. Raises `InvalidRequest`."""
     overrides = {**stored, **(requested or {})}
     return resolve_policy(rt.guarded, overrides) if overrides else rt.guarded
 
@@ -116,12 +116,12 @@ async def read_window(
     query: Message | None = None,
     for_turn: bool = False,
 ) -> WindowRows:
-    """Two statements: what stands around the raw window, and what of it this process has not kept; and where the policy
-    recalls, one for the messages before that which match the user's, and one for what is not kept of their index.
+    """Reads the window in two statements: its summary and pins, and the turns that are not cached. With recall, another
+    reads the older messages that match the user's, and one reads the part of their index that is not cached.
 
-    `before_seq` is the running turn's number, or one past the last; `last_message_seq` the last number given out.
-    What is looked for is `query`, or with `for_turn` the message of the running turn; without either nothing is.
-    Raises `InvalidRequest` for an unknown alias.
+    `before_seq` is the number of the running turn, or one past the last turn; `last_message_seq` is the last message
+    number given out. Recall matches `query`, or with `for_turn` the message of the running turn; with neither, nothing
+    is recalled. Raises `InvalidRequest` for an unknown alias.
     """
     model = rt.catalogue.model(model_alias, session.tenant_id)
     context = await prompt_context(tx, session.id, before_seq)
@@ -142,7 +142,7 @@ async def read_window(
 
     turns = await turns_after(kept.last_seq)
     if kept.turns and not any(turn.status not in OPEN_STATUSES for turn in turns):
-        # Others have gone on since this was looked at without a lock: which turn is its newest is seen in rows alone.
+        # Turns have run since the session was read without a lock. Its newest turn then can only be seen in the rows.
         kept = Kept(Columns(after_seq))
         turns = await turns_after(after_seq)
     rows = WindowRows(session, policy, model, before_seq, context, kept, turns)
@@ -152,7 +152,7 @@ async def read_window(
 
 
 async def session_window(rt: Runtime, session: SessionRef) -> WindowRows:
-    """The window without a turn, for the session's own model, every message counted. Raises `NotFound`."""
+    """The window without a running turn, for the session's own model, with all messages counted. Raises `NotFound`."""
     async with rt.database.autocommit() as tx:
         row = await prompt_view(tx, session)
         state = state_of(row)
@@ -171,9 +171,9 @@ async def session_window(rt: Runtime, session: SessionRef) -> WindowRows:
 async def _with_evicted(
     tx: Transaction, rt: Runtime, rows: WindowRows, query: Message | None, *, for_turn: bool
 ) -> WindowRows:
-    """The same with what matches among the messages that the active summary stands for.
+    """The rows with the matching messages among those that the active summary replaces.
 
-    A turn that runs also packs some of them that have no packed terms; who only looks writes nothing.
+    For a running turn, some messages without packed terms get them; otherwise nothing is written.
     """
     summary = rows.context.summary
     running = [turn for turn in rows.turns if for_turn and turn.status is TurnStatus.RUNNING]
@@ -196,10 +196,10 @@ async def _with_evicted(
 
 
 async def with_all_counts(rt: Runtime, rows: WindowRows, *, store: bool = True) -> WindowRows:
-    """The same with every message counted for the model, and what is settled kept; new counts are stored, once a
-    message and encoding.
+    """The rows with every message counted for the model. Settled turns are cached, and with `store` new counts are
+    stored, once for each message and encoding.
 
-    A stored count holds the flat figure for images; what the model's rule makes of them is put right here.
+    A stored count uses the flat figure for images; it is corrected here by the model's rule.
     """
     missing = [message for message in rows.read_messages() if message.tokens == UNCOUNTED]
     if missing:
@@ -215,7 +215,7 @@ async def with_all_counts(rt: Runtime, rows: WindowRows, *, store: bool = True) 
 
 
 async def _with_settled_kept(rt: Runtime, rows: WindowRows) -> WindowRows:
-    """The same with the turns before the newest that has ended among those that are kept."""
+    """The rows with the turns before the newest ended one moved to the cache."""
     ended = [at for at, turn in enumerate(rows.turns) if turn.status not in OPEN_STATUSES]
     if not rt.pasts.keeps_any or len(ended) < 2:
         return rows
@@ -227,7 +227,7 @@ async def _with_settled_kept(rt: Runtime, rows: WindowRows) -> WindowRows:
 
 
 def _as_sent(model: Model, turn: Turn) -> Turn:
-    """A settled turn with its images and its reasoning as the model takes them."""
+    """A settled turn with images counted, and reasoning selected, by the model's rules."""
     rule = image_rule_for(model.model)
     messages = tuple([with_images_by_rule(message, rule) for message in turn.messages])
     return with_reasoning(replace(turn, messages=messages), model.reasoning_rule)
@@ -238,7 +238,7 @@ async def _count_missing(rt: Runtime, rows: WindowRows, missing: Sequence[Messag
     fell_back = False
     for at, message in enumerate(missing, 1):
         if at % _SLICE == 0:
-            await asyncio.sleep(0)  # to count a short message is no reason to let others run
+            await asyncio.sleep(0)  # counting a short message never yields to the event loop
         counted[message.seq], used = await recounted(rt, rows.encoding, message)
         fell_back = fell_back or used != rows.encoding
     if store and not fell_back:
@@ -264,7 +264,7 @@ async def _with_messages(rows: WindowRows, change: Callable[[Message], Message])
 
 
 def budget_of(model: Model, policy: ContextPolicy) -> Budget:
-    """The budget of the model's window, capped where the policy caps it."""
+    """The budget of the model's window, capped by the policy; the policy also sizes a window that is not known."""
     window, source = model.context_window, model.context_limit_source
     if source == "fallback" and policy.unknown_window_tokens is not None:
         window, source = policy.unknown_window_tokens, "policy"
@@ -276,7 +276,7 @@ def budget_of(model: Model, policy: ContextPolicy) -> Budget:
 
 
 def no_turn(seq: int) -> Turn:
-    """A running turn without a message yet."""
+    """A running turn that has no message yet."""
     return Turn(TurnId(UUID(int=0)), seq, TurnStatus.RUNNING, unresolved=True, messages=())
 
 
@@ -289,10 +289,10 @@ async def snapshot_of(
     instructions: str | None = None,
     may_look_back: bool = False,
 ) -> Snapshot:
-    """The engine's view of rows; `current` is the running turn, which need not be stored.
+    """The snapshot of the rows. `current` is the running turn; it need not be stored.
 
-    `instructions` are the turn's own, a system layer behind the session's. With `may_look_back` its model can be
-    offered to read back what left.
+    `instructions` are those of the turn, a system layer after the session's. With `may_look_back` the model can be
+    offered the look-back tool.
     """
     session = rows.session
     rule = rows.model.reasoning_rule
@@ -327,9 +327,9 @@ async def snapshot_of(
 
 
 async def with_recall_anew(rt: Runtime, rows: WindowRows, snapshot: Snapshot, *, for_turn: bool = True) -> Snapshot:
-    """The same snapshot, where its summary has just taken turns in, with what of them may come back as well.
+    """The snapshot after a new summary, with recall looked up again, since the summarized turns can be recalled now.
 
-    Without `for_turn` it writes nothing.
+    Without `for_turn` nothing is written.
     """
     query = snapshot.current.messages[0]
     if not rows.policy.recall.enabled:

@@ -1,5 +1,5 @@
-"""Look-backs: a message of a session by its handle, page by page, or those that match some words; and how a turn
-answers its model's, inside the turn."""
+"""Look-backs: reads a session's message by its handle, page by page, or messages that match some words; and answers the
+look-back calls of a turn's model within the turn."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _INLINE_CHARS = 32_768
 
 
 def wants_look_back(turn: ClaimedTurn, completion: Completion, record: Record) -> bool:
-    """Whether the model looked back, as the prompt that it answers offers it or an earlier one of the turn did."""
+    """Whether the model called the look-back tool, which its prompt or an earlier one of the turn offered."""
     sent = record.sent
     offered = bool(turn.looked_back) or (sent is not None and sent.decided.window.offers_look_back)
     return offered and any(map(is_own, completion.tool_calls))
@@ -58,12 +58,12 @@ def wants_look_back(turn: ClaimedTurn, completion: Completion, record: Record) -
 async def look_back(
     rt: Runtime, turn: ClaimedTurn, completion: Completion, record: Record
 ) -> tuple[ClaimedTurn, Completion | None, bool]:
-    """Reads what the model wants to see again.
+    """Answers the model's look-back calls. A call beyond the turn's limits gets a result that says so.
 
-    Gives the turn with it, in its next round; the answer with the client's calls alone where it has such, which come
-    first, else None; and whether the model may look back once more.
-
-    A call beyond what a turn may read gets a result that says so. No connection is held but for the reading.
+    Returns the turn with the results, an answer or None, and whether the model may look back once more. There is an
+    answer if the model also called tools of the client, which must be run first, or if look-backs were not offered any
+    more; it has the client's calls only. With None the turn is in its next round. No database connection is held
+    except while reading.
     """
     plan, claim = record.sent, turn.claim
     if plan is None:
@@ -72,7 +72,7 @@ async def look_back(
     finish = completion.finish_reason if others or completion.finish_reason != "tool_calls" else "stop"
     answer = replace(completion, tool_calls=others, finish_reason=finish)
     if not plan.decided.window.offers_look_back:
-        return turn, answer, False  # it may no more, and a result said so
+        return turn, answer, False  # no more look-backs: a result has said so
     started_at, used = rt.now(), _Used.of(turn, plan)
     before = used.tokens
     own = tuple(call for call in completion.tool_calls if is_own(call))[:MOST_CALLS]
@@ -101,7 +101,7 @@ async def look_back(
 
 @dataclass(frozen=True, slots=True)
 class _Used:
-    """What a turn has looked back so far: calls, and tokens of what they gave."""
+    """The look-backs of a turn so far: the number of calls, and the tokens of their results."""
 
     calls: int
     tokens: int
@@ -117,7 +117,7 @@ async def _result(
 ) -> tuple[TextPage | None, str]:
     """The page that a call reads, and the text of its result.
 
-    `before` of the tokens used are in the prompt already.
+    `before` is the number of used tokens that are already in the prompt.
     """
     window = plan.decided.window
     if lookup is None:
@@ -149,7 +149,7 @@ def _note(
     started_at: datetime,
     detail: JsonObject,
 ) -> None:
-    """Stores the look-back with the turn: what was read, and the messages as a later round sends them."""
+    """Records the look-back with the turn: what was read, and its messages as a later round sends them."""
     alone = Turn(turn.claim.turn_id, turn.claim.seq, TurnStatus.RUNNING, unresolved=True, messages=new)
     sent = with_reasoning(alone, plan.model.reasoning_rule).messages
     blocks = [whole_message_block(message) for message in sent]
@@ -159,11 +159,11 @@ def _note(
 async def read_page(
     rt: Runtime, session: SessionRef, lookup: LookBack, wanted: Search, last_seq: int, tokens: int, estimate: Estimate
 ) -> TextPage | None:
-    """A page of at most so many tokens, of the messages through a number. None where there is no such message, or
-    nothing that matches.
+    """A page of at most `tokens` tokens: of the message with the handle, or of the messages through `last_seq` that
+    match. None if there is no such message.
 
-    At most three statements, and two for vectors; no connection is held while texts are counted or the model that makes
-    vectors is waited for. The caller has checked whose session it is.
+    Runs at most three statements, and two for vectors. No database connection is held while texts are counted or a
+    vector is made. The caller has checked that the session belongs to the tenant.
     """
     if lookup.handle is None:
         await prepare_search(rt, session, lookup.query)
@@ -197,7 +197,7 @@ async def _matching(
 
 
 async def _messages(tx: Transaction, session_id: SessionId, seqs: Sequence[int]) -> list[Message]:
-    """Those of the numbers that are there, in the same order."""
+    """The messages with these numbers, in the same order, without those that do not exist."""
     turns = await turns_with(tx, session_id, seqs, "") if seqs else ()
     found = {message.seq: message for turn in turns for message in turn.messages}
     return [found[seq] for seq in seqs if seq in found]

@@ -1,4 +1,4 @@
-"""Where counts and decisions are made: on the event loop, or on a thread where what they read is long."""
+"""Runs counts and decisions on the event loop, or in a thread if their input is long."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from app.services.runtime import Runtime
 from app.tokenizers.counters import Estimator, Tokenizers
 
 _LONG_CHARS = 16_384
-"""Of a text around the messages that is counted off the event loop."""
+"""Longest text around the messages, in characters, that is counted on the event loop."""
 _INLINE_CHARS = 131_072
-"""Of all such texts: to lay them out, hash and encode them takes a few milliseconds."""
+"""Characters of a turn and the texts around it that are laid out, hashed and encoded on the event loop (a few ms)."""
 INLINE_MESSAGES = 1_000
-"""Of a past, or of a turn: a prune of them takes a few milliseconds."""
+"""Messages of a past, or of a turn, that are pruned on the event loop (a few ms)."""
 _INLINE_PAST_CHARS = 1_048_576
-"""Of a past: to make its messages of their JSON, or to hash it, takes a few milliseconds."""
+"""Characters of a past whose messages are built from JSON and hashed on the event loop (a few ms)."""
 
 _T = TypeVar("_T")
 
 
 async def count_long_texts(tokenizers: Tokenizers, encoding: str, snapshot: Snapshot) -> None:
-    """Counts the long texts around the messages off the event loop: the engine's own count of them is answered from the
+    """Counts the long texts around the messages off the event loop. The engine's own count of them is then a hit in the
     cache that this fills."""
     if _chars_around(snapshot) <= _LONG_CHARS:
         return
@@ -56,7 +56,7 @@ async def count_message(
     tool_call_id: str | None = None,
     name: str | None = None,
 ) -> tuple[int, str]:
-    """Tokens of all a message carries but its reasoning, and the encoding they are in."""
+    """The tokens of a message without its reasoning, and the encoding in which they are counted."""
     texts = [content] if isinstance(content, str) else [part_text(part) or "" for part in content or ()]
     texts += [call.arguments for call in tool_calls]
     estimator = await _ready_estimator(rt, encoding, texts)
@@ -65,7 +65,7 @@ async def count_message(
 
 
 async def recounted(rt: Runtime, encoding: str, message: Message) -> tuple[Message, str]:
-    """A message with its counts in an encoding, and the encoding that they are in."""
+    """The message counted in the encoding, and the encoding that was used."""
     calls, call_id = message.tool_calls, message.tool_call_id
     found = await count_message(
         rt, encoding, message.content, tool_calls=calls, tool_call_id=call_id, name=message.name
@@ -75,7 +75,7 @@ async def recounted(rt: Runtime, encoding: str, message: Message) -> tuple[Messa
 
 
 async def count_reasoning(rt: Runtime, encoding: str, reasoning: str | None, blocks: Sequence[JsonObject]) -> int:
-    """What a message's reasoning costs where it is sent back."""
+    """The tokens of a message's reasoning when it is sent back."""
     if not reasoning and not blocks:
         return 0
     texts = [reasoning or "", *(str(block.get("thinking", "")) for block in blocks)]
@@ -83,25 +83,25 @@ async def count_reasoning(rt: Runtime, encoding: str, reasoning: str | None, blo
 
 
 async def _ready_estimator(rt: Runtime, encoding: str, texts: Sequence[str]) -> Estimator:
-    """An estimator that has these texts in the cache it answers from; long ones were counted off the event loop."""
+    """An estimator whose cache holds the counts of these texts. Long texts were counted off the event loop."""
     _, used = await rt.tokenizers.count(encoding, texts)
     return rt.tokenizers.estimator(used)
 
 
 async def planned(snapshot: Snapshot, decision: Callable[[], _T]) -> _T:
-    """A decision on the snapshot: off the event loop where its past is long, since what leaves may be most of it, or
-    what stands around it, which is hashed."""
+    """The result of a decision on the snapshot. It runs in a thread if the past is long, because most of it may be
+    pruned, or if the prompt is long, because it is hashed."""
     is_long = snapshot.past.messages[-1] > INLINE_MESSAGES or _is_long(snapshot)
     return await asyncio.to_thread(decision) if is_long else decision()
 
 
 async def assembled(snapshot: Snapshot, ready: Ready) -> Assembled:
-    """The exact prompt of a plan: off the event loop where what is sent is long."""
+    """The exact prompt of a plan. It is assembled in a thread if it is long."""
     return await asyncio.to_thread(assemble, ready) if _is_long(snapshot) else assemble(ready)
 
 
 def _is_long(snapshot: Snapshot) -> bool:
-    """Whether to hash and encode what may be sent takes long enough for others to notice."""
+    """Whether the prompt is so large that hashing and encoding it would block the event loop noticeably."""
     past = snapshot.past
     if len(snapshot.current.messages) > INLINE_MESSAGES:
         return True
@@ -113,13 +113,13 @@ def _is_long(snapshot: Snapshot) -> bool:
 
 
 def _chars_of(message: Message) -> int:
-    """Of its content and of its calls' arguments; of a content's parts their bytes as JSON."""
+    """Characters of the content and of the tool calls' arguments; for content parts, their bytes as JSON."""
     content = message.content
     chars = len(content or "") if isinstance(content, str | None) else len(orjson.dumps(content))
     return chars + sum([len(call.arguments) for call in message.tool_calls])
 
 
 def _chars_around(snapshot: Snapshot) -> int:
-    """Of all that is sent beside messages and the summary, which has a bound; of tools their bytes as JSON."""
+    """Characters of all that is sent besides messages and the summary, which has a bound; for tools, bytes as JSON."""
     chars = sum([len(text) for _, text in snapshot.layers]) + sum([len(pin.content) for pin in snapshot.pins])
     return chars + len(snapshot.goal or "") + (len(orjson.dumps(snapshot.tools)) if snapshot.tools else 0)

@@ -1,8 +1,8 @@
-"""One call of a model, whoever needs it: measured, traced, priced, and logged with its content where the deployment
-says so (`PLIMSOLL_LOG_CONTENT`).
+"""One call of a model, for a turn or a summary: measured, traced, priced, and logged with its content if the deployment
+sets `PLIMSOLL_LOG_CONTENT`.
 
-The log has one line a prompt and one a reply. A line holds a bounded part of the content, the newest first; the whole
-is in the database (`GET …/turns/{tid}/prompt`). Keys and connection strings are hidden in it as in every other line.
+The log has one line for each prompt and one for each reply. A line holds a bounded part of the content, the newest
+first; the database has all of it (`GET …/turns/{tid}/prompt`). Keys and connection strings are hidden, as in all lines.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from app.services.runtime import Runtime
 from app.services.turn.steps import of_completion, of_request
 
 MOST_CHARACTERS = 16_384
-"""Of content in a line."""
+"""Most characters of content in one log line."""
 MOST_CHARACTERS_OF_A_TEXT = 4_096
-"""Of a single text in it."""
+"""Most characters of a single text in a log line."""
 
 log = structlog.get_logger()
 
@@ -36,9 +36,9 @@ log = structlog.get_logger()
 async def call_model(
     rt: Runtime, session_id: SessionId, model: Model, request: CompletionRequest, on_delta: DeltaSink | None = None
 ) -> Completion:
-    """Asks the model, with its retries and under its deadline; with `on_delta` the answer is streamed into it.
+    """Calls the model with its retries and under its deadline. With `on_delta` the answer is streamed into it.
 
-    No connection to the database may be held meanwhile. Raises a `ProviderError`.
+    The caller must hold no database connection. Raises a `ProviderError`.
     """
     with rt.tracer.span(f"chat {model.model}", calls_out=True) as span:
         if span.recording:
@@ -75,9 +75,9 @@ async def _measured(rt: Runtime, model: Model, request: CompletionRequest, on_de
 
 
 def used_row(rt: Runtime, model: Model, purpose: Purpose, usage: Usage, round_number: int | None = None) -> JsonObject:
-    """A call's usage by column; counted in the metrics on the way. `cost_usd` is None where no price is known.
+    """The usage row of a call, by column. It is also counted in the metrics. `cost_usd` is None if no price is known.
 
-    `round_number` says which call of its turn it was.
+    `round_number` is the round of its turn in which the call was made.
     """
     cost = model.cost_of(usage)
     rt.telemetry.model_usage(alias=model.alias, purpose=purpose, usage=usage, cost_usd=cost)
@@ -92,13 +92,13 @@ def used_row(rt: Runtime, model: Model, purpose: Purpose, usage: Usage, round_nu
 
 
 def total_cost(costs: Sequence[Decimal | None]) -> Decimal | None:
-    """The sum; None where nothing was paid for, or a part of it has no known price."""
+    """The sum of the costs; None if there are none, or if one of them is not known."""
     known = [cost for cost in costs if cost is not None]
     return sum(known, Decimal(0)) if known and len(known) == len(costs) else None
 
 
 def sum_of(usages: Sequence[Usage]) -> Usage | None:
-    """All of them as one; None when there is none."""
+    """The sum of the usages; None if there are none."""
     if not usages:
         return None
     return Usage(
@@ -110,7 +110,7 @@ def sum_of(usages: Sequence[Usage]) -> Usage | None:
 
 
 def _log_prompt(session_id: SessionId, model_alias: str, request: CompletionRequest) -> None:
-    """A line with the messages of a prompt, in their order; of the oldest only how many are left out."""
+    """Logs a line with the newest messages of a prompt, in their order, and the number of older ones left out."""
     room = MOST_CHARACTERS
     shown: list[JsonObject] = []
     for message in reversed(request.messages):
@@ -131,7 +131,7 @@ def _log_prompt(session_id: SessionId, model_alias: str, request: CompletionRequ
 
 
 def _log_reply(session_id: SessionId, model_alias: str, request: CompletionRequest, completion: Completion) -> None:
-    """A line with what a model answered: its words, its reasoning, the tools it called."""
+    """Logs a line with a model's answer: its text, its reasoning, and its tool calls."""
     calls = "\n".join(f"{call.name} {call.arguments}" for call in completion.tool_calls)
     texts = {"text": completion.text, "reasoning": completion.reasoning, "tool_calls": calls}
     shown = {name: _shortened(text) for name, text in texts.items() if text}
@@ -139,7 +139,7 @@ def _log_reply(session_id: SessionId, model_alias: str, request: CompletionReque
 
 
 def _log_failure(session_id: SessionId, model_alias: str, request: CompletionRequest, error: ProviderError) -> None:
-    """A line with what had been streamed before an answer failed."""
+    """Logs a line with the text that was streamed before an answer failed."""
     shown = {"text": _shortened(error.partial)} if error.partial else {}
     _write("model_reply", session_id, model_alias, request, error=error.code, **shown)
 
@@ -157,7 +157,7 @@ def _message(message: Mapping[str, Any]) -> JsonObject:
 
 
 def _shortened(text: str) -> str:
-    """Its beginning, without secrets. A key is known by how it begins, so also when its end is cut off."""
+    """The beginning of the text, without secrets. A key is recognized by its first characters, even if it is cut."""
     more = len(text) - MOST_CHARACTERS_OF_A_TEXT
     shown = without_secrets(text[:MOST_CHARACTERS_OF_A_TEXT])
     return f"{shown}… ({more} more characters)" if more > 0 else shown

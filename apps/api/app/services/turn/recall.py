@@ -1,7 +1,7 @@
-"""What left the window and matches what the user says, by its words and by its meaning, looked up for a turn.
+"""Recall for a turn: looks up messages before the window that match the user's message by words and by meaning.
 
-The vector of a question is asked for before the turn is claimed; those of messages that have left the window, and of
-pins, are made behind turns (docs/decisions/0020-embeddings.md).
+The vector of the user's message (a question) is requested before the turn is claimed. Those of messages that have left
+the window, and of pins, are made after turns (docs/decisions/0020-embeddings.md).
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from app.services.runtime import Runtime
 from app.services.turn.provider_call import used_row
 
 EMBEDDED_A_TURN: Final = 500
-"""Messages of one session that are given vectors behind one turn."""
+"""Messages of one session that get vectors after one turn, rounded up to whole batches."""
 _BATCH: Final = 16
-"""Texts of a call: of the longest vectors an answer is parsed in some milliseconds."""
+"""Texts in one call. An answer with the longest vectors is parsed in a few milliseconds."""
 _MOST_PINS: Final = 64
-"""Of a session, the oldest, that are compared by their meaning."""
+"""Most pins whose vectors one call starts to make, the oldest first."""
 _INLINE_MESSAGES: Final = 4_096
 _INLINE_POSTINGS: Final = 65_536
-"""Of an index: to rank more of the one, or of both, may take longer than others should wait. In a thread it takes twice
-the CPU: the event loop and the thread wait for each other."""
+"""An index of `_INLINE_MESSAGES` messages, or of this many messages and postings, is ranked on the event loop. A larger
+one could block it for too long. A thread uses twice the CPU, because it and the event loop wait for each other."""
 _SIGNS_A_POSTING = 8
-"""Words of 64 signs that are compared in the time of a posting, and what is reckoned of their rows with them."""
+"""64-bit words of vector signs that are compared in the time of one posting, including the work on their vectors."""
 
 
 async def look_up(
@@ -59,11 +59,11 @@ async def look_up(
     pack: bool,
     embeddings: Embeddings | None,
 ) -> Evicted | None:
-    """What of the messages through `through_seq`, all settled, may come back for a message; None when nothing can.
+    """The messages through `through_seq`, all settled, that may be recalled; None if `message` calls for no recall.
 
-    One statement for the messages, and one for what this process does not keep of the session; one more for its vectors
-    where that of the message is there. With `pack` messages that were stored without packed terms get them, some at a
-    time.
+    Runs one statement for the messages, one for the part of the index that is not cached, and one for the vectors if
+    the vector of `message` is available. With `pack` some of the messages that were stored without packed terms get
+    them.
     """
     text, said_day = content_text(message.content), day_said(message)
     room_tokens = most_recalled_tokens(text, recall, input_budget)
@@ -99,8 +99,8 @@ async def look_up(
 async def settled_meaning(
     tx: Transaction, pasts: Pasts, session: SessionRef, through_seq: int, embeddings: Embeddings | None, text: str
 ) -> Meaning | None:
-    """What a text is compared with by its meaning: the vectors of a session's messages through a number, all settled;
-    None where that of the text is not there. At most one statement for vectors that this process does not keep."""
+    """The vector of a text, and those of a session's messages through a number, all settled; None if the vector of the
+    text is not available. Vectors that this process has not cached are read in at most one statement."""
     vector = embeddings.question(session.tenant_id, text) if embeddings else None
     if embeddings is None or vector is None:
         return None
@@ -109,10 +109,10 @@ async def settled_meaning(
 
 
 async def prepare_question(rt: Runtime, session: SessionRef, content: Content) -> None:
-    """Has the vector of a message made where it calls for recall and this process has recalled in the session before,
-    or the session's pins have had to give way in here.
+    """Requests the vector of a message if it calls for recall and this process has recalled in the session before, or
+    if this process has trimmed the session's pins before.
 
-    Holds no connection; waits within the deployment's bound.
+    Holds no database connection. Waits no longer than the deployment's bound.
     """
     if rt.embeddings is None:
         return
@@ -123,7 +123,7 @@ async def prepare_question(rt: Runtime, session: SessionRef, content: Content) -
 
 
 async def prepare_search(rt: Runtime, session: SessionRef, words: str) -> None:
-    """The same for what is searched for in a session of the tenant's, where it has vectors to compare it with."""
+    """Requests the vector of the words of a search, if the session has vectors to compare it with."""
     if rt.embeddings is None or not words.strip():
         return
     async with rt.database.autocommit() as tx:
@@ -134,8 +134,8 @@ async def prepare_search(rt: Runtime, session: SessionRef, words: str) -> None:
 
 
 def start_pin_vectors(rt: Runtime, session: SessionRef, pins: Sequence[Pin]) -> None:
-    """For pins that had to give way: starts to make the vectors of those without a given relevance. They are kept in
-    memory; this process waits for the questions' of the session from now on."""
+    """Starts to make the vectors of pins without a given relevance, after pins were trimmed. They are kept in memory.
+    From now on this process waits for the vectors of the session's questions."""
     if (embeddings := rt.embeddings) is None or embeddings.is_resting:
         return
     texts = [text_of(pin, MOST_EMBEDDED_CHARS) for pin in pins if pin.relevance is None]
@@ -153,7 +153,7 @@ async def _make_of_pins(rt: Runtime, embeddings: Embeddings, session: SessionRef
 
 
 def meaning_of_pins(rt: Runtime, tenant_id: TenantId, pins: Sequence[Pin], turn: Turn) -> Meaning | None:
-    """The vectors of pins by their places, and that of what the user says in a turn; None where there are none."""
+    """The vectors of pins by position, and that of the user's message in the turn; None if either is missing."""
     embeddings = rt.embeddings
     if embeddings is None or not (pins and turn.messages):
         return None
@@ -168,8 +168,8 @@ def meaning_of_pins(rt: Runtime, tenant_id: TenantId, pins: Sequence[Pin], turn:
 
 
 def start_vectors(rt: Runtime, session_id: SessionId, through_seq: int) -> None:
-    """Starts to make the vectors that a session's messages through a number lack, behind everything else, and to store
-    what those of its questions and pins took."""
+    """Starts a background task that makes the missing vectors of a session's messages through a number, and stores the
+    usage of the vectors of its questions and pins."""
     embeddings = rt.embeddings
     if embeddings is None or embeddings.is_resting:
         return
@@ -181,8 +181,8 @@ def start_vectors(rt: Runtime, session_id: SessionId, through_seq: int) -> None:
 
 
 async def make_vectors(rt: Runtime, embeddings: Embeddings, session_id: SessionId, through_seq: int) -> None:
-    """Gives a session's oldest messages without vectors some, a batch at a time. What a crash or a failing model leaves
-    out is found missing behind the next turn. Raises a `ProviderError`."""
+    """Makes vectors for the oldest messages of a session that have none, a batch at a time. Those that a crash or a
+    failing model leaves out are made after a later turn. Raises a `ProviderError`."""
     try:
         async with embeddings.at_once:
             await _save(rt, embeddings, session_id, [], [], embeddings.question_tokens.pop(session_id, 0))
@@ -194,7 +194,7 @@ async def make_vectors(rt: Runtime, embeddings: Embeddings, session_id: SessionI
         return  # erased meanwhile
     finally:
         embeddings.busy.discard(session_id)
-    start_vectors(rt, session_id, 0)  # what was counted meanwhile
+    start_vectors(rt, session_id, 0)  # stores usage that was counted meanwhile
 
 
 async def _make_batch(rt: Runtime, embeddings: Embeddings, session_id: SessionId, through_seq: int) -> None:

@@ -1,4 +1,4 @@
-"""Transaction two: how a claimed turn ends, and all that is stored of it. Whatever breaks, the turn gets an end."""
+"""Transaction two: stores the end of a claimed turn with all that belongs to it, whatever fails in between."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ _OUR_FAULT: JsonObject = {"code": "internal_error", "detail": "Something broke o
 
 @asynccontextmanager
 async def recording(rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None) -> AsyncGenerator[Record]:
-    """The record of a claimed turn, which has an end when the block is left: where the block fails without having
-    recorded one, the turn ends as failed, so that the session can go on.
+    """Yields the record of a claimed turn. If the block fails before an end was recorded, the turn is stored as failed,
+    so that the session can continue.
 
-    Whoever cancels a turn stores its end before its work is stopped. `started` is the instant of the request, by
+    When a turn is cancelled, its end is stored before its work is stopped. `started` is the time of the request by
     `perf_counter`.
     """
     claim = turn.claim
@@ -78,18 +78,18 @@ async def recording(rt: Runtime, turn: ClaimedTurn, started: float, listen: List
     try:
         yield record
     except (ContextBudgetExceeded, ProviderError, TurnCancelled, TurnLost):
-        raise  # recorded where they were raised; a lost or cancelled turn was ended by somebody else
+        raise  # recorded where they were raised; a lost or cancelled turn was ended elsewhere
     except Exception as error:
         await record.broken(error)
         raise
 
 
 class Record:
-    """What happened in a turn's round, and the four ways the round may end: each is transaction two.
+    """What happened in a turn's round, and the four ways in which the round may end. Each end is transaction two.
 
-    `model_alias` is the model that is to be called as things stand, `sent` the newest prompt that was sent. With a
-    listener the reply is streamed into `on_delta`. `summary` is the first that was made before a call; with
-    `found_summary_in_progress` one was due that somebody else was making.
+    `model_alias` is the model that is to be called now; `sent` is the newest prompt that was sent. With a listener the
+    reply is streamed into `on_delta`. `summary` is the first summary that was made before a call.
+    `found_summary_in_progress` is true when a summary was due that another process or a background task was making.
     """
 
     def __init__(self, rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None) -> None:
@@ -116,7 +116,7 @@ class Record:
         self.steps.add("gather", turn.gathered_at, found)
 
     def sends(self, plan: TurnPlan, assembled: Assembled) -> None:
-        """A prompt that is about to be sent: its audit, and the blocks it is rebuilt from."""
+        """Records a prompt that is about to be sent: its audit, and the blocks that it is rebuilt from."""
         claim = self._turn.claim
         attempts = sum(audit.round == claim.round for audit in self._audits)
         broken_by = note_prompt(self._rt, self._turn, plan, assembled)
@@ -128,7 +128,7 @@ class Record:
         self._blocks |= assembled.blocks
 
     def observe(self, plan: TurnPlan, prompt_tokens: int) -> None:
-        """What the provider counted, beside our raw estimate of the same prompt."""
+        """Adds the provider's count and our raw estimate of the same prompt to the calibration."""
         if plan.model.is_language_model:
             self._rt.calibrations.observe(
                 self._turn.claim.session.tenant_id,
@@ -139,29 +139,29 @@ class Record:
             )
 
     def note_look_back(self, blocks: Sequence[Block], started_at: datetime, detail: JsonObject) -> None:
-        """What a look-back read, as a step, and the blocks of the messages that it added to the turn's prompts."""
+        """Records a look-back as a step, and the blocks of the messages that it added to the turn's prompts."""
         self._blocks |= {block.sha256: block.text for block in blocks}
         self.steps.add("look_back", started_at, detail | {"blocks": [block.sha256 for block in blocks]})
 
     def goes_on(self, turn: ClaimedTurn, completion: Completion) -> None:
-        """A round is over in which the model did nothing but look back: `turn` has the next round's number."""
+        """Records the end of a round in which the model only looked back. `turn` has the next round's number."""
         self._usages += self._used(completion)
         self._looked_back.append(completion)
         self._delivered = []
-        # What came before a look-back is a paragraph of its own, in a stream as in the stored answer.
+        # The text before a look-back is a separate paragraph, in the stream and in the stored answer.
         self._before_text = PARAGRAPH if any(each.text for each in self._looked_back) else ""
         self._before_reasoning = PARAGRAPH if any(each.reasoning for each in self._looked_back) else ""
         self._turn = turn
 
     async def rejected(self, plan: TurnPlan, error: ContextBudgetExceeded) -> None:
-        """The end of a turn that does not fit: nothing was sent."""
+        """Ends a turn whose prompt does not fit; nothing was sent."""
         self._audits = [plan.audit(self._turn.claim, self._rt.new_id(), 1, None)]
         self._blocks = {}
         cost_usd = total_cost(self.summary_costs)
         await self._end(self._end_as(TurnStatus.REJECTED, [], cost_usd, error=error.stored()), self._audits[-1])
 
     async def failed(self, error: ProviderError) -> None:
-        """The end of a turn whose model could not be called or broke off; the user's message is kept."""
+        """Ends a turn whose model call failed or broke off; the user's message is kept."""
         partial = {"partial_output": error.partial} if error.partial else {}
         usages = [*self._usages, *await self._delivered_usages(error.usage)]
         cost_usd = total_cost([*self.summary_costs, *(used["cost_usd"] for used in usages)])
@@ -169,15 +169,15 @@ class Record:
         await self._end(end, self._audits[-1])
 
     async def broken(self, error: Exception) -> None:
-        """The end of a turn that a fault of our own broke off."""
+        """Ends a turn that failed because of an error on our side."""
         stored = error.stored() if isinstance(error, PlimsollError) else _OUR_FAULT
         usages = [*self._usages, *await self._delivered_usages(None)]
         end = TurnEnd(TurnStatus.FAILED, self.model_alias, self.steps.rows, [], error=stored, usages=usages)
-        # A database that was waited for in vain is not waited for again: the lease ends the turn.
+        # After a database wait that failed, the end is tried only once: the expiry of the lease ends the turn.
         await self._end(end, None, patience_s=0.0 if isinstance(error, DatabaseUnavailable) else None)
 
     async def completed(self, completion: Completion) -> TurnOutcome:
-        """The end of a turn that was answered; one whose reply calls tools waits for them."""
+        """Ends a turn that was answered; a turn whose reply calls tools waits for their outputs."""
         plan, claim = self.sent, self._turn.claim
         if plan is None:
             raise RuntimeError("a reply to a prompt that was never sent")
@@ -203,7 +203,7 @@ class Record:
         start_vectors(self._rt, claim.session_id, summary.to_message_seq if summary else 0)
         if any(removal.kind in PIN_KINDS for removal in plan.decided.window.log.actions):
             start_pin_vectors(self._rt, claim.session, plan.snapshot.pins)
-        if not calls and not self.found_summary_in_progress:  # whoever makes it is done, or will be
+        if not calls and not self.found_summary_in_progress:  # the one in progress is enough
             self._start_after_turn(plan, completion, message, turn)
         ended, context = replace(turn, tool_calls=calls), self._audits[-1].public()
         return TurnOutcome(ended, context, completion, claim.assistant_seq, self.summary)
@@ -226,7 +226,7 @@ class Record:
         start_after_turn(self._rt, self._turn, plan, reply, is_sound=is_sound)
 
     def _used(self, completion: Completion) -> list[JsonObject]:
-        """The row of what an answered call used, none where the provider reported nothing."""
+        """The usage row of an answered call; empty if the provider reported no usage."""
         plan, usage = self.sent, completion.usage
         if plan is None or usage is None:
             return []
@@ -247,7 +247,7 @@ class Record:
         self.listen(TurnEvent("output.delta", data))
 
     async def _reply_row(self, plan: TurnPlan, completion: Completion) -> JsonObject:
-        """The assistant's message by column."""
+        """The row of the assistant's message, by column."""
         rt, calls = self._rt, completion.tool_calls
         with rt.tracer.span("count"):
             tokens, encoding = await count_message(rt, plan.rows.encoding, completion.text, tool_calls=calls)
@@ -266,9 +266,9 @@ class Record:
         }
 
     async def _delivered_usages(self, reported: Usage | None) -> list[JsonObject]:
-        """The use of an answer that broke off after some of it had been delivered; nothing of it is free.
+        """The usage row of an answer that broke off after a part of it was delivered. The call is still counted.
 
-        What the provider reported on the way may be of a part only: it is held to our own count of what was delivered.
+        The provider's report may cover only a part: at least our own count of what was delivered is recorded.
         """
         plan = self.sent
         if plan is None or not self._delivered:
@@ -285,15 +285,15 @@ class Record:
     def _end_as(
         self, status: TurnStatus, usages: Sequence[JsonObject], cost_usd: Decimal | None, **fields: Any
     ) -> TurnEnd:
-        """An end with all that was recorded on the way."""
+        """The end of the turn with all that was recorded in the round."""
         blocks = [{"sha256": sha256, "content": text} for sha256, text in self._blocks.items()]
         alias = self.sent.model.alias if self.sent else self.model_alias
         return TurnEnd(status, alias, self.steps.rows, self._audits, blocks, usages=usages, cost_usd=cost_usd, **fields)
 
     async def _end(self, end: TurnEnd, audit: Audit | None, *, patience_s: float | None = None) -> TurnRecord:
-        """Transaction two, and what is measured of the turn. Raises as `store_end`."""
+        """Runs transaction two and reports the turn's metrics. Raises the errors of `store_end`."""
         if self._turn.reservation is not None:
-            # Further calls of the same claim are counted by themselves (`services/limits.py`).
+            # Limits count further calls of the same claim separately (`services/limits.py`).
             first = self._first_round
             of_call = [used for used in end.usages if used["round"] == first]
             end = replace(end, spent=spent_of(self._turn.reservation, end.status, of_call))
@@ -318,21 +318,21 @@ class Record:
 
 
 async def store_end(rt: Runtime, claim: Claim, end: TurnEnd, *, patience_s: float | None = None) -> TurnRecord:
-    """Stores the end of the turn in one statement, and tries again while the database can not: for `patience_s`, by
-    default a lease's time, after which the turn is no longer ours.
+    """Stores the end of the turn in one statement. While the database is unavailable, it retries for `patience_s`, by
+    default the time of a lease, after which the turn no longer belongs to this process.
 
-    It can not while it is away or out of something, and where it rolled the statement back for a lock or a conflict.
+    Unavailable means down or out of a resource, or that the statement was rolled back for a lock or a conflict.
 
-    A commit whose answer was lost on its way is found again and not made twice. Raises `TurnCancelled` when somebody
-    else has cancelled the turn, or erased its session, and `TurnLost` when it was ended otherwise: nothing was written;
-    `DatabaseUnavailable` when the database stayed away.
+    A commit whose answer was lost is found by the retry and not made twice. Raises `DatabaseUnavailable` when the time
+    is over. Raises `TurnCancelled` when the turn was cancelled or its session erased, and `TurnLost` when it was ended
+    otherwise; nothing is written then.
     """
     pause_s = _FIRST_PAUSE_S
     gives_up_at = asyncio.get_running_loop().time() + (rt.turn_lease_s if patience_s is None else patience_s)
     retried = False
     while True:
         try:
-            # What a tenant's limits take is settled by a second statement; any other end is one.
+            # A reservation under limits is settled by a second statement; any other end is one statement.
             async with rt.database.autocommit() if end.spent is None else rt.database.begin() as tx:
                 turn = await record_end(tx, claim, end)
                 if turn is None and retried:
@@ -355,9 +355,9 @@ async def store_end(rt: Runtime, claim: Claim, end: TurnEnd, *, patience_s: floa
 
 
 def note_prompt(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, assembled: Assembled) -> CacheBreak | None:
-    """Keeps which prompt is sent, and gives why it does not go on from the one before it; counted in the metrics.
+    """Caches the prompt as the session's last one. Returns why it does not extend the one before; a metric counts that.
 
-    None also where that one is not known: where another process sent it, or a turn was rejected since.
+    None if it does, or if the one before is not known: another process sent it, or a turn was rejected since.
     """
     session_id, reply_seq = turn.claim.session_id, turn.claim.assistant_seq
     before = rt.pasts.last_prompt(session_id)
@@ -377,7 +377,7 @@ def note_prompt(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, assembled: Assem
 
 
 def joined_completion(rounds: Sequence[Completion]) -> Completion:
-    """The answer of a turn that looked back: the model's words on the way and at last, and what all of it used."""
+    """The answer of a turn with look-backs: the texts of all its rounds in order, and the sum of their usage."""
     *_, last = rounds
     if len(rounds) == 1:
         return last
@@ -390,7 +390,7 @@ def joined_completion(rounds: Sequence[Completion]) -> Completion:
 
 
 def with_own_ids(calls: tuple[ToolCall, ...], mark: str, round_number: int) -> tuple[ToolCall, ...]:
-    """The calls with an id each of their own: some servers give none, or the same twice, and outputs go by it."""
+    """The calls, each with a unique id. Some servers give no id or repeat one, and outputs are matched by id."""
     seen: set[str] = set()
     own: list[ToolCall] = []
     for at, call in enumerate(calls):

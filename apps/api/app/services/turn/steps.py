@@ -1,7 +1,6 @@
-"""The steps of a turn as they are recorded while it runs, and what its spans say: ids and figures, by OpenTelemetry's
-names for generative AI where it has one.
-
-https://opentelemetry.io/docs/specs/semconv/gen-ai/ has those names; `plimsoll.` ones are the audit's and the steps'.
+"""The steps of a turn as they are recorded while it runs, and the attributes of its spans: ids and figures. They have
+OpenTelemetry's names for generative AI if there is one (https://opentelemetry.io/docs/specs/semconv/gen-ai/); names
+with `plimsoll.` are those of the audit and the steps.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from app.telemetry.tracing import Attribute
 
 
 class Steps:
-    """The steps of a turn's round, in order, with their instants; `after` steps of earlier rounds are stored."""
+    """The steps of a turn's round, in order, with their times. `after` is the number of steps of earlier rounds."""
 
     def __init__(self, rt: Runtime, after: int = 0) -> None:
         self._rt = rt
@@ -31,8 +30,8 @@ class Steps:
 
     @contextmanager
     def step(self, kind: str) -> Generator[JsonObject]:
-        """Records the block as a step and as a span, with the detail that it fills in; one that raises is recorded as
-        `failed`, with the error's type."""
+        """Records the block as a step and as a span, with the detail that the block fills in. A block that raises is
+        recorded as `failed`, with the error's type."""
         detail: JsonObject = {}
         status = "success"
         started_at = self._rt.now()
@@ -49,7 +48,7 @@ class Steps:
                     span.set(of_step(detail))
 
     def add(self, kind: str, started_at: datetime, detail: JsonObject, status: str = "success") -> None:
-        """Records a step that is over."""
+        """Records a finished step."""
         self.rows.append(
             {
                 "id": self._rt.new_id(),
@@ -92,12 +91,12 @@ def of_claim(claim: Claim) -> dict[str, Attribute]:
 
 
 def of_step(detail: JsonObject) -> dict[str, Attribute]:
-    """A step's detail as it is recorded, where its values are plain."""
+    """The detail of a step; None replaces a value that is not a plain one."""
     return {f"plimsoll.step.{name}": _plain(value) for name, value in detail.items()}
 
 
 def of_decision(decided: SummaryDue | Ready | Refused) -> dict[str, Attribute]:
-    """What was decided, and what it was decided on."""
+    """The decision, and the figures on which it is based."""
     if isinstance(decided, SummaryDue):
         fold = decided.fold
         return {

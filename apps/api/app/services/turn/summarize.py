@@ -1,7 +1,7 @@
-"""Making a summary: call the summarizer within its own window, accept or fall back, store it by compare-and-set.
+"""Makes a summary: calls the summarizer within its own window, accepts or falls back, and stores by compare-and-set.
 
-One behind an answer leaves no note that it is due: that is seen in the stored window alone. What a crash takes away,
-the next turn's own check, or the check before its call, finds again.
+A summary that is due after a turn is not noted anywhere: it follows from the stored window alone. After a crash, the
+check before the next turn's call or the check after that turn finds it due again.
 """
 
 from __future__ import annotations
@@ -70,25 +70,25 @@ logger = logging.getLogger(__name__)
 BREAKER_FAILURES = 3
 BREAKER_REST = timedelta(minutes=10)
 _LEASE_SLACK_S = 10.0
-"""On top of the summarizer's own deadline: what counting and storing take."""
+"""Added to the summarizer's own deadline for the time that counting and storing take."""
 
 
 SummaryWhen: TypeAlias = Literal["preflight", "post_turn", "requested"]
 IN_PROGRESS = "in_progress"
-"""The failure of an attempt that was not made, because another process makes a summary of the session."""
+"""The failure of an attempt that was not made because another summary of the session is in progress."""
 STALE = "stale"
-"""The failure of one whose ground somebody else changed meanwhile."""
+"""The failure of an attempt whose previous summary is no longer the active one, or whose turn is no longer ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryJob:
-    """What is to be summarized, and for whom.
+    """What is to be summarized, and for which turn.
 
-    `claim` is the turn that pays for it, None when no turn waits. `turn_seq` is that turn's number or the next: the
-    turn count restarts there, whatever comes of it. `still_too_large` says of a summary whether the prompt with it
-    still has to lose something; then it is made once more at half the cap. `snapshot` is what the session's prompt is
-    laid out from. With `whatever_others_do` it is made even
-    while another process makes one; whose is kept is decided by compare-and-set.
+    `claim` is the turn that the summary is charged to, None when no turn waits. `turn_seq` is the number of that turn
+    or of the next one; the turn count restarts there, whether or not the attempt succeeds. `still_too_large` returns
+    whether the prompt with a summary would still be pruned; then the summary is made once more at half the cap.
+    The session's prompt is laid out from `snapshot`. With `whatever_others_do` the summary is made even while another
+    process makes one; compare-and-set decides which is stored.
     """
 
     fold: Fold
@@ -102,10 +102,10 @@ class SummaryJob:
 
 @dataclass(frozen=True, slots=True)
 class SummaryAttempt:
-    """What came of trying. `summary` is None when nothing could be stored; `failure` says why no answer is used.
+    """The result of an attempt. `summary` is None when nothing could be stored; `failure` says why no answer is used.
 
-    `usage` and `cost_usd` sum over the calls that were made, of refused answers too; None where the model was not
-    called, reported nothing, or has no known price.
+    `usage` and `cost_usd` are sums over the calls that were made, also those with refused answers. They are None when
+    the model was not called, reported no usage, or has no known price.
     """
 
     summary: Summary | None
@@ -119,24 +119,24 @@ class SummaryAttempt:
 
     @property
     def kept_items(self) -> int:
-        """How many items the service added that the summarizer had left out."""
+        """The number of items that the service added because the summarizer had left them out."""
         body = self.summary.body if self.summary else SummaryBody("")
         return sum(item.kept for name in SUMMARY_LISTS for item in getattr(body, name))
 
 
 def behind_an_answer(session_id: SessionId) -> str:
-    """The name of the chore that makes a session's summary behind an answer."""
+    """The name of the background task that makes a session's summary after an answer."""
     return f"the summary behind an answer of session {session_id}"
 
 
 async def summarize(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Estimator) -> SummaryAttempt:
     """Makes the fold's summary and stores it as the session's active one.
 
-    A summarizer that fails, answers outside the contract, would not shrink anything, or may not be called under the
-    limits is replaced by the deterministic fallback, with a warning; after three failures in a row it is not called for
-    ten minutes. Nothing is done while another process makes a summary of the session, or for a turn this one behind the
-    answer before, or where one was made since `rows` were read. Holds no connection while the model works. Raises
-    `LimitExceeded` where a client requested the summary itself.
+    When the summarizer fails, answers outside the contract, would not shrink anything, or may not be called under the
+    limits, the deterministic fallback is used and a warning is logged. After three failures in a row the summarizer is
+    not called for ten minutes. Nothing is done while another process makes a summary of the session, for a turn while
+    this process makes the one after the previous answer, or when one was made since `rows` were read. Holds no database
+    connection while the model works. Raises `LimitExceeded` when a client requested the summary itself.
     """
     started = perf_counter()
     if job.claim and not job.whatever_others_do and rt.chores.runs(behind_an_answer(rows.session.id)):
@@ -158,7 +158,7 @@ async def summarize(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Es
         return SummaryAttempt(None, "model", alias, 0, IN_PROGRESS, None, None)
     try:
         attempt = await _make(rt, replace(summarizer, limited=lease.limits != {}), job, lease_id)
-    except BaseException:  # also when it is cancelled; whatever is stored ends the lease itself
+    except BaseException:  # also when it is cancelled; storing the attempt ends the lease
         with suppress(DatabaseUnavailable):
             async with rt.database.autocommit() as tx:
                 await store.release_summary_lease(tx, session_id, lease_id)
@@ -186,11 +186,11 @@ async def _make(rt: Runtime, summarizer: SummarizerCall, job: SummaryJob, lease_
             result.failure,
         )
     focus = summarizer.rows.policy.focus
-    # It reads every sentence of what is folded: seconds, of messages of megabytes.
+    # The fallback reads every sentence of the fold, which takes seconds for megabytes of messages.
     body = result.body or await asyncio.to_thread(fallback_summary, fold, estimate, focus=focus)
     origin: SummaryOrigin = "fallback" if result.failure else "model"
     summary = summary_of(SummaryId(rt.new_id()), fold, body, origin) if body and shrinks(fold, body, estimate) else None
-    # A limit says nothing of the summarizer, and neither does one that was not called.
+    # A limit, or a summarizer that was not called, is no failure of the summarizer.
     called = result.limit is None and result.failure != "breaker_open"
     note = AttemptNote(job.turn_seq - 1, called, called and result.failure is not None, used, lease_id)
     choice = summarizer.choice if called else None
@@ -220,16 +220,16 @@ def _outcome(attempt: SummaryAttempt) -> SummaryOutcome:
 
 
 def _deadline_s(rt: Runtime, alias: str) -> float:
-    """Of the summarizer's whole call; an alias that the catalogue no longer has is never called."""
+    """Seconds that the summarizer's whole call may take; 0 for an alias that is no longer in the catalogue."""
     return rt.catalogue.model(alias).timeout_s if alias in rt.catalogue.aliases else 0.0
 
 
 async def _again_if_too_large(
     rt: Runtime, summarizer: SummarizerCall, job: SummaryJob, result: SummarizerResult
 ) -> SummarizerResult:
-    """Once more at half the cap where the policy extends its summary and the prompt is still too large with it.
+    """Calls the summarizer again at half the cap if the policy extends its summary and the prompt is still too large.
 
-    When that gives nothing, the first answer is cut to the half.
+    If that gives no summary, the first answer is cut to half the cap.
     """
     fold, body = job.fold, result.body
     half = replace(fold, cap_tokens=fold.cap_tokens // 2)
@@ -249,9 +249,9 @@ async def _again_if_too_large(
 async def note_emergency(
     rt: Runtime, rows: WindowRows, fold: Fold, estimate: Estimator, claim: Claim
 ) -> Summary | None:
-    """Stores the note of turns that left at once as the session's active summary, without calling a model.
+    """Stores the note of turns that an emergency dropped as the session's active summary, without calling a model.
 
-    None when it could not be stored; the prompt has nothing of the turns then.
+    Returns None when it could not be stored; the turns then stay in the window.
     """
     body = emergency_summary(fold, estimate)
     if body is None:
@@ -264,7 +264,7 @@ async def note_emergency(
 
 @retried
 async def restart_count(rt: Runtime, session_id: SessionId, turn_seq: int) -> None:
-    """Lets the turn count towards the mandatory summary begin anew with this turn."""
+    """Restarts the turn count towards the mandatory summary at this turn."""
     async with rt.database.autocommit() as tx:
         await store.restart_count(tx, session_id, turn_seq - 1)
 
@@ -283,7 +283,7 @@ def new_summary(
     usage: Usage | None = None,
     claim: Claim | None = None,
 ) -> NewSummary:
-    """The row of a summary that takes the place of `previous`."""
+    """The row of a summary that replaces `previous`."""
     body, estimate, choice = summary.body, summarizer.estimate, summarizer.choice
     return NewSummary(
         id=summary.id,
@@ -311,19 +311,20 @@ def new_summary(
 async def _store(
     rt: Runtime, session_id: SessionId, new: NewSummary | None, note: AttemptNote, claim: Claim | None
 ) -> bool:
-    """The summary, if its ground still stands, and what the attempt came to in any case."""
+    """Stores the note, and the summary if the one that it replaces is still active and its turn still ours."""
     async with rt.database.autocommit() as tx:
         return await store.store_attempt(tx, session_id, new, note, claim)
 
 
 def start_after_turn(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, reply: Message, *, is_sound: bool) -> None:
-    """Starts the check of a completed turn's window, where the session's own policy may have a summary made then.
+    """Starts the check of a completed turn's window in the background, if the session's own policy may want a summary.
 
-    `reply` is the turn's last message; `is_sound` whether it is counted as the window is and all steps succeeded.
+    `reply` is the turn's last message. `is_sound` says that it is counted in the window's encoding and that all steps
+    succeeded.
     """
     session, options = plan.rows.session, turn.options
     if "summary_trigger_tokens" in (options.policy or {}):
-        return  # the client says when summaries are made, and is shown each
+        return  # the client controls when summaries are made, and gets each of them
     is_own = not (options.policy or options.whole_past) and plan.model.alias == session.model_alias
     own = plan.rows.policy if is_own else session_policy(rt, session.policy)
     if not (own.summarizes_after_turns or own.summarizes_ahead):
@@ -338,7 +339,7 @@ def start_after_turn(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, reply: Mess
 
 
 def _rows_after(turn: ClaimedTurn, rows: WindowRows, reply: Message) -> WindowRows:
-    """What a read of the window finds now that the turn, the first try of it, was completed by this reply."""
+    """The rows that a read of the window would find after this reply completed the turn at its first try."""
     *before, last = [replace(each, unresolved=False) for each in rows.turns]
     assert last.id == turn.claim.turn_id, "the running turn is the newest"
     completed = replace(last, status=TurnStatus.COMPLETED, messages=(*last.messages, reply))
@@ -353,12 +354,11 @@ async def summarize_after_turn(
     instructions: str | None = None,
     rows: WindowRows | None = None,
 ) -> None:
-    """Makes the summary that is due in the session's window, or that its next turn would have to make, if one is;
-    `tools` and `instructions` are those of its last turn, `rows` the window as that turn left it, read where they are
-    not given: whoever read it anew would come too late for a client that goes on at once.
+    """Makes the summary that is due in the session's window, or that its next turn would have to make, if any.
 
-    A turn that has arrived meanwhile is left out, and is raw in the window that the summary leaves. A result whose
-    ground somebody else has changed is dropped and logged.
+    `tools` and `instructions` are those of its last turn. `rows` is the window after that turn; it is read if it is not
+    given, which may be too late when the client posts the next turn at once. A turn that arrived since is not
+    summarized and stays in the window. A result that conflicts with another summary is dropped and logged.
     """
     with rt.tracer.span("after_turn"):
         try:

@@ -1,5 +1,5 @@
-"""Calls of a summarizer: by which one a summary is made, chunk by chunk within its own window or behind the session's
-last prompt again; and what is made of its answers."""
+"""Calls of a summarizer: chooses a separate call, chunk by chunk within the summarizer's window, or a call that repeats
+the session's last prompt with an instruction after it; and checks the answers."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ from app.tokenizers.counters import Estimator
 logger = logging.getLogger(__name__)
 
 _ANSWER_TOKENS_PER_CAP = 2
-"""An answer carries ids and JSON beside the text that is capped."""
+"""Output tokens for each token of the cap: an answer has ids and JSON besides the text that is capped."""
 _LEAST_CACHED_TOKENS = 1_024
-"""Shorter beginnings are cached by neither OpenAI nor most others. Anthropic's least differs by model, and it says of
-each call what it has cached."""
+"""Shortest prefix, in tokens, that OpenAI and most other providers cache. Anthropic's minimum depends on the model, and
+it reports for each call what it has cached."""
 _INLINE_CHARS = 8_192
-"""Of what is read: some 4 ms. For so little a thread and the event loop wait for each other longer than both work."""
+"""Characters that are processed on the event loop (about 4 ms). A thread would wait longer than it works."""
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class SummarizerCall:
-    """Who is called, and for which window; `limited` where the call has to be counted against limits.
+    """Which models are called for a summary of which window. With `limited` the calls are counted under limits.
 
-    `alias` is that of the separate call. With `repeats` the session's own model is called before it, behind that
-    prompt. `choice` is None where no model is called.
+    `alias` is the model of the separate call. With `repeats` the session's own model is called first, with that prompt
+    and an instruction after it. `choice` is None when no model is called.
     """
 
     rows: WindowRows
@@ -72,15 +72,15 @@ class SummarizerCall:
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """Those that may be called, in their order."""
+        """The aliases that may be called, in their order."""
         return (self.rows.model.alias, self.alias) if self.repeats else (self.alias,)
 
 
 @dataclass(frozen=True, slots=True)
 class SummarizerResult:
-    """What the calls came to. `body` is None when `failure` says why; `calls` are paid for either way.
+    """The result of the calls. `body` is None when `failure` says why; `calls` are charged in either case.
 
-    `model_alias` is the one that was called last.
+    `model_alias` is the alias that was called last.
     """
 
     body: SummaryBody | None
@@ -88,22 +88,22 @@ class SummarizerResult:
     model_alias: str
     calls: tuple[tuple[Model, Usage], ...] = ()
     limit: LimitExceeded | None = None
-    """The limit that did not allow the call, or the next one."""
+    """The limit that did not allow the first call or a later one."""
     repeated: bool = False
-    """Whether the summary is from behind a repeated prompt."""
+    """Whether the summary was made by a call that repeats the prompt."""
 
     @property
     def usage(self) -> Usage | None:
-        """Of all calls together."""
+        """The sum over all calls."""
         return sum_of([usage for _, usage in self.calls])
 
 
 async def chosen_call(
     rt: Runtime, rows: WindowRows, fold: Fold, snapshot: Snapshot, estimate: Estimator
 ) -> tuple[CallChoice, Prompt | None]:
-    """The call for this fold, and the prompt that it repeats; None where it is a separate one.
+    """The choice of the call for this fold, and the prompt that it repeats; no prompt for a separate call.
 
-    `snapshot` is the session's, as it stands. Reads nothing: what a provider has cached is what this process sent.
+    `snapshot` is the session's current one. Reads nothing: the prompts that this process sent are taken as cached.
     """
     policy, model = rows.policy, rows.model
     if policy.summary_call == "separate":
@@ -159,9 +159,10 @@ async def _by_cost(
 
 
 async def call_summarizer(rt: Runtime, summarizer: SummarizerCall, fold: Fold, *, turns: int) -> SummarizerResult:
-    """Goes chunk by chunk, each with what the one before gave as its previous summary. Never raises for an answer.
+    """Calls the summarizer with the repeated prompt, or chunk by chunk if there is none or it gave nothing.
 
-    Each call is counted against the limits before it is made; `turns` says as how many turns the first one is.
+    Each chunk gets the summary of the chunk before as its previous summary. A failed call or an unusable answer is
+    returned as a failure. Each call is counted under limits before it is made; the first counts as `turns` turns.
     """
     calls: list[tuple[Model, Usage]] = []
     alias, *others = summarizer.aliases
@@ -180,7 +181,7 @@ async def call_summarizer(rt: Runtime, summarizer: SummarizerCall, fold: Fold, *
     except ProviderError as error:
         failure = error.code
     except InvalidRequest:
-        # An alias that the catalogue no longer has is a summarizer that can not be had, not a turn that can not run.
+        # If the summarizer's alias is no longer in the catalogue, the summarizer fails, but not the turn.
         failure = "unknown_summarizer"
     return SummarizerResult(body, failure, alias, tuple(calls), limit, repeated)
 
@@ -227,7 +228,7 @@ async def _behind_prompt(
     calls: list[tuple[Model, Usage]],
     turns: int,
 ) -> SummaryBody | None:
-    """The summary by a call that repeats the prompt; None where the model refuses that, or its answer is not used."""
+    """The summary by a call that repeats the prompt; None if the model refuses the call or its answer is unusable."""
     model, estimate = summarizer.rows.model, summarizer.estimate
     request, prompt_tokens = _repeating_request(summarizer, prompt, model, fold)
     quotations = await _computed(_chars_of(fold), Quotations, fold)
@@ -243,9 +244,9 @@ async def _behind_prompt(
 def _repeating_request(
     summarizer: SummarizerCall, prompt: Prompt, model: Model, fold: Fold
 ) -> tuple[CompletionRequest, int]:
-    """The request that repeats the prompt, as a turn sends it, with an instruction behind it; and its tokens.
+    """The request that repeats the prompt as a turn sends it, with an instruction after it; and the request's tokens.
 
-    The schema of the answer is only in the instruction: a provider would put it before the prompt.
+    The schema of the answer is only in the instruction, because a provider would put it before the prompt.
     """
     policy = summarizer.rows.policy
     budget = budget_of(model, policy)
@@ -253,11 +254,11 @@ def _repeating_request(
     behind = behind_the_prompt(fold, extend=policy.incremental, focus=policy.focus)
     request = CompletionRequest(
         messages=[*prompt.messages(), *behind],
-        # One that thinks has the room of a turn: with other thinking Anthropic reads nothing of its cache.
+        # A thinking model gets a turn's output limit: with another thinking budget Anthropic's cache is not used.
         max_output_tokens=budget.output_reserve if thinks else _answer_tokens(budget, fold),
         purpose="summary",
         tools=prompt.tools,
-        # At Anthropic another choice than the turns' keeps the messages from being read from its cache.
+        # With Anthropic, a tool choice that differs from the turns' prevents cache hits for the messages.
         tool_choice="none" if prompt.tools and not model.reports_cache_writes else None,
         names_as_text=policy.show_names,
         cache_key=str(summarizer.rows.session.id),
@@ -277,7 +278,7 @@ async def _accepted(
     fold: Fold,
     estimate: Estimator,
 ) -> SummaryBody:
-    """The summary of an answer, within its cap."""
+    """The summary in an answer, fitted into its cap. Raises `SummaryRefused`."""
     answered = await _computed(len(completion.text or ""), accept_summary, completion.text, known_ids)
     body = fit_summary(answered, fold.cap_tokens, estimate)
     if body is None:
@@ -286,7 +287,8 @@ async def _accepted(
 
 
 async def _kept(model: Model, fold: Fold, body: SummaryBody | None, estimate: Estimator) -> SummaryBody:
-    """The summary with what a model may not forget. The offline summarizer chooses by the same rule itself."""
+    """The summary with lasting items that a model left out (the offline model adds them itself). Raises
+    `SummaryRefused` if it is empty or would not shrink the prompt."""
     if body is None:
         raise SummaryRefused("empty")
     if model.is_language_model:
@@ -301,7 +303,7 @@ def _chars_of(fold: Fold) -> int:
 
 
 async def _computed(chars: int, work: Callable[..., _T], *given: Any) -> _T:
-    """What a computation over so many characters gives, off the event loop where they are many."""
+    """The result of a computation over this many characters. It runs in a thread if they are many."""
     return work(*given) if chars <= _INLINE_CHARS else await asyncio.to_thread(work, *given)
 
 
@@ -315,7 +317,7 @@ async def _call(
     turns: int,
     prompt_tokens: int | None = None,
 ) -> Completion:
-    """The answer; what it took is added to `calls`, whether it can be used or not."""
+    """The answer of a call. Its usage is added to `calls`, even if the answer cannot be used."""
     session_id = summarizer.rows.session.id
     call = partial(call_model, rt, session_id, model, request)
     if not summarizer.limited:

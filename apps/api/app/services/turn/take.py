@@ -1,7 +1,7 @@
-"""The story of a turn: claim it, decide what is sent, call the model, record the end. Here it is posted, its tool calls
-are answered, and it is tried again, regenerated or cancelled.
+"""The steps of a turn: claim it, decide what is sent, call the model, record the end. The public functions post a turn,
+answer its tool calls, retry it, regenerate it and cancel it.
 
-A turn runs in a task of its own: once it is claimed, nobody's going away ends it.
+A turn runs in a separate task, so that a claimed turn continues when the client disconnects.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from app.services.turn.types import (
 async def take_turn(
     rt: Runtime, session: SessionRef, request: TurnRequest, idempotency_key: str | None, listen: Listener | None = None
 ) -> TurnOutcome:
-    """Runs one turn and answers when it is stored: completed, or waiting for tools.
+    """Runs one turn and returns when it is stored as completed or as waiting for tools.
 
     Raises `NotFound`, `InvalidRequest`, `TurnInProgress`, the idempotency errors, `LimitExceeded` (nothing is stored),
     `ContextBudgetExceeded` (the turn is stored as rejected, nothing was sent), `ProviderError` (it is stored as failed,
-    the user's message is kept), `TurnLost`, `TurnCancelled`. A repeated idempotency key is answered from the stored
-    turn; `listen` hears nothing.
+    the user's message is kept), `TurnLost`, `TurnCancelled`. A `LimitExceeded` of a call after a look-back is stored as
+    a failed turn. A repeated idempotency key is answered from the stored turn, and `listen` gets no events.
     """
     return await _run(rt, claim(rt, session, request, idempotency_key), listen)
 
@@ -59,7 +59,7 @@ async def continue_turn(
 ) -> TurnOutcome:
     """Answers the open tool calls of a turn and runs its next round.
 
-    Raises as `take_turn`, and `ToolOutputsMismatch`, `TurnNotOpen`.
+    Raises the errors of `take_turn`, `ToolOutputsMismatch` and `TurnNotOpen`.
     """
     return await _run(rt, claim_outputs(rt, session, turn_id, request), listen)
 
@@ -72,26 +72,25 @@ async def retry_turn(
     model_alias: str,
     listen: Listener | None = None,
 ) -> TurnOutcome:
-    """Runs the session's newest turn again, which failed, was cancelled, or has no answer: nothing of it is stored
-    twice.
+    """Runs the session's newest turn again after it failed, was cancelled, or completed without an answer.
 
-    What it has of complete tool groups stays. Raises as `take_turn`.
+    Its message is not stored again, and its complete tool groups are kept. Raises the errors of `take_turn`.
     """
     return await _run(rt, claim_retry(rt, session, turn_id, options, model_alias), listen)
 
 
 @dataclass(frozen=True, slots=True)
 class Regeneration:
-    """A turn that is to be run again: the fork it runs in, and what is posted there."""
+    """A turn that is to be run again: the fork that it runs in, and the request that is posted there."""
 
     session: Session
     request: TurnRequest
 
 
 async def prepare_regeneration(rt: Runtime, session: SessionRef, turn_id: TurnId, request: TurnRequest) -> Regeneration:
-    """Forks the session before its last turn, and says what to post there to run that turn again.
+    """Forks the session before its last turn, and returns the request that runs that turn again in the fork.
 
-    What `request` leaves out (content None, no tools, no alias) is as it was: the user's words, the tools, and the
+    What `request` leaves out (content None, no tools, no alias) is the turn's own: the user's text, the tools, and the
     requested alias. Raises `NotFound`, `InvalidRequest`, `TurnNotLast`, `TurnInProgress` when the turn has not ended.
     """
     before = await fork_before_last(rt, session, turn_id, has_words=request.content is not None)
@@ -113,7 +112,7 @@ async def prepare_regeneration(rt: Runtime, session: SessionRef, turn_id: TurnId
 async def regenerate_turn(
     rt: Runtime, tenant_id: TenantId, prepared: Regeneration, listen: Listener | None = None
 ) -> TurnOutcome:
-    """Runs the prepared turn. Raises as `take_turn`; a request that can never work leaves no fork behind."""
+    """Runs the prepared turn. Raises the errors of `take_turn`; after `InvalidRequest` the fork is deleted."""
     try:
         return await take_turn(rt, SessionRef(tenant_id, prepared.session.id), prepared.request, None, listen)
     except InvalidRequest:
@@ -137,7 +136,7 @@ async def cancel_turn(rt: Runtime, session: SessionRef, turn_id: TurnId) -> Turn
 
 
 async def _run(rt: Runtime, claiming: Awaitable[ClaimedTurn | TurnOutcome], listen: Listener | None) -> TurnOutcome:
-    """Runs the turn that is claimed, under its lease; whoever waits here may go away, the turn goes on."""
+    """Claims a turn and runs it under its lease. When the waiting caller is cancelled, the turn continues."""
     started = perf_counter()
     with rt.tracer.span("turn") as span:
         turn = await claiming  # transaction one
@@ -160,19 +159,19 @@ async def _run(rt: Runtime, claiming: Awaitable[ClaimedTurn | TurnOutcome], list
 
 
 async def _round(rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None) -> TurnOutcome:
-    """One call of the model: decided, made, recorded."""
-    async with recording(rt, turn, started, listen) as record:  # whatever breaks, the turn gets an end
-        plan = await decide(rt, turn, record)  # pure, but for one summary
+    """Runs one round of a turn: decide, call the model, record."""
+    async with recording(rt, turn, started, listen) as record:  # whatever fails, the turn gets an end
+        plan = await decide(rt, turn, record)  # makes the summary that is due
         if isinstance(plan.decided, Refused):
             error = plan.decided.overflow
             await record.rejected(plan, error)  # transaction two
             raise error
-        completion = await _answer(rt, turn, plan, record)  # no connection held
+        completion = await _answer(rt, turn, plan, record)  # no database connection is held
         return await record.completed(completion)  # transaction two
 
 
 async def _answer(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Record) -> Completion:
-    """The model's answer, once it has read back what it wants to; its calls are the client's alone."""
+    """The model's answer after its look-backs. Its tool calls are calls of the client's tools only."""
     completion = await call(rt, turn, plan, record)
     while wants_look_back(turn, completion, record):
         turn, answer, again = await look_back(rt, turn, completion, record)
@@ -184,7 +183,7 @@ async def _answer(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Record
 
 
 async def _call_again(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Record) -> Completion:
-    """A further call of the same claim, counted against limits by itself. Raises as `call`, and `LimitExceeded`."""
+    """Calls the model again; limits count this call separately. Raises the errors of `call`, and `LimitExceeded`."""
     if turn.reservation is None:
         return await call(rt, turn, plan, record)
     prompt_tokens = ceil(plan.decided.prompt.wire_tokens * plan.snapshot.calibration_ratio)
@@ -194,7 +193,7 @@ async def _call_again(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Re
 
 
 def _options_with_stored(options: TurnOptions, turn: LastTurn) -> TurnOptions:
-    """The options, and in the place of those that are left out the turn's own."""
+    """The options, completed with the turn's stored options where they are left out."""
     own = TurnOptions.of_stored(turn.request)
     complete = replace(
         options,
@@ -210,6 +209,6 @@ def _options_with_stored(options: TurnOptions, turn: LastTurn) -> TurnOptions:
 
 
 def _first_alias(rt: Runtime, before: BeforeLast) -> str | None:
-    """The alias that was requested first, where it was not the session's and there still is such a one."""
+    """The alias that the turn requested; None if it is the session's, or no longer in the catalogue."""
     alias = before.turn.asked_alias
     return alias if alias != before.session.model_alias and alias in rt.catalogue.aliases else None

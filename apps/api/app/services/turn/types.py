@@ -1,4 +1,4 @@
-"""The values of a turn: what a caller sends and gets, the events of a stream, the turn on its way, and its plan."""
+"""The types of a turn: its request and outcome, the events of a stream, the claimed turn, and its plan."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from app.tokenizers.counters import Estimator
 
 @dataclass(frozen=True, slots=True)
 class TurnOptions:
-    """How the model is called in every round of a turn. `recorded_reply` is of one round alone.
+    """How the model is called in every round of a turn. `recorded_reply` applies to one round only.
 
-    `instructions` are a system layer of this turn; `provider_options` go into the model's request. `policy` lies over
-    the session's own; what is done after the turn goes by the session's. With `whole_past` all of the past is sent as
-    it is stored, or the turn is refused. `note` is kept with every claim. `list_sha256` is the digest of the list of
-    messages that the client sent, where its next request is to be recognized by it.
+    `instructions` are a system layer of this turn. `provider_options` are added to the provider's request. `policy`
+    overrides the session's policy in this turn; what is done after the turn follows the session's policy. With
+    `whole_past` the whole past is sent as it is stored, or the turn is refused. `note` is stored with every claim.
+    `list_sha256` is the digest of the client's list of messages, if the client's next request is recognized by it.
     """
 
     tools: tuple[ToolDefinition, ...] = ()
@@ -54,7 +54,7 @@ class TurnOptions:
     list_sha256: bytes | None = None
 
     def stored(self) -> JsonObject | None:
-        """What later rounds need, and another try under the same policy; None when there is nothing of either."""
+        """What later rounds and a retry under the same policy need; None when there are no tools and no policy."""
         if not self.tools and not self.policy:
             return None
         return {
@@ -83,8 +83,8 @@ class TurnOptions:
 class TurnRequest:
     """What a client posts. `request_sha256` is the hash of the body without `stream` (contract.md, decision 14).
 
-    With `seq` it is this turn of its session or none. `name` is who of several people speaks, `said_at` when they did,
-    where that is not now.
+    With `seq` the turn is refused unless it gets this number in its session. `name` is the speaker, if several people
+    use the session. `said_at` is when the message was said, if that is not now.
     """
 
     content: Content
@@ -100,7 +100,7 @@ class TurnRequest:
 class OutputsRequest:
     """What a client posts when tools have run: (tool call id, content) for each open call.
 
-    `options` and `model_alias` stand for the turn's own from this round on; None keeps those.
+    `options` and `model_alias` replace those of the turn from this round on; None keeps them.
     """
 
     outputs: tuple[tuple[str, Content], ...]
@@ -111,10 +111,10 @@ class OutputsRequest:
 
 @dataclass(frozen=True, slots=True)
 class TurnOutcome:
-    """A turn that has ended or waits for tools, and its `context`, in the contract's shape.
+    """A turn that has ended or waits for tools, and its `context`, in the shape of the contract.
 
-    `completion` is the model's answer that brought it there and `reply_seq` the number of its message; None where a
-    stored turn is answered again. `summary` is what was made before its last call.
+    `completion` is the model's answer and `reply_seq` the number of its message; both are None when a stored turn is
+    returned again. `summary` is the summary that was made before the model was called.
     """
 
     turn: TurnRecord
@@ -125,7 +125,7 @@ class TurnOutcome:
 
     @property
     def text(self) -> str | None:
-        """Of the reply; None where it only called tools."""
+        """The text of the reply; None when the reply only calls tools."""
         completion = self.completion
         if completion is None:
             return self.turn.assistant_output
@@ -137,7 +137,7 @@ class TurnOutcome:
 
     @property
     def usage(self) -> Usage | None:
-        """Of this call, or of the whole turn where a stored one is answered."""
+        """The usage of `completion`, or of the whole turn when a stored turn is returned again."""
         if self.completion is not None:
             return self.completion.usage
         tokens = self.turn.prompt_tokens
@@ -149,12 +149,12 @@ EventName: TypeAlias = Literal["turn.created", "context.assembled", "output.delt
 
 @dataclass(frozen=True, slots=True)
 class TurnEvent:
-    """Something that happened while a turn ran, for whoever streams it. The end is the outcome, and no event."""
+    """An event of a running turn, for a stream. The end of the turn is not an event; it is the `TurnOutcome`."""
 
     name: EventName
     data: JsonObject
     reply_seq: int | None = None
-    """With `turn.created`: the number that is set aside for the reply's message. It is not part of the public event."""
+    """With `turn.created`: the number that is reserved for the reply's message. It is not part of the public event."""
     summary: Summary | None = None
     """With `context.assembled`: the summary that was made for it. It is not part of the public event."""
 
@@ -163,28 +163,28 @@ Listener: TypeAlias = Callable[[TurnEvent], None]
 
 
 def to_nobody(_: TurnEvent) -> None:
-    """For a turn that is not streamed."""
+    """Ignores the event: the listener of a turn that is not streamed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedTurn:
-    """A turn that this process may run, with the rows it decides on and how its model is to be called."""
+    """A turn that this process may run, with the rows that it is decided on and the options of its model calls."""
 
     claim: Claim
     rows: WindowRows
     gathered_at: datetime
     options: TurnOptions
     reservation: JsonObject | None = None
-    """What the turn has set aside of limits; None where there is none to hold."""
+    """What the turn has reserved of its limits; None when it has no limits."""
     looked_back: tuple[Message, ...] = ()
-    """What the turn's look-backs added to its prompts so far, in time order."""
+    """The messages that the turn's look-backs have added to its prompts so far, in time order."""
     read: Read = ()
-    """What it has looked back to since the claim."""
+    """The pages that its look-backs have read since the claim."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnPlan:
-    """What a model is sent, or why it is sent nothing, and what that was decided on."""
+    """The prompt for the model, or why the turn is refused, and the data of this decision."""
 
     rows: WindowRows
     estimate: Estimator
@@ -197,7 +197,7 @@ class TurnPlan:
         return self.rows.model
 
     def context(self, assembled: Assembled | None) -> TurnContext:
-        """How the prompt came about; without `assembled` nothing is sent."""
+        """The budget, figures and trim log of the prompt. `assembled` is None when nothing is sent."""
         budget, prompt, accounts = self.snapshot.budget, self.decided.prompt, self.decided.accounts
         return TurnContext(
             model_alias=self.model.alias,
@@ -248,7 +248,7 @@ class TurnPlan:
         )
 
     def _estimator(self) -> str:
-        """What counted: the encoding, the heuristic where the tokenizer failed, or the provider itself."""
+        """What counted the tokens: the encoding, the heuristic if the tokenizer failed, or the provider."""
         if self.counted_by_provider:
             return "provider"
         return "heuristic" if self.rows.fell_back else self.estimate.encoding

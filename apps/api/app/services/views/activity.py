@@ -1,7 +1,7 @@
-"""Events of a tenant's turns for its followers: one poll of the database for a whole process.
+"""Events of a tenant's turns for its followers, from one poll of the database for the whole process.
 
-A poll and no LISTEN: behind PgBouncer in transaction mode nothing would be received, and NOTIFY makes all commits wait
-for each other. It runs while a client follows, and no follower holds a connection.
+It polls and does not LISTEN: behind PgBouncer in transaction mode no notification would be received, and NOTIFY makes
+all commits wait for each other. The poll runs only while a client follows, and no follower holds a connection.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ logger = logging.getLogger(__name__)
 
 MOST_OPEN_TURNS = 200
 _STREAMS_END_WITHIN_S = 30
-"""When it is worth asking a process again that has no stream left; another process may have one at once."""
+"""Suggested retry delay when a process has no free stream. Another process may have one at once."""
 _MOST_WAITING = 256
 _MOST_ROWS = 5000
 _COMMITS_WITHIN_S = 5.0
-"""A turn is seen at its commit, which is later than the instant it bears."""
+"""Added to the period that a poll reads: a turn becomes visible at its commit, which is later than its timestamp."""
 
 
 @dataclass(slots=True, eq=False)
 class Follower:
-    """One listener. `missed` is set when events were lost: too many at once, or the database was away."""
+    """One listener. `missed` is set when events were lost: there were too many at once, or a poll failed."""
 
     tenant_id: TenantId
     events: asyncio.Queue[TurnChange] = field(default_factory=lambda: asyncio.Queue[TurnChange](_MOST_WAITING))
@@ -69,7 +69,7 @@ class Activity:
         follower = Follower(tenant_id)
         self._followers.add(follower)
         if self._polling is None:
-            # Of no request: it goes on for others when the one that began it has ended.
+            # Without the context of a request: it continues for other followers when the first one's request ends.
             self._polling = asyncio.create_task(self._poll_forever(rt), name="activity", context=Context())
         try:
             yield follower
@@ -87,7 +87,7 @@ class Activity:
     async def open_turns(self, rt: Runtime, tenant_id: TenantId) -> list[TurnChange]:
         """The tenant's turns that run or wait for tools, newest first, at most `MOST_OPEN_TURNS`.
 
-        They are watched from now on, so that followers get their end.
+        They are watched from now on, so that followers get the event of their end.
         """
         async with rt.database.autocommit() as tx:
             rows = await open_turns(tx, tenant_id, MOST_OPEN_TURNS)
@@ -135,7 +135,7 @@ class Activity:
 
 
 async def next_event(follower: Follower, within_s: float) -> TurnChange | None:
-    """The next event; None when there was none in that time."""
+    """The next event; None if there is none within `within_s` seconds."""
     with suppress(TimeoutError):
         async with asyncio.timeout(within_s):
             return await follower.events.get()
@@ -143,5 +143,5 @@ async def next_event(follower: Follower, within_s: float) -> TurnChange | None:
 
 
 def _key(row: Record) -> tuple[UUID, UUID]:
-    """Session and turn: a fork's turns have the ids of its source's."""
+    """The ids of session and turn: the turns of a fork have the same ids as those of its source."""
     return row["session_id"], row["turn_id"]

@@ -1,5 +1,5 @@
-"""The window of a session without a turn: as the next turn would find it, and over its turns: what was sent, against
-which thresholds, and what changed it."""
+"""The window of a session, read without a turn: as the next turn would find it, and the timeline of its turns with what
+was sent, the thresholds, and what changed the window."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from app.services.turn.recall import meaning_of_pins
 
 
 async def window_now(rt: Runtime, session: SessionRef) -> CurrentWindow:
-    """Tokens by region, the budget, and how far the next summary is. Raises `NotFound`.
+    """The tokens by region, the budget, and the distance to the next summary. Raises `NotFound`.
 
-    The figures are those of the stored window, before the next message and before what that turn would compress.
+    The figures are those of the stored window, without the next message and before its turn compresses anything.
     """
     rows = await session_window(rt, session)
     estimate = estimator_of(rt, rows)
@@ -73,7 +73,7 @@ async def window_now(rt: Runtime, session: SessionRef) -> CurrentWindow:
 
 
 async def pin_figures(rt: Runtime, session: SessionRef) -> dict[str, PinFigures]:
-    """By name, each pin's tokens as it stands in a prompt, and its relevance to a turn with the newest one's words.
+    """By name, each pin's tokens in a prompt, and its relevance to a turn with the text of the newest one.
 
     Raises `NotFound` for the session.
     """
@@ -102,7 +102,7 @@ async def pin_figures(rt: Runtime, session: SessionRef) -> dict[str, PinFigures]
 async def read_timeline(rt: Runtime, session: SessionRef, wanted: PageRequest) -> Page[TurnPoint]:
     """The session's turns with their windows. Raises `NotFound`, `InvalidRequest`.
 
-    Thresholds are those of the session's policy as it is now, with the policy of the turn's own request over it.
+    Thresholds follow the session's current policy, overridden by the policy of the turn's own request.
     """
     scope = in_order(f"timeline:{session.id}", wanted, newest_by_default=True)
     after, before = between_seqs(scope, wanted)
@@ -125,8 +125,8 @@ async def read_timeline(rt: Runtime, session: SessionRef, wanted: PageRequest) -
 async def read_overview(
     rt: Runtime, session: SessionRef, *, points: int, first_seq: int, last_seq: int | None
 ) -> Page[TimelineRange]:
-    """The session's turns, or a range of them, in time order and in at most `points` runs of as many turns each, on
-    one page; every run has the turn with its largest prompt. Raises `NotFound`."""
+    """The session's turns, or a range of them, on one page: at most `points` runs of equally many turns, in time order.
+    Each run has the turn with its largest prompt. Raises `NotFound`."""
     async with rt.database.autocommit() as tx:
         view = await prompt_view(tx, session)
         last: int = min(last_seq or LAST_SEQ, view["last_turn_seq"])
@@ -136,7 +136,7 @@ async def read_overview(
         made = await summaries_between(tx, session.id, first_seq, last)
     began = [run["began"] for run in runs]
     later = Counter(bisect_right(began, each["created_at"]) - 1 for each in made if not each["created_by_turn_id"])
-    # What was made between turns belongs to a run, and to its peak only where that is all of the run.
+    # A summary made between turns belongs to a run. It belongs to the run's peak only if the run is a single turn.
     of_peaks = _by_turn(peaks[::-1], [each for each in made if turns_each == 1 or each["created_by_turn_id"]])
     by_seq = {row["seq"]: _turn(rt, view["policy"], row, of_peaks.get(row["seq"], ())) for row in peaks}
     events = [record_of(EventCounts, run, later_summary=later[at]) for at, run in enumerate(runs)]
@@ -145,7 +145,7 @@ async def read_overview(
 
 
 def _by_turn(turns: Sequence[Record], made: Sequence[Record]) -> dict[int, list[Record]]:
-    """Each summary at the turn that it was made for, else at the last that had begun by then."""
+    """The summaries by turn number: of the turn that each was made for, else of the last turn that began before it."""
     began = [turn["created_at"] for turn in turns]
     seq_of = {turn["turn_id"]: turn["seq"] for turn in turns}
     found: dict[int, list[Record]] = {}
@@ -170,7 +170,7 @@ def _turn(rt: Runtime, policy: JsonObject, row: Record, made: Sequence[Record]) 
 def _window(rt: Runtime, stored: JsonObject, row: Record) -> PointWindow:
     limit, budget = row["model_context_limit"], row["input_budget"]
     summary_trigger_tokens = prune_trigger_tokens = None
-    with suppress(InvalidRequest):  # stored when this deployment allowed it
+    with suppress(InvalidRequest):  # a stored policy may no longer be allowed
         policy = session_policy(rt, stored, row["policy"])
         summary_trigger_tokens = trigger_tokens(policy, limit, budget)
         prune_trigger_tokens = int(policy.prune_from(budget))
@@ -192,7 +192,7 @@ def _events(row: Record, made: Sequence[Record]) -> Iterator[TimelineEvent]:
     for summary in made:
         if summary["created_by_turn_id"] is None:
             yield TimelineEvent("later_summary", None, None, *_details(summary))
-    if row["prune"] and row["pruned"]:  # an emergency cut triggers like a prune and takes whole turns
+    if row["prune"] and row["pruned"]:  # an emergency sets `prune` too, but drops whole turns
         yield TimelineEvent("prune", _int(row["pruned_tokens"]), _int(row["pruned"]))
     if row["recalled"]:
         yield TimelineEvent("recall", _int(row["recalled_tokens"]), _int(row["recalled"]))
@@ -207,5 +207,5 @@ def _details(summary: Record) -> tuple[SummaryId, str, str]:
 
 
 def _int(value: Any) -> int | None:
-    """Sums of counts are numeric in the database, and an answer's numbers have 64 bits."""
+    """The value within 64 bits, as an answer's numbers are. Sums of counts are numeric in the database."""
     return None if value is None else max(-LAST_SEQ, min(int(value), LAST_SEQ))

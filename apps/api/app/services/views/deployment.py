@@ -1,4 +1,4 @@
-"""What a deployment is, as clients and balancers read it: whether it serves, its models, its policies and presets."""
+"""What clients and load balancers read about a deployment: its readiness, models, policies and presets."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Readiness:
 
     @property
     def ready(self) -> bool:
-        """Whether a balancer should send requests here."""
+        """Whether a load balancer should send requests here."""
         return self.database == "ok" and self.migrations is SchemaState.CURRENT
 
 
 async def readiness(rt: Runtime) -> Readiness:
-    """Queries the database. Never raises for its absence."""
+    """Queries the database. Never raises when it is unavailable."""
     try:
         read_only = await rt.database.is_read_only()
         async with rt.database.autocommit() as tx:
@@ -61,8 +61,8 @@ class ListedAlias:
 
 
 def list_models(rt: Runtime, tenant_id: TenantId) -> JsonObject:
-    """Every alias with its window, its prices where known, and the correction of the tenant's estimates; in our own
-    form, and as OpenAI lists models."""
+    """Every alias with its window, its prices if known, and the tenant's calibration; in our own form (`items`) and as
+    OpenAI lists models (`data`)."""
     models = [rt.catalogue.model(alias, tenant_id) for alias in rt.catalogue.aliases]
     items = [
         record_of(
@@ -86,7 +86,7 @@ def listed_model(rt: Runtime, alias: str) -> JsonObject:
 
 @dataclass(frozen=True, slots=True)
 class PolicyField:
-    """A field of a policy: what it takes, what it does, and its value by preset."""
+    """A field of a policy: the values that it takes, what it does, and its value in each preset."""
 
     name: str
     takes: str
@@ -97,7 +97,7 @@ class PolicyField:
 
 @dataclass(frozen=True, slots=True)
 class ListedName:
-    """A setting as a design's project spells it; null stands for a value that it does not publish."""
+    """A setting as the project of a design spells it; null is a value that the project does not publish."""
 
     spellings: Sequence[str]
     fields: Sequence[str]
@@ -118,8 +118,8 @@ class ListedPreset:
 
 
 def list_policies(rt: Runtime) -> JsonObject:
-    """Every preset with its values and its design's names, and every field with what it takes. `guarded` is as deployed
-    here."""
+    """Every preset with its values and its design's names, and every field with the values that it takes. The values of
+    `guarded` are those of this deployment."""
     schemas = value_schemas()
     values = {name: policy_values(preset_policy(name, rt.guarded)) for name in PRESETS}
     return {
@@ -141,13 +141,13 @@ def list_policies(rt: Runtime) -> JsonObject:
 
 
 def value_schemas() -> dict[str, JsonObject]:
-    """What each field takes, in JSON Schema: each by itself, without references."""
+    """The JSON Schema of the values that each field takes, without references to other schemas."""
     document = overrides_schema()
     return {name: _schema(document["properties"][name], document.get("$defs", {})) for name in MEANINGS}
 
 
 def _schema(schema: JsonObject, shared: Mapping[str, JsonObject]) -> JsonObject:
-    """The same without titles, defaults and references; a value that may be null has two types."""
+    """The schema without titles, defaults and references. A value that may be null has two types."""
     if "$ref" in schema:
         schema = shared[schema["$ref"].rpartition("/")[2]]
     if "anyOf" in schema:
@@ -161,7 +161,7 @@ def _schema(schema: JsonObject, shared: Mapping[str, JsonObject]) -> JsonObject:
 
 
 def _takes(schema: JsonObject) -> str:
-    """The same schema in words."""
+    """The schema in words."""
     match schema:
         case {"type": [kind, "null"]}:
             words = f"{_takes(schema | {'type': kind})}, or null"

@@ -1,7 +1,7 @@
-"""What a turn would send, before it is posted, and how many tokens a prompt of Anthropic's form has: no model is called
+"""Previews what a turn would send before it is posted, and counts the tokens of a list of messages. No model is called
 and nothing is written.
 
-At most a provider counts tokens, where its alias has exact counts and the turn would need one too.
+A provider is called only to count tokens, if its alias has exact counts and the turn would need such a count too.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ from app.services.turn.types import TurnOptions, TurnPlan, TurnRequest
 from app.services.views.turns import numbered
 
 PENDING_SUMMARY_ID = SummaryId(UUID(int=0))
-"""Stands in the trim log for the summary that the turn would make."""
+"""Id in the trim log of the summary that the turn would make."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What the next turn would have. `messages` and `tools` are empty where it would be refused."""
+    """What the next turn would send. `messages` and `tools` are empty if it would be refused."""
 
     seq: int = field(metadata={"description": "The number that turn would get."})
     open_turn_id: TurnId | None = field(
@@ -82,12 +82,12 @@ class Preview:
 
 
 async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -> Preview:
-    """The context, messages and tools that the next turn of this body would have, if nothing changes in between.
+    """The context, messages and tools that the next turn with this body would have, if nothing changes in between.
 
-    A turn that would be refused has a `refusal` and no messages. Where the turn would make a summary first,
-    `summary_pending` is true, the summary is reckoned at its cap, and there is no hash. No lock is taken: a turn that
-    runs goes on, and stands in the window as far as it has come. Raises `NotFound`, and `InvalidRequest` as the turn
-    would.
+    A turn that would be refused has a `refusal` and no messages. If the turn would make a summary first,
+    `summary_pending` is true, the summary is counted at its cap, and there is no hash. No lock is taken: a running turn
+    continues, and is in the window with the messages that it has so far. Raises `NotFound`, and `InvalidRequest` when
+    the turn would.
     """
     message = _message_of(rt, request)
     await prepare_question(rt, session, request.content)
@@ -124,7 +124,7 @@ async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -
 
 
 async def _window_for(rt: Runtime, session: SessionRef, request: TurnRequest, message: Message) -> WindowRows:
-    """The stored window as the turn would find it; messages may have no count in the model's encoding."""
+    """The stored window as the turn would find it. Its messages may have no count in the model's encoding yet."""
     async with rt.database.autocommit() as tx:
         row = await prompt_view(tx, session)
         state = state_of(row)
@@ -145,7 +145,7 @@ def _shown(assembled: Assembled, prompt: Prompt) -> tuple[Sequence[PromptMessage
 
 
 def _message_of(rt: Runtime, request: TurnRequest) -> Message:
-    """The message as it would be stored; `LAST_SEQ` puts it after every stored one."""
+    """The message as it would be stored; `LAST_SEQ` puts it after every stored message."""
     return Message(
         MessageId(rt.new_id()),
         TurnId(rt.new_id()),
@@ -159,7 +159,7 @@ def _message_of(rt: Runtime, request: TurnRequest) -> Message:
 
 
 def _pending_summary(fold: Fold, estimate: Estimate) -> tuple[Summary, Estimate]:
-    """A block that says what will stand there, and an estimate that reckons it at the cap."""
+    """A placeholder for the summary, and an estimate that counts the placeholder at the summary's cap."""
     first, last = fold.turns[0].seq, fold.turns[-1].seq
     body = SummaryBody(
         f"Here stands a summary that takes turns {first} to {last} in; {fold.cap_tokens} tokens at most."
@@ -181,8 +181,8 @@ async def count_tokens(
     *,
     is_new: bool = True,
 ) -> int:
-    """The estimate of what the first turn of a new session would send, had nothing of the list to leave; or of what
-    comes to the window of one.
+    """The estimated tokens that the first turn of a new session would send if nothing of the list were pruned. Without
+    `is_new`, the estimated tokens that the list adds to the window of an existing session.
 
     Raises `InvalidRequest` for an unknown alias.
     """

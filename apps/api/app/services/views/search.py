@@ -1,4 +1,4 @@
-"""Looking for words in a session's past, in the window and out of it, and reading back what it has stored."""
+"""Searches stored messages for words, in a session's window and before it, and reads stored messages back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from app.services.turn.look_back import read_page
 from app.services.turn.recall import prepare_search, settled_meaning
 
 _LEAST_PAGE_TOKENS = 128
-"""Of a route's page, also in a window that has room for nothing."""
+"""Smallest page of the look-back route, even for a window without an input budget."""
 _EXCERPT_CHARS = 600
 MESSAGES_LOOKED_THROUGH = 20_000
 MOST_OF_A_SESSION = 3
@@ -55,7 +55,7 @@ class FoundInSession:
 
 @dataclass(frozen=True, slots=True)
 class FoundMessage(FoundInSession):
-    """A message that matches, how well and why: a higher `score` matches better, within one answer."""
+    """A message that matches, with its score and the reasons. Within one answer, a higher `score` matches better."""
 
     score: float
     matched: Sequence[str] = field(metadata={"description": "The words of the query that it has."})
@@ -70,7 +70,7 @@ class FoundMessage(FoundInSession):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search found, best first, on one page."""
+    """The results of a search, best first, on one page."""
 
     items: Sequence[FoundMessage]
     next_cursor: None
@@ -81,9 +81,9 @@ class Found:
 
 
 async def search_session(rt: Runtime, session: SessionRef, words: str, limit: int) -> Found:
-    """The session's messages that match the words, best first, by the index that recall goes by.
+    """The session's messages that match the words, best first, by the index that recall uses.
 
-    Writes nothing but what the vector of the words took. Raises `NotFound`.
+    Writes nothing except the usage for the vector of the words. Raises `NotFound`.
     """
     async with rt.database.autocommit() as tx:
         row = await prompt_view(tx, session)
@@ -93,7 +93,7 @@ async def search_session(rt: Runtime, session: SessionRef, words: str, limit: in
         settled = await settled_seq(tx, session.id, last_seq)
         index, unpacked = await settled_index(rt.pasts, tx, session.id, settled)
         index, more_unpacked = await extended_index(tx, session.id, index, last_seq)
-        # A search also finds words that stand everywhere; they only rank last.
+        # Unlike recall, a search also finds words that most messages have; these matches rank last.
         hits = search(
             index,
             words,
@@ -130,11 +130,11 @@ async def search_session(rt: Runtime, session: SessionRef, words: str, limit: in
 async def search_messages(
     rt: Runtime, tenant_id: TenantId, words: str, limit: int, cursor: str | None
 ) -> Page[FoundInSession]:
-    """Messages with all of the words, in any case and as parts of words too, in the tenant's sessions, newest first;
-    of a session at most `MOST_OF_A_SESSION`.
+    """Messages of the tenant's sessions with all of the words, newest first; at most `MOST_OF_A_SESSION` of a session.
+    Words match in any case, and as parts of longer words.
 
-    One call looks through `MESSAGES_LOOKED_THROUGH` messages or a little more: a page may be short, or empty, and go
-    on. Of a session with more of them the newest are looked through; `search_session` finds the others.
+    One call searches no further session after `MESSAGES_LOOKED_THROUGH` messages: a page may be short or empty and have
+    a next one. Of a session with more messages only the newest are searched; `search_session` finds the others.
     """
     scope = f"search:{tenant_id}"
     before = after_place(scope, cursor) or (LAST_ID, LAST_SEQ)
@@ -156,7 +156,7 @@ async def search_messages(
     if len(rows) > limit:
         place = (shown[-1]["session_id"], shown[-1]["seq"])
     elif len(sessions) > len(after_seqs):
-        place = (UUID(int=[*after_seqs][-1].int - 1), LAST_SEQ)  # none of these sessions is looked through again
+        place = (UUID(int=[*after_seqs][-1].int - 1), LAST_SEQ)  # none of these sessions is searched again
     found = [record_of(FoundInSession, row, **_excerpt(row["content"], terms)) for row in shown]
     return Page(found, encode_cursor(scope, place) if place else None)
 
@@ -180,10 +180,10 @@ class FoundPage:
 
 
 async def look_back(rt: Runtime, session: SessionRef, *, query: str, handle: str | None, page: int | None) -> FoundPage:
-    """A page of a session's stored messages, as large as a turn of its own model would get it. Writes nothing.
+    """A page of a session's stored messages, in the size that a turn of the session's model would get.
 
-    Raises `NotFound` of the session, or of the message that the handle names, and `InvalidRequest` where there is
-    nothing to look for.
+    Writes nothing except the usage for the vector of the words. Raises `NotFound` for the session or the message of the
+    handle, and `InvalidRequest` for a malformed handle, or without a handle and words.
     """
     async with rt.database.autocommit() as tx:
         row = await prompt_view(tx, session)

@@ -31,12 +31,12 @@ from app.services.turn.gather import budget_of, encoding_of, layers_of, session_
 from app.services.views.simulation_job import Plan, PlannedLane, SimulationJob, counted_elsewhere
 
 BATCH_TURNS = 25
-"""What is read, and handed on, at once: a millisecond or two in which nobody else is served. The next are read while
-these are computed."""
+"""Turns that are read and passed on at once, which blocks the event loop for a millisecond or two. The next batch is
+read while this one is computed."""
 SMALL_TURNS_DECIDED = 24
-"""A simulation of so many, counted for each policy and model, runs on a thread: a tenth of a second."""
+"""Turns times policies times models up to which a simulation runs in a thread (a tenth of a second)."""
 MOST_TURNS_DECIDED = 15_000
-"""Turns times policies times models of one request."""
+"""Most turns times policies times models of one request."""
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
 """Called after each batch with the turns done and the turns in all."""
@@ -44,14 +44,14 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A policy to try: overrides over the session's own, and what its column is called."""
+    """A policy to try: overrides of the session's own, and the name of its column."""
 
     name: str
     overrides: JsonObject
 
 
 def variant_of(value: str | JsonObject) -> Variant:
-    """The name of a preset, or overrides with an optional `name` among them."""
+    """The variant for the name of a preset, or for overrides with an optional `name` among them."""
     if isinstance(value, str):
         return Variant(value, {"preset": value})
     overrides = {field: each for field, each in value.items() if field != "name"}
@@ -63,7 +63,7 @@ THRESHOLDS = tuple(
     Variant(f"at {percent} %", {"summary_trigger_ratio": percent / 100, "prune_trigger_ratio": max(90, percent) / 100})
     for percent in (70, 80, 90, 95)
 )
-"""What is tried when nobody says what: a summary at four shares of the budget. A prune never comes before it."""
+"""Variants that are tried by default: a summary at four shares of the budget. A prune never comes before it."""
 
 
 async def simulate(
@@ -75,10 +75,10 @@ async def simulate(
     most_turns: int | None = None,
     progress: Progress | None = None,
 ) -> JsonObject:
-    """The session's turns under each policy, for each of the models, beside what happened and the full history.
+    """Simulates the session's turns under each policy and model. Also reports what happened, and the full history.
 
-    Without `model_aliases` every turn goes to the model that answered it. `most_turns` bounds the work: what lies
-    beyond is left out, and the answer says so. Raises `NotFound`, `InvalidRequest`.
+    Without `model_aliases` every turn uses the model that answered it. `most_turns` limits the work: later turns are
+    left out, and the answer says so. Raises `NotFound`, `InvalidRequest`.
     """
     async with rt.heavy.database.read_only() as tx:
         row = await prompt_view(tx, session)
@@ -113,7 +113,7 @@ async def simulate(
 
 
 async def _batch(rt: Runtime, session_id: SessionId, after_seq: int, through_seq: int) -> list[StoredTurn]:
-    """The next turns; none behind the last one."""
+    """The next turns after `after_seq`; an empty list after the last one."""
     if after_seq >= through_seq:
         return []
     async with rt.heavy.database.read_only() as tx:
@@ -122,7 +122,7 @@ async def _batch(rt: Runtime, session_id: SessionId, after_seq: int, through_seq
 
 @asynccontextmanager
 async def _meanwhile(work: Coroutine[Any, Any, T]) -> AsyncGenerator[asyncio.Task[T]]:
-    """The work under way beside what is done within; whatever breaks there, it has an end."""
+    """Runs the work as a task during the block. At the end of the block, also after an error, the task is cancelled."""
     task = asyncio.create_task(work)
     try:
         yield task
@@ -132,7 +132,7 @@ async def _meanwhile(work: Coroutine[Any, Any, T]) -> AsyncGenerator[asyncio.Tas
 
 
 def _dropped_seqs(droppable: Sequence[Record], ranges: Sequence[Record]) -> dict[str, set[int]]:
-    """By kind of action, the messages that ranges of trim logs stand for. Each is looked at until it was dropped."""
+    """By kind of action, the messages that ranges of trim logs stand for. A dropped message is not considered again."""
     present: dict[str, list[int]] = {}
     for row in droppable:
         present.setdefault(row["kind"], []).append(row["seq"])
@@ -150,7 +150,8 @@ def _dropped_seqs(droppable: Sequence[Record], ranges: Sequence[Record]) -> dict
 
 
 def _times_and_targets(rows: Sequence[Record], dropped_seqs: Mapping[str, set[int]]) -> dict[str, tuple[int, int]]:
-    """How often each kind of action was taken, and on how many targets; other ranges that overlap count as one."""
+    """How often each kind of action was taken, and on how many targets. Overlapping ranges of kinds that are not in
+    `dropped_seqs` are merged, with the larger of their target counts."""
     times: dict[str, int] = {}
     singles: dict[str, set[object]] = {}
     ranges: dict[str, list[tuple[int, int, int]]] = {}
@@ -197,7 +198,7 @@ def _plan(
         models = {was: _model(rt, session.tenant_id, alias, policy) for was, alias in target.items()}
         return Setting(policy, goal_text(row["room_goal"], row["mode"]), models)
 
-    # The full history goes to the model's own window, which no policy caps.
+    # The full history is compared with the model's own window, which no policy caps.
     uncapped = replace(own, max_context_tokens=None)
     return Plan(
         session_id=session.id,

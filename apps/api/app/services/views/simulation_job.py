@@ -1,4 +1,4 @@
-"""What a simulation computes, in whichever process it runs: stored turns counted, decided by each policy, reported."""
+"""The computation of a simulation, in any process: counts stored turns, decides them by each policy, and reports."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from app.services.heavy.child import Tools
 from app.tokenizers.counters import ByWords
 
 SENTENCES_KEPT: Final = 8_192
-"""Some 8 MB: the raw windows of all policies."""
+"""Cached sentences (about 8 MB): those of the raw windows of all policies."""
 TEXTS_KEPT: Final = 512
-"""As statements: of a small raw window all, which several policies summarize soon after each other."""
+"""Texts cached as statements: all of a small raw window, which several policies summarize shortly after each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedLane:
-    """One policy for one model; `model_alias` is None where every turn goes to the model that answered it."""
+    """One policy for one model; `model_alias` is None when every turn uses the model that answered it."""
 
     name: str
     model_alias: str | None
@@ -38,11 +38,11 @@ class PlannedLane:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that a simulation needs but the turns. The models' counters are made where it runs.
+    """All that a simulation needs except the turns. The models' counters are made in the process that runs it.
 
-    `layers` are the session's own system layers, `histories` the settings of the full history by the alias that is
-    forced, `pins` those of now with the instant since which each is there, and `wire_models` the names by which
-    providers know the aliases.
+    `layers` are the session's own system layers, `histories` the settings of the full history by the alias used for all
+    turns, `pins` the current pins with the time at which each was made, and `wire_models` the providers' model names by
+    alias.
     """
 
     session_id: SessionId
@@ -57,12 +57,12 @@ class Plan:
 
 
 def counted_elsewhere(_text: str) -> int:
-    """Stands in for a model's counter until the job makes its own."""
+    """The placeholder of a model's counter until the job makes its own. Always raises."""
     raise RuntimeError("a plan counts nothing; its job does, with tokenizers of its own")
 
 
 class SimulationJob:
-    """`begin`, then `feed` with the turns in their order, then `report`."""
+    """Call `begin`, then `feed` with the turns in their order, then `report`."""
 
     def __init__(self, tools: Tools) -> None:
         self._tokenizers = tools.tokenizers
@@ -82,7 +82,7 @@ class SimulationJob:
         }
 
     def feed(self, turns: Sequence[StoredTurn]) -> None:
-        """Decides the next turns under every policy."""
+        """Decides the next turns by every policy."""
         for turn in turns:
             self._happened.feed(turn)
             past = self._past(turn)
@@ -96,8 +96,8 @@ class SimulationJob:
         folded: tuple[int, int] | None,
         actions: Mapping[str, tuple[int, int]],
     ) -> JsonObject:
-        """The whole answer, with what the database sums up of what happened; tokens are estimates, costs US dollars
-        (null where a price is not known). For aliases that are gone the session's own model stands in."""
+        """The whole answer, with the database's totals of what happened. Tokens are estimates, costs US dollars (null
+        if a price is not known). Aliases that are not in the catalogue now are replaced by the session's own model."""
         plan, happened = self._plan, self._happened
         happened.summarizer_tokens, happened.folded, happened.actions = summarizer_tokens, folded, actions
         happened.note_later_summaries(later_summaries)
@@ -115,7 +115,7 @@ class SimulationJob:
         }
 
     def _counting(self, setting: Setting) -> Setting:
-        """The setting with counters that all lanes share: their summaries are made of the same words."""
+        """The setting with counters that all lanes share, because their summaries consist of the same words."""
         for model in setting.models.values():
             if model.encoding not in self._estimates:
                 self._estimates[model.encoding] = ByWords(self._tokenizers.estimator(model.encoding))
@@ -175,7 +175,7 @@ ASSUMED = (
 
 @dataclass(slots=True)
 class Happened:
-    """What the stored turns were really like."""
+    """What happened in the stored turns."""
 
     turns: list[JsonObject] = field(default_factory=list[JsonObject])
     began: list[datetime] = field(default_factory=list[datetime])
@@ -183,7 +183,7 @@ class Happened:
     cost_usd: float | None = 0.0
     summarizer_tokens: tuple[int, int] = (0, 0)
     folded: tuple[int, int] | None = None
-    """Turns and messages under the summary of now; None where not all turns are looked at."""
+    """Turns and messages that the current summary replaces; None if not all turns are simulated."""
     actions: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
     def feed(self, turn: StoredTurn) -> None:
@@ -205,7 +205,7 @@ class Happened:
             self.cost_usd = None if self.cost_usd is None or turn.cost_usd is None else self.cost_usd + turn.cost_usd
 
     def note_later_summaries(self, made: Sequence[datetime]) -> None:
-        """Puts each to the last turn that had begun by then."""
+        """Marks, for each summary, the last turn that had begun before it was made."""
         for instant in made:
             at = bisect_right(self.began, instant)
             if at:

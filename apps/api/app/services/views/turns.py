@@ -1,4 +1,4 @@
-"""Turns and messages as they are stored, the audits of turns, and the exact prompts they sent."""
+"""Turns and messages as they are stored, the audits of turns, and the exact prompts that they sent."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class SentPrompt:
 
 
 async def list_turns(rt: Runtime, session: SessionRef, wanted: PageRequest, first_seq: int = 1) -> Page[ListedTurn]:
-    """The session's turns from a number on. Raises `NotFound`, `InvalidRequest` for an alien cursor."""
+    """The session's turns from `first_seq` on. Raises `NotFound`, and `InvalidRequest` for a cursor of another list."""
     scope = in_order(f"turns:{session.id}", wanted, newest_by_default=False)
     after, before = between_seqs(scope, wanted, first_seq)
     async with rt.database.autocommit() as tx:
@@ -78,9 +78,9 @@ async def get_audit(rt: Runtime, session: SessionRef, turn_id: TurnId, round_num
 
 
 async def get_expanded_audit(rt: Runtime, session: SessionRef, turn_id: TurnId, round_number: int | None) -> Audit:
-    """The same with each range of its trim log as the single actions it stands for. Raises `NotFound`.
+    """The audit, with each range of its trim log replaced by the single actions that it stands for. Raises `NotFound`.
 
-    What left is counted again with the estimator of then: counts of single messages are not stored with a prompt.
+    Removed messages are counted again with the audit's estimator, because their single counts are not stored.
     """
     audit = await get_audit(rt, session, turn_id, round_number)
     async with rt.database.autocommit() as tx:
@@ -101,10 +101,10 @@ async def get_expanded_audit(rt: Runtime, session: SessionRef, turn_id: TurnId, 
 
 
 async def get_prompt(rt: Runtime, session: SessionRef, turn_id: TurnId, round_number: int | None) -> SentPrompt:
-    """What was sent, with each message's region and tokens (`layout`).
+    """The prompt that was sent, with each message's region and tokens (`layout`).
 
-    Raises `NotFound` when nothing was sent, `PromptTooLarge` before anything of such a prompt is built, `RuntimeError`
-    when the rebuilt prompt is not the one that was sent.
+    Raises `NotFound` when nothing was sent, `PromptTooLarge` before any part of a too large prompt is built, and
+    `RuntimeError` when the rebuilt prompt is not the one that was sent.
     """
     await get_turn(rt, session, turn_id)
     async with rt.database.autocommit() as tx:
@@ -124,7 +124,7 @@ async def get_prompt(rt: Runtime, session: SessionRef, turn_id: TurnId, round_nu
 
 
 async def numbered(rt: Runtime, session_id: SessionId, layout: Sequence[LaidOut]) -> list[LaidOut]:
-    """The layout with the numbers of its turns, those that are stored."""
+    """The layout with the numbers of those of its turns that are stored."""
     ids = {row.turn_id for row in layout if row.turn_id}
     async with rt.database.autocommit() as tx:
         numbers = await store.turn_numbers(tx, session_id, [*ids])
@@ -134,7 +134,7 @@ async def numbered(rt: Runtime, session_id: SessionId, layout: Sequence[LaidOut]
 async def _layout(
     rt: Runtime, audit: Audit, refs: JsonObject, blocks: Mapping[str, str], messages: Mapping[int, Message]
 ) -> list[LaidOut]:
-    """Counted with the estimator of then; the first count of a text is made off the event loop."""
+    """The layout, counted with the audit's estimator. Each text is counted for the first time off the event loop."""
     parts = list(rebuilt_parts(refs, blocks, messages))
     texts = [content_text(part.sent["content"]) for part in parts]
     estimate, images = await _counting(rt, audit, [part.message for part in parts if part.message], texts)
@@ -147,7 +147,7 @@ async def _layout(
 async def _counting(
     rt: Runtime, audit: Audit, messages: Sequence[Message], texts: Sequence[str] = ()
 ) -> tuple[Estimator, ImageTokens]:
-    """What the audit's prompt was counted with; the texts are counted already, off the event loop."""
+    """The estimator and the image rule of the audit's prompt, after counting the texts off the event loop."""
     of_messages = [content_text(message.content) for message in messages]
     of_messages += [call.arguments for message in messages for call in message.tool_calls]
     await rt.tokenizers.count(audit.estimator, [*texts, *of_messages])
@@ -157,7 +157,7 @@ async def _counting(
 
 
 async def list_messages(rt: Runtime, session: SessionRef, wanted: PageRequest) -> Page[MessageRecord]:
-    """The session's messages. Raises `NotFound`, `InvalidRequest` for a cursor that is none."""
+    """The session's messages. Raises `NotFound`, and `InvalidRequest` for an invalid cursor."""
     scope = in_order(f"messages:{session.id}", wanted, newest_by_default=False)
     after, before = between_seqs(scope, wanted)
     async with rt.database.autocommit() as tx:
@@ -167,7 +167,7 @@ async def list_messages(rt: Runtime, session: SessionRef, wanted: PageRequest) -
 
 
 async def get_messages(rt: Runtime, session: SessionRef, ids: list[UUID]) -> Page[MessageRecord]:
-    """Those of the messages that are the session's, in time order, on one page. Raises `NotFound` for the session."""
+    """The session's messages with these ids, in time order, on one page. Raises `NotFound` for the session."""
     async with rt.database.autocommit() as tx:
         await check_session(tx, session)
         return Page(await messages_by_id(tx, session.id, ids), None)
