@@ -15,7 +15,7 @@ from app.domain.types import JsonObject, Message, MessageId, ToolCall, TurnId
 from app.engine.window.prompt_refs import MESSAGE_BYTES, MOST_PROMPT_BYTES, SentHashes, needed_for, rebuild
 from tests.engine.prompt_hash import prompt_sha256
 
-_ID = str(UUID(int=1))
+_TURN_ID, _MESSAGE_ID = str(UUID(int=2**64)), str(UUID(int=2**65))
 _MEGABYTE = 1024 * 1024
 _LARGE = "\u0394 lorem \n" * (4 * _MEGABYTE // 10)
 _LARGE_SHA256 = sha256(_LARGE.encode()).hexdigest()
@@ -24,15 +24,15 @@ _MESSAGE: list[Any] = ["m", 1, 1]
 
 
 def _document(items: list[Any], audits: int = 1, prompt_sha256: str = "0" * 64) -> JsonObject:
-    message = {"id": _ID, "turn_id": _ID, "seq": 1, "role": "user", "content": _LARGE, "tool_calls": None}
+    message = {"id": _MESSAGE_ID, "turn_id": _TURN_ID, "seq": 1, "role": "user", "content": _LARGE, "tool_calls": None}
     message |= {"tool_call_id": None, "reasoning": None, "reasoning_blocks": None}
     refs = {"items": items, "tools": None}
-    audit = {"turn_id": _ID, "round": 1, "prompt_refs": refs, "prompt_sha256": prompt_sha256}
+    audit = {"turn_id": _TURN_ID, "round": 1, "prompt_refs": refs, "prompt_sha256": prompt_sha256}
     return {
         "session": {"summary_count_after_seq": 0},
         "pins": [],
         "blocks": [{"sha256": _LARGE_SHA256, "content": _LARGE}],
-        "turns": [{"id": _ID, "seq": 1, "status": "completed", "error": None, "assistant_output": "Noted."}],
+        "turns": [{"id": _TURN_ID, "seq": 1, "status": "completed", "error": None, "assistant_output": "Noted."}],
         "messages": [message],
         "steps": [],
         "summaries": [],

@@ -191,6 +191,14 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "an unknown field": (_set("turns.1.fence", 7), "body.turns.1.fence"),
     "an open turn": (_set("turns.8.status", "running"), "body.turns.8.status"),
     "a turn that waits": (_set("turns.8.status", "awaiting_tools"), "body.turns.8.status"),
+    "a step with the id of a turn": (
+        lambda document: document["steps"][2].update(id=document["turns"][0]["id"]),
+        "body.steps.2.id",
+    ),
+    "a summary with the id of a message": (
+        lambda document: document["summaries"][0].update(id=document["messages"][0]["id"]),
+        "body.summaries.0.id",
+    ),
     "no such status": (_set("turns.8.status", "done"), "body.turns.8.status"),
     "a gap in the numbers": (_set("turns.8.seq", 11), "body.turns.8.seq"),
     "a number below one": (_set("turns.0.seq", 0), "body.turns.0.seq"),

@@ -230,8 +230,9 @@ async def test_a_call_that_cannot_be_understood_or_finds_nothing_gets_a_result_t
         assert outcome.turn.assistant_output == "Well."
         sent = server.seen[-1].json["messages"]
         assert_tool_pairing(sent)
-        assert [message["role"] for message in sent] == ["user", "assistant"] + ["tool"] * MOST_CALLS
+        assert [message["role"] for message in sent] == ["user", "assistant"] + ["tool"] * (MOST_CALLS + 1)
         assert all(message["content"] for message in sent[2:])
+        assert sent[-1]["content"] == AT_THE_CAP
         assert len(server.seen[-1].body) < 8_000
         assert (await get_prompt(at.rt, ref_of(session.id), outcome.turn.id, 2)).messages == sent
 

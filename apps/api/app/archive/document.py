@@ -17,6 +17,7 @@ FORMAT: Final = "plimsoll.session"
 VERSION: Final = 1
 SECTIONS: Final = ("pins", "blocks", "turns", "messages", "steps", "summaries", "audits")
 """The lists of a document, in the order of the document."""
+ROWS_WITH_ID: Final = ("turns", "messages", "steps", "summaries", "audits")
 
 MOST_FAULTS: Final = 20
 MOST_PROMPTS_BYTES: Final = 8 * 1024 * 1024 * 1024
@@ -55,12 +56,9 @@ def check_document(
 ) -> None:
     """Raises `ImportRefused`, with the places, if parts of the document contradict each other. CPU-bound."""
     faults = _Faults()
-    for section, key in (
-        ("pins", "name"),
-        ("blocks", "sha256"),
-        *((name, "id") for name in ("turns", "messages", "steps", "summaries", "audits")),
-    ):
-        _check_unique(document[section], section, (key,), faults)
+    _check_unique(document["pins"], "pins", ("name",), faults)
+    _check_unique(document["blocks"], "blocks", ("sha256",), faults)
+    _check_ids(document, faults)
     if len(document["pins"]) > MOST_PINS:
         faults.add("pins", f"A session has {MOST_PINS} pins at most.")
     if sum([len(pin["content"].encode()) for pin in document["pins"]]) > MOST_PINS_BYTES:
@@ -94,6 +92,16 @@ def _check_unique(rows: Sequence[JsonObject], section: str, keys: tuple[str, ...
                 f"{section}.{at}.{keys[-1]}", f"An earlier one of the {section} has the same {' and '.join(keys)}."
             )
         seen.add(value)
+
+
+def _check_ids(document: Mapping[str, Any], faults: _Faults) -> None:
+    """Checks that no two rows have the same id, also of different sections: new ids are given by the old ones."""
+    seen: set[str] = set()
+    for section in ROWS_WITH_ID:
+        for at, row in enumerate(document[section]):
+            if row["id"] in seen:
+                faults.add(f"{section}.{at}.id", "An earlier row of the document has the same id.")
+            seen.add(row["id"])
 
 
 def _check_turns(document: Mapping[str, Any], faults: _Faults) -> None:

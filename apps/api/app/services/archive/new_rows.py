@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from app.archive.document import SECTIONS, archived_message, check_document, with_ids
+from app.archive.document import ROWS_WITH_ID, SECTIONS, archived_message, check_document, with_ids
 from app.domain.content import bytea_json, canonical_json, content_text, sha256_hex, tool_call_json
 from app.domain.errors import InvalidRequest, located
 from app.domain.incoming import IncomingList, IncomingMessage
@@ -177,11 +177,9 @@ def _parts(rows: dict[str, list[JsonObject]], counters: Counters) -> Generator[N
 
 def _renumbered(tools: Tools, document: Mapping[str, Any]) -> dict[str, list[JsonObject]]:
     """The document's rows under new ids, which sort in the rows' order, with the fields that only stored rows have."""
-    sections = ("turns", "messages", "steps", "summaries", "audits")
-    # Rows of different sections may have the same id: then all get the new id that was made for the first of them.
-    ids: dict[str, str] = {}
-    for row in chain.from_iterable(document[section] for section in sections):
-        ids.setdefault(row["id"], str(tools.new_id()))
+    ids: dict[str, str] = {
+        row["id"]: str(tools.new_id()) for row in chain.from_iterable(document[section] for section in ROWS_WITH_ID)
+    }
     rows: dict[str, list[JsonObject]] = {
         "pins": document["pins"],
         "blocks": document["blocks"],

@@ -75,7 +75,8 @@ async def look_back(
         return turn, answer, False  # no more look-backs: a result has said so
     started_at, used = rt.now(), _Used.of(turn, plan)
     before = used.tokens
-    own = tuple(call for call in completion.tool_calls if is_own(call))[:MOST_CALLS]
+    # Of many calls at once, the first one beyond the limit gets the result that says so; the rest are left out.
+    own = tuple(call for call in completion.tool_calls if is_own(call))[: MOST_CALLS + 1]
     answered: list[tuple[ToolCall, LookBack | None, str]] = []
     rows: list[JsonObject] = []
     for call in with_own_ids(own, f"{claim.turn_id.hex[-8:]}_back", claim.round):
