@@ -209,8 +209,7 @@ def _is_of_tools(item: PromptItem) -> bool:
 
 
 def assert_tool_pairing(messages: Sequence[PromptMessage]) -> None:
-    """Check that every tool result follows its call, and that every call has exactly one result before the next message
-    of another role. Raises `AssertionError` if not."""
+    """Raise `AssertionError` unless each tool call has exactly one result, directly after its message."""
     open_calls: set[str] = set()
     for message in messages:
         if message["role"] == "tool":

@@ -111,9 +111,8 @@ def _without_turns(window: Window, may_leave: Callable[[Piece], bool], reason: s
 class _Queue:
     """Groups of pieces that may be dropped, in the order to drop them: oldest first, or `by_value` least worth first.
 
-    `ends` are the positions at which one group ends and the next begins. A group is dropped when the prune has reached
-    all of it and the window is still too large. `removal` makes its log entry. `by_value`, the heap `waiting` has the
-    groups that were reached.
+    Each group ends before a position of `ends`, where the next begins. It is dropped when the prune has reached all of
+    it and the window is still too large. `removal` makes its log entry. `waiting` is the heap of a queue `by_value`.
     """
 
     ends: Sequence[int]

@@ -22,8 +22,7 @@ When: TypeAlias = Callable[[Cost], bool]
 
 
 def over_and_shared_out(window: Cost) -> bool:
-    """The policy has an allocation, and the window does not fit. Of the other stages only `drop_oldest_turns` may then
-    remove something."""
+    """The policy has an allocation, and the window is over budget. Only `drop_oldest_turns` may also remove content."""
     return window.snapshot.policy.allocation is not None and window.excess_tokens > 0
 
 

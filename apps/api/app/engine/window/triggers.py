@@ -34,8 +34,7 @@ _MIN_RECLAIM_SHARE = 0.05
 """Least tokens that a summary below the prune threshold must save, as a fraction of the input budget, or of
 `summary_trigger_tokens` if that is lower. If it saved less, the next turn would make the next summary."""
 _MIN_MESSAGES_SHARE = 0.5
-"""Least messages that a summary by `max_messages` must fold, as a fraction of it. Protected turns alone can hold
-`max_messages`, and would otherwise cause a summary at every turn."""
+"""Least messages to fold, as a fraction of `max_messages`: protected turns alone can reach it, at every turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +160,7 @@ def _reason_after_turn(window: Cost) -> SummaryReason | None:
 
 
 def _usage_tokens(policy: ContextPolicy, limit_tokens: int, input_budget: int) -> int | None:
-    """Usage trigger in tokens; not above the prune threshold, so that it precedes a refusal (contract.md, decision 1)."""
+    """Usage trigger in tokens, at most the prune threshold, so that it precedes a refusal (contract.md, decision 1)."""
     share = policy.usage_threshold
     return None if share is None else int(min(share * limit_tokens, policy.prune_trigger_ratio * input_budget))
 
@@ -207,8 +206,7 @@ def may_fold_behind_answer(snapshot: Snapshot, laid_out_tokens: int, reply_token
     if trigger is None:
         return False
     ratio = snapshot.calibration_ratio
-    # If the output has a share, a smaller message makes the output reserve larger. The limit of the window itself is
-    # compared without calibration.
+    # With an output share, a smaller message enlarges the output reserve. The window itself takes no calibration.
     of_output = ceil(current_tokens * budget.output_pct / 100)
     of_window = floor(min(1.0, ratio) * (budget.input_budget + budget.overhead_reserve)) - budget.overhead_reserve
     most = ceil(ratio * (reply_tokens + MESSAGE_FRAMING_TOKENS + _average(past, said) + MESSAGE_FRAMING_TOKENS)) + 1
