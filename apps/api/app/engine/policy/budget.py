@@ -37,7 +37,7 @@ class Budget:
         """The tokens of a prompt of `wire_tokens` that count against the input budget, at least 0.
 
         `overhead_tokens` of it are framing and tool definitions. They use the overhead reserve first, and only their
-        excess counts. The calibration scales the whole wire estimate, because that is what the provider counts.
+        excess counts. The calibration scales the whole wire estimate, with which the provider's count is compared.
         """
         return max(0, ceil(wire_tokens * calibration_ratio) - min(self.overhead_reserve, overhead_tokens))
 

@@ -73,8 +73,8 @@ class ContextPolicy:
     `MEANINGS` (`fields.py`) describes each field. The annotations state the allowed values, which
     `services/policies.py` enforces for clients. A trigger that is None is off. Whatever the triggers, every policy that
     summarizes tries a summary at `prune_trigger_ratio`, before anything is pruned. `protected_turns` and
-    `protected_share` both bound the protected turns; either may be None, but not both. Clients cannot set `whole_past`;
-    `with_whole_past` does.
+    `protected_share` both bound the protected turns; either may be None, but not both. `whole_past` is not a field of a
+    session's policy (`with_whole_past`).
     """
 
     preset: PresetName = "guarded"

@@ -93,7 +93,7 @@ class Simulation:
         self.turns: list[TurnFigures] = []
         self.losses = Losses()
         self.calls_bill, self.summaries_bill = Bill(), Bill()
-        # The raw window by model, without an unresolved latest turn; no other can be unresolved (contract, decision 7).
+        # The raw window by model, without a latest turn that is unresolved; no other can be (contract.md, decision 7).
         self._pasts: dict[CountKey, Past] = {model.key: Past() for model in setting.models.values()}
         self._unresolved: PastTurn | None = None
         self._completed = 0

@@ -104,7 +104,7 @@ def _share_beginning(ref: _Ref, other: _Ref, *, is_last: bool) -> bool:
 
 
 def _cause(ref: _Ref, other: _Ref | None) -> CacheBreak:
-    """Why this reference of the history was replaced by `other`."""
+    """Why this reference of the history is not repeated; `other`, or nothing, is in its place."""
     if ref[0] in _OF_RECALL or ref[1] in _OF_RECALL:
         return "recall"
     if ref[0] in ("w", "b"):

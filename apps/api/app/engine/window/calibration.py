@@ -38,13 +38,13 @@ _SPREAD_QUANTILE = 1.28
 """The 0.9 quantile of a normal distribution, in standard deviations from the mean."""
 _MOST_SPREAD = 0.05
 _SAY = 0.0099
-"""The weight of one tenant in the shared ratio, as a logarithm: twice it is just under 2 %."""
+"""Most that one tenant moves the logarithm of the shared ratio in either direction. Twice it is just under 2 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Decayed sums over a tenant's calls: tokens we estimated, tokens the provider counted, and the squares of how far
-    each call's ratio was from the mean before it, times its tokens. `observed_tokens` is estimated and does not decay.
+    """Decayed sums over a tenant's calls: tokens we estimated, tokens the provider counted and, weighted by tokens, the
+    squared difference of each call's ratio from the mean before it. `observed_tokens` is estimated and does not decay.
     """
 
     estimated_tokens: float = 0.0

@@ -258,7 +258,7 @@ class Columns:
                 yield self._message_tokens[at], self._message_id(at), turn_id
 
     def label(self, place: int) -> str:
-        """A piece's first message as trim logs name it."""
+        """The name of a piece's first message in trim logs."""
         at = self._first_messages[place] * _ID_BYTES
         name = self._ids[at : at + _ID_BYTES].hex()
         return f"message:{name[:8]}-{name[8:12]}-{name[12:16]}-{name[16:20]}-{name[20:]}"

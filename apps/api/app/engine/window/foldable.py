@@ -66,7 +66,7 @@ def room_beside(window: Window, pieces: Sequence[Piece]) -> int:
 
 
 def untouchable(window: Window) -> list[Piece]:
-    """What neither a summary nor a prune can remove of the protected turns and the running turn, at its smallest.
+    """What neither a summary nor a prune can remove of the protected turns and the running turn, as small as possible.
 
     It is users' text in protected turns, the pieces of them that the current summary cites (the next summary takes over
     the citations that it can), and what is never removed. The newest results of an open turn are at their floor, and
@@ -79,7 +79,7 @@ def untouchable(window: Window) -> list[Piece]:
 
 
 def remains(window: Window, *, shortened: bool = True) -> list[Piece]:
-    """What is left after everything is dropped that `may_drop_with_its_turn`; if `shortened`, at its smallest."""
+    """The pieces that may not be dropped with their turn, as they are or `shortened` as far as possible."""
     left = [piece for piece in window.pieces if not window.may_drop_with_its_turn(piece)]
     return [_at_least(piece, window) for piece in left] if shortened else left
 

@@ -107,8 +107,8 @@ def next_page_tokens(
 
     If `room_tokens` are less than a page, the page is smaller, but at least half: the window makes space for that. A
     message that is read page by page has full or half pages only, so that each continues where the one before ended.
-    `before_tokens` are those of earlier results, which are removed for the page of a message opened by its handle if it
-    would else be too small to be useful. Further matches of a query never replace the first ones, as these may answer.
+    `before_tokens` are those of earlier results, which are removed if the page of a message opened by its handle would
+    be too small to be useful. More matches of a query do not replace the first ones, which may contain the answer.
     """
     if calls >= MOST_CALLS:
         return None

@@ -75,7 +75,7 @@ class Decided:
 
     @property
     def prompt(self) -> Prompt:
-        """The prompt to send. Simulations never build it."""
+        """The prompt to send. Simulations never read it."""
         return self.window.prompt
 
 

@@ -311,7 +311,7 @@ def _one_line(text: str) -> str:
 
 
 def goal_text(room_goal: str | None, mode: str | None) -> str | None:
-    """The room goal and mode as one text, or None when neither is set."""
+    """The session's goal and mode as one text, or None when neither is set."""
     lines = [f"Goal of this conversation: {room_goal}"] if room_goal else []
     if mode:
         lines.append(f"Mode: {mode}")

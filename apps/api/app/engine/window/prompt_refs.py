@@ -11,8 +11,8 @@ The form is `{"items": [...], "tools": sha256 | null}`. An item is one of these:
 - `["r", packed, …]`: recalled messages, as packed by `domain/recalled.py`.
 
 A run has the same size however long it is, so storage grows with the number of turns, not with what they send.
-`"regions": [[region, messages], …]`, in prompt order, is the region of each message. Older rows have no regions, no
-`"u"` and no `"r"`; they and exports list recalled messages like any others.
+`"regions": [[region, messages], …]`, in prompt order, has each region with its number of messages. Older rows have no
+regions, no `"u"` and no `"r"`; they and exports list recalled messages like any others.
 """
 
 from __future__ import annotations
@@ -344,7 +344,7 @@ def _seqs_of_run(kind: str, first: int, last: int, user_seqs: Sequence[int]) -> 
 
 
 def regions_of(refs: JsonObject, messages: int) -> list[Region] | None:
-    """The region of each of `messages` messages; None if none are stored, or an import has invalid or unequal ones."""
+    """The region of each of `messages` messages; None if none are stored, or if an import brought invalid ones."""
     stored = refs.get("regions")
     runs: list[tuple[Region, int]] = []
     for run in cast("list[Any]", stored) if isinstance(stored, list) else []:

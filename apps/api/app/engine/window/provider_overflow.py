@@ -1,6 +1,6 @@
 """What to do when the provider rejects a prompt as too long: the budget to plan with again, and the window to learn.
 
-Our estimate was too low, or the window is smaller than configured. The provider's figures decide by how much to shrink,
+Our estimate was too low, or the window is smaller than assumed. The provider's figures decide by how much to shrink,
 and `plan` decides again within the smaller budget. In the design `turn_atomic` the oldest turns are dropped at once.
 They are not summarized, since the client has waited for one call already. A note about them is put into the summary,
 not into the history, because later summaries take it over from there.
@@ -28,7 +28,7 @@ MAX_REACTIONS = 2
 SMALLEST_WINDOW_TOKENS = 1281
 """A smaller window has no input budget, so a smaller number in a provider's message is not its window."""
 _ABSURD_PART = 32
-"""A stated limit below 1/32 of the configured window is no window. To serve 4k of a published 128k is common."""
+"""A stated limit below 1/32 of the assumed window is not a window. 1/32 itself is common: 128k published, 4k served."""
 _MARGIN_SHARE = 0.03
 """Margin as a fraction of the tokens sent. It is doubled for the second reaction."""
 _MIN_MARGIN_TOKENS = 16

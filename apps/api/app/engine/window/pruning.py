@@ -131,7 +131,7 @@ class Prune:
     """A prune in progress.
 
     `kept` has what is left of the window's pieces. `tokens`, `messages` and `history_tokens` are sums over what is out
-    of the window: removed, or not added yet by `calls`. Each piece is tried once, in time order.
+    of the window: removed, or not added yet by `calls`. Each piece is tried once, in time order: `end` only grows.
     """
 
     def __init__(self, window: Window, reason: str) -> None:

@@ -75,7 +75,7 @@ def _detail(budget: Budget, input_tokens: int) -> str:
 
 
 def _recovery(prompt: Prompt, budget: Budget, cut_tokens: int) -> JsonObject:
-    """What the client can do. Each entry of `shorten` is enough by itself. Without entries, only `or` helps."""
+    """Each entry of `shorten` is enough by itself. Without an entry, only a larger window or a new session helps."""
     shorten = [
         {"item": item.label, "region": item.region, "by_tokens": by_tokens}
         for region in _SHORTENABLE

@@ -47,7 +47,7 @@ def with_shared_budget(snapshot: Snapshot, estimate: Estimate) -> Snapshot:
 
 
 def foldable_within_shares(window: Window) -> Foldable:
-    """What a summary up to its share may fold, after pins and the current summary are cut to what they are offered.
+    """What a summary within its share may fold. Pins and the current summary are first cut to what they are offered.
 
     Protected turns that would not fit beside a full summary would be dropped, so the summary may fold them before that.
     """

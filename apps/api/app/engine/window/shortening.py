@@ -106,7 +106,7 @@ def with_fitted_pins(window: Window, room_tokens: int) -> Window:
 
 
 def _fitted_pin(pin: Pin, item: PromptItem, most_tokens: int, least: PromptItem, estimate: Estimate) -> PromptItem:
-    """The pin with as much text as fits. It starts from the pin's characters per token, to count a long text rarely."""
+    """The pin with as much text as fits by its characters per token, so that a long text is counted once or twice."""
     keep_chars = len(pin.content) * most_tokens // item.tokens
     for _ in range(_PIN_TRIES):
         if keep_chars <= _LEAST_PIN_CHARS:

@@ -34,7 +34,7 @@ _MIN_RECLAIM_SHARE = 0.05
 """Least tokens that a summary below the prune threshold must save, as a fraction of the input budget, or of
 `summary_trigger_tokens` if that is lower. If it saved less, the next turn would make the next summary."""
 _MIN_MESSAGES_SHARE = 0.5
-"""Least messages to fold, as a fraction of `max_messages`: protected turns alone can reach it, at every turn."""
+"""Least messages to fold, as a fraction of `max_messages`. Else protected turns alone could fire it at every turn."""
 
 
 @dataclass(frozen=True, slots=True)
