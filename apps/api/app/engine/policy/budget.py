@@ -9,15 +9,15 @@ OUTPUT_SHARE = 0.20
 OVERHEAD_SHARE = 0.05
 MIN_OVERHEAD_RESERVE_TOKENS = 1024
 LEAST_OUTPUT_TOKENS = 64
-"""The least that an output by share gets: less is no useful answer."""
+"""Least output reserve where the output has a share: a shorter answer would not be useful."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """All figures in tokens. `input_budget` may be zero or negative: then no turn can run in this window.
+    """The budget of a turn, in tokens. `input_budget` may be zero or negative; then no turn can run in this window.
 
-    Where the output has a share, `output_pct` is that share in percent and `fixed_tokens` what counts against the
-    input budget before shares are given out: system text, the user's message, tools.
+    If the output has a share, `output_pct` is that share in percent, and `fixed_tokens` counts against the input budget
+    before shares are computed: system text, the user's message, tools.
     """
 
     limit: int
@@ -30,19 +30,19 @@ class Budget:
 
     @property
     def prompt_ceiling(self) -> int:
-        """The largest prompt that leaves room for the output: what `max_context_tokens` of a trim log says."""
+        """The largest prompt that leaves the output reserve free. A trim log has it as `max_context_tokens`."""
         return self.limit - self.output_reserve
 
     def input_tokens(self, *, wire_tokens: int, overhead_tokens: int, calibration_ratio: float = 1.0) -> int:
-        """What a prompt of `wire_tokens` costs the input budget, at least nothing.
+        """The tokens of a prompt of `wire_tokens` that count against the input budget, at least 0.
 
-        `overhead_tokens` of it are framing and tool definitions, which the overhead reserve pays for as far as it goes.
-        The calibration scales the whole wire estimate, since that is what the provider's own count is compared with.
+        `overhead_tokens` of it are framing and tool definitions. They use the overhead reserve first, and only their
+        excess counts. The calibration scales the whole wire estimate, with which the provider's count is compared.
         """
         return max(0, ceil(wire_tokens * calibration_ratio) - min(self.overhead_reserve, overhead_tokens))
 
     def wire_room(self, *, overhead_tokens: int, calibration_ratio: float = 1.0) -> int:
-        """The most wire tokens, with so much overhead among them, that fit the input budget."""
+        """The most wire tokens, including `overhead_tokens`, that fit the input budget."""
         chargeable = self.input_budget + min(self.overhead_reserve, overhead_tokens)
         room = floor(chargeable / calibration_ratio)
         while ceil(room * calibration_ratio) > chargeable:  # the division rounded up
@@ -58,7 +58,7 @@ def budget_for(limit: int, limit_source: str, max_output_tokens: int) -> Budget:
 
 
 def with_output_share(budget: Budget, output_pct: float, fixed_tokens: int) -> Budget:
-    """The budget with so many percent of what `fixed_tokens` leave as its output reserve (contract.md, decision 12)."""
+    """The budget with `output_pct` % of what `fixed_tokens` leave as its output reserve (contract.md, decision 12)."""
     rest = budget.limit - budget.overhead_reserve - fixed_tokens
     output_reserve = max(LEAST_OUTPUT_TOKENS, floor(rest * output_pct / 100))
     return replace(
@@ -71,7 +71,7 @@ def with_output_share(budget: Budget, output_pct: float, fixed_tokens: int) -> B
 
 
 def budget_at(limit: int, limit_source: str, max_output_tokens: int, like: Budget) -> Budget:
-    """The budget of another window for the same turn; the output keeps its share where `like` gives it one."""
+    """The budget of another window for the same turn. The output keeps its share if it has one in `like`."""
     budget = budget_for(limit, limit_source, max_output_tokens)
     return with_output_share(budget, like.output_pct, like.fixed_tokens) if like.output_pct else budget
 
@@ -79,5 +79,5 @@ def budget_at(limit: int, limit_source: str, max_output_tokens: int, like: Budge
 def history_budget(
     *, window_tokens: int, system_tokens: int, summary_tokens: int, tools_tokens: int, max_output_tokens: int
 ) -> int:
-    """Tokens that are left for messages beside all that is sent with them (`turn_atomic`); may be negative."""
+    """Tokens left for messages besides everything else that is sent (`turn_atomic`); may be negative."""
     return window_tokens - system_tokens - summary_tokens - tools_tokens - max_output_tokens

@@ -1,4 +1,4 @@
-"""The configuration of each published design, by its own names and units, and the policy fields that it becomes."""
+"""The settings of each published design, in its own names and units, and the policy fields that they become."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from app.engine.policy.policy import Allocation
 from app.engine.policy.presets import PRESETS
 
 Convert: TypeAlias = Callable[[object], object]
-"""A value in the design's unit to the value of our field. Raises `ValueError`. What is no value of the design either is
-handed on as it is: the field refuses it by name."""
+"""Converts a value in the design's unit to our field's. Raises `ValueError`. A value that the design does not allow
+either is returned unchanged, because the field then rejects it by name."""
 
 LEAST_SHARE = 0.01
-"""A smaller share is a mistake in its unit, unless `allow_extreme` says otherwise."""
+"""Least share, as a fraction. A smaller one is taken for a mistake in its unit, unless `allow_extreme` is set."""
 _ROUNDING = 1e-9
 _REGIONS = {"pinned_files_by_relevance": "pins", "map_summary": "summary"}
 
 
 @dataclass(frozen=True, slots=True)
 class DesignName:
-    """A setting of a design: how its project spells it, what it publishes as its value, and what it becomes here."""
+    """A setting of a design: its spellings there, the value that the design publishes, and our fields for it."""
 
     design: str
     spellings: tuple[str, ...]
@@ -47,7 +47,7 @@ def _regions(value: object) -> object:
 
 
 def _percents(value: object) -> object:
-    """Shares of up to 1 that sum to at most 1 are fractions; those that sum to more, and at most 100, are percents."""
+    """Shares in percent; given ones that sum to at most 1 are fractions. Raises `ValueError` if all sum to over 100."""
     defaults: dict[str, float] = asdict(Allocation())
     shares = cast("dict[str, Any]", value)
     if not isinstance(value, dict):
@@ -128,9 +128,9 @@ _BY_SPELLING = {spelling: name for name in DESIGN_NAMES for spelling in name.spe
 
 
 def in_our_names(given: Mapping[str, object]) -> JsonObject:
-    """The overrides with every name and unit of a design as our field; what is ours stays as it is.
+    """The overrides with a design's names and units converted to our fields. Our own names are kept.
 
-    Raises `InvalidRequest` naming what was given, where its value cannot be read or two names say different things.
+    Raises `InvalidRequest` with the given name if a value cannot be converted, or if two names disagree on a field.
     """
     read: JsonObject = {}
     given_by: dict[str, str] = {}
@@ -153,7 +153,7 @@ def in_our_names(given: Mapping[str, object]) -> JsonObject:
 
 
 def by_given_name(error: InvalidRequest, given: Mapping[str, object]) -> InvalidRequest:
-    """The refusal of a field, with the design's name for it where the client used that one."""
+    """The error about a field, with the design's name for the field if the client used that name."""
     field = error.where[-1]
     name = next((name for name in given if name in _BY_SPELLING and field in _BY_SPELLING[name].fields), field)
     if name not in given or field in given:
@@ -162,7 +162,7 @@ def by_given_name(error: InvalidRequest, given: Mapping[str, object]) -> Invalid
 
 
 def _with_provider(given: Mapping[str, object]) -> Mapping[str, object]:
-    """The same with the summarizer's provider in front of its model."""
+    """The same overrides with the summarizer's provider put before its model."""
     provider, model = given.get("summarization_provider", ""), given.get("summarization_model")
     if provider == "":
         return given
@@ -175,9 +175,9 @@ def _with_provider(given: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def refuse_extremes(values: Mapping[str, Any]) -> None:
-    """Raises `InvalidRequest` for a value whose effect would be absurd, unless `allow_extreme` is given with it.
+    """Raise `InvalidRequest` for a value with an absurd effect, unless `allow_extreme` is set too.
 
-    `values` are overrides in our names, each checked by itself.
+    `values` are overrides in our names. Each is checked by itself.
     """
     if values.get("allow_extreme"):
         return

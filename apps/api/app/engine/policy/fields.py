@@ -1,5 +1,5 @@
-"""The fields of a policy that a client can set: what each does, how one is written, and which values contradict each
-other. The types and bounds of the values stand on `ContextPolicy`.
+"""The fields of a policy that a client can set: what each does, its JSON form, and which values contradict each other.
+The types and bounds of the values are annotations of `ContextPolicy`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _ALL = 100.0
 
 
 def policy_values(policy: ContextPolicy) -> dict[str, Any]:
-    """The policy's fields with their values, as JSON: overrides that resolve to the same policy."""
+    """The policy's fields and values as JSON. Given as overrides, they resolve to the same policy."""
     return {name: _plain(getattr(policy, name)) for name in MEANINGS}
 
 
@@ -89,7 +89,7 @@ def _plain(value: Any) -> Any:
 
 
 def check_allocation(allocation: Allocation | None) -> Allocation | None:
-    """Raises `ValueError` for shares of more than everything, and for an output with nothing or with everything."""
+    """Raise `ValueError` if the shares sum to more than 100 percent, or the output's share is not between 0 and 100."""
     if allocation is not None:
         if sum(asdict(allocation).values()) > _ALL:
             raise ValueError("shares out more than 100 percent")
@@ -99,14 +99,14 @@ def check_allocation(allocation: Allocation | None) -> Allocation | None:
 
 
 def check_priority(regions: tuple[str, ...]) -> tuple[str, ...]:
-    """Raises `ValueError` unless every region is named once, the goal first."""
+    """Raise `ValueError` unless every region is named once, the goal first."""
     if regions[0] != "goal" or sorted(regions) != sorted(PRIORITY_REGIONS):
         raise ValueError(f"must name {', '.join(PRIORITY_REGIONS)} once each, the goal first: it is never trimmed")
     return regions
 
 
 def check_combination(policy: ContextPolicy) -> None:
-    """Raises `InvalidRequest` for values that are possible each by itself and not together."""
+    """Raise `InvalidRequest` for values that are valid alone but not together."""
     trigger = policy.summary_trigger_ratio
     if trigger is not None and policy.prune_trigger_ratio < trigger:
         raise InvalidRequest(

@@ -31,7 +31,7 @@ TriggerTokens: TypeAlias = Annotated[int, Ge(1000), Le(LARGEST_INTEGER)]
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Shares of the room that system text, the user's message and tools leave, in percent; at most 100 together."""
+    """Shares in percent of what system text, the user's message and tools leave of the window; at most 100 together."""
 
     goal_pct: Percent = 15
     pinned_files_pct: Percent = 50
@@ -41,8 +41,8 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """Whether evicted messages that match the user's come back, in which share of the input budget at most, and how
-    near to the best match's score they must be."""
+    """Whether older messages that match the user's are recalled, their largest share of the input budget, and the least
+    ratio of their score to that of the best match."""
 
     enabled: bool = True
     max_share: Share = 0.7
@@ -51,11 +51,11 @@ class Recall:
 
 @dataclass(frozen=True, slots=True)
 class ClearToolResults:
-    """When older tool results give way to a line that says so, and which stay.
+    """When older tool results are replaced by a marker, and which are kept.
 
-    They do at `trigger_tokens` of input, or with `trigger_uses` at more results than that instead. The newest `keep`
-    stay, and those of `exclude_tools`; nothing is cleared while it would save less than `at_least_tokens`. With
-    `clear_inputs` the arguments of the calls leave as well.
+    They are cleared at `trigger_tokens` input tokens or, if `trigger_uses` is set, at more results than that instead.
+    The newest `keep` results and those of `exclude_tools` are kept. Nothing is cleared while that would save less than
+    `at_least_tokens`. With `clear_inputs` the arguments of the calls are cleared as well.
     """
 
     trigger_tokens: PositiveCount = 100_000
@@ -68,13 +68,13 @@ class ClearToolResults:
 
 @dataclass(frozen=True, slots=True)
 class ContextPolicy:
-    """What fires compression, when, what is protected from it, and what leaves first.
+    """What triggers compression, when, what is protected from it, and what is removed first.
 
-    `MEANINGS` (`fields.py`) says what each field does. The annotations state which values it takes, to which
-    `services/policies.py` holds clients. A trigger that is None is off. Below all triggers stands
-    `prune_trigger_ratio`: there every policy that summarizes at all tries a summary before anything is pruned.
-    `protected_turns` and `protected_share` bound each other; either may be None, not both. `whole_past` is no field of
-    a session's policy (`with_whole_past`).
+    `MEANINGS` (`fields.py`) describes each field. The annotations state the allowed values, which
+    `services/policies.py` enforces for clients. A trigger that is None is off. Whatever the triggers, every policy that
+    summarizes tries a summary at `prune_trigger_ratio`, before anything is pruned. `protected_turns` and
+    `protected_share` both bound the protected turns; either may be None, but not both. `whole_past` is not a field of a
+    session's policy (`with_whole_past`).
     """
 
     preset: PresetName = "guarded"
@@ -116,48 +116,48 @@ class ContextPolicy:
     whole_past: bool = False
 
     def prune_from(self, input_budget: int) -> float:
-        """Input tokens from which on something leaves: where shares are given out, nothing while the whole fits."""
+        """Input tokens from which on something is removed. With an allocation, nothing is while the window fits."""
         return self.prune_trigger_ratio * input_budget if self.allocation is None else input_budget + 1
 
     def summary_from(self, input_budget: int) -> float | None:
-        """Input tokens from which on a summary is due by the ratio or the number of tokens, whichever comes first."""
+        """Input tokens from which on a summary is due: the lower of the ratio and the token trigger, or None."""
         ratio, tokens = self.summary_trigger_ratio, self.summary_trigger_tokens
         due = [each for each in (None if ratio is None else ratio * input_budget, tokens) if each is not None]
         return min(due, default=None)
 
     def summarized_room(self, input_budget: int) -> int:
-        """What the shares of summaries and of protected turns are of: of a window of a million tokens that is to be
-        summarized at ten thousand, a quarter of the window would be protected turns alone."""
+        """The tokens to which the shares of summaries and of protected turns apply: at most `summary_trigger_tokens`.
+        In a window of a million with a trigger at ten thousand, a quarter of the window would exceed the trigger."""
         return min(input_budget, self.summary_trigger_tokens or input_budget)
 
     def most_summary_tokens(self, input_budget: int) -> int:
-        """What a summary may take of this input budget."""
+        """The largest summary in this input budget, in tokens."""
         return int(self.summarized_room(input_budget) * self.summary_max_ratio)
 
     @property
     def summarizes(self) -> bool:
-        """Whether a turn may make a summary by itself."""
+        """Whether turns make summaries without a request."""
         return self.auto_summarize and self.summarize_when != "never"
 
     @property
     def summarizes_before_calls(self) -> bool:
-        """Whether its triggers are looked at before a call, and not only the prune threshold."""
+        """Whether all its triggers are checked before a call, not only the prune threshold."""
         return self.auto_summarize and self.summarize_when in ("preflight", "both")
 
     @property
     def summarizes_after_turns(self) -> bool:
-        """Whether its triggers are looked at when a turn has completed."""
+        """Whether its triggers are checked after a turn has completed."""
         return self.auto_summarize and self.summarize_when in ("post_turn", "both")
 
     @property
     def summarizes_ahead(self) -> bool:
-        """Whether a summary that the next turn would make before its call is made behind the answer before it."""
+        """Whether a summary that the next turn would make before its call is made after the previous turn's answer."""
         return self.summarize_ahead and self.summarizes_before_calls
 
 
 def with_whole_past(policy: ContextPolicy) -> ContextPolicy:
-    """The policy of a turn that sends all of the past verbatim, or is refused: nothing is summarized, pruned,
-    shortened or recalled, and no summary that was made before replaces what it took in."""
+    """The policy of a turn that sends the whole past verbatim, or is refused. Nothing is summarized, pruned, shortened
+    or recalled, and existing summaries do not replace the messages that they folded."""
     return replace(
         policy, whole_past=True, summarize_when="never", allocation=None, recall=replace(policy.recall, enabled=False)
     )

@@ -10,7 +10,7 @@ from app.engine.policy.policy import Allocation, ContextPolicy, Recall
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A design by name. `policy` has its values; its output ceiling is the deployment's."""
+    """A design by name. `policy` has its values, but the output cap is the deployment's."""
 
     name: str
     description: str
@@ -25,7 +25,7 @@ _PUBLISHED = ContextPolicy(
     recall=Recall(enabled=False),
     look_back="off",
 )
-"""What the published designs have in common: they know no recall and no look-back, which a session can switch on."""
+"""Values common to the published designs. They have no recall and no look-back; a session can switch these on."""
 
 GUARDED = Preset(
     "guarded",
@@ -78,9 +78,9 @@ PRESETS: Mapping[str, Preset] = {
 
 
 def preset_policy(name: str, guarded: ContextPolicy) -> ContextPolicy:
-    """The preset's values. `guarded` is the deployment's own; of it the others take only the output ceiling.
+    """The preset's values. `guarded` is the deployment's own policy, from which other presets take only the output cap.
 
-    Raises `KeyError` for a name that is no preset.
+    Raises `KeyError` for an unknown name.
     """
     if name == GUARDED.name:
         return guarded

@@ -1,4 +1,4 @@
-"""A stored turn counted for a model, with all of it that no policy changes: made once, for every simulation of it."""
+"""A stored turn counted for a model, with all that no policy changes. It is built once for all simulations of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.engine.window.pieces import Piece, pieces_of
 from app.engine.window.window import head_items
 
 CountKey: TypeAlias = tuple[str, str]
-"""(alias, encoding): what a message's count depends on, images included."""
+"""(alias, encoding): what the token count of a message depends on, images included."""
 _Seen: TypeAlias = tuple[tuple[tuple[str, str], ...], tuple[Pin, ...], tuple[ToolDefinition, ...]]
 
 
@@ -22,8 +22,8 @@ _Seen: TypeAlias = tuple[tuple[tuple[str, str], ...], tuple[Pin, ...], tuple[Too
 class SimulatedCall:
     """A model call of a turn.
 
-    `current` is the turn as it ran then, and `resent_tokens` what all of it costs on the wire. What is sent of it is so
-    many `tokens` without framing in so many `messages`. `output_tokens` are those of the answer; None where none came.
+    `current` is the turn as it was at the call, and `resent_tokens` are the wire tokens of all of it. `tokens` (without
+    framing) and `messages` count what is sent of it. `output_tokens` are those of the answer; None if none came.
     """
 
     current: Turn
@@ -34,7 +34,7 @@ class SimulatedCall:
 
 
 class HeadCost(NamedTuple):
-    """What stands before the summary: its tokens without framing, its messages, and the tokens of tools."""
+    """The size of what precedes the summary: tokens without framing, messages, and the tokens of tools."""
 
     tokens: int
     messages: int
@@ -45,9 +45,9 @@ class HeadCost(NamedTuple):
 class CountedTurn:
     """A stored turn, its messages counted for one model.
 
-    `head` is of what stands before the history, the summary left out; `user_tokens` are of all that its user said. As
-    history the turn is `latest`, and `older` once another follows; `resent_tokens` (on the wire, without reasoning) are
-    of what is sent of it then.
+    `head` is the size of what precedes the history, without the summary. `user_tokens` are those of all its users'
+    messages. In later prompts the turn is `latest`, and `older` once another turn follows. `resent_tokens` are the wire
+    tokens of what is then sent of it, without reasoning.
     """
 
     turn: Turn
@@ -62,11 +62,11 @@ class CountedTurn:
 
 @dataclass(frozen=True, slots=True)
 class PastTurn:
-    """A stored turn as it ended; `versions` has it counted for each model that is reckoned with.
+    """A stored turn as it ended; `versions` has it counted for each simulated model.
 
-    `model_alias` is who answered it, `completion_tokens` what its calls were reported to have written, and `pins` those
-    that were there when it was posted. `stored_tokens` has what each message, by number, was counted as when it was
-    stored, which is what a search goes by.
+    `model_alias` answered it. `completion_tokens` are the output tokens that the provider reported for its calls.
+    `pins` are those that existed when it was posted. `stored_tokens` are the token counts that its messages, by number,
+    were stored with; a search uses these.
     """
 
     model_alias: str
@@ -81,7 +81,7 @@ class PastTurn:
 
 
 class TurnCounter:
-    """Makes the versions of turns for one model. What stands before the history is counted where it changes."""
+    """Makes the versions of turns for one model. What precedes the history is counted again only when it changes."""
 
     def __init__(self, estimate: Estimate, goal: str | None, reasoning_rule: ReasoningRule | None) -> None:
         self.estimate = estimate
@@ -96,12 +96,12 @@ class TurnCounter:
         pins: tuple[Pin, ...] = (),
         tools: tuple[ToolDefinition, ...] = (),
     ) -> CountedTurn:
-        """The turn, whose messages are counted already, below these system layers and pins, with these tools."""
+        """The version of a turn whose messages are counted already, with these system layers, pins and tools."""
         if self._head[0] != (layers, pins, tools):
             items = head_items(layers, self._goal, pins, self.estimate)
             tokens, of_tools = sum([item.tokens for item in items]), tools_tokens(tools, self.estimate)
             self._head = (layers, pins, tools), HeadCost(tokens, len(items), of_tools)
-        # What was refused then and fits now has no reply to go on with: it stays as a turn that failed does.
+        # A rejected turn that fits now has no reply to continue with, so it is treated like a failed turn.
         rejected = turn.status is TurnStatus.REJECTED
         settled = replace(turn, status=TurnStatus.FAILED, unresolved=True) if rejected else turn
         latest = with_reasoning(settled, self._rule)
@@ -132,13 +132,13 @@ class TurnCounter:
 
 
 def tokens_of_users(turn: Turn) -> int:
-    """Of all that the turn's user said."""
+    """Tokens of all users' messages of the turn."""
     return sum([message.tokens for message in turn.messages if message.role == "user"])
 
 
 def _call_ends(messages: Sequence[Message]) -> list[int]:
-    """How many of a turn's messages each of its model calls was asked with: one call for every assistant message, and
-    one whose answer never came where the last message is not an assistant's."""
+    """For each model call of a turn, the number of the turn's messages before it. There is a call for each assistant
+    message, and an unanswered one if the last message is not an assistant's."""
     ends = [at for at, message in enumerate(messages) if at and message.role == "assistant"]
     if messages and messages[-1].role != "assistant":
         ends.append(len(messages))

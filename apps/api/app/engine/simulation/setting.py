@@ -1,4 +1,4 @@
-"""What holds for a whole simulation, and what its calls cost."""
+"""The settings of a simulation, and what its calls cost."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from app.engine.policy.policy import ContextPolicy
 from app.engine.simulation.counted import CountKey
 
 PricesOf: TypeAlias = Callable[[int], Prices]
-"""What a call pays whose prompt has so many tokens."""
+"""The prices of a call, by the tokens of its prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summarizer:
-    """Who would be asked for summaries: the largest prompt it takes, in tokens, and its prices."""
+    """The model that would make summaries: its alias, its largest prompt in tokens, and its prices."""
 
     alias: str
     prompt_ceiling: int
@@ -30,7 +30,7 @@ class Summarizer:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedModel:
-    """A model as turns are reckoned for it under one policy."""
+    """A model for which turns are simulated under one policy."""
 
     alias: str
     encoding: str
@@ -49,8 +49,8 @@ class SimulatedModel:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What holds for a whole simulation: `models` has every alias that a turn may be asked of. `read` may keep what it
-    gives: other policies summarize the same texts."""
+    """The settings of a simulation. `models` has every alias that a turn may use. `read` may cache its results, since
+    other policies summarize the same texts."""
 
     policy: ContextPolicy
     goal: str | None
@@ -59,29 +59,29 @@ class Setting:
 
 
 class Bill:
-    """Tokens by the prices that they pay."""
+    """Tokens by the prices that apply to them."""
 
     def __init__(self) -> None:
         self._tokens: dict[Prices, list[int]] = {}
         self._last: tuple[Prices | None, list[int]] = (None, [])
 
     def add(self, prices: Prices, prompt_tokens: int, output_tokens: int) -> None:
-        """Puts so many more on it."""
-        if prices is not self._last[0]:  # nearly always they are, and to look them up is most of the work
+        """Add this many tokens at these prices."""
+        if prices is not self._last[0]:  # they rarely change, and looking them up is most of the work
             self._last = prices, self._tokens.setdefault(prices, [0, 0])
         tokens = self._last[1]
         tokens[0] += prompt_tokens
         tokens[1] += output_tokens
 
     def add_turn(self, prompts: list[int], output_tokens: int, prices: PricesOf) -> None:
-        """Puts a turn's calls on it, the output at the prices of the largest prompt."""
+        """Add a turn's calls, with the output at the prices of the largest prompt."""
         for tokens in prompts:
             self.add(prices(tokens), tokens, 0)
         self.add(prices(max(prompts, default=0)), 0, output_tokens)
 
     @property
     def cost_usd(self) -> Decimal | None:
-        """US dollars, exact; None where a price is not known."""
+        """US dollars, exact; None if a price is not known."""
         costs = [call_cost(Usage(prompt, output), prices) for prices, (prompt, output) in self._tokens.items()]
         known = [cost for cost in costs if cost is not None]
         return sum(known, Decimal(0)) if len(known) == len(costs) else None

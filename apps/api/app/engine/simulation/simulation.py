@@ -1,8 +1,8 @@
-"""A session's stored turns under another policy or model: what would have fired, been sent and been lost.
+"""A session's stored turns under another policy or model: what would have been triggered, sent and lost.
 
-No model is called. Every call is decided as a turn's is, over the window as this policy would have left it. The replies
-are the stored ones. Where a summary is due, the extractive fallback makes it at the fold's cap. Beside them stands what
-resending everything would take, which no policy is measured against kindly.
+No model is called. Every call is decided as in a real turn, with the window that this policy would have left. The
+replies are the stored ones. Where a summary is due, the extractive fallback makes it at the fold's cap. Beside them
+stands what resending everything would take, which no policy is measured against kindly.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _NOTHING = Usage(0, 0)
 
 @dataclass(slots=True)
 class TurnFigures:
-    """One turn. Tokens sum over its calls; `input_tokens` count against the input budget.
+    """The figures of one turn. Tokens sum over its calls; `input_tokens` count against the input budget.
 
-    `summary` is a summary made before a call, `later_summary` of one made when the turn had completed, and
-    `summarizer` what asking for them would have taken, also in vain.
-    `user_share` is how much of the user's words so far its last prompt holds word for word, by tokens.
+    `summary` says whether a summary was made before a call, `later_summary` whether one was made after the turn.
+    `summarizer` is the usage of the calls for both, including summaries that were then not used. `user_share` is the
+    share, by tokens, of all users' text so far that the turn's last prompt contains verbatim.
     """
 
     seq: int
@@ -59,7 +59,7 @@ class TurnFigures:
 
 @dataclass(slots=True)
 class Losses:
-    """What left the prompts: folded into summaries for good; by kind of action, how often and which targets."""
+    """What the prompts lost: turns and messages folded into summaries; of other actions, count and targets by kind."""
 
     turns_folded: int = 0
     messages_folded: int = 0
@@ -67,7 +67,7 @@ class Losses:
     targets: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
 
     def note(self, actions: Sequence[Removal]) -> None:
-        """Counts what was done to a prompt that was sent; turns that a summary took in are counted with it."""
+        """Count the actions on a prompt that was sent. Folded turns are counted when their summary is made."""
         for action in actions:
             if action.kind != "summary_folded":
                 self.times[action.kind] += 1
@@ -75,8 +75,8 @@ class Losses:
 
 
 class _Sent(NamedTuple):
-    """What was sent for a call, in tokens: on the wire, of the input budget, and of that what it cost as it was laid
-    out last; `user_tokens` are those of users' words as they were written."""
+    """What was sent for a call, in tokens: on the wire, against the input budget, and against it when the window was
+    last laid out. `user_tokens` are those of users' text sent verbatim."""
 
     snapshot: Snapshot
     wire_tokens: int
@@ -86,14 +86,14 @@ class _Sent(NamedTuple):
 
 
 class Simulation:
-    """One session under one setting, fed with its turns in time order."""
+    """One session under one setting. Its turns are passed to `feed` in time order."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self.turns: list[TurnFigures] = []
         self.losses = Losses()
         self.calls_bill, self.summaries_bill = Bill(), Bill()
-        # By model, the raw window but for a latest turn that is unresolved; only that can be (contract.md, decision 7).
+        # The raw window by model, without a latest turn that is unresolved; no other can be (contract.md, decision 7).
         self._pasts: dict[CountKey, Past] = {model.key: Past() for model in setting.models.values()}
         self._unresolved: PastTurn | None = None
         self._completed = 0
@@ -101,12 +101,12 @@ class Simulation:
         self._summaries = 0
         self._index = EMPTY
         self._settled: dict[int, PastTurn] = {}
-        # Of what users said so far, and of that what is under a summary.
+        # Tokens of all users' text so far, and of the part that is folded into summaries.
         self._user_tokens: Counter[CountKey] = Counter()
         self._folded_user_tokens: Counter[CountKey] = Counter()
 
     def feed(self, past: PastTurn) -> None:
-        """Decides every call of the turn, and lets it become history as it would have."""
+        """Decide every call of the turn, then add the turn to the history as this policy would have."""
         model = self.setting.models[past.model_alias]
         turn = past.versions[model.key]
         figures = TurnFigures(turn.turn.seq)
@@ -140,8 +140,8 @@ class Simulation:
         self.turns.append(figures)
 
     def _whole(self, snapshot: Snapshot, model: SimulatedModel, head: HeadCost, call: SimulatedCall) -> _Sent | None:
-        """What is sent for a call where it is all there is: sums in place of a window. None where it may be less, or
-        more."""
+        """What is sent for a call if the window is sent unchanged, computed from sums without laying it out. None if
+        something may be removed or added."""
         past, summary = snapshot.past, self._summary
         if summary is not None and snapshot.policy.recall.enabled:
             return None
@@ -159,7 +159,7 @@ class Simulation:
         return _Sent(snapshot, cost.wire_tokens, cost.input_tokens, cost.input_tokens, user_tokens)
 
     def _fitted(self, snapshot: Snapshot, model: SimulatedModel, figures: TurnFigures) -> _Sent | None:
-        """What is sent for a call as a turn decides it; None where it is refused."""
+        """What is sent for a call as a real turn would decide it; None if it is refused."""
         decided = self._decided(snapshot, model, figures)
         if isinstance(decided, Refused):
             return None
@@ -170,12 +170,12 @@ class Simulation:
         return _Sent(window.snapshot, window.wire_tokens, accounts.tokens_after_prune, laid_out, user_tokens)
 
     def _raw_user_tokens(self, model: SimulatedModel) -> int:
-        """Of what users said in the raw window."""
+        """Tokens of users' text in the raw window."""
         return self._user_tokens[model.key] - self._folded_user_tokens[model.key]
 
     def _decided(self, snapshot: Snapshot, model: SimulatedModel, figures: TurnFigures) -> Ready | Refused:
-        """What is sent for a call, once a summary was made if one is due."""
-        # Where a summary is made, what comes back is looked for behind it: it decides nothing on the summary.
+        """The decision on a call, after a summary if one is due."""
+        # If a summary is made, recall searches after it. What is recalled does not affect the decision on a summary.
         by_count = snapshot.policy.summarizes_before_calls and turns_to_next_summary(snapshot) == 0
         decided = plan(snapshot if by_count else self._with_evicted(snapshot, model), model.estimate)
         if isinstance(decided, SummaryDue):
@@ -192,14 +192,14 @@ class Simulation:
         return decided
 
     def _may_fold(self, sent: _Sent | None, turn: CountedTurn) -> bool:
-        """Whether `_after_turn` may find something; `sent` is of the turn's last call, if there was one."""
+        """Whether `_after_turn` may make a summary. `sent` is that of the turn's last call, if it had one."""
         if not self.setting.policy.summarizes_after_turns or sent is None:
             return self.setting.policy.summarizes_after_turns
         reply_tokens = turn.calls[-1].output_tokens or 0
         return may_fold_behind_answer(sent.snapshot, sent.laid_out_tokens, reply_tokens)
 
     def _after_turn(self, past: PastTurn, model: SimulatedModel, figures: TurnFigures) -> None:
-        """What the background would do once the answer is there, as if it were done at once."""
+        """Make the summary that would be made in the background after the answer, as if it were made immediately."""
         said_nothing = Turn(TurnId(UUID(int=0)), figures.seq + 1, TurnStatus.RUNNING, unresolved=True, messages=())
         fold = fold_after_turn(self._snapshot(past, model, said_nothing), model.estimate)
         if fold is not None:
@@ -230,7 +230,7 @@ class Simulation:
         return with_shared_budget(snapshot, model.estimate)
 
     def _with_evicted(self, snapshot: Snapshot, model: SimulatedModel) -> Snapshot:
-        """The snapshot with what left the window and matches the user's message, counted for the model."""
+        """The snapshot with the summarized messages that match the user's message, counted for the model."""
         recall = self.setting.policy.recall
         if not recall.enabled or self._summary is None:
             return snapshot
@@ -289,12 +289,12 @@ class Simulation:
 
 
 def _has_all_answers(turn: CountedTurn, prompts: Sequence[int]) -> bool:
-    """Whether every call that was answered was sent."""
+    """Whether every answered call of the turn was sent."""
     return all(call.output_tokens is None for call in turn.calls[len(prompts) :])
 
 
 def verbatim_user_tokens(window: Window, raw_tokens: int) -> int:
-    """Tokens of users' messages that are sent as they were written; `raw_tokens` are those of the whole past."""
+    """Tokens of users' messages that are sent verbatim. `raw_tokens` are those of all users' messages in the past."""
     recalled = [item.tokens for item in window.recalled if item.message and item.message.role == "user"]
     if not window.log.actions:
         return raw_tokens + sum([piece.tokens for piece in window.current if piece.kind == "user"]) + sum(recalled)
@@ -304,10 +304,10 @@ def verbatim_user_tokens(window: Window, raw_tokens: int) -> int:
 
 
 class FullHistory:
-    """A session resent whole at every call, fed with its turns in time order.
+    """A session whose whole history is sent at every call. Its turns are passed to `feed` in time order.
 
-    `wire_tokens` sum over its `calls`. `first_over_seq` is the first turn with a prompt beyond what the model's window
-    leaves to prompts.
+    `wire_tokens` sum over its `calls`. `first_over_seq` is the number of the first turn with a prompt that is larger
+    than the model's window leaves to prompts.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -318,7 +318,7 @@ class FullHistory:
         self._past_tokens: Counter[CountKey] = Counter()
 
     def feed(self, past: PastTurn) -> None:
-        """Sums the turn's calls and lets it become history."""
+        """Add up the turn's calls, then add the turn to the history."""
         model = self.setting.models[past.model_alias]
         turn = past.versions[model.key]
         head = turn.head

@@ -1,6 +1,6 @@
-"""Why a prompt does not go on from the one before it: a provider's prompt cache serves it only up to where they differ.
+"""Why a prompt does not continue the one before it. A provider's prompt cache applies only up to the first difference.
 
-Two prompts are compared by their references (`prompt_refs.py`), so the cost goes by runs and blocks, not by messages.
+Two prompts are compared by their references (`prompt_refs.py`), so the time depends on runs and blocks, not messages.
 A provider reads a prompt in the order tools, system text, pins, summary, history; the first difference is the cause.
 """
 
@@ -27,7 +27,7 @@ from app.engine.window.snapshot import Snapshot
 _Ref: TypeAlias = list[Any]
 
 _HEAD: Final[tuple[CacheBreak, ...]] = ("system", "goal", "pins", "summary")
-"""The regions before the history, in their order: each reference of theirs is one message."""
+"""The regions before the history, in order. Each of their references is one message."""
 _WITH_REASONING: Final = frozenset({"mt", "mb"})
 _RUNS: Final = frozenset({"m", "u", *_WITH_REASONING})
 _FOR_ONE_TURN: Final = (None, "recall", "look_back", "reasoning")
@@ -36,24 +36,24 @@ _OF_RECALL: Final = (RECALLED, sha256_hex(RECALL_NOTE))
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """A session's prompt without the turn that runs and what is there for that turn alone: the beginning that its next
-    turns have in common, as far as a summarizer is shown it. `refs` are of all of it; `new_tokens` are those of a turn
-    in the prompt that no prompt before had whole."""
+    """A session's prompt without the running turn and what is sent for that turn only: the beginning that its next
+    prompts share. `prompt` ends where the part shown to a summarizer ends; `refs` are those of the whole beginning.
+    `new_tokens` are those of a turn in `prompt` that no earlier prompt contained completely."""
 
     prompt: Prompt
     refs: JsonObject
     new_tokens: int
 
     def goes_on_from(self, before: JsonObject) -> bool:
-        """Whether it goes on from the prompt of these references, but for what was there for one turn alone."""
+        """Whether it continues the prompt of these references, ignoring what was in that for one turn only."""
         return cache_break(before, self.refs) in _FOR_ONE_TURN
 
 
 def repeated(snapshot: Snapshot, fold: Fold, estimate: Estimate) -> Repeated:
-    """The prompt that the call for this fold may repeat.
+    """The prompt that the summarizer's call for this fold may repeat.
 
-    It ends before the newest turn, unless that is folded in: no prompt before had its reply, and a summary can be made
-    without it.
+    It ends before the newest turn, unless that is folded: no earlier prompt contained its reply, and the summary does
+    not need it.
     """
     past, unseen = snapshot.past, fold.unseen
     window = lay_out_cleared(replace(snapshot, current=replace(snapshot.current, messages=())), estimate)
@@ -65,7 +65,7 @@ def repeated(snapshot: Snapshot, fold: Fold, estimate: Estimate) -> Repeated:
 
 
 def cache_break(before: JsonObject, now: JsonObject) -> CacheBreak | None:
-    """What keeps the prompt `before` from being the beginning of the prompt `now`; None where it is its beginning."""
+    """Why the prompt `before` is not the beginning of the prompt `now`; None if it is."""
     if before["tools"] != now["tools"]:
         return "tools"
     rest, others = before["items"][::-1], now["items"][::-1]
@@ -85,7 +85,7 @@ def cache_break(before: JsonObject, now: JsonObject) -> CacheBreak | None:
 
 
 def _head(refs: JsonObject) -> list[str]:
-    """The regions of the references before the history."""
+    """The regions of the references before the history, one per reference."""
     return [region for region, messages in takewhile(_is_head, refs["regions"]) for _ in range(messages)]
 
 
@@ -94,9 +94,9 @@ def _is_head(run: _Ref) -> bool:
 
 
 def _share_beginning(ref: _Ref, other: _Ref, *, is_last: bool) -> bool:
-    """Whether two runs of stored messages begin with the same one, sent alike.
+    """Whether two runs of stored messages begin with the same message, sent in the same form.
 
-    The last message of a prompt is no assistant's: it has no reasoning, in whatever run it stands.
+    The last message of a prompt is never an assistant's, so it has no reasoning, whatever the kind of its run.
     """
     if ref[0] not in _RUNS or other[0] not in _RUNS or ref[1] != other[1]:
         return False
@@ -104,7 +104,7 @@ def _share_beginning(ref: _Ref, other: _Ref, *, is_last: bool) -> bool:
 
 
 def _cause(ref: _Ref, other: _Ref | None) -> CacheBreak:
-    """Why this part of the history does not stand in its place again; `other` does."""
+    """Why this reference of the history is not repeated; `other`, or nothing, is in its place."""
     if ref[0] in _OF_RECALL or ref[1] in _OF_RECALL:
         return "recall"
     if ref[0] in ("w", "b"):

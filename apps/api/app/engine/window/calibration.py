@@ -1,21 +1,20 @@
 """How far our token estimate is from what a provider counts, learned by tenant, alias and encoding.
 
-The ratio multiplies the wire estimate before that counts against the budget (contract.md, decision 2). It errs on the
-high side: an estimate that is too high costs a little of the window, one that is too low costs the turn.
+The wire estimate is multiplied by the ratio before it counts against the budget (contract.md, decision 2). The ratio
+errs on the high side: too high an estimate wastes a little of the window, too low an estimate makes the turn fail.
 
-- **Weighed by tokens.** The mean is all tokens reported over all tokens estimated. Half the weight is gone after 32,768
-  tokens, so a provider that changes its tokenizer is followed within a few large prompts.
-- **Small prompts say nothing.** Under 256 tokens the provider's own template is most of what it reports.
-- **Nor does a report of less than half our estimate.** No tokenizer is that much better: such servers leave out
+- **Weighted by tokens.** The mean is all tokens reported over all tokens estimated. A report has half its weight after
+  32,768 further tokens, so a change of the provider's tokenizer is followed within a few large prompts.
+- **Small prompts are ignored.** Under 256 tokens most of the reported tokens are the provider's own template.
+- **Reports of less than half our estimate are ignored.** No tokenizer is that much better: such servers leave out
   cached tokens, or count only the last message.
-- **One turn moves little**: its ratio counts up to 3, and the mean moves by a tenth at most, by less where the
-  prompt is smaller than 2,048 tokens.
-- **The spread is added**, up to a twentieth: a mean alone would under-estimate every second prompt.
-- **Below 1 only when it is well known**, after 16,384 tokens: what gives room away must be sure, what takes it quick.
+- **One turn has little effect.** Its ratio is capped at 3, and it changes the mean by at most a tenth, and by less if
+  the prompt is smaller than 2,048 tokens.
+- **The spread is added**, up to a twentieth. The mean alone would underestimate every second prompt.
+- **Below 1 only after 16,384 tokens.** Allowing larger prompts requires certainty, requiring smaller ones does not.
 
-A tenant's ratio is its own. What it starts from before it has sent much, `shared_ratio`, is what the tenants of an
-alias agree on. Each of them moves that by at most 1 % in either direction, whatever it sends, so no tenant can change
-what another's prompts count.
+Each tenant has its own ratio. It starts from `shared_ratio`, which is computed from all tenants of an alias. Each of
+them moves that by at most 1 % in either direction, whatever it sends, so a tenant hardly changes another's estimates.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ LOWEST_RATIO = 0.5
 HIGHEST_RATIO = 3.0
 LEAST_PROMPT_TOKENS = 256
 SUPPORTED_TOKENS = 16_384
-"""Observed of a tenant before its ratio may fall below 1, and before it has a say in the shared one."""
+"""Estimated tokens of a tenant from which its ratio may fall below 1 and counts in the shared ratio."""
 _HALF_LIFE_TOKENS = 32_768
 _PRIOR_TOKENS = 2048
-"""What the starting ratio weighs; it fades as everything older does."""
+"""Weight of the starting ratio. It decays like that of old reports."""
 _FULL_STEP = 0.1
 _FULL_STEP_TOKENS = 2048
 _SPREAD_QUANTILE = 1.28
-"""Standard deviations to the 0.9 quantile of a normal distribution."""
+"""The 0.9 quantile of a normal distribution, in standard deviations from the mean."""
 _MOST_SPREAD = 0.05
 _SAY = 0.0099
-"""The weight of one tenant in the shared ratio, as a logarithm: twice it is just under 2 %."""
+"""Most that one tenant moves the logarithm of the shared ratio in either direction. Twice it is just under 2 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Decayed sums over a tenant's calls: tokens we estimated, tokens the provider counted, and the squares of how far
-    each call's ratio was from the mean before it, times its tokens. `observed_tokens` is estimated and does not decay.
+    """Decayed sums over a tenant's calls: tokens we estimated, tokens the provider counted and, weighted by tokens, the
+    squared difference of each call's ratio from the mean before it. `observed_tokens` is estimated and does not decay.
     """
 
     estimated_tokens: float = 0.0
@@ -55,9 +54,9 @@ class Calibration:
 
 
 def observe(calibration: Calibration, *, estimated: int, actual: int) -> Calibration:
-    """With one call's figures: our raw wire estimate, uncalibrated, and the provider's prompt tokens, cached included.
-
-    The same calibration when the prompt was too small to tell, or no count of the whole prompt was reported.
+    """The calibration after one more call: `estimated` is our wire estimate without calibration, `actual` the prompt
+    tokens of the provider, cached ones included. The call is ignored if its prompt was too small, or if `actual` is too
+    low to be a count of the whole prompt.
     """
     if estimated < LEAST_PROMPT_TOKENS or actual < LOWEST_RATIO * estimated:
         return calibration
@@ -75,7 +74,7 @@ def observe(calibration: Calibration, *, estimated: int, actual: int) -> Calibra
 
 
 def guard_ratio(calibration: Calibration, shared: float = 1.0) -> float:
-    """What the wire estimate is to be multiplied with, within 0.5 and 3; `shared` until the tenant has sent enough."""
+    """The factor for the wire estimate, 0.5 to 3. It starts at `shared`, which counts less as the tenant sends more."""
     mean = _mean(calibration, shared)
     if calibration.estimated_tokens > 0:
         deviation = sqrt(calibration.squared_errors / calibration.estimated_tokens)
@@ -85,11 +84,11 @@ def guard_ratio(calibration: Calibration, shared: float = 1.0) -> float:
 
 
 def shared_ratio(calibrations: Iterable[Calibration]) -> float:
-    """What tenants agree on: the ratio whose logarithm x minimizes x²/2 plus 0.0099 times the sum of its distances to
-    the logarithms of theirs.
+    """The ratio shared by tenants: its logarithm x minimizes x²/2 plus 0.0099 times the sum of the distances of x to
+    the logarithms of the tenants' ratios.
 
-    So it is 1 without any, and a tenant that joins, leaves or changes moves it by less than 2 %. Twenty-seven tenants
-    at 1.3 make it 1.3; three make it 1.03. A tenant with less than `SUPPORTED_TOKENS` has no say.
+    So it is 1 without tenants, and a tenant that joins, leaves or changes moves it by less than 2 %. Twenty-seven
+    tenants at 1.3 make it 1.3; three make it 1.03. Tenants with less than `SUPPORTED_TOKENS` are not counted.
     """
     logs = [log(_mean(each, 1.0)) for each in calibrations if each.observed_tokens >= SUPPORTED_TOKENS]
     # The minimum is the median of these logarithms and of what x would be with k tenants below it and the rest above.
@@ -104,7 +103,7 @@ def _mean(calibration: Calibration, start: float) -> float:
 
 
 def _with_mean(calibration: Calibration, mean: float) -> Calibration:
-    """The same, with what was counted set so that the mean over a start at 1 is `mean`."""
+    """A copy whose `actual_tokens` are such that its mean, starting from 1, is `mean`."""
     weight = _prior_weight(calibration)
     actual = mean * (calibration.estimated_tokens + weight) - weight
     return replace(calibration, actual_tokens=actual)

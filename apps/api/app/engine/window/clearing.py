@@ -1,8 +1,8 @@
-"""Older tool results give way to a line that says so: what a policy has leave before anything else is decided.
+"""Clearing older tool results: a policy can replace them by a marker before anything else is decided.
 
-The rule is that of Anthropic's edit `clear_tool_uses_20250919`. Nothing of it is stored. It is carried out for every
-call of the window so far, as prunes in blocks are, so that what was cleared once stays cleared and the beginning of the
-prompt stays the same until the trigger is met anew.
+The rule is that of Anthropic's edit `clear_tool_uses_20250919`. Nothing of it is stored. It is repeated for every call
+of the window so far, as prunes in blocks are. So what was cleared once stays cleared, and the beginning of the prompt
+stays the same until the trigger is reached again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from app.engine.window.window import Window, lay_out
 
 
 class _Use(NamedTuple):
-    """A tool's result, and the place of the piece that has it; `is_last` of its message's calls."""
+    """A tool's result, and the position of its piece. `is_last` marks the last result of a tool group."""
 
     place: int
     result: PromptItem
@@ -32,7 +32,7 @@ class _Use(NamedTuple):
 
 
 def lay_out_cleared(snapshot: Snapshot, estimate: Estimate) -> Window:
-    """The window of a snapshot, whole but for the tool results that its policy clears."""
+    """The window of a snapshot, complete except for the tool results that its policy clears."""
     window, rule = lay_out(snapshot, estimate), snapshot.policy.clear_tool_results
     return window if rule is None or snapshot.policy.whole_past else _cleared(window, rule)
 
@@ -48,7 +48,7 @@ def _cleared(window: Window, rule: ClearToolResults) -> Window:
         count = bisect_right(places, place)
         if rule.trigger_uses is not None and count - cleared <= rule.trigger_uses:
             continue
-        # The newest results of a call are what it is about.
+        # Keep the newest results: they are what this call is about.
         end = max(passed, min(count - rule.keep, bisect_left(places, place)))
         for use in uses[passed:end]:
             found = list(_shortenings(prune.pieces[use.place], use, window, rule))
@@ -71,7 +71,7 @@ def _uses(pieces: Sequence[Piece]) -> Iterator[_Use]:
 
 
 def _shortenings(piece: Piece, use: _Use, window: Window, rule: ClearToolResults) -> Iterator[Shortening]:
-    """What clearing a use puts in the place of its result and, with the last of a message's, of the message's calls."""
+    """The replacements that clear a use: of its result and, if it is the last of its group, of the group's calls."""
     if not window.may_drop(piece):
         return
     call = piece.items[0]
@@ -84,7 +84,7 @@ def _shortenings(piece: Piece, use: _Use, window: Window, rule: ClearToolResults
 
 
 def cleared_items(piece: Piece, estimate: Estimate, *, with_handles: bool) -> list[Shortening]:
-    """How all of a tool group is cleared."""
+    """The replacements that clear a whole tool group."""
     if piece.kind != "tool_group":
         return []
     call, *results = piece.items
@@ -93,14 +93,14 @@ def cleared_items(piece: Piece, estimate: Estimate, *, with_handles: bool) -> li
 
 
 def _result(item: PromptItem, estimate: Estimate, *, with_handle: bool) -> Iterator[Shortening]:
-    """A mark of how much was left out, where that is less."""
+    """The result replaced by a marker of how much was left out, if that is smaller."""
     found = shorten_text(item, 0, estimate, with_handle=with_handle)
     if found is not None:
         yield found
 
 
 def _inputs(item: PromptItem, estimate: Estimate) -> Iterator[Shortening]:
-    """The calls without their arguments, where that is less."""
+    """The calls without their arguments, if that is smaller."""
     if item.message is None:
         return
     bare = without_inputs(item.message)

@@ -1,7 +1,7 @@
-"""A session's settled past as columns: what is sent of it as ready JSON, and what it costs as prefix sums.
+"""A session's settled past as columns: what is sent of it as ready JSON, and its token counts as prefix sums.
 
-Columns are only ever appended to, whole turns at a time. Who reads them says how far (`past.Kept`), so that readers of
-one session need no copies of their own, and what was read stays as it was. Turns that were rejected are not in them.
+Columns are only appended to, whole turns at a time. A reader reads up to its own end (`past.Kept`), so the readers of a
+session can share one copy, and what they read does not change. Rejected turns are not stored in columns.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from app.engine.window.whole_turns import (
 
 _ID_BYTES: Final = 16
 _MOST_KEPT_BYTES: Final = 65_536
-"""Of what stands before a run, kept to know it again: a longer one is hashed each time, in some milliseconds."""
+"""Longest prefix before a run, in bytes, whose hash state is cached. A longer one is hashed each time (a few ms)."""
 
 
 class Columns:
     """The settled turns of a session whose messages come after `from_seq`, in time order.
 
-    A *piece* is a unit of a turn that later prompts may hold; messages that none has are kept with their turn.
+    A *piece* is a unit of a turn that later prompts may contain. Messages in no piece are stored with their turn too.
     """
 
     def __init__(self, from_seq: int) -> None:
         self.from_seq = from_seq
-        # By turn. The sums and places before it are one longer than the turns.
+        # One entry per turn. The columns that begin with 0 have sums or positions before the turn, and one entry more.
         self._turn_ids = bytearray()
         self.turn_seqs = array("q")
         self._statuses = bytearray()
         self._turn_messages = array("q", [0])
         self._turn_pieces = array("q", [0])
         self._most_tokens = array("q", [0])
-        # By message. Its JSON, led by a comma, ends at `_ends` in `_wire`.
+        # One entry per message. Its JSON, with a leading comma, ends at `_ends` in `_wire`.
         self._ids = bytearray()
         self._seqs = array("q")
         self._message_tokens = array("q")
@@ -61,13 +61,13 @@ class Columns:
         self._ends = array("q", [0])
         self._wire = bytearray()
         self.other_seqs = array("q")
-        # By piece; as above.
+        # One entry per piece, or one more as above.
         self._traits = bytearray()
         self._first_messages = array("q")
         self._longest = array("q")
         self.tokens = array("q", [0])
         self.messages = array("q", [0])
-        # Runs of neighbouring numbers among what may be sent: places of messages, the ends not included.
+        # Stretches of consecutive numbers among the messages that may be sent: positions of messages, ends excluded.
         self._stretch_firsts = array("q")
         self._stretch_ends = array("q")
         self._hashed: tuple[bytes, int, int, Hash] | None = None
@@ -75,41 +75,41 @@ class Columns:
 
     @property
     def turns(self) -> int:
-        """How many there are."""
+        """The number of turns."""
         return len(self.turn_seqs)
 
     @property
     def through_seq(self) -> int:
-        """The number of the last message, or that after which the columns begin."""
+        """The number of the last message; without messages, the number after which the columns begin."""
         return self._seqs[-1] if self._seqs else self.from_seq
 
     @property
     def wire_bytes(self) -> int:
-        """Of the messages' JSON."""
+        """Bytes of the messages' JSON."""
         return len(self._wire)
 
     @property
     def size_bytes(self) -> int:
-        """What they hold, without what Python reserves to grow."""
+        """Bytes of all columns, without the capacity that Python reserves for growth."""
         others = {"from_seq", "_hashed", "has_reasoning"}
         return sum([memoryview(column).nbytes for name, column in vars(self).items() if name not in others])
 
     def copy(self) -> Columns:
-        """The same, to be added to by itself."""
+        """A copy that can be appended to independently."""
         made = Columns(self.from_seq)
         for name, column in vars(self).items():
             setattr(made, name, column[:] if isinstance(column, (array, bytearray)) else column)
         return made
 
     def extend(self, turns: Iterable[Turn]) -> None:
-        """Adds settled turns, counted and marked as they are sent; those that are there already, or were rejected, are
-        not added. Many at once cost less than one by one."""
+        """Append settled turns, with tokens and reasoning form as they are sent. Turns that are stored already, or were
+        rejected, are skipped. Appending many at once is faster than one by one."""
         last_seq = self.turn_seqs[-1] if self.turn_seqs else 0
-        # First of all: what has no canonical JSON raises here, as it does where it is sent.
+        # Convert before any change: a message without canonical JSON raises here, as it does where it is sent.
         self.add(of_turns([turn for turn in turns if turn.seq > last_seq and turn.status is not TurnStatus.REJECTED]))
 
     def add(self, new: WholeTurns) -> None:
-        """Adds turns that come after those that are there."""
+        """Append turns that follow the stored ones."""
         place = len(self._seqs)
         self._ids += new.ids
         self._seqs.extend(new.seqs)
@@ -134,7 +134,7 @@ class Columns:
         _extend_sums(self._most_tokens, new.most_tokens)
 
     def _extend_stretches(self, new: WholeTurns, place: int) -> None:
-        """Has the new pieces, whose messages begin at this place, in the last stretch, or begins others."""
+        """Add the new pieces, whose messages begin at this position, to the last stretch or to new ones."""
         if new.is_one_stretch:
             self._stretch(range(place, place + len(new.seqs)))
             return
@@ -143,7 +143,7 @@ class Columns:
                 self._stretch(range(at, at + 1))
 
     def _stretch(self, places: range) -> None:
-        """Has neighbours of one form in the last stretch, or begins another with them."""
+        """Add these messages, which have one form, to the last stretch if they continue it, else to a new one."""
         seqs, marks, at = self._seqs, self._marks, places.start
         follows = bool(self._stretch_ends) and self._stretch_ends[-1] == at
         if follows and seqs[at] == seqs[at - 1] + 1 and marks[at] >> 2 == marks[at - 1] >> 2:
@@ -153,7 +153,7 @@ class Columns:
             self._stretch_ends.append(places.stop)
 
     def turn(self, at: int) -> Turn:
-        """A turn with its messages; reasoning that is not sent is not in them."""
+        """The turn at this position with its messages, which contain no reasoning that is not sent."""
         turn_id = self._turn_id(at)
         messages = range(self._turn_messages[at], self._turn_messages[at + 1])
         status = STATUSES[self._statuses[at]]
@@ -164,11 +164,11 @@ class Columns:
         return self._statuses.count(STATUSES.index(TurnStatus.COMPLETED), first_turn, end_turn)
 
     def most_tokens(self, first_turn: int, end_turn: int) -> int:
-        """What all messages of these turns cost on the wire, with their reasoning."""
+        """Wire tokens of all messages of these turns, including reasoning that is not sent."""
         return self._most_tokens[end_turn] - self._most_tokens[first_turn]
 
     def first_piece(self, turn: int) -> int:
-        """The place of a turn's first piece, or that behind all of them."""
+        """The position of a turn's first piece, or the position after the last piece."""
         return self._turn_pieces[turn]
 
     def first_seq(self, turn: int) -> int:
@@ -176,26 +176,26 @@ class Columns:
         return self._seqs[self._turn_messages[turn]]
 
     def last_seq(self, end_turn: int) -> int:
-        """The number of the last message before a turn, or that after which the columns begin."""
+        """The number of the last message before a turn; without one, the number after which the columns begin."""
         message = self._turn_messages[end_turn]
         return self._seqs[message - 1] if message else self.from_seq
 
     def turn_after(self, seq: int) -> int | None:
-        """The place of the turn that the first message after a number begins; None if it is in the middle of one."""
+        """The position of the turn that begins with the first message after this number; None if that is inside one."""
         message = bisect_right(self._seqs, seq)
         turn = bisect_left(self._turn_messages, message)
         return turn if self._turn_messages[turn] == message else None
 
     def turn_behind(self, turn_seq: int) -> int:
-        """The place behind the last turn up to this number."""
+        """The position after the last turn whose number is at most this."""
         return bisect_right(self.turn_seqs, turn_seq)
 
     def turn_of(self, piece: int) -> int:
-        """The place of a piece's turn."""
+        """The position of a piece's turn."""
         return bisect_right(self._turn_pieces, piece) - 1
 
     def pieces_citing(self, message_ids: frozenset[MessageId], first: int, end: int) -> Iterator[int]:
-        """The first number of each of these pieces that has one of the messages."""
+        """The first `seq` of each piece from `first` to before `end` that contains one of the messages."""
         for message_id in message_ids:
             message = self._place_of(message_id.bytes)
             piece = bisect_right(self._first_messages, message) - 1
@@ -251,25 +251,25 @@ class Columns:
         return tuple([self._item(message, turn_id) for message in range(first, first + self._size(place))])
 
     def ids_of_run(self, first: int, end: int) -> Iterator[tuple[int, MessageId, TurnId]]:
-        """What each message of these pieces costs, its id and its turn's, without its text."""
+        """Tokens, id and turn id of each message of these pieces. Their texts are not read."""
         for place in range(first, end):
             turn_id, message = self.turn_id(place), self._first_messages[place]
             for at in range(message, message + self._size(place)):
                 yield self._message_tokens[at], self._message_id(at), turn_id
 
     def label(self, place: int) -> str:
-        """A piece's first message as trim logs name it."""
+        """The name of a piece's first message in trim logs."""
         at = self._first_messages[place] * _ID_BYTES
         name = self._ids[at : at + _ID_BYTES].hex()
         return f"message:{name[:8]}-{name[8:12]}-{name[12:16]}-{name[16:20]}-{name[20:]}"
 
     def day(self, place: int) -> int | None:
-        """On which a piece's first message was said."""
+        """The day of a piece's first message; None if its time is not known."""
         said_at = instant_of(self._said_at[self._first_messages[place]])
         return None if said_at is None else day_of(said_at)
 
     def turn_id(self, place: int) -> TurnId:
-        """Of a piece's turn."""
+        """The id of a piece's turn."""
         return self._turn_id(self.turn_of(place))
 
     def run(self, first: int, end: int) -> Run:
@@ -277,18 +277,18 @@ class Columns:
         return Run(self, first, end, self.tokens[end] - self.tokens[first], self.messages[end] - self.messages[first])
 
     def largest_of_run(self, first: int, end: int, count: int) -> list[PromptItem]:
-        """The dearest messages of these pieces in time order, the earlier of equals."""
+        """The messages of these pieces with the most tokens, in time order; of equals the earlier."""
         places = [place for stretch in self._stretches(first, end) for place in stretch]
         largest = sorted(nsmallest(count, places, key=lambda place: -self._message_tokens[place]))
         return [self._item(place, self._turn_id(bisect_right(self._turn_messages, place) - 1)) for place in largest]
 
     def json_of_run(self, first: int, end: int) -> bytes:
-        """The canonical JSON of these pieces' messages, each led by a comma."""
+        """The canonical JSON of these pieces' messages, each with a leading comma."""
         parts = [self._wire[self._ends[part.start] : self._ends[part.stop]] for part in self._stretches(first, end)]
         return b"".join(parts)
 
     def stretches_of_run(self, first: int, end: int) -> Iterator[Stretch]:
-        """The messages of these pieces in runs of neighbouring numbers in which reasoning is sent in one form."""
+        """The messages of these pieces in stretches of consecutive numbers whose reasoning is sent in one form."""
         for part in self._stretches(first, end):
             roles = self._marks[part.start : part.stop]
             users = next((at for at, mark in enumerate(roles) if mark & 3), len(roles))
@@ -296,7 +296,7 @@ class Columns:
             yield Stretch(form, self._seqs[part.start], self._seqs[part.stop - 1], users)
 
     def _stretches(self, first: int, end: int) -> Iterator[range]:
-        """The places of these pieces' messages."""
+        """The positions of these pieces' messages, one range per stretch."""
         if first == end:
             return
         start, stop = self._first_messages[first], self._first_messages[end - 1] + self._size(end - 1)
@@ -306,9 +306,9 @@ class Columns:
             yield range(max(start, self._stretch_firsts[at]), min(stop, self._stretch_ends[at]))
 
     def hash_of_run(self, before: bytes, first: int, end: int) -> Hash:
-        """The state of the SHA-256 of a prompt that begins with these bytes and goes on with these pieces.
+        """The SHA-256 state of a prompt that begins with the bytes `before` and continues with these pieces.
 
-        A hash that was taken of the same beginning is continued: a turn hashes what is new.
+        A cached state of the same beginning is continued, so that a turn hashes only what is new.
         """
         start = self._first_messages[first]
         stop = self._first_messages[end - 1] + self._size(end - 1)
@@ -322,7 +322,7 @@ class Columns:
         for part in self._stretches(first, end):
             if part.stop > done:
                 at = self._ends[max(part.start, done)]
-                # What stands first in its list has no comma.
+                # The first message of the list has no comma.
                 at += at == self._ends[start] and before == OPENING
                 state.update(self._wire[at : self._ends[part.stop]])
         if len(before) <= _MOST_KEPT_BYTES:
@@ -351,5 +351,5 @@ class Columns:
 
 
 def _extend_sums(sums: array[int], more: Sequence[int]) -> None:
-    """Goes on with running sums, of which the last is there."""
+    """Append the running sums of these numbers to `sums`, continuing from its last entry."""
     sums.extend([*accumulate(more, initial=sums[-1])][1:])

@@ -1,4 +1,4 @@
-"""What a summary made now could take in, and the room it has beside what may never leave."""
+"""What a summary made now could fold, and the tokens it may have beside the content that is never removed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from app.engine.window.window import Window
 
 @dataclass(frozen=True, slots=True)
 class Foldable:
-    """What a summary may take in.
+    """What a summary may fold.
 
-    `window` is what is sent if none is made; its past turns from the place `first_protected` on stay. `room_tokens` is
-    the largest summary that fits beside what may never leave, negative when that alone is over the budget;
-    `most_tokens` bounds it as well. `previous_tokens` is what the summary of now costs on the wire, whatever shares
-    make of it.
+    `window` is sent if no summary is made. Its past turns from position `first_protected` on are not folded.
+    `room_tokens` is the largest summary that fits beside the content that is never removed; it is negative when that
+    content alone is over the budget. `most_tokens` is another upper bound. `previous_tokens` are the wire tokens of the
+    current summary, before any shortening to its share.
     """
 
     window: Window
@@ -32,9 +32,9 @@ class Foldable:
     most_tokens: int
 
     def fold(self, reason: SummaryReason) -> Fold | None:
-        """What a summary would take in now, or None when it would not shrink anything.
+        """The fold of a summary made now, or None when it would not shrink anything.
 
-        Its cap is never over the room: a summary that was paid for must not be what a turn is refused for.
+        Its cap is never over `room_tokens`: a summary that was paid for must not cause the refusal of the turn.
         """
         past, previous = self.window.snapshot.past, self.window.snapshot.summary
         older_tokens = past.wire_tokens() - past.wire_tokens(self.first_protected)
@@ -48,7 +48,7 @@ class Foldable:
 
 
 def foldable(window: Window) -> Foldable:
-    """What a summary may take in where the window is not shared out."""
+    """What a summary may fold under a policy without an allocation."""
     cut = window.snapshot.first_protected()
     most_tokens = window.snapshot.policy.most_summary_tokens(window.budget.input_budget)
     room_tokens = room_beside(window, untouchable(window))
@@ -66,11 +66,11 @@ def room_beside(window: Window, pieces: Sequence[Piece]) -> int:
 
 
 def untouchable(window: Window) -> list[Piece]:
-    """What neither a summary nor a prune can take of the protected turns and of the running one, as small as it can be
-    made.
+    """What neither a summary nor a prune can remove of the protected turns and the running turn, as small as possible.
 
-    Users' words of protected turns, what the summary of now cites of them (the next one takes over what it can),
-    and what may never leave: the newest results of an open turn at their floor, older media as their markers.
+    It is users' text in protected turns, the pieces of them that the current summary cites (the next summary takes over
+    the citations that it can), and what is never removed. The newest results of an open turn are at their floor, and
+    older media are replaced by markers.
     """
     first = bisect_left(window.past, window.snapshot.protected_from, key=lambda piece: piece.seq)
     protected = (*window.past[first:], *window.current)
@@ -79,7 +79,7 @@ def untouchable(window: Window) -> list[Piece]:
 
 
 def remains(window: Window, *, shortened: bool = True) -> list[Piece]:
-    """What is left when every turn has left that may leave whole, as small as it can be made or as it is."""
+    """The pieces that may not be dropped with their turn, as they are or `shortened` as far as possible."""
     left = [piece for piece in window.pieces if not window.may_drop_with_its_turn(piece)]
     return [_at_least(piece, window) for piece in left] if shortened else left
 

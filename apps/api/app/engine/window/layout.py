@@ -1,4 +1,4 @@
-"""A prompt message by message, and what left it one by one, for people who ask what filled the window."""
+"""A prompt listed message by message, and its removals listed one by one, to show users what filled the window."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from app.engine.window.shortening import NEWEST_TOO_LARGE
 
 
 def layout_of(prompt: Prompt) -> list[LaidOut]:
-    """One row for each message of a prompt that was just decided, in order."""
+    """One row per message of a prompt that was just decided, in order."""
     rows: list[LaidOut] = []
     for part in prompt.parts:
         if isinstance(part, Run):
@@ -37,7 +37,7 @@ def layout_of(prompt: Prompt) -> list[LaidOut]:
 
 
 def rebuilt_row(part: RebuiltPart, region: Region | None, estimate: Estimate, image_tokens: ImageTokens) -> LaidOut:
-    """The row of a message that was rebuilt, counted again: counts of single messages are not stored with a prompt."""
+    """The row of a rebuilt message, counted again, because counts of single messages are not stored with a prompt."""
     message = part.message
     if message is None:
         calls = tool_calls_from_json(part.sent.get("tool_calls"))
@@ -71,11 +71,11 @@ def singly(
     *,
     with_handles: bool = False,
 ) -> list[TrimAction]:
-    """The actions with each range as the single actions it stands for, in time order.
+    """The actions with each range split into its single actions, in time order.
 
-    `turns` are those of the ranges with their messages, counted again; `refs` are the prompt's, so that what was sent
-    of a range is known; `with_handles` says whether it offered to look back. Of a prompt that was not sent the ranges
-    stay.
+    `turns` are the turns of the ranges with their messages, counted again. `refs` are the prompt's references, which
+    show what was sent of a range; without them (the prompt was not sent) ranges are not split. `with_handles` says
+    whether the prompt offered the look-back tool.
     """
     pieces, how_sent = past_of(turns).pieces, how_sent_of(refs) if refs else None
     actions = tuple(actions)
@@ -91,8 +91,8 @@ def singly(
         else:
             within = [piece for piece in pieces if seqs[1] <= piece.seq and piece.last_seq <= seqs[2]]
             found = _messages_singly(action, within, how_sent, input_budget, estimate, with_handles=with_handles)
-            # Within a range there may be what has an action of its own, for another reason; and newest results, of
-            # which no prune takes anything.
+            # A range may contain items that have an action of their own, for another reason, and newest results, from
+            # which a prune removes nothing.
             others = (each for each in found if each.target not in newest)
             rows += (each for each in others if (each.kind, each.target) not in by_themselves)
     return rows
@@ -108,7 +108,7 @@ def _turns_singly(
         if how_sent(piece.unit.messages[0]):
             stayed.add(piece.turn_id)
     gone = [turn for turn in turns if turn.id in wire_tokens and turn.id not in stayed]
-    # What a summary took in are all turns of its range, whether anything of them could be sent or not.
+    # A summary folds all turns of its range, whether anything of them could be sent or not.
     for turn in gone if len(gone) == action.count else turns:
         yield TrimAction(action.kind, f"turn:{turn.id}", action.reason, wire_tokens.get(turn.id, 0))
 
@@ -122,7 +122,7 @@ def _messages_singly(
     *,
     with_handles: bool,
 ) -> Iterator[TrimAction]:
-    """What was dropped had been shortened before where it was long: a prune drops nothing that it has not tried."""
+    """Long messages that were dropped had been shortened before: a prune shortens a message before it drops it."""
     for piece in pieces:
         if action.reason == CLEARED:
             texts = cleared_items(piece, estimate, with_handles=with_handles)

@@ -1,8 +1,8 @@
-"""The service's own tool: with it the model of a turn reads back what left its window.
+"""The look-back tool of the service, with which the model of a turn reads messages that are no longer in its window.
 
-Here is what the model is offered, how its calls are read, what it may read in one turn, and the messages that a
-look-back adds to the turn's prompts. Those belong to the turn alone: no later turn is sent them, for what they hold can
-be looked back to again.
+This module defines the tool, how its calls are parsed, what it may read in one turn, and the messages that a look-back
+adds to the turn's prompts. Those messages are sent in that turn only, because another look-back can read their content
+again.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ LOOK_BACK: Final[ToolDefinition] = {
         },
     },
 }
-"""The same for every prompt, so that a provider's cache keeps it."""
+"""The definition is the same for every prompt, so that it stays in a provider's cache."""
 
 _MAY_CALL: Final[tuple[object, ...]] = (None, "auto", "required")
 MOST_CALLS: Final = 4
-"""Of one turn."""
+"""Most look-back calls in one turn."""
 _PAGE_SHARE: Final = 0.3
 _MOST_PAGE_SHARE: Final = 0.5
-"""Of a budget so small that the usual share of it would be no useful page."""
+"""Most of the input budget that a page may take, where `_PAGE_SHARE` of a small budget would not be a useful page."""
 _MOST_PAGE_TOKENS: Final = 2_400
-"""Of a page: of the input budget, and of any window."""
+"""Largest page in tokens, in a window of any size."""
 _USEFUL_PAGE_TOKENS: Final = 400
 _PAGES_A_TURN: Final = 3
-"""Full pages that a turn may read, as tokens: shorter ones are more."""
+"""Tokens that a turn may read, as a number of full pages. It may read more pages if they are shorter."""
 _MOST_QUERY_CHARS: Final = 400
 _MOST_HANDLE_CHARS: Final = 32
 _MOST_PAGES: Final = 1_000_000
@@ -61,15 +61,15 @@ NO_ROOM: Final = "Nothing can be shown: there is no room for it beside this turn
 
 @dataclass(frozen=True, slots=True)
 class LookBack:
-    """What is to be read: the messages that match a query, or a page of the message with a handle. `page` is None where
-    none was named."""
+    """What a call asks to read: the messages that match a query, or a page of the message with a handle. `page` is None
+    if the call has none."""
 
     query: str
     handle: str | None
     page: int | None
 
     def arguments(self) -> JsonObject:
-        """As a call has them."""
+        """The arguments of a call for it."""
         values = {"query": self.query or None, "handle": self.handle, "page": self.page}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -82,10 +82,10 @@ def may_look_back(
     tool_choice: object,
     provider_options: Mapping[str, Any],
 ) -> bool:
-    """Whether a turn's model can be offered to look back, once something has left its window.
+    """Whether a turn's model may be offered the look-back tool once something has been removed from its window.
 
-    Not where the client chose which tools are called, or has one of the same name; and unless the policy says `on`, not
-    where it wants an answer of a set form, which not every server takes together with tools.
+    It is not offered if the client chooses which tools are called, or has a tool of the same name. Unless the policy
+    says `on`, it is not offered with a `response_format` either, which not every server accepts together with tools.
     """
     if policy.look_back == "off" or policy.whole_past or not takes_tools:
         return False
@@ -103,12 +103,12 @@ def page_tokens(input_budget: int) -> int:
 def next_page_tokens(
     lookup: LookBack, input_budget: int, calls: int, read_tokens: int, room_tokens: int, before_tokens: int = 0
 ) -> int | None:
-    """The most tokens of a turn's next page, of which so many calls have read so much; None where it may read no more.
+    """The most tokens of a turn's next page, after `calls` have read `read_tokens`; None if it may read no more.
 
-    Where a turn has less room it is less, but never under half of a page: the window makes room for that. A message
-    that is read page by page has pages of one size or the other, so that they go on where the one before ended.
-    `before_tokens` are those of what was read before, which leave where a message is opened and its page would be too
-    small to be of use; more matches of a query do not push out the first ones, from which the answer may come.
+    If `room_tokens` are less than a page, the page is smaller, but at least half: the window makes space for that. A
+    message that is read page by page has full or half pages only, so that each continues where the one before ended.
+    `before_tokens` are those of earlier results, which are removed if the page of a message opened by its handle would
+    be too small to be useful. More matches of a query do not replace the first ones, which may contain the answer.
     """
     if calls >= MOST_CALLS:
         return None
@@ -123,13 +123,13 @@ def next_page_tokens(
 
 
 Read: TypeAlias = tuple[tuple[LookBack, TextPage], ...]
-"""The pages that a turn has read, in time order, each with what was asked for."""
+"""The pages that a turn has read, in time order, each with its call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Which page of the messages that match is wanted: the one of this number of those that are not `without`, which is
-    called `shown_number`. Days that the words name are understood on `said_day`."""
+    """Which page of the matching messages to read: page `number` of those that are not in `without`, which is shown as
+    page `shown_number`. Days in the query are relative to `said_day`."""
 
     number: int = 1
     shown_number: int = 1
@@ -138,8 +138,8 @@ class Search:
 
 
 def next_search(lookup: LookBack, read: Read, sent: frozenset[int], said_day: int | None) -> Search:
-    """What a turn that has read these pages is shown: nothing that is `sent` or was shown whole, and nothing again that
-    was shown for the same words."""
+    """The search for a turn that has read these pages. It excludes messages that are `sent` or were shown whole, and
+    those that were already shown for the same query."""
     of_queries = [(before.query, page) for before, page in read if before.handle is None]
     of_these = [page for words, page in of_queries if words == lookup.query]
     whole = {seq for _, page in of_queries for seq in page.seqs if seq not in page.in_part}
@@ -149,12 +149,12 @@ def next_search(lookup: LookBack, read: Read, sent: frozenset[int], said_day: in
 
 
 def is_own(call: ToolCall) -> bool:
-    """Whether the call is of the service's own tool, where that was offered."""
+    """Whether the call is one of the look-back tool, provided that the tool was offered."""
     return call.name == NAME
 
 
 def read_call(call: ToolCall) -> LookBack | None:
-    """What a model's call wants; None where it cannot be understood. Texts are cut to what a search reads."""
+    """The look-back that a model's call requests; None if its arguments are invalid. Long texts are cut."""
     try:
         given = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):
@@ -170,15 +170,15 @@ def read_call(call: ToolCall) -> LookBack | None:
 
 
 def _storable(text: str) -> str:
-    """Without what JSON can escape and no database keeps."""
+    """The text with lone surrogates and NUL replaced, which JSON can escape but a database cannot store."""
     return text.encode(errors="replace").decode().replace("\0", " ").strip()
 
 
 def look_back_messages(
     turn_id: TurnId, after_seq: int, completion: Completion, answered: Sequence[tuple[ToolCall, LookBack | None, str]]
 ) -> tuple[Message, ...]:
-    """The messages of a look-back: the model's calls as they were understood, with its reasoning and, where it called
-    nothing else, its words; and a result for each. They are not counted yet."""
+    """The messages of a look-back: the model's calls as they were parsed, with its reasoning and, if it called no other
+    tool, its text; then a result for each call. Their tokens are not counted yet."""
 
     def message(role: Any, content: str | None, **fields: Any) -> Message:
         return Message(_NO_ID, turn_id, after_seq, role, content, 0, is_look_back=True, **fields)
@@ -201,12 +201,12 @@ _NO_ID: Final = MessageId(UUID(int=0))
 
 
 def of_sent(turn_id: TurnId, after_seq: int, sent: JsonObject) -> Message:
-    """A message of a look-back as it was stored: in the form in which it was sent."""
+    """A message of a look-back, read from the form in which it was sent and stored."""
     return message_of(sent, _NO_ID, turn_id, after_seq, 0, is_look_back=True)
 
 
 def with_look_backs(turn: Turn, looked_back: Sequence[Message]) -> Turn:
-    """The turn with the messages of its look-backs, each behind the message that it follows."""
+    """The turn with the messages of its look-backs, each after the message that it follows."""
     if not looked_back:
         return turn
     messages = sorted((*turn.messages, *looked_back), key=lambda message: (message.seq, message.is_look_back))
@@ -214,7 +214,7 @@ def with_look_backs(turn: Turn, looked_back: Sequence[Message]) -> Turn:
 
 
 def without_newest(looked_back: Sequence[Message]) -> tuple[Message, ...]:
-    """The same with a short notice in the place of what the newest look-back read."""
+    """The same messages with a short notice in place of the results of the newest look-back."""
     first = max(at for at, message in enumerate(looked_back) if message.role == "assistant")
     notices = (
         message if message.role == "assistant" else replace(message, content=NO_ROOM) for message in looked_back[first:]

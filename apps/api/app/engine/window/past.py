@@ -1,9 +1,8 @@
-"""A session's settled past as it may be sent: built of its messages alone, whatever the policy or the turn.
+"""A session's settled past as it may be sent. It depends only on the session's messages, not on policy or turn.
 
-What it costs, how much of it a cut takes away and how many messages it has are differences of prefix sums. It begins
-with the turns that are kept as columns, whose texts are made into messages where they are read, and goes on
-with the newest as they were read. A past is only ever appended to (`extended`), save that the latest turn may be
-unresolved and is looked at again.
+Its tokens and messages, and those of any range of turns, are differences of prefix sums. It begins with the turns that
+are kept as columns, whose texts become messages only when they are read. The newest turns follow as `Turn` values. A
+past is only appended to (`extended`), except that an unresolved latest turn is evaluated again.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ NOTHING_KNOWN: Final[Mapping[int, Sequence[Piece]]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The turns of columns from a place to before another."""
+    """The turns of columns from position `first_turn` to before `end_turn`."""
 
     columns: Columns
     first_turn: int = 0
@@ -36,7 +35,7 @@ class Kept:
 
     @property
     def turns(self) -> int:
-        """How many they are."""
+        """The number of turns."""
         return self.end_turn - self.first_turn
 
     @property
@@ -49,13 +48,13 @@ class Kept:
 
     @property
     def last_seq(self) -> int:
-        """The number of the last message, or that after which the columns begin."""
+        """The number of the last message; without turns, the number after which the columns begin."""
         return self.columns.last_seq(self.end_turn)
 
 
 @cache
 def nothing_kept() -> Kept:
-    """No turns, of columns that nobody appends to."""
+    """No turns, in columns that are never appended to."""
     return Kept(Columns(0))
 
 
@@ -63,10 +62,10 @@ def nothing_kept() -> Kept:
 class Past:
     """The turns before the current one, and the pieces of what may be sent of them, in time order.
 
-    After the turns that are `kept` as columns come the `newest`. `first_piece` has the place of each of these turns'
-    first piece among theirs, `tokens` (without framing) and `messages` the sums of all pieces before the turn; all
-    three are one longer than these turns. `sent_turns` are the places of those that were not rejected, `other_seqs` the
-    `seq` of all their messages that are no user's, sent or not.
+    The turns that are `kept` as columns are followed by the `newest`. For each of the newest turns, `first_piece` has
+    the position of its first piece in `newest_pieces`; `tokens` (without framing) and `messages` are the sums of all
+    pieces before it, kept ones included. All three have one more entry at the end. `sent_turns` are the positions of
+    those that were not rejected. `other_seqs` has the `seq` of all messages in `newest` that are not a user's.
     """
 
     kept: Kept = field(default_factory=nothing_kept)
@@ -84,7 +83,7 @@ class Past:
         return self.turns_between(0, self.turn_count)
 
     def turns_between(self, first: int, end: int) -> tuple[Turn, ...]:
-        """The turns from the place `first` to before `end`; those that are kept are made anew for it."""
+        """The turns from position `first` to before `end`. Kept turns are rebuilt from their columns at each call."""
         kept = self.kept
         made = [kept.columns.turn(kept.first_turn + at) for at in range(first, min(end, kept.turns))]
         return tuple(made) + self.newest[max(0, first - kept.turns) : max(0, end - kept.turns)]
@@ -100,7 +99,7 @@ class Past:
 
     @property
     def last_seq(self) -> int:
-        """The number of the last message; 0 where there is none."""
+        """The number of the last message; 0 if there is none."""
         newest = (message.seq for turn in reversed(self.newest) for message in reversed(turn.messages))
         return next(newest, self.kept.last_seq)
 
@@ -111,8 +110,8 @@ class Past:
         return Pieces(kept, kept.first_piece, kept.end_piece, self.newest_pieces) if kept.turns else self.newest_pieces
 
     def extended(self, turns: Iterable[Turn], known: Mapping[int, Sequence[Piece]] = NOTHING_KNOWN) -> Past:
-        """The same with these turns after it; only a latest turn that is unresolved is looked at again. `known` has the
-        pieces of some of these turns by their numbers."""
+        """A copy with these turns appended; of the turns before, only an unresolved latest one is evaluated again.
+        `known` has the pieces of some of these turns by turn number."""
         unresolved = latest_unresolved(self.newest)
         same = len(self.newest) if unresolved is None else self.newest.index(unresolved)
         whole = self.newest + tuple(turns)
@@ -122,8 +121,8 @@ class Past:
             for turn in whole[same:]
         ]
         first, first_new, end = self.kept.turns, first_seq(whole[same:]), self.first_piece[same]
-        # Tuples that are put together are copied once, and whole ones are not copied to be cut; one that is written
-        # with stars is copied three times.
+        # Adding tuples copies each once, and a slice of a whole tuple copies nothing; unpacking with stars copies three
+        # times.
         return Past(
             kept=self.kept,
             newest=whole,
@@ -138,7 +137,7 @@ class Past:
         )
 
     def without(self, turns: Iterable[Turn]) -> Past:
-        """The same without these turns, of which those that are kept are its first."""
+        """A copy without these turns. Those of them that are kept as columns must be the first of the past."""
         gone = {turn.seq for turn in turns}
         columns, first = self.kept.columns, self.kept.first_turn
         while first < self.kept.end_turn and columns.turn_seqs[first] in gone:
@@ -148,7 +147,7 @@ class Past:
         return left.extended((turn for turn in self.newest if turn.seq not in gone), pieces)
 
     def wire_tokens(self, first: int = 0) -> int:
-        """What the turns from the place `first` on cost on the wire."""
+        """Wire tokens of the turns from position `first` on."""
         return self._wire_before(self.turn_count) - self._wire_before(first)
 
     def completed_after(self, seq: int) -> int:
@@ -159,13 +158,13 @@ class Past:
         return kept.columns.completed(first, kept.end_turn) + newest
 
     def first_seq(self, turn: int) -> int:
-        """The number of the first message from the turn at this place on; 0 where there is none."""
+        """The number of the first message of the turns from this position on; 0 if there is none."""
         if turn < self.kept.turns:
             return self.kept.columns.first_seq(self.kept.first_turn + turn)
         return first_seq(self.newest[turn - self.kept.turns :])
 
     def place_of_turn(self, turn_seq: int) -> int:
-        """The place of the first turn from this number on."""
+        """The position of the first turn with at least this number."""
         kept = self.kept
         at = bisect_left(kept.columns.turn_seqs, turn_seq, kept.first_turn, kept.end_turn)
         if at < kept.end_turn:
@@ -173,7 +172,7 @@ class Past:
         return kept.turns + bisect_left(self.newest, turn_seq, key=lambda turn: turn.seq)
 
     def pieces_citing(self, message_ids: frozenset[MessageId]) -> frozenset[int]:
-        """The first `seq` of the pieces that have one of the messages."""
+        """The first `seq` of each piece that contains one of the messages."""
         if not message_ids:
             return frozenset()
         kept = self.kept.columns.pieces_citing(message_ids, self.kept.first_piece, self.kept.end_piece)
@@ -185,19 +184,19 @@ class Past:
         return frozenset((*kept, *of_newest))
 
     def others_between(self, first_seq: int, last_seq: int) -> int:
-        """How many messages that are no user's are between two numbers."""
+        """How many messages with a number between these two are not a user's."""
         of_columns = self.kept.columns.other_seqs
         last_kept = bisect_left(of_columns, min(last_seq, self.kept.last_seq + 1)) if self.kept.turns else 0
         kept = max(0, last_kept - bisect_right(of_columns, first_seq)) if self.kept.turns else 0
         return kept + bisect_left(self.other_seqs, last_seq) - bisect_right(self.other_seqs, first_seq)
 
     def first_protected(self, protected_turns: int | None, room_tokens: int | None, end: int | None = None) -> int:
-        """The place of the oldest turn that is protected when the turns before `end` are the past; a turn is never cut.
+        """The position of the oldest protected turn if the past ended before the turn at position `end`.
 
-        Protected are at most `protected_turns`, and of them as many as `room_tokens` on the wire have room for, the
-        newest in any case; None is no bound. Rejected turns do not count, since they send nothing: a client that tries
-        an oversized message again and again would push the real conversation out. An unresolved latest turn is
-        protected by any policy.
+        Protected are the newest turns: at most `protected_turns`, as far as they fit into `room_tokens` on the wire.
+        The newest of them is protected even if it does not fit. None means no bound. Rejected turns do not count, since
+        they are not sent: else a client that repeats an oversized message would push the real conversation out. An
+        unresolved latest turn is protected under any policy.
         """
         end = self.turn_count if end is None else end
         most = end if protected_turns is None else protected_turns
@@ -216,7 +215,7 @@ class Past:
         return self._sent(first - 1) + 1 if first > 0 else 0
 
     def _sent(self, at: int) -> int:
-        """The place of a turn by its place among those that were not rejected; no kept one was."""
+        """The position of a turn, given its position among those that were not rejected. Kept turns never were."""
         return at if at < self.kept.turns else self.sent_turns[at - self.kept.turns]
 
     def _wire_before(self, turn: int) -> int:
@@ -230,13 +229,13 @@ class Past:
 
 
 def _with_sums(sums: tuple[int, ...], more: Iterable[int]) -> tuple[int, ...]:
-    """Running sums that go on with these numbers."""
+    """The running sums, continued with these numbers."""
     return sums + tuple(accumulate(more, initial=sums[-1]))[1:]
 
 
 class Pieces(Sequence[Piece]):
-    """Neighbouring pieces of a past, those of columns from a place to before another and then the newest: none is made
-    before it is read."""
+    """Consecutive pieces of a past: those of columns from position `first` to before `end`, then the newest. A piece of
+    columns is built only when it is read."""
 
     def __init__(self, kept: Kept, first: int, end: int, newest: Sequence[Piece]) -> None:
         self._kept = kept
@@ -265,13 +264,13 @@ class Pieces(Sequence[Piece]):
         return self._kept.columns.piece(self._first + place) if place < kept else self._newest[place - kept]
 
     def parts(self) -> list[PromptItem | Run]:
-        """What a prompt has of them."""
+        """The parts of a prompt that they become."""
         run = [self._kept.columns.run(self._first, self._end)] if self._first < self._end else []
         return [*run, *(item for piece in self._newest for item in piece.items)]
 
 
 def parts_of(pieces: Sequence[Piece]) -> list[PromptItem | Run]:
-    """What a prompt has of these pieces, in their order: kept ones that are neighbours and sent whole are one."""
+    """The parts of a prompt that these pieces become, in order. Consecutive kept pieces sent whole are one `Run`."""
     if isinstance(pieces, Pieces):
         return pieces.parts()
     if not any([piece.stored for piece in pieces]):  # noqa: C419 - a list is faster than a generator here
@@ -288,22 +287,22 @@ def parts_of(pieces: Sequence[Piece]) -> list[PromptItem | Run]:
 
 
 def _neighbours(numbered: tuple[int, Piece]) -> int | None:
-    """What kept pieces that follow each other have in common; None for those that are not kept."""
+    """A key that is equal for consecutive kept pieces; None for pieces that are not kept."""
     at, piece = numbered
     return None if piece.stored is None else piece.place - at
 
 
 def past_of(turns: Iterable[Turn]) -> Past:
-    """The past that these turns are, in time order."""
+    """The past made of these turns, which are in time order."""
     return Past().extended(turns)
 
 
 def past_of_kept(kept: Kept, newest: Iterable[Turn] = ()) -> Past:
-    """The past that turns kept as columns are, and these after them."""
+    """The past made of turns kept as columns, followed by the `newest`."""
     run = kept.columns.run(kept.first_piece, kept.end_piece)
     return Past(kept=kept, tokens=(run.tokens,), messages=(run.messages,)).extended(newest)
 
 
 def first_seq(turns: Iterable[Turn]) -> int:
-    """Of the first message of the turns; 0 where they have none."""
+    """The number of the first message of the turns; 0 if they have none."""
     return next((turn.messages[0].seq for turn in turns if turn.messages), 0)

@@ -1,4 +1,4 @@
-"""What a turn gives to later prompts, in pieces that stay or go together, each with what it costs."""
+"""What later prompts may contain of a turn, in pieces that are kept or dropped as a whole, each with its tokens."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from app.engine.recall.dates import day_said
 from app.engine.window.prompt import PromptItem, StoredPieces, whole_message_block
 
 PieceState: TypeAlias = Literal["settled", "unresolved", "running"]
-"""Of its turn; unresolved is only the latest turn of the past."""
+"""State of the turn that a piece belongs to. Only the latest turn of the past may be unresolved."""
 
 
 class Piece(NamedTuple):
-    """A unit of the history with what it costs; its items are made when they are asked for.
+    """A unit of the history with its tokens. Its items may be built only when they are read.
 
-    `newest` says that none of its kind follows in its turn, `answered` that an assistant spoke after it there.
-    `tokens` are without framing and `longest_tokens` those of its dearest item; `seq` and `last_seq` are of its first
-    and last message. It has `made` items, or those of the `stored` columns at a `place`.
+    `newest` means that no piece of its kind follows in its turn, `answered` that assistant content follows there.
+    `tokens` are without framing; `longest_tokens` are those of its largest item. `seq` and `last_seq` are the numbers
+    of its first and last message. Its items are `made`, or are read from the `stored` columns at position `place`.
     """
 
     kind: UnitKind
@@ -53,26 +53,26 @@ class Piece(NamedTuple):
 
     @property
     def turn_id(self) -> TurnId:
-        """Of the turn it belongs to."""
+        """The id of its turn."""
         return self.stored.turn_id(self.place) if self.stored else self.unit.messages[0].turn_id
 
     @property
     def label(self) -> str:
-        """Its first message as trim logs name it."""
+        """The name of its first message in trim logs."""
         return self.stored.label(self.place) if self.stored else self.made[0].label
 
     @property
     def day(self) -> int | None:
-        """On which its first message was said; None where nobody knows."""
+        """The day of its first message; None if its time is not known."""
         return self.stored.day(self.place) if self.stored else day_said(self.unit.messages[0])
 
     @property
     def wire_tokens(self) -> int:
-        """With the framing of its messages."""
+        """Its tokens including the framing of its messages."""
         return self.tokens + MESSAGE_FRAMING_TOKENS * self.messages
 
     def with_items(self, now: Iterable[PromptItem]) -> Piece:
-        """The piece with these in the place of its items of the same messages."""
+        """The piece in which these replace its items of the same messages."""
         by_seq = {item.message.seq: item for item in now if item.message}
         items = tuple(by_seq.get(item.message.seq, item) if item.message else item for item in self.items)
         tokens = [item.tokens for item in items]
@@ -80,7 +80,7 @@ class Piece(NamedTuple):
 
 
 def pieces_of(turn: Turn, state: PieceState) -> list[Piece]:
-    """What may be sent of a turn."""
+    """The pieces of a turn that may be sent."""
     units = sendable_units(turn)
     places = newest_and_answered(tuple([unit.kind for unit in units]))
     pieces: list[Piece] = []
@@ -108,7 +108,7 @@ def pieces_of(turn: Turn, state: PieceState) -> list[Piece]:
 
 @lru_cache(1024)
 def newest_and_answered(kinds: tuple[UnitKind, ...]) -> tuple[tuple[bool, bool], ...]:
-    """Of the units of a turn: whether none of the same kind follows, and whether an assistant spoke afterwards."""
+    """For each unit of a turn: whether no unit of its kind follows, and whether an assistant's unit follows."""
     found: list[tuple[bool, bool]] = []
     later: set[UnitKind] = set()
     for kind in reversed(kinds):

@@ -1,7 +1,7 @@
 """What a turn sends: `plan` decides it, `assemble` turns the decision into the exact messages.
 
-When `plan` answers `SummaryDue` the caller tries that summary and plans again, of `due.snapshot` or, where it was made,
-of `due.with_summary(...)`. Nothing here does I/O: the caller gathers the snapshot, makes the summary, calls the model
+When `plan` returns `SummaryDue`, the caller tries that summary and plans again: from `due.with_summary(...)` if it was
+made, else from `due.snapshot`. Nothing here does I/O: the caller reads the snapshot, makes the summary, calls the model
 and records the figures.
 """
 
@@ -34,10 +34,10 @@ from app.engine.window.window import Cost, Window, summary_item
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """The figures of an audit row. `*_before`, `*_after_summary`, `*_after_prune` count against the input budget;
-    `wire_before` and the prompt's own `wire_tokens` are what the trim log speaks of.
+    """The token figures of an audit row. `tokens_*` count against the input budget. The trim log reports `wire_before`
+    and the prompt's own `wire_tokens`.
 
-    What was recalled is in every figure, and so are the lines of days, since no stage of compression brought them in.
+    Recalled messages and day lines are included in every figure, because they do not come from compression.
     """
 
     wire_before: int
@@ -52,13 +52,13 @@ class Accounts:
 
 @dataclass(frozen=True, slots=True)
 class SummaryDue:
-    """A summary has to be tried before the prompt can be decided; without it the turn is planned of `snapshot`."""
+    """A summary has to be tried before the prompt can be decided. If it fails, the turn is planned from `snapshot`."""
 
     fold: Fold
     snapshot: Snapshot
 
     def with_summary(self, summary: Summary, estimate: Estimate) -> Snapshot:
-        """What the turn is planned of once the summary is made."""
+        """The snapshot to plan from once the summary is made."""
         actions = summary_actions(self.fold, summary, self.snapshot.policy, estimate)
         snapshot = self.snapshot.with_summary(self.fold, summary, actions)
         return replace(snapshot, log=snapshot.log and replace(snapshot.log, summary_triggered=True))
@@ -66,8 +66,8 @@ class SummaryDue:
 
 @dataclass(frozen=True)
 class Decided:
-    """A window as it was fitted, and its figures. With `summary_worthless` a summary was due by the turn count, but
-    would not shrink anything: the count restarts."""
+    """A window after fitting, and its figures. `summary_worthless` means that a summary was due by the turn count but
+    would not shrink anything, so the count restarts."""
 
     window: Window
     accounts: Accounts
@@ -75,7 +75,7 @@ class Decided:
 
     @property
     def prompt(self) -> Prompt:
-        """What is sent; a simulation never asks for it."""
+        """The prompt to send. Simulations never read it."""
         return self.window.prompt
 
 
@@ -85,7 +85,7 @@ class Ready(Decided):
 
 @dataclass(frozen=True)
 class Refused(Decided):
-    """The prompt does not fit and nothing more may leave; `overflow` says so to the client."""
+    """The prompt does not fit and nothing more may be removed. `overflow` is the error for the client."""
 
     overflow: ContextBudgetExceeded = field(compare=False)
 
@@ -98,9 +98,9 @@ def plan(snapshot: Snapshot, estimate: Estimate, *, may_summarize: Literal[False
 @overload
 def plan(snapshot: Snapshot, estimate: Estimate, *, may_summarize: bool = True) -> Decision: ...
 def plan(snapshot: Snapshot, estimate: Estimate, *, may_summarize: bool = True) -> Decision:
-    """Decides what the running turn sends: the same snapshot gives the same decision.
+    """Decide what the running turn sends. The same snapshot always gives the same decision.
 
-    `SummaryDue` is answered only where it `may_summarize`, and never of a snapshot that a provider refused.
+    Returns `SummaryDue` only if `may_summarize`, and never after a provider rejected a prompt of the turn as too long.
     """
     if snapshot.overflowed:
         snapshot = replace(snapshot, policy=replace(snapshot.policy, prune_protected=True))
@@ -125,8 +125,8 @@ def plan(snapshot: Snapshot, estimate: Estimate, *, may_summarize: bool = True) 
 
 
 def passes_whole(window: Cost) -> bool:
-    """Whether a window of this cost is sent as it is: `plan` of the same snapshot, its first of the turn, finds nothing
-    that is due, leaves, comes back or is offered. Where that is all that is asked, no window needs to be laid out."""
+    """Whether a window of this cost is sent unchanged: the turn's first `plan` of this snapshot would make no summary,
+    remove or recall nothing, and not offer look-backs. A caller that needs only this need not lay out the window."""
     snapshot, policy = window.snapshot, window.snapshot.policy
     if policy.clear_tool_results is not None or (
         snapshot.may_look_back and (policy.look_back == "on" or snapshot.summary is not None)
@@ -136,7 +136,7 @@ def passes_whole(window: Cost) -> bool:
 
 
 def _with_look_back(snapshot: Snapshot, estimate: Estimate) -> Snapshot:
-    """The same with the service's own tool among the tools, where it may be offered."""
+    """The snapshot with the look-back tool among its tools, if that may be offered."""
     if snapshot.offers_look_back or not snapshot.may_look_back:
         return snapshot
     return with_shared_budget(replace(snapshot, tools=(*snapshot.tools, LOOK_BACK)), estimate)
@@ -144,7 +144,7 @@ def _with_look_back(snapshot: Snapshot, estimate: Estimate) -> Snapshot:
 
 def _accounts_of(window: Window) -> Accounts:
     log, input_tokens, items = window.log, window.input_tokens, window.beside
-    # What recall and the offer to look back added is no stage's: it is in the figures of every stage.
+    # Recalled messages and the look-back tool do not come from compression, so they are in the figures of every stage.
     offered = window.tools_tokens - log.tools_tokens
     tokens, messages = sum([item.tokens for item in items]), len(items)
     beside = input_tokens - window.input_tokens_without(tokens, messages) if items else 0
@@ -162,10 +162,10 @@ def _accounts_of(window: Window) -> Accounts:
 
 
 def summary_actions(fold: Fold, summary: Summary, policy: ContextPolicy, estimate: Estimate) -> tuple[Removal, ...]:
-    """The trim log of a summary that was made: a row for each turn it took in, and one for the block itself.
+    """The trim log rows of a summary that was made: one for each turn that was folded, and one for the block itself.
 
-    The rows sum to what the prompt lost by it. Turns that a provider overflow made leave at once are logged as dropped,
-    and only noted in the summary.
+    The rows sum to the tokens by which the prompt shrank. Turns that were dropped at once after a provider overflow are
+    logged as dropped; the summary contains only a note about them.
     """
     kind = "emergency_drop" if fold.reason == "provider_overflow" else "summary_folded"
     rows = [
@@ -178,8 +178,8 @@ def summary_actions(fold: Fold, summary: Summary, policy: ContextPolicy, estimat
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """The exact prompt. `refs` rebuild it from stored rows; `blocks` (texts by sha256) are what must be stored for it.
-    `size_bytes` are those of its canonical JSON."""
+    """The exact prompt. `refs` are the references to rebuild it from stored rows. `blocks` (texts by sha256) must be
+    stored for that. `size_bytes` is the size of its canonical JSON."""
 
     messages: JsonMessages
     tools: tuple[ToolDefinition, ...]
@@ -190,10 +190,10 @@ class Assembled:
 
 
 def assemble(ready: Ready) -> Assembled:
-    """The exact messages of a plan. Raises `AssertionError` if a tool call and its results are not together."""
+    """The exact messages of a decision. Raises `AssertionError` if a tool call and its results are not together."""
     prompt = ready.prompt
     for is_run, parts in groupby(prompt.parts, lambda part: isinstance(part, Run)):
-        if not is_run:  # a run is of whole pieces
+        if not is_run:  # a run consists of whole pieces
             items = [part for part in parts if isinstance(part, PromptItem)]
             if any(map(_is_of_tools, items)):
                 assert_tool_pairing([item.as_sent() for item in items])
@@ -209,7 +209,7 @@ def _is_of_tools(item: PromptItem) -> bool:
 
 
 def assert_tool_pairing(messages: Sequence[PromptMessage]) -> None:
-    """Every tool result follows its call, and every call has exactly one result before the next other message."""
+    """Raise `AssertionError` unless each tool call has exactly one result, directly after its message."""
     open_calls: set[str] = set()
     for message in messages:
         if message["role"] == "tool":

@@ -1,4 +1,4 @@
-"""A prompt in the making: its parts in the order they are sent, each with its region, its cost and its origin."""
+"""A prompt: its parts in the order they are sent, each with its region, its tokens and its origin."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from app.engine.messages.reasoning import NO_REASONING
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate, framing_tokens
 
 OPENING: Final = b'{"messages":['
-"""What the canonical JSON of every prompt begins with."""
+"""Beginning of the canonical JSON of every prompt."""
 CLOSING: Final = b'],"tools":%b}'
-"""What it ends with, behind its messages."""
+"""End of the canonical JSON of every prompt, after its messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Text that is sent and is no stored message. `sha256` (hex) is its address in `prompt_blocks`.
+    """Text that is sent but is not a stored message. `sha256` (hex) is its key in `prompt_blocks`.
 
-    With `is_json` the text is the canonical JSON of a content that is a list of parts, with `is_message` that of a
+    With `is_json` the text is the canonical JSON of content that is a list of parts. With `is_message` it is that of a
     whole message.
     """
 
@@ -61,7 +61,7 @@ class Block:
 
     @property
     def content(self) -> Content:
-        """What stands in the message that is sent."""
+        """The content of the message that is sent."""
         return json.loads(self.text) if self.is_json else self.text
 
 
@@ -69,9 +69,9 @@ class Block:
 class PromptItem:
     """One message of a prompt.
 
-    Exactly one of `block` and `message` is set, except that a shortened message has both: its own row for role and
-    pairing, and the block that stands in for its content. `tokens` is without framing. What is no stored message has
-    a `name`. With `inputs_cleared` the message has calls without their arguments (`without_inputs`).
+    Exactly one of `block` and `message` is set, except that a shortened message has both: the stored message for role
+    and pairing, and the block that replaces its content. `tokens` is without framing. An item without a stored message
+    has a `name`. With `inputs_cleared` the calls of the message have no arguments (`without_inputs`).
     """
 
     region: Region
@@ -83,12 +83,12 @@ class PromptItem:
 
     @property
     def label(self) -> str:
-        """The item as people and trim logs name it."""
+        """The name of the item in trim logs and answers."""
         return self.name if self.message is None else f"message:{self.message.id}"
 
     @property
     def wire_tokens(self) -> int:
-        """With the framing every message carries."""
+        """Its tokens including the framing of one message."""
         return self.tokens + MESSAGE_FRAMING_TOKENS
 
     @property
@@ -97,7 +97,7 @@ class PromptItem:
 
     @property
     def is_shortened(self) -> bool:
-        """Whether it is a stored message of which something is left out."""
+        """Whether it is a stored message with something left out."""
         return self.message is not None and (self.block is not None or self.inputs_cleared)
 
     @property
@@ -106,11 +106,11 @@ class PromptItem:
         return self.message is not None and self.message.reasoning_sent is not None
 
     def json(self) -> bytes:
-        """Its canonical JSON, led by a comma."""
+        """Its canonical JSON, with a leading comma."""
         return b"," + canonical_bytes(self.as_sent())
 
     def as_sent(self) -> PromptMessage:
-        """The neutral form an adapter translates."""
+        """The neutral form that provider adapters translate."""
         if self.message is not None:
             return neutral_message(self.message, content=self.block.content if self.block else None)
         if self.block is None:
@@ -121,7 +121,7 @@ class PromptItem:
 
 
 class Stretch(NamedTuple):
-    """Messages with neighbouring numbers, of which reasoning is sent in one form; the first `users` are users'."""
+    """Messages with consecutive numbers whose reasoning is sent in one form. The first `users` of them are users'."""
 
     form: ReasoningForm | None
     first_seq: int
@@ -130,7 +130,7 @@ class Stretch(NamedTuple):
 
 
 class Hash(Protocol):
-    """The state of a hash, as `hashlib` has it."""
+    """The state of a hash, as in `hashlib`."""
 
     def update(self, data: bytes | bytearray, /) -> None: ...
 
@@ -140,7 +140,7 @@ class Hash(Protocol):
 
 
 class StoredPieces(Protocol):
-    """Pieces of a past by their places, and runs of them from a place to before another: what is sent of them."""
+    """What is sent of the pieces of a past, by position, and of runs of them from position `first` to before `end`."""
 
     has_reasoning: bool
 
@@ -158,7 +158,7 @@ class StoredPieces(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Neighbouring pieces of the past, sent as they are stored: as many messages, with the sum of their tokens."""
+    """Consecutive pieces of the past, sent as stored, with their number of messages and the sum of their tokens."""
 
     past: StoredPieces
     first: int
@@ -177,11 +177,11 @@ class Run:
         return past.has_reasoning and any(each.form for each in past.stretches_of_run(self.first, self.end))
 
     def items(self) -> Iterator[PromptItem]:
-        """Its messages as items of their own."""
+        """Its messages as single items."""
         return chain.from_iterable(map(self.past.items, range(self.first, self.end)))
 
     def json(self) -> bytes:
-        """The canonical JSON of its messages, each led by a comma."""
+        """The canonical JSON of its messages, each with a leading comma."""
         return self.past.json_of_run(self.first, self.end)
 
 
@@ -190,7 +190,7 @@ Part: TypeAlias = PromptItem | Run
 
 @dataclass(frozen=True)
 class Prompt:
-    """All that goes over the wire for one model call. Its sums are asked for several times in a turn, and kept."""
+    """All that is sent for one model call. Its sums are read several times in a turn, so they are cached."""
 
     parts: tuple[Part, ...]
     tools: tuple[ToolDefinition, ...]
@@ -198,7 +198,7 @@ class Prompt:
 
     @property
     def items(self) -> tuple[PromptItem, ...]:
-        """Every message as an item of its own; those of runs are made for it."""
+        """Every message as a single item. The items of runs are built at each call."""
         return tuple(item for part in self.parts for item in _items_of(part))
 
     @cached_property
@@ -207,7 +207,7 @@ class Prompt:
 
     @property
     def lasting_messages(self) -> int:
-        """How many messages stand before what was recalled for this turn alone: the next prompt begins with them."""
+        """How many messages precede those recalled for this turn only. The next prompt begins with these messages."""
         return sum([part.messages for part in takewhile(lambda part: part.region != "recall", self.parts)])
 
     @property
@@ -216,7 +216,7 @@ class Prompt:
 
     @property
     def overhead_tokens(self) -> int:
-        """What the overhead reserve is there for."""
+        """Tokens of framing and tools, which use the overhead reserve first."""
         return self.framing_tokens + self.tools_tokens
 
     @cached_property
@@ -233,19 +233,19 @@ class Prompt:
         return by_region
 
     def largest(self, count: int) -> list[PromptItem]:
-        """The dearest items, largest first, the earlier of equals."""
+        """The `count` largest items by tokens, largest first; of equals the earlier."""
         found: list[PromptItem] = []
         for part in self.parts:
             found += [part] if isinstance(part, PromptItem) else part.past.largest_of_run(part.first, part.end, count)
         return sorted(found, key=lambda item: -item.tokens)[:count]
 
     def looked_back(self) -> JsonObject | None:
-        """How many messages of look-backs are in it, and their tokens on the wire; None without any."""
+        """The number of its look-back messages and their wire tokens; None without any."""
         items = [part for part in self.parts if isinstance(part, PromptItem) and part.block and part.block.is_message]
         return {"messages": len(items), "tokens": sum(item.wire_tokens for item in items)} if items else None
 
     def seqs_as_stored(self) -> frozenset[int]:
-        """The numbers of the messages that are in it as they are stored."""
+        """The numbers of the messages that it contains as they are stored."""
         seqs: set[int] = set()
         for part in self.parts:
             if isinstance(part, Run):
@@ -265,7 +265,7 @@ class Prompt:
         return JsonMessages(json, self.message_count, with_reasoning=with_reasoning)
 
     def hashed(self) -> tuple[JsonMessages, str, int]:
-        """The messages; the SHA-256 of the canonical JSON of `{messages, tools}`, in hex; and its bytes."""
+        """The messages; the SHA-256 (hex) of the canonical JSON of `{messages, tools}`; the bytes of that JSON."""
         of_parts = [part.json() for part in self.parts]
         at = next((at for at, part in enumerate(self.parts) if isinstance(part, Run)), len(self.parts))
         before = b"".join((OPENING, of_parts[0][1:], *of_parts[1:at])) if at else OPENING
@@ -280,7 +280,7 @@ class Prompt:
         return messages, digest.hexdigest(), len(OPENING) + len(messages.json) + len(closing)
 
     def blocks(self) -> tuple[Block, ...]:
-        """What has to be in `prompt_blocks` for the prompt to be rebuilt, tool definitions included."""
+        """The blocks that must be in `prompt_blocks` to rebuild the prompt, tool definitions included."""
         blocks = [part.block for part in self.parts if isinstance(part, PromptItem) and part.block is not None]
         if self.tools:
             blocks.append(tools_block(self.tools))
@@ -292,14 +292,14 @@ def _items_of(part: Part) -> Iterable[PromptItem]:
 
 
 def block_item(region: Region, name: str, role: str, text: str, estimate: Estimate) -> PromptItem:
-    """An item of text that is no stored message."""
+    """An item with text that is not a stored message."""
     return PromptItem(region, estimate(text), block=Block(role, text), name=name)
 
 
 def pin_text(pin: Pin) -> str:
-    """How a pin is shown to the model: in a fence named by the content's own hash, which no content can hold.
+    """A pin as it is sent to the model: in a fence named by the hash of its content, which the content cannot contain.
 
-    So a pinned file cannot close its fence and go on as another pin, or as what the operator says.
+    So a pinned file cannot close its fence and continue as another pin or as text of the operator.
     """
     origin = f" (from {_one_line(pin.source)})" if pin.source else ""
     fence = f"pin-{sha256_hex(pin.content)[:16]}"
@@ -311,7 +311,7 @@ def _one_line(text: str) -> str:
 
 
 def goal_text(room_goal: str | None, mode: str | None) -> str | None:
-    """The room goal and mode as one text, or None when neither is set."""
+    """The session's goal and mode as one text, or None when neither is set."""
     lines = [f"Goal of this conversation: {room_goal}"] if room_goal else []
     if mode:
         lines.append(f"Mode: {mode}")
@@ -319,7 +319,7 @@ def goal_text(room_goal: str | None, mode: str | None) -> str | None:
 
 
 def without_inputs(message: Message) -> Message:
-    """The message with calls that have no arguments."""
+    """The message with the arguments of its calls removed."""
     return replace(message, tool_calls=tuple([replace(call, arguments="{}") for call in message.tool_calls]))
 
 
@@ -350,7 +350,7 @@ def message_of(
     said_at: datetime | None = None,
     is_look_back: bool = False,
 ) -> Message:
-    """The message that `neutral_message` gave this form of; reasoning that was not sent is not in it."""
+    """The inverse of `neutral_message`: the message of this form, without any reasoning that was not sent."""
     return Message(
         id=message_id,
         turn_id=turn_id,
@@ -370,17 +370,17 @@ def message_of(
 
 
 def whole_message_block(message: Message) -> Block:
-    """All of a message that has no row of its own."""
+    """A block with the whole of a message that is not stored in a row."""
     return Block(message.role, canonical_json(neutral_message(message)), is_message=True)
 
 
 def message_json(message: Message) -> bytes:
-    """The canonical JSON of a stored message that is sent as it is, led by a comma."""
+    """The canonical JSON of a stored message that is sent unchanged, with a leading comma."""
     return b"," + canonical_bytes(neutral_message(message))
 
 
 def text_format(role: Role) -> bytes:
-    """The same of a message that is nothing but text, with `%b` for the JSON of its text."""
+    """The same for a message that has only text, as a format with `%b` for the JSON of the text."""
     return b',{"content":%%b,"role":"%b"}' % role.encode()
 
 

@@ -1,15 +1,18 @@
-"""Prompts as references: what an audit row keeps of a prompt, and how the exact prompt is rebuilt from it.
+"""Prompt references: what an audit row stores of a prompt, and how the exact prompt is rebuilt from it.
 
-The form is `{"items": [...], "tools": sha256 | null}` where an item is `["b", sha256, role]` for a block,
-`["m", first_seq, last_seq]` for a run of stored messages with neighbouring numbers, `["u", first_seq, last_seq]` for
-the users' messages of a range, or `["s", seq, sha256]` for a stored message whose content a block's text replaces;
-`"j"` in the place of `"s"` when the block is the JSON of a list of parts, and `["w", sha256, role]` for a message that
-is a block as a whole, which a look-back is. A run whose messages took their reasoning with them is `"mt"` where that
-was text, `"mb"` where it was the provider's blocks; `"c"`, `"ct"` and `"cb"` are the same of messages whose calls were
-sent without their arguments. `["r", packed, …]` is the recalled messages, as `domain/recalled.py` packs them. A run
-costs the same however long it is, so storage grows with the number of turns, not with what they send. `"regions":
-[[region, messages], …]`, in prompt order, says where each message stood; older rows have none, no `"u"`, and no `"r"`:
-they and exports name recalled messages as any others.
+The form is `{"items": [...], "tools": sha256 | null}`. An item is one of these:
+
+- `["b", sha256, role]`: a block.
+- `["m", first_seq, last_seq]`: a run of stored messages with consecutive numbers. If reasoning was sent with them it is
+  `"mt"` (reasoning as text) or `"mb"` (the provider's blocks). `"c"`, `"ct"` and `"cb"` are the same for messages whose
+  calls were sent without arguments. `["u", first_seq, last_seq]`: only the users' messages of a range.
+- `["s", seq, sha256]`: a stored message whose content is replaced by the text of a block; `"j"` instead of `"s"` when
+  the block is the JSON of a list of parts. `["w", sha256, role]`: a block that is a whole message, of a look-back.
+- `["r", packed, …]`: recalled messages, as packed by `domain/recalled.py`.
+
+A run has the same size however long it is, so storage grows with the number of turns, not with what they send.
+`"regions": [[region, messages], …]`, in prompt order, has each region with its number of messages. Older rows have no
+regions, no `"u"` and no `"r"`; they and exports list recalled messages like any others.
 """
 
 from __future__ import annotations
@@ -41,12 +44,12 @@ from app.engine.window.prompt import (
 )
 
 MOST_PROMPT_BYTES: Final = 64 * 1024 * 1024
-"""Of a prompt that is rebuilt. No provider takes a request of this size."""
+"""Largest prompt that is rebuilt. No provider accepts a request of this size."""
 MESSAGE_BYTES: Final = 512
-"""What each message of a prompt counts beside its JSON: it has a row in the prompt's layout."""
+"""Bytes counted for each message of a prompt besides its JSON, because it has a row in the prompt's layout."""
 
 _BLOCKS: Final = frozenset({"b", "w"})
-"""References to a block alone, which is their second member."""
+"""References that have only a block; its sha256 is their second member."""
 _RUN_OF_FORM: Final[Mapping[ReasoningForm | None, str]] = {None: "m", "text": "mt", "blocks": "mb"}
 _CLEARED_RUN: Final[Mapping[ReasoningForm | None, str]] = {None: "c", "text": "ct", "blocks": "cb"}
 _FORM_OF_RUN: Final[Mapping[str, ReasoningForm | None]] = {
@@ -58,8 +61,8 @@ _CLEARED: Final = frozenset(_CLEARED_RUN.values())
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """What has to be read to rebuild a prompt. `runs` are inclusive ranges of message `seq`, `user_runs` those of which
-    only users' messages are needed."""
+    """What has to be read to rebuild a prompt. `runs` are inclusive ranges of message `seq`; of `user_runs` only the
+    users' messages are needed."""
 
     sha256s: tuple[str, ...]
     runs: tuple[tuple[int, int], ...]
@@ -71,10 +74,10 @@ def refs_of(
     recalled: Sequence[Recalled],
     others_between: Callable[[int, int], int],
 ) -> JsonObject:
-    """The references that stand for a prompt with these recalled messages.
+    """The references of a prompt with these recalled messages.
 
-    `others_between` says how many of the past's messages between two numbers are no user's, sent or not: users' words
-    with nothing but these between them are one range.
+    `others_between` is the number of the past's messages between two numbers that are not a user's, sent or not. Users'
+    messages with only such messages between them become one range.
     """
     items: list[list[Any]] = []
     runs = _Runs(items, others_between)
@@ -120,7 +123,7 @@ def _block_ref(item: PromptItem) -> list[Any]:
 
 
 class _Runs:
-    """Puts stored messages among the items, as few runs as they are."""
+    """Appends stored messages to the items, in as few runs as possible."""
 
     def __init__(self, items: list[list[Any]], others_between: Callable[[int, int], int]) -> None:
         self._items = items
@@ -129,7 +132,7 @@ class _Runs:
         self._of_users = False
 
     def add(self, stretch: Stretch) -> None:
-        """A range of users' words is extended by the user's words that a stretch begins with, and by no others."""
+        """Append a stretch. Only users' messages at the beginning of it can extend a range of users' messages."""
         kind, first, users = _RUN_OF_FORM[stretch.form], stretch.first_seq, stretch.users
         while users and self._run is not None and self._of_users and self._goes_on(kind, first):
             self._run[2] = first
@@ -146,7 +149,7 @@ class _Runs:
             self._items.append(self._run)
 
     def _goes_on(self, kind: str, seq: int) -> bool:
-        """Whether the run of users' words goes on with this one; it becomes a range where others are between."""
+        """Whether this message continues the run of users' messages. If others lie between, the run becomes a range."""
         assert self._run is not None
         if self._run[0] == kind and self._run[2] == seq - 1:
             return True
@@ -156,12 +159,12 @@ class _Runs:
         return True
 
     def end(self) -> None:
-        """What follows is no stored message."""
+        """End the current run: the next item is not a run of stored messages."""
         self._run = None
 
 
 def spelled_out(refs: JsonObject) -> JsonObject:
-    """The same references with recalled messages in runs, like any others."""
+    """The same references, with recalled messages in runs like any others."""
     items: list[list[Any]] = []
     runs = _Runs(items, lambda _first, _last: 0)
     for ref in refs["items"]:
@@ -175,7 +178,7 @@ def spelled_out(refs: JsonObject) -> JsonObject:
 
 
 def needed_for(refs: JsonObject) -> Needed:
-    """Which blocks and messages a rebuild reads."""
+    """The blocks and messages that a rebuild reads."""
     items = spelled_out(refs)["items"]
     sha256s = [ref[1] if ref[0] in _BLOCKS else ref[2] for ref in items if ref[0] not in _FORM_OF_RUN]
     if refs["tools"]:
@@ -186,11 +189,11 @@ def needed_for(refs: JsonObject) -> Needed:
 
 
 HowSent: TypeAlias = Callable[[Message], Literal["whole", "shortened"] | None]
-"""How a stored message stands in a prompt; None where it does not."""
+"""How a stored message was sent in a prompt; None if it was not."""
 
 
 def how_sent_of(refs: JsonObject) -> HowSent:
-    """How messages stand in the prompt of these references."""
+    """A function that returns how a message was sent in the prompt of these references."""
     shortened = {ref[1] for ref in refs["items"] if ref[0] in {"s", "j"} | _CLEARED}
     needed = needed_for(refs)
 
@@ -204,13 +207,13 @@ def how_sent_of(refs: JsonObject) -> HowSent:
 
 
 def in_runs(runs: Sequence[tuple[int, int]], seq: int) -> bool:
-    """Whether one of these inclusive ranges, in order, has the number."""
+    """Whether one of these inclusive ranges, which are sorted, contains the number."""
     at = bisect_right(runs, seq, key=lambda run: run[0]) - 1
     return at >= 0 and seq <= runs[at][1]
 
 
 def _merged(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same messages in ranges that do not overlap: one that is named often is read once."""
+    """The same messages in ranges that do not overlap, so that each message is read once."""
     merged: list[tuple[int, int]] = []
     for first, last in sorted(runs):
         if merged and first <= merged[-1][1] + 1:
@@ -233,9 +236,9 @@ def rebuild(
 
 
 class SentHashes:
-    """The hashes of stored prompts, taken piece by piece: no prompt is ever held whole.
+    """The hashes of stored prompts, computed message by message: no prompt is ever in memory as a whole.
 
-    Blocks and messages are as `rebuild` takes them. Each is encoded once, however many prompts name it.
+    Blocks and messages are as for `rebuild`. Each is encoded once, however many prompts refer to it.
     """
 
     def __init__(self, blocks: Mapping[str, str], messages: Mapping[int, Message]) -> None:
@@ -244,12 +247,12 @@ class SentHashes:
         self._user_seqs = _user_seqs(messages)
         self._encoded: dict[tuple[str | int, str], bytes] = {}
         self.total_bytes = 0
-        """Of all prompts so far, as `MOST_PROMPT_BYTES` counts them."""
+        """Bytes of all prompts so far, counted as for `MOST_PROMPT_BYTES`, plus those of their tools."""
 
     def sha256(self, refs: JsonObject) -> str:
-        """The hash of one prompt, as `prompt_sha256` of its rebuilt messages and tools.
+        """The hash of one prompt: what `Prompt.hashed` gives for the same messages and tools.
 
-        Raises `PromptTooLarge` as soon as there are more than `MOST_PROMPT_BYTES`, `KeyError` when a part is missing.
+        Raises `PromptTooLarge` as soon as it is over `MOST_PROMPT_BYTES`, and `KeyError` when a part is missing.
         """
         digest = sha256(OPENING)
         size = 0
@@ -265,7 +268,7 @@ class SentHashes:
         return digest.hexdigest()
 
     def _messages_of(self, refs: JsonObject) -> Iterator[bytes]:
-        """The canonical JSON of each message in order, behind a comma. `content` is the first key of them all."""
+        """The canonical JSON of each message in order, with a leading comma. `content` is the first key of each."""
         for kind, first, second in spelled_out(refs)["items"]:
             if kind == "b":
                 yield b',{"content":%b,"role":%b}' % (self._block(first, "text"), canonical_bytes(second))
@@ -293,7 +296,7 @@ class SentHashes:
 
 @dataclass(frozen=True, slots=True)
 class RebuiltPart:
-    """One message of a rebuilt prompt, and the stored message that it is, or None for a block's text."""
+    """One message of a rebuilt prompt, with its stored message, or None for a block."""
 
     sent: PromptMessage
     message: Message | None
@@ -321,7 +324,7 @@ def rebuilt_parts(
 
 
 def _of_run(message: Message, kind: str) -> Message:
-    """A message as runs of this kind have it."""
+    """A message as it was sent in runs of this kind."""
     sent = replace(message, reasoning_sent=_FORM_OF_RUN[kind])
     return without_inputs(sent) if kind in _CLEARED else sent
 
@@ -331,7 +334,7 @@ def _user_seqs(messages: Mapping[int, Message]) -> list[int]:
 
 
 def _seqs_of_run(kind: str, first: int, last: int, user_seqs: Sequence[int]) -> Sequence[int]:
-    """The messages of a run. Raises `KeyError` where a range of users' words does not begin and end with such."""
+    """The numbers of a run's messages. Raises `KeyError` if a `"u"` range does not begin and end with a user's."""
     if kind != "u":
         return range(first, last + 1)
     seqs = user_seqs[bisect_left(user_seqs, first) : bisect_right(user_seqs, last)]
@@ -341,7 +344,7 @@ def _seqs_of_run(kind: str, first: int, last: int, user_seqs: Sequence[int]) -> 
 
 
 def regions_of(refs: JsonObject, messages: int) -> list[Region] | None:
-    """The region of each of so many messages; None where none are stored, or an import brought something else."""
+    """The region of each of `messages` messages; None if none are stored, or if an import brought invalid ones."""
     stored = refs.get("regions")
     runs: list[tuple[Region, int]] = []
     for run in cast("list[Any]", stored) if isinstance(stored, list) else []:

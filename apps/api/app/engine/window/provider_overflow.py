@@ -1,9 +1,9 @@
-"""What to do when the provider says that the prompt is too long: the budget to plan with again, and what to learn.
+"""What to do when the provider rejects a prompt as too long: the budget to plan with again, and the window to learn.
 
-Our estimate was too low, or the window is smaller than was believed; what the provider stated decides by how much to
-shrink. `plan` then decides again within that budget. In the design `turn_atomic` the oldest turns leave at once: what
-they contain is not summarized, since the client has waited for one call already; a note that they left stands in the
-summary, where later summaries carry it on, and not in the history.
+Our estimate was too low, or the window is smaller than assumed. The provider's figures decide by how much to shrink,
+and `plan` decides again within the smaller budget. In the design `turn_atomic` the oldest turns are dropped at once.
+They are not summarized, since the client has waited for one call already. A note about them is put into the summary,
+not into the history, because later summaries take it over from there.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from app.engine.window.window import summary_item
 
 MAX_REACTIONS = 2
 SMALLEST_WINDOW_TOKENS = 1281
-"""Anything smaller has no input budget: no provider's window, but a number from somewhere else in its sentence."""
+"""A smaller window has no input budget, so a smaller number in a provider's message is not its window."""
 _ABSURD_PART = 32
-"""128k published and 4k served is common. What is under this part of the window that was believed is not a window."""
+"""A stated limit below 1/32 of the assumed window is not a window. 1/32 itself is common: 128k published, 4k served."""
 _MARGIN_SHARE = 0.03
-"""Of what was sent, for each reaction so far: the second is more careful than the first."""
+"""Margin as a fraction of the tokens sent. It is doubled for the second reaction."""
 _MIN_MARGIN_TOKENS = 16
 _BLIND_SHARE = 0.7
 
@@ -39,8 +39,8 @@ ReactionBasis: TypeAlias = Literal["overage", "limit", "share"]
 
 @dataclass(frozen=True, slots=True)
 class Reaction:
-    """The budget to plan with again, and what it is based on: the overage that was measured, the window that was
-    stated, or a share of what was sent."""
+    """The budget to plan with again, and its basis: the overage or the window that the provider stated, or a share of
+    what was sent."""
 
     budget: Budget
     basis: ReactionBasis
@@ -58,10 +58,10 @@ def react(
 ) -> Reaction | None:
     """The budget of another try, or None after two.
 
-    `sent` is the prompt that was refused, `output_tokens` the output it asked for, `budget` what it was planned with,
-    `max_output_tokens` the ceiling of an output reserve. A prompt of the same tools within the new budget is smaller on
-    the wire than `sent`, by as much as the provider's words call for; where a smaller window was learned it is within
-    that window's own budget too, and so is the new output reserve.
+    `sent` is the rejected prompt, `output_tokens` its requested output, `budget` the budget it was planned with, and
+    `max_output_tokens` the cap of an output reserve. A prompt with the same tools that fits the new budget has fewer
+    wire tokens than `sent`, by as much as the provider's figures require. If a smaller window was learned, the prompt
+    and the new output reserve are also within that window's own budget.
     """
     if reactions_so_far >= MAX_REACTIONS:
         return None
@@ -79,18 +79,18 @@ def react(
         basis, target = "limit", room
     else:
         basis, target = "share", floor(sent.wire_tokens * _BLIND_SHARE)
-    # Messages leave and tools stay, so the overhead of the next prompt is at most this one's.
+    # Messages are removed and tools are kept, so the overhead of the next prompt is at most that of this one.
     input_tokens = floor(target * calibration_ratio) - min(new.overhead_reserve, sent.overhead_tokens)
     return Reaction(replace(new, input_budget=min(input_tokens, budget.input_budget, new.input_budget)), basis)
 
 
 def learned_limit(stated: StatedOverflow, *, configured: int, sent_wire_tokens: int, output_tokens: int) -> int | None:
-    """The window a provider stated, in tokens, if it is news and agrees with what was sent; else None.
+    """The window that a provider stated, in tokens, if it is new and consistent with what was sent; else None.
 
-    Always below `configured`, the window that was believed, but not absurdly: a provider that refuses what fits a
-    window has not named a larger one, and less than a thirty-second part of it is some other figure. And more than the
-    limit was sent: by the provider's own count, where that can be a count of this prompt, else by our estimate
-    `sent_wire_tokens` with the output that was asked for.
+    It must be below `configured`, the window assumed so far, since a provider that rejects what fits that window has no
+    larger one. It must not be below 1/32 of that, which would be some other figure. And more tokens than this limit
+    must have been sent: by the provider's own count, if that is plausible for this prompt; without a count, by our
+    estimate `sent_wire_tokens` plus the requested output.
     """
     limit = stated.limit_tokens
     least = max(SMALLEST_WINDOW_TOKENS, configured // _ABSURD_PART)
@@ -106,9 +106,9 @@ def learned_limit(stated: StatedOverflow, *, configured: int, sent_wire_tokens: 
 
 
 def _overage(stated: StatedOverflow, sent_wire_tokens: int, output_tokens: int) -> int | None:
-    """By how much the prompt was over, in our tokens; None when that was not stated, or can not be believed.
+    """By how many of our tokens the prompt was over; None if that was not stated or is not plausible.
 
-    What counts is the prompt and its output together. The provider's tokens become ours by what both of us counted of
+    The prompt and its output count together. The provider's tokens are converted to ours by the ratio of both counts of
     the same prompt.
     """
     limit, requested, prompt = stated.limit_tokens, stated.requested_tokens, stated.prompt_tokens
@@ -122,9 +122,8 @@ def _overage(stated: StatedOverflow, sent_wire_tokens: int, output_tokens: int) 
 
 
 def emergency_fold(snapshot: Snapshot, estimate: Estimate) -> Fold | None:
-    """The oldest share of the past turns, by number and rounded up; None when the policy has none or no turn may go.
-
-    An unresolved latest turn stays.
+    """A fold of the oldest share of the past turns, by number and rounded up. None if the policy has no such share, or
+    no turn can be dropped. An unresolved latest turn is kept.
     """
     policy = snapshot.policy
     if policy.emergency_drop_ratio is None:
@@ -144,7 +143,7 @@ def emergency_fold(snapshot: Snapshot, estimate: Estimate) -> Fold | None:
 
 
 def emergency_summary(fold: Fold, estimate: Estimate) -> SummaryBody | None:
-    """What the summary held before, and the note; None when the cap has no room for either."""
+    """The note about the dropped turns, followed by the previous summary; None if they cannot be cut to the cap."""
     first, last = fold.turns[0].seq, fold.turns[-1].seq
     which = f"Turn {first}" if first == last else f"Turns {first} to {last}"
     note = f"{which} of this conversation left at once and unread, because the model's provider took no more."

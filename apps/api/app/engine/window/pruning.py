@@ -1,8 +1,8 @@
-"""What leaves the history when a summary was not enough, in which order, and why.
+"""What is pruned from the history when a summary was not enough, in which order, and why.
 
-Long answered tool results are shortened first, then media leave older messages, then assistant and tool messages leave
-whole. What the newest summary cites stays, and so do users' words (contract.md, decisions 5 and 8). Policies that keep
-turns whole lose the oldest turns instead.
+Long answered tool results are shortened first, then media of older messages are replaced by markers, then assistant and
+tool messages are dropped. Messages that the newest summary cites and users' text are kept (contract.md, decisions 5 and
+8). Policies with `prune_unit` "turn" drop the oldest turns instead.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from app.engine.window.window import Window
 LONG_TOOL_RESULT_TOKENS = 300
 _KEPT_CHARS = 640
 _WORTH: Final = 1.0
-"""Of a message, however long it is: most of what is needed later stands in a short one."""
+"""Worth of a message, whatever its length: most of what is needed later is in short messages."""
 _WORTH_OF_USERS: Final = 2.0
 _WORTH_OF_A_RESULT: Final = 0.5
 
@@ -36,10 +36,10 @@ _seq = attrgetter("seq")
 
 
 def prune_older(window: Window) -> Window:
-    """Prunes what is older than the protected turns until the input tokens are under the prune threshold.
+    """Prune what is older than the protected turns until the input tokens are under the prune threshold.
 
-    A policy that prunes by value or in blocks does so as it did for the calls before, so that what has left stays
-    away: by value, what is new would else bring old messages back into the middle of the prompt.
+    A policy that prunes by value or in blocks repeats the prunes of earlier calls, so that what they removed stays out
+    of the prompt. Otherwise new messages would, by value, bring old ones back into the middle of the prompt.
     """
     policy, input_budget = window.snapshot.policy, window.budget.input_budget
     threshold = policy.prune_from(input_budget)
@@ -61,17 +61,17 @@ def prune_older(window: Window) -> Window:
     to_tokens = threshold - policy.prune_block_share * input_budget
     past = window.snapshot.past
     for piece in prune.calls(threshold):
-        # The turns that were protected when this was the newest piece.
+        # The first turn that was protected when this was the newest piece.
         first = window.snapshot.protected_from_before(past.place_of_turn(piece.turn_seq))
         prune_before(prune.place_of(first), to_tokens)
     return prune.window_now()
 
 
 def prune_protected(window: Window) -> Window:
-    """Prunes until the prompt is within the input budget, the oldest first, protected turns as well."""
+    """Prune until the prompt is within the input budget, oldest first, including protected turns."""
     policy, over = window.snapshot.policy, window.budget.input_budget + 1
     prune = Prune(window, "over_budget")
-    # Earlier rounds of the running turn may leave as well, whatever the unit (contract.md, decision 8).
+    # Earlier tool rounds of the running turn may be dropped as well, whatever the unit (contract.md, decision 8).
     turns = _turns(prune, _turn_kind(policy), window.may_drop) if policy.prune_unit == "turn" else None
     messages = _messages(prune)
 
@@ -91,12 +91,12 @@ def prune_protected(window: Window) -> Window:
 
 
 def drop_history(window: Window) -> Window:
-    """Whole turns leave, users' words with them, oldest first, until the prompt is within its budget."""
+    """Drop whole turns, including users' text, oldest first, until the prompt is within its budget."""
     return _without_turns(window, window.may_drop_with_its_turn, "over_budget", "history_drop")
 
 
 def drop_oldest_turns(window: Window) -> Window:
-    """Whole past turns leave, oldest first, until the prompt fits: what is left when a provider has refused it."""
+    """Drop whole past turns, oldest first, until the prompt fits: the last resort after a provider has rejected it."""
     return _without_turns(window, lambda piece: piece.state != "running", "provider_overflow", "emergency_drop")
 
 
@@ -109,10 +109,10 @@ def _without_turns(window: Window, may_leave: Callable[[Piece], bool], reason: s
 
 @dataclass(slots=True)
 class _Queue:
-    """What leaves whole, one group after the other: the least `worth` first, or the oldest.
+    """Groups of pieces that may be dropped, in the order to drop them: oldest first, or `by_value` least worth first.
 
-    A group ends before each place of `ends`, where the next begins. It leaves when all of it is in reach and the window
-    still costs too much; `removal` is what the log says of it. By worth, the groups that are in reach wait in a heap.
+    Each group ends before a position of `ends`, where the next begins. It is dropped when the prune has reached all of
+    it and the window is still too large. `removal` makes its log entry. `waiting` is the heap of a queue `by_value`.
     """
 
     ends: Sequence[int]
@@ -123,15 +123,15 @@ class _Queue:
     waiting: list[tuple[tuple[bool, float], int]] = field(default_factory=list[tuple[tuple[bool, float], int]])
 
     def group(self, at: int) -> slice:
-        """The places of a group's pieces."""
+        """The positions of a group's pieces."""
         return slice(self.ends[at - 1] if at else 0, self.ends[at])
 
 
 class Prune:
-    """A prune under way.
+    """A prune in progress.
 
-    `kept` has what is left of the window's pieces. What has left, or is not laid out yet, is in `tokens`, `messages`
-    and `history_tokens`. Pieces are tried in time order and only once each: what a prune reaches only grows.
+    `kept` has what is left of the window's pieces. `tokens`, `messages` and `history_tokens` are sums over what is out
+    of the window: removed, or not added yet by `calls`. Each piece is tried once, in time order: `end` only grows.
     """
 
     def __init__(self, window: Window, reason: str) -> None:
@@ -142,17 +142,17 @@ class Prune:
         self.tokens = self.messages = self.history_tokens = 0
         self._wire_tokens, self._overhead_tokens = window.wire_tokens, window.overhead_tokens
         self.actions: list[Removal] = []
-        # What may be shortened, by place, the next one last.
+        # Positions of the pieces that may be shortened, the next one last.
         longest = min(LONG_TOOL_RESULT_TOKENS, window.budget.input_budget)
         self._long = [at for at, piece in enumerate(self.pieces) if piece.longest_tokens > longest][::-1]
         self._media = [at for at, piece in enumerate(self.pieces) if piece.has_media][::-1]
 
     def place_of(self, seq: int) -> int:
-        """The place of the first piece from this `seq` on."""
+        """The position of the first piece with at least this `seq`."""
         return bisect_left(self.pieces, seq, key=_seq)
 
     def costs(self, at_tokens: float) -> bool:
-        """Whether the window costs as much, and has history above the floor."""
+        """Whether the window has at least this many input tokens, and more history than its floor."""
         if self.window.history_tokens - self.history_tokens <= self.window.history_floor:
             return False
         framing = MESSAGE_FRAMING_TOKENS * self.messages
@@ -164,10 +164,10 @@ class Prune:
         return input_tokens >= at_tokens
 
     def calls(self, from_tokens: float) -> Iterator[Piece]:
-        """The newest piece of each call so far at which the window, as it was left, cost so much.
+        """Yield the newest piece at each call so far at which the window, as pruned until then, had this many tokens.
 
-        Nothing of a prune is stored. What a prompt lost last turn is found again by letting the window grow once more;
-        so what has left stays away and the beginning of the prompt stays the same.
+        Prunes are not stored. What earlier prompts lost is found again by letting the window grow once more, piece by
+        piece. So what was removed stays out, and the beginning of the prompt stays the same.
         """
         self.tokens = sum([piece.tokens for piece in self.pieces])
         self.messages = sum([piece.messages for piece in self.pieces])
@@ -175,12 +175,12 @@ class Prune:
         last = len(self.pieces) - 1
         for at, piece in enumerate(self.pieces):
             self._note(piece, -1)
-            # A model is called when the user or a tool has spoken; the last piece is the call that is being decided.
+            # A model is called after a user's or a tool's message. The last piece is that of the call being decided.
             if (piece.kind != "assistant" or at == last) and self.costs(from_tokens):
                 yield piece
 
     def shorten(self, to_tokens: float, end: int) -> None:
-        """Shortens long texts, then marks media, of what stands before `end`."""
+        """Shorten long texts, then replace media by markers, in the pieces before position `end`."""
         for waiting, shortenings in ((self._long, _of_long_texts), (self._media, shortened_media)):
             while waiting and waiting[-1] < end:
                 if not self.costs(to_tokens):
@@ -192,7 +192,7 @@ class Prune:
                     self.replace_items(at, piece, done)
 
     def replace_items(self, at: int, piece: Piece, done: Sequence[Shortening]) -> None:
-        """Puts what was shortened into the piece at this place."""
+        """Replace the shortened items in the piece at this position."""
         self.kept[at] = piece.with_items(each.now for each in done)
         self.actions += (each.action(self.reason, piece.seq, piece.last_seq) for each in done)
         removed = sum(each.tokens_removed for each in done)
@@ -200,7 +200,7 @@ class Prune:
         self.history_tokens += removed
 
     def drop(self, queue: _Queue, to_tokens: float, end: int) -> None:
-        """Drops what stands before `end` and may leave, until the window costs less than `to_tokens`."""
+        """Drop the groups before position `end` that may be dropped, until the window is under `to_tokens`."""
         if not self.costs(to_tokens):
             return
         while queue.reached < len(queue.ends) and queue.ends[queue.reached] <= end:
@@ -221,7 +221,7 @@ class Prune:
                 self._drop_group(queue, at, left)
 
     def window_now(self) -> Window:
-        """What is left of the window."""
+        """The window after the prune so far."""
         if not self.actions:
             return self.window
         cut = len(self.window.past)
@@ -245,7 +245,7 @@ class Prune:
         self.actions.append(queue.removal(left))
 
     def _note(self, piece: Piece, times: int) -> None:
-        """Counts the piece among what has left, or no longer."""
+        """Add the piece to the sums of what is out of the window (`times` 1), or subtract it (-1)."""
         tokens = times * piece.tokens
         self.tokens += tokens
         self.messages += times * piece.messages
@@ -254,7 +254,7 @@ class Prune:
 
 
 def _messages(prune: Prune, *, by_value: bool = False) -> _Queue:
-    """Every piece by itself."""
+    """A queue in which every piece is a group."""
 
     def removal(left: Sequence[Piece]) -> Removal:
         (piece,) = left
@@ -271,12 +271,12 @@ def _messages(prune: Prune, *, by_value: bool = False) -> _Queue:
 
 
 def dropped_kind(piece: Piece) -> TrimKind:
-    """How the log calls its leaving."""
+    """The kind of the log entry for a dropped piece."""
     return "assistant_dropped" if piece.kind == "assistant" else "tool_group_dropped"
 
 
 def _turns(prune: Prune, kind: TrimKind, may_leave: Callable[[Piece], bool], *, by_value: bool = False) -> _Queue:
-    """The pieces of each turn together."""
+    """A queue in which the pieces of each turn are a group."""
 
     def removal(left: Sequence[Piece]) -> Removal:
         turn_seq, wire_tokens = left[0].turn_seq, sum(piece.wire_tokens for piece in left)
@@ -290,18 +290,18 @@ def _turn_kind(policy: ContextPolicy) -> TrimKind:
 
 
 def _ends_of_turns(pieces: Sequence[Piece]) -> list[int]:
-    """The places behind the last piece of each turn."""
+    """The positions after the last piece of each turn."""
     between = [at for at, (one, after) in enumerate(pairwise(pieces), 1) if one.turn_seq != after.turn_seq]
     return [*between, len(pieces)] if pieces else []
 
 
 def shortened_media(piece: Piece, window: Window) -> list[Shortening]:
-    """How its media become marks, where they may leave."""
+    """The replacements of the piece's media by markers, if they may be removed."""
     return marked_media(piece, window.estimate) if piece.has_media and window.may_mark(piece) else []
 
 
 def marked_media(piece: Piece, estimate: Estimate) -> list[Shortening]:
-    """How its media become marks."""
+    """The replacements of the piece's media by markers."""
     found = (mark_media(item, estimate) for item in piece.items)
     return [each for each in found if each is not None]
 
@@ -313,7 +313,7 @@ def _of_long_texts(piece: Piece, window: Window) -> list[Shortening]:
 
 
 def shortened_texts(piece: Piece, input_budget: int, estimate: Estimate, *, with_handles: bool) -> list[Shortening]:
-    """How its long texts become short ones: an answered tool's, or what no prompt of the budget could ever hold.
+    """The piece's long texts, shortened: results of an answered tool group, or texts larger than the whole budget.
 
     `with_handles` says whether the model can read them back.
     """
@@ -325,10 +325,10 @@ def shortened_texts(piece: Piece, input_budget: int, estimate: Estimate, *, with
 
 
 def worth_per_token(group: Sequence[Piece]) -> tuple[bool, float]:
-    """A key that sorts what is worth the least per token first, as it is sent now.
+    """A sort key: the group worth least per token, as it is sent now, comes first.
 
-    The longer a message of an assistant or a tool, the sooner it leaves. What a user demanded for good ("always answer
-    in French") comes after everything else, whatever its length.
+    The longer a message of an assistant or a tool, the sooner it is dropped. Groups with a standing demand of the user
+    ("always answer in French") come after all others, whatever their length.
     """
     spoken = (message for piece in group if piece.kind == "user" for message in piece.unit.messages)
     standing = any(demands(content_text(message.content)) for message in spoken)

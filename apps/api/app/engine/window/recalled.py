@@ -1,8 +1,8 @@
-"""What is brought into a prompt that fits, in room that is left below the prune threshold: the lines of days, then the
-recalled block, just before the user's message; and what of that block gives way to the result of a look-back.
+"""What is added to a prompt that fits, in the space left below the prune threshold: day lines, then the recalled block,
+just before the user's message. The block is reduced when the result of a look-back needs its space.
 
-The line of a day stands before its first message. One before a turn depends on that turn and the one before it alone,
-so that it stays where it is, and the prompt's beginning stays in a provider's cache.
+A day line precedes the first message of its day. Whether a turn has one depends only on that turn and the turn before
+it, so the line keeps its place, and the beginning of the prompt stays in a provider's cache.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from app.engine.window.prompt import PromptItem, Run, block_item
 from app.engine.window.window import Window
 
 RECALL_NOTE: Final = "[Earlier messages of this conversation that may matter now. The newest message comes last.]"
-"""What stands before the block, as the user's: without it an old request would read as a current one."""
+"""Precedes the block, in the role of the user. Without it an old request would look like a current one."""
 _CALL_TOKENS: Final = 48
-"""Of a call of a look-back without its words, and the framing of the two messages."""
+"""Tokens of the call of a look-back without its words, plus the framing of the call and its result."""
 
 
 def show_days(window: Window) -> Window:
-    """The window with a line before the first of its turns, and before each that begins on another day than the one
-    before it; as it is where these lines have no room."""
+    """The window with a day line before its first turn, and before each turn that begins on another day than the turn
+    before it. The window is returned unchanged if the lines do not fit."""
     days: list[tuple[int, PromptItem]] = []
     turn_seq: int | None = None
     day: int | None = None
@@ -47,21 +47,21 @@ def show_days(window: Window) -> Window:
 
 
 def today_item(window: Window) -> PromptItem | None:
-    """The line before the running turn; None where nobody knows when it began."""
+    """The day line before the running turn; None if its time is not known."""
     today = day_said(window.snapshot.current.messages[0])
     return None if today is None else day_item(today, "history", window.estimate)
 
 
 def day_item(day: int, region: Region, estimate: Estimate) -> PromptItem:
-    """The line of a day."""
+    """A day line."""
     text = f"[{day_text(day)}]"
     return block_item(region, f"day:{day_text(day)}", "user", text, estimate)
 
 
 def bring_back(window: Window) -> Window:
-    """The window with what comes back: within the block's share, below what fires a prune.
+    """The window with recalled messages, within the share of the block and below the prune threshold.
 
-    Summary and prune were decided without it, and the next turn begins without it: so it causes neither.
+    They cause neither a summary nor a prune, which are decided without them, and the next turn begins without them.
     """
     note = block_item("recall", "recall", "user", RECALL_NOTE, window.estimate)
     day = day_said if window.snapshot.policy.show_time else nobodys_day
@@ -86,8 +86,8 @@ def bring_back(window: Window) -> Window:
 
 
 def _lines(window: Window, days: Collection[int | None]) -> dict[int | None, PromptItem]:
-    """A line for each of the days but that of the running turn; and where there are any, that turn's own by None, if it
-    has none yet."""
+    """A day line for each of the days except that of the running turn. If there are any, the running turn's own line is
+    added with the key None, unless the window has it already."""
     today = day_said(window.snapshot.current.messages[0])
     lines: dict[int | None, PromptItem] = {
         day: day_item(day, "recall", window.estimate) for day in days if day is not None and day != today
@@ -106,7 +106,7 @@ def _chosen(
     most_tokens = most_recalled_tokens(text, policy.recall, window.budget.input_budget)
     below = policy.prune_from(window.budget.input_budget)
     if any(piece.kind == "look_back" for piece in window.current):
-        # What came back before a look-back stays beside what was read, as far as the whole budget has room for both.
+        # Messages recalled before a look-back are kept beside its result as far as both fit the whole input budget.
         below = max(below, window.budget.input_budget + 1)
 
     def has_room(tokens: int, messages: int, days: Collection[int | None]) -> bool:
@@ -120,7 +120,7 @@ def _chosen(
 
 
 def _sent_texts(window: Window) -> Iterator[str]:
-    """Of the messages before the user's; those of a run are read from its JSON."""
+    """The texts of the messages other than the user's current one; those of a run are read from its JSON."""
     for part in (*parts_of(window.past), *parts_of(window.current)):
         if isinstance(part, Run):
             for message in orjson.loads(b"[%b]" % part.json()[1:]):
@@ -130,19 +130,19 @@ def _sent_texts(window: Window) -> Iterator[str]:
 
 
 def looked_back_tokens(window: Window) -> int:
-    """What a window has of look-backs."""
+    """Tokens of the window's look-backs, without framing."""
     return sum([piece.tokens for piece in window.current if piece.kind == "look_back"])
 
 
 def room_for_result(window: Window, tokens: int) -> int:
-    """Wire tokens that a result of a look-back may have beside all but what was recalled, which gives way to it, where
-    others of the same round and the words of the call have so many."""
+    """Wire tokens that a result of a look-back may have if all recalled messages are removed for it. `tokens` are those
+    of other results of the same round and of the words of the call."""
     return sum(item.wire_tokens for item in window.recalled) - window.excess_tokens - tokens - _CALL_TOKENS
 
 
 def seqs_beside_result(window: Window, tokens: int) -> frozenset[int]:
-    """The numbers of the messages that stay as they are stored beside a result of a look-back of so many tokens: what
-    was recalled gives way to it, the least first."""
+    """The numbers of the messages that are sent as stored together with a look-back result of this many tokens, after
+    recalled messages are removed for it, lowest score first."""
     rows = sorted(window.log.recalled, key=lambda row: (-row.score, -row.seq))
     lines = sum(item.wire_tokens for item in window.recalled) - sum(row.tokens for row in rows)
     room, leaving = room_for_result(window, tokens) - lines, set[int]()

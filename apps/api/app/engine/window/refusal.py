@@ -1,4 +1,4 @@
-"""Why a prompt cannot be sent, and what a client can make smaller: the 422 of a turn that does not fit."""
+"""Why a prompt cannot be sent, and what a client can shorten: the 422 of a turn that does not fit."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from app.engine.window.snapshot import Snapshot
 
 _LARGEST_SHOWN = 5
 _SHORTENABLE = ("user", "pins", "goal", "system")
-"""What the client can make smaller itself, in the order it is advised to."""
+"""Regions that the client can shorten itself, in the order in which they are suggested."""
 _SHARED_WITH_OUTPUT = ("user", "system")
-"""What comes off before shares are given out: where the output has one, it takes that of what these give back."""
+"""Regions subtracted before shares are computed. If the output has a share, it takes that share of what they free."""
 
 
 def overflow_of(prompt: Prompt, snapshot: Snapshot, input_tokens: int) -> ContextBudgetExceeded:
-    """The error of this prompt. Its figures are tokens as they count against the input budget: the regions sum to the
-    estimate, which is `over_by` more than it. `recovery` alone is in tokens of the text."""
+    """The error of this prompt. Its figures are tokens that count against the input budget: the regions sum to
+    `estimated`, which is `over_by` more than the input budget. Only `recovery` is in tokens of the text."""
     budget = snapshot.budget
     over_by = input_tokens - budget.input_budget
     cut = ceil(over_by / snapshot.calibration_ratio)
@@ -48,14 +48,14 @@ def overflow_of(prompt: Prompt, snapshot: Snapshot, input_tokens: int) -> Contex
 
 
 def _counted(regions: dict[str, int], budget: Budget) -> dict[str, int]:
-    """The regions less what the overhead reserve pays for: framing first, then tools."""
+    """The regions without the tokens that the overhead reserve covers: framing first, then tools."""
     of_framing = min(budget.overhead_reserve, regions["framing"])
     of_tools = min(budget.overhead_reserve - of_framing, regions["tools"])
     return {**regions, "tools": regions["tools"] - of_tools, "framing": regions["framing"] - of_framing}
 
 
 def _parts_of(whole: int, shares: Sequence[int]) -> list[int]:
-    """The whole number in proportion to the shares; rounded, and still its sum."""
+    """`whole` divided in proportion to the shares, as rounded integers that sum to `whole`."""
     ends = list(accumulate(shares, initial=0))
     if not ends[-1]:
         return [*(0 for _ in shares[1:]), whole]
@@ -75,7 +75,7 @@ def _detail(budget: Budget, input_tokens: int) -> str:
 
 
 def _recovery(prompt: Prompt, budget: Budget, cut_tokens: int) -> JsonObject:
-    """Each entry of `shorten` is enough by itself; without one, only a larger window or a new session helps."""
+    """Each entry of `shorten` is enough by itself. Without an entry, only a larger window or a new session helps."""
     shorten = [
         {"item": item.label, "region": item.region, "by_tokens": by_tokens}
         for region in _SHORTENABLE
@@ -90,7 +90,7 @@ def _recovery(prompt: Prompt, budget: Budget, cut_tokens: int) -> JsonObject:
 
 
 def _with_outputs_part(cut_tokens: int, budget: Budget) -> int:
-    """So many that `cut_tokens` are left when the output has taken its share of them, rounded up."""
+    """The tokens to remove so that `cut_tokens` are freed after the output has taken its share of them, rounded up."""
     return ceil((cut_tokens + 1) / (1 - budget.output_pct / 100)) if budget.output_pct else cut_tokens
 
 

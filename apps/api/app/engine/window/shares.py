@@ -1,10 +1,10 @@
-"""Sharing a window out (preset `allocated`; contract.md, sections 9, 10 and decision 12).
+"""Dividing a window into shares (preset `allocated`; contract.md, sections 9, 10 and decision 12).
 
-System text, the user's message and tools come off first. Of the rest the output has its share. Goal, pins, summary and
-history have theirs, and what others leave; as long as all of it fits, shares only plan. When it does not, the lowest
-priority gives way first, each down to what it is offered: of the history the oldest leaves, the summary is shortened,
-pins are shortened and then dropped by relevance. Is that not enough, they give way in the same order below their
-shares. The goal is never trimmed.
+System text, the user's message and tools are subtracted first. The output has a share of the rest. Goal, pins, summary
+and history each have a share too, plus what the others do not use. While everything fits, shares are not enforced. When
+it does not, regions are trimmed from the lowest priority up, each down to what it is offered: the history loses its
+oldest content, the summary is shortened, pins are shortened and then dropped by relevance. If that is not enough, they
+are trimmed below their shares in the same order. The goal is never trimmed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BELOW_SHARES: Mapping[PriorityRegion, int] = {"pins": 0, "summary": MIN_SUMMARY
 
 
 def with_shared_budget(snapshot: Snapshot, estimate: Estimate) -> Snapshot:
-    """The snapshot with the output's share as its output reserve, where the policy shares its window out."""
+    """The snapshot with the output's share as its output reserve, if the policy has an allocation."""
     allocation = snapshot.policy.allocation
     if allocation is None:
         return snapshot
@@ -47,9 +47,9 @@ def with_shared_budget(snapshot: Snapshot, estimate: Estimate) -> Snapshot:
 
 
 def foldable_within_shares(window: Window) -> Foldable:
-    """What a summary may take in: up to its share, where pins and summary are down to what they are offered.
+    """What a summary within its share may fold. Pins and the current summary are first cut to what they are offered.
 
-    Protected turns that would have no room beside a full summary would leave: it may take them in before they do.
+    Protected turns that would not fit beside a full summary would be dropped, so the summary may fold them before that.
     """
     snapshot, policy = window.snapshot, window.snapshot.policy
     if policy.allocation is None:
@@ -62,7 +62,7 @@ def foldable_within_shares(window: Window) -> Foldable:
         held = _with_pins_within(held, window, division.offered["pins"])
     full_tokens = max(share, held.summary.tokens if held.summary else 0)
     beside = _division(window, policy.allocation, summary_tokens=full_tokens)
-    # The running turn's own rounds are there in any case.
+    # The running turn's own tool rounds are sent in any case.
     history_tokens = beside.offered["history"] - _history_tokens(window.current)
     past, cut = snapshot.past, snapshot.first_protected()
     if policy.prune_protected and past.wire_tokens(cut) > history_tokens:
@@ -75,7 +75,7 @@ def foldable_within_shares(window: Window) -> Foldable:
 
 
 def hold_shares(window: Window) -> Window:
-    """What is sent of the window: all of it where it fits, else as the module says. It may still be too large."""
+    """The window unchanged if it fits, else trimmed as the module docstring describes. It may still be too large."""
     policy = window.snapshot.policy
     assert policy.allocation is not None
     whole = window
@@ -96,9 +96,9 @@ def hold_shares(window: Window) -> Window:
 
 
 def _with_less_history(window: Window, whole: Window, least_tokens: int) -> Window:
-    """The history leaves as the policy prunes, then in whole turns, oldest first; then the newest results of open turns
-    are shortened. Each until the prompt is within its budget, or the history within `least_tokens`."""
-    # What was shortened of the newest results is shortened anew, from the whole of them.
+    """Prune the history by the policy's rules, then drop whole turns, oldest first, then shorten the newest results of
+    open turns. Each step ends when the prompt is within its budget, or the history within `least_tokens`."""
+    # Newest results that were shortened before are shortened again from their whole text.
     newest = {piece.seq: piece for piece in whole.pieces if whole.leaves_of(piece) == "shortened"}
     before = [each for each in window.log.actions if _region_of(each) == "history" and each.reason != NEWEST_TOO_LARGE]
     less = window.with_pieces([newest.get(piece.seq, piece) for piece in window.pieces])
@@ -116,7 +116,7 @@ def _with_less_history(window: Window, whole: Window, least_tokens: int) -> Wind
 
 
 def _with_summary_within(window: Window, whole: Window, room_tokens: int) -> Window:
-    """The window with the whole one's summary within so many tokens; it never leaves."""
+    """The window with the summary of `whole` shortened to `room_tokens`. It is never dropped."""
     fitted = whole
     if whole.summary is not None and whole.summary.tokens > room_tokens:
         fitted = with_fitted_summary(whole, max(room_tokens, MIN_SUMMARY_TOKENS))
@@ -124,13 +124,13 @@ def _with_summary_within(window: Window, whole: Window, room_tokens: int) -> Win
 
 
 def _with_pins_within(window: Window, whole: Window, room_tokens: int) -> Window:
-    """The window with the whole one's pins within so many tokens."""
+    """The window with the pins of `whole` trimmed to `room_tokens`."""
     fitted = with_fitted_pins(whole, room_tokens)
     return _relogged(window.with_pins(fitted.pins), "pins", fitted.log.actions)
 
 
 def _relogged(window: Window, region: PriorityRegion, actions: Iterable[Removal]) -> Window:
-    """The window with these as all that was done to the region; its log has the lowest priority first."""
+    """The window with these as the only actions on the region in its log, which has the lowest priority first."""
     order = list(reversed(window.snapshot.policy.context_priority))
     others = [each for each in window.log.actions if _region_of(each) != region]
     rows = sorted([*others, *actions], key=lambda each: order.index(_region_of(each)))
@@ -144,9 +144,9 @@ def _region_of(action: Removal) -> PriorityRegion:
 
 
 def _division(window: Window, allocation: Allocation, *, summary_tokens: int | None = None) -> Division:
-    """Who gets what of the room of goal, pins, summary and history; `summary_tokens` stand for the summary's own."""
+    """The shares of goal, pins, summary and history. `summary_tokens`, if given, replace the summary's own tokens."""
     regions = window.prompt.regions()
-    # What leaves takes its framing with it, and the reserve that paid for that: reckon with the least there can be.
+    # Removing messages removes their framing, and the use of the overhead reserve for it: take the smaller result.
     overheads = (window.overhead_tokens, window.with_pieces(()).overhead_tokens)
     room_tokens = min(_room(window, regions, overhead) for overhead in overheads)
     whole = _history_tokens(remains(window, shortened=False))
@@ -161,14 +161,14 @@ def _division(window: Window, allocation: Allocation, *, summary_tokens: int | N
         "goal": regions["goal"],
         "pins": 0,
         "summary": min(regions["summary"], MIN_SUMMARY_TOKENS),
-        # The newest results of an open turn may take half of all room before they are shortened.
+        # The newest results of an open turn may take half of all available tokens before they are shortened.
         "history": min(whole, max(least, room_tokens // 2)),
     }
     return divide(room_tokens, allocation, window.snapshot.policy.context_priority, wanted=wanted, least=needed)
 
 
 def _room(window: Window, regions: Mapping[str, int], overhead_tokens: int) -> int:
-    """What is left to goal, pins, summary and history beside so much overhead, in tokens without framing."""
+    """Tokens, without framing, that this overhead leaves to goal, pins, summary and history."""
     ratio = window.snapshot.calibration_ratio
     wire_room = window.budget.wire_room(overhead_tokens=overhead_tokens, calibration_ratio=ratio)
     return wire_room - overhead_tokens - regions["system"] - regions["user"]
@@ -181,8 +181,8 @@ def _history_tokens(pieces: Iterable[Piece]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """Tokens by region, without framing. `shares` are what each has a right to, which sum to the room; `offered` is a
-    share with what other regions left."""
+    """Tokens by region, without framing. `shares` are what each region is entitled to; they sum to all available
+    tokens. `offered` is a region's share plus what other regions do not use."""
 
     shares: Mapping[PriorityRegion, int]
     offered: Mapping[PriorityRegion, int]
@@ -196,11 +196,11 @@ def divide(
     wanted: Mapping[PriorityRegion, int],
     least: Mapping[PriorityRegion, int],
 ) -> Division:
-    """Shares out the room that is left to goal, pins, summary and history; the output has had its share already.
+    """Divide `room_tokens` among goal, pins, summary and history. The share of the output is already subtracted.
 
-    The history's share is what the others have none of. A region that must have more than its share (`least`) borrows
-    from the lowest priority up. What a region does not want goes to the next in order, and what the last one leaves to
-    those before it, the first in order first.
+    The history's share is what the other shares leave. A region that needs more than its share (`least`) borrows from
+    the others, lowest priority first. What a region does not use is offered to the next in order. What the last region
+    does not use is offered again from the first on.
     """
     shares = _borrowed(_shares(max(0, room_tokens), allocation), order, least)
     offered: dict[PriorityRegion, int] = {}

@@ -1,7 +1,7 @@
-"""One message made smaller where it stands: the middle of a long text, or the media of a message, left out; and the
-summary and pins within what they may take.
+"""Shortening single messages, by leaving out the middle of a long text or the media, and fitting the summary and pins
+into their caps.
 
-The stored message is never touched: a block stands in for its content in this prompt.
+The stored message is never changed: a block replaces its content in this prompt.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ NEWEST_RESULT_FLOOR_TOKENS = 200
 """A newest result is never cut below this: with less the model would only call the tool again."""
 _HEAD_SHARE = 0.75
 _SEARCH_STEPS = 64
-"""The cut that fits is searched to within this fraction of it."""
+"""The search for the longest text that fits stops within one part in this many of its length."""
 _LEAST_PIN_CHARS = 240
-"""Of a shortened pin's text: with less it says nothing, and the pin leaves."""
+"""Least characters of a shortened pin's text. With less it would be of no use, and the pin is dropped instead."""
 _LOW_RELEVANCE = "low_relevance"
 _PIN_TRIES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Shortening:
-    """An item and what takes its place; `now` costs fewer tokens than `was`."""
+    """An item and its replacement; `now` has fewer tokens than `was`."""
 
     kind: ShorteningKind
     was: PromptItem
@@ -48,17 +48,17 @@ class Shortening:
         return self.was.tokens - self.now.tokens
 
     def action(self, reason: str, first_seq: int = 0, last_seq: int = 0) -> Removal:
-        """The log's row for it; the numbers are of the messages that stay or go with it."""
+        """The log entry for it. The numbers are those of the first and last message of its piece."""
         return Removal(self.kind, self.was.label, reason, self.tokens_removed, first_seq, last_seq)
 
 
 def shorten_summary(window: Window) -> Window:
-    """A summary made for a larger window is cut to this one's cap: the last thing tried before a refusal."""
+    """Shorten a summary that was made for a larger window to the cap of this one."""
     return with_fitted_summary(window, window.snapshot.policy.most_summary_tokens(window.budget.input_budget))
 
 
 def with_fitted_summary(window: Window, cap_tokens: int) -> Window:
-    """The window with its summary within so many tokens, where one can be made that small; it never leaves."""
+    """The window with its summary shortened to `cap_tokens`, if it can be made that small. It is never dropped."""
     item, summary = window.summary, window.snapshot.summary
     if item is None or summary is None:
         return window
@@ -73,9 +73,9 @@ def with_fitted_summary(window: Window, cap_tokens: int) -> Window:
 def with_fitted_pins(window: Window, room_tokens: int) -> Window:
     """The window with its pins within `room_tokens`, without framing.
 
-    The least relevant pin is shortened first, then the next, none below a few sentences; of equals the later. Only when
-    all of them shortened are still too much does the least relevant leave. What is sent keeps its order, whatever the
-    relevance: a provider's cache goes by the prefix.
+    The least relevant pin is shortened first (of equals the later one), then the next, none below a few sentences. Only
+    if all of them at that length are too large is the least relevant dropped. The pins that are sent keep their order,
+    whatever their relevance, because a provider's cache works by prefix.
     """
     pins, items, estimate = window.snapshot.pins, window.pins, window.estimate
     if sum(item.tokens for item in items) <= room_tokens:
@@ -106,7 +106,7 @@ def with_fitted_pins(window: Window, room_tokens: int) -> Window:
 
 
 def _fitted_pin(pin: Pin, item: PromptItem, most_tokens: int, least: PromptItem, estimate: Estimate) -> PromptItem:
-    """The pin with as much of its text as fits, by its own characters a token: a long text is counted once or twice."""
+    """The pin with as much text as fits by its characters per token, so that a long text is counted once or twice."""
     keep_chars = len(pin.content) * most_tokens // item.tokens
     for _ in range(_PIN_TRIES):
         if keep_chars <= _LEAST_PIN_CHARS:
@@ -119,7 +119,7 @@ def _fitted_pin(pin: Pin, item: PromptItem, most_tokens: int, least: PromptItem,
 
 
 def _shorter_pin(pin: Pin, item: PromptItem, keep_chars: int, estimate: Estimate) -> PromptItem:
-    """The item with so much of the pin's text; the item itself when it would not get smaller."""
+    """The item with `keep_chars` of the pin's text; the item itself when it would not get smaller."""
     if len(pin.content) <= keep_chars:
         return item
     text = pin_text(replace(pin, content=without_middle(pin.content, keep_chars, "pin")))
@@ -128,12 +128,12 @@ def _shorter_pin(pin: Pin, item: PromptItem, keep_chars: int, estimate: Estimate
 
 
 def shorten_newest_results(window: Window) -> Window:
-    """Shortens the newest results of open turns to what fits (contract.md, decision 8), an older turn's first."""
+    """Shorten the newest results of open turns to what fits (contract.md, decision 8), those of an older turn first."""
     return with_shorter_newest(window, window.excess_tokens)
 
 
 def with_shorter_newest(window: Window, excess_tokens: int) -> Window:
-    """The window with the newest results of open turns shorter by so many tokens, or by what they can."""
+    """The window with the newest results of open turns shorter by `excess_tokens`, or by as much as possible."""
     pieces: list[Piece] = []
     done: list[Shortening] = []
     for piece in window.pieces:
@@ -147,11 +147,11 @@ def with_shorter_newest(window: Window, excess_tokens: int) -> Window:
 
 
 def shorten_text(item: PromptItem, keep_chars: int, estimate: Estimate, *, with_handle: bool) -> Shortening | None:
-    """A tool result or an answer with its head and tail kept, `keep_chars` in all, and a mark of what was left out;
-    `with_handle` it names the message for a look-back.
+    """A tool result or an answer cut to its head and tail, `keep_chars` in all, with a marker of how much was left out.
+    `with_handle`, the marker has the handle of the message for a look-back.
 
-    A content of parts is taken as text, its media as the lines that stand for them. None when the item is neither, is
-    no longer than that, or would not get smaller.
+    Content that is a list of parts is used as text, with markers for its media. None when the item is neither a result
+    nor an answer, is not longer than `keep_chars`, or would not get smaller.
     """
     message = item.message
     if message is None or message.role == "user":
@@ -168,8 +168,8 @@ def shorten_text(item: PromptItem, keep_chars: int, estimate: Estimate, *, with_
 
 
 def without_middle(text: str, keep_chars: int, noun: str, handle: str | None = None) -> str:
-    """Head and tail of the text, `keep_chars` in all, and between them a mark of how much of the `noun` is left out,
-    and under which handle it can be read back."""
+    """Head and tail of the text, `keep_chars` in all, and between them a marker of how much of the `noun` is left out,
+    and of the handle to read it back."""
     left_out = len(text) - keep_chars
     head = int(keep_chars * _HEAD_SHARE)
     how = f"; {NAME} handle {handle}" if handle else ""
@@ -177,9 +177,9 @@ def without_middle(text: str, keep_chars: int, noun: str, handle: str | None = N
 
 
 def mark_media(item: PromptItem, estimate: Estimate) -> Shortening | None:
-    """The message with a line of text in the place of each picture, recording and file, all else word for word.
+    """The message with a text marker in the place of each image, audio and file, and its other parts unchanged.
 
-    None when there are none, or the lines would cost more.
+    None when it has no media, or when the markers would have as many tokens or more.
     """
     message = item.message
     if message is None or item.block is not None or not has_media(message.content):
@@ -191,9 +191,9 @@ def mark_media(item: PromptItem, estimate: Estimate) -> Shortening | None:
 def fit_results(
     items: Sequence[PromptItem], excess_tokens: int, estimate: Estimate, *, with_handles: bool = False
 ) -> list[Shortening]:
-    """Shortens tool results, the longest first, each to what would fit, until `excess_tokens` have left.
+    """Shorten tool results, the longest first, each to what would fit, until `excess_tokens` are removed.
 
-    Pictures leave before text does. No result goes below the floor; when all are there, that is all that could leave.
+    Media are removed before text. No result is cut below the floor, so fewer tokens may be removed.
     """
     done: list[Shortening] = []
     for item in sorted(items, key=lambda item: -item.tokens):
@@ -223,7 +223,7 @@ def _fit_result(item: PromptItem, excess_tokens: int, estimate: Estimate, *, wit
 def _longest_that_fits(
     item: PromptItem, most_tokens: int, estimate: Estimate, *, with_handle: bool
 ) -> Shortening | None:
-    """The search starts at the text's own characters a token, so that no long text is counted again and again."""
+    """The search starts from the text's own characters per token, so that a long text is not counted many times."""
     content = item.message.content if item.message else None
     text = marked_text(content)
     text_tokens = estimate(text) if has_media(content) else item.tokens

@@ -1,4 +1,5 @@
-"""What a decision depends on, and what a turn's decisions have done so far: one by one, and in a trim log's ranges."""
+"""All that a decision depends on, and what a turn's decisions have removed so far: as single actions, and as the ranges
+of a trim log."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ from app.engine.window.past import Past, first_seq
 
 
 class Removal(NamedTuple):
-    """A single action. `first_seq` and `last_seq` are of the turn, or of the messages that stay or go together, that it
-    took something from; 0 for what has none."""
+    """A single action. `first_seq` and `last_seq` are the number of the turn that it changed, or the numbers of the
+    first and last message of the piece that it changed; 0 if it has no place in a range of the log."""
 
     kind: TrimKind
     target: str
@@ -35,13 +36,12 @@ class Removal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlanLog:
-    """What was done to a turn's window since the turn's first plan, and what the window cost then.
+    """What was done to a turn's window since the turn's first plan, and how many tokens the window had then.
 
-    `wire_before` and `tokens_before` are the whole window's at the first plan, on the wire and against the input
-    budget; `tokens_after_summary` counts against it where the window was laid out last. `tools_tokens` are those of the
-    tools that were offered then. `stored` are actions that
-    are stored as a summary: no other plan of the turn can take them back. `actions` are what the stages did to this
-    window.
+    `wire_before` and `tokens_before` are the tokens of the whole window at the first plan, on the wire and against the
+    input budget. `tokens_after_summary` are the input tokens of the window when it was last laid out. `tools_tokens`
+    are those of the tools at the first plan. `stored` are actions stored with a summary, which no later plan of the
+    turn can undo. `actions` are what the stages did to this window.
     """
 
     wire_before: int
@@ -54,7 +54,7 @@ class PlanLog:
     recalled: tuple[Recalled, ...] = ()
 
     def without_stages(self) -> PlanLog:
-        """The log that another plan of the same turn goes on from."""
+        """The log from which another plan of the same turn continues."""
         return replace(self, actions=(), recalled=())
 
 
@@ -62,13 +62,12 @@ class PlanLog:
 class Snapshot:
     """All that a decision may depend on, as read in one transaction, and the policy that it follows.
 
-    `layers` are the active system layers as (label, text), outermost first. `past` are the turns after the active
-    summary; `current` is the running one, whose first message is the user's. `completed_since_summary`
-    counts completed turns since the active summary was made or the count was restarted. `evicted` is what was found of
-    the past before the window; who puts a summary in the place of turns looks for it anew. `pin_meaning` has vectors of
-    pins, by their places. `log` is what earlier plans
-    of the turn did, None before the first; with `overflowed` a provider refused what they sent as too long. With
-    `may_look_back` the model can be offered to read back what has left.
+    `layers` are the active system layers as (label, text), outermost first. `past` has the turns after the active
+    summary; `current` is the running turn, whose first message is the user's. `completed_since_summary` counts turns
+    completed since the active summary was made or the count was restarted. `evicted` has the matching messages from
+    before the window; a caller that replaces turns by a summary must search again. `pin_meaning` has the vectors of
+    pins, by their positions. `log` is what earlier plans of the turn did, None before the first. With `overflowed`, a
+    provider rejected a prompt of the turn as too long. With `may_look_back`, the look-back tool may be offered.
     """
 
     policy: ContextPolicy
@@ -90,7 +89,7 @@ class Snapshot:
 
     @property
     def offers_look_back(self) -> bool:
-        """Whether the service's own tool is among the tools: it is the last then."""
+        """Whether the look-back tool is among the tools. It is then the last one."""
         return bool(self.tools) and self.tools[-1] is LOOK_BACK
 
     @property
@@ -100,33 +99,34 @@ class Snapshot:
 
     @cached_property
     def cited(self) -> frozenset[int]:
-        """The places (`seq`) of the past pieces that the summary cites."""
+        """The first message numbers (`seq`) of the past pieces that the summary cites."""
         return self.past.pieces_citing(anchors_of(self.summary))
 
     @cached_property
     def protected_from(self) -> int:
-        """The `seq` from which on turns are protected."""
+        """The number (`seq`) of the first protected message."""
         return self.protected_from_before(None)
 
     def protected_from_before(self, end: int | None) -> int:
-        """The same when the turns before `end` are the past."""
+        """The same if the past ended before the turn at position `end`."""
         return self.past.first_seq(self.first_protected(end)) or first_seq((self.current,))
 
     def first_protected(self, end: int | None = None) -> int:
-        """The place of the oldest turn that is protected when the turns before `end` are the past."""
+        """The position of the oldest protected turn if the past ended before the turn at position `end`."""
         share, room = self.policy.protected_share, self.policy.summarized_room(self.budget.input_budget)
         room_tokens = None if share is None else floor(share * room / self.calibration_ratio)
         return self.past.first_protected(self.policy.protected_turns, room_tokens, end)
 
     def with_summary(self, fold: Fold, summary: Summary, actions: Iterable[Removal] = ()) -> Snapshot:
-        """The same with the summary in the place of the turns that it took in, and `actions` in the log for it."""
+        """A copy in which the summary replaces the turns of the fold, with `actions` added to the log for it."""
         past = self.past.without(fold.turns)
         log = self.log and replace(self.log, stored=(*self.log.stored, *actions))
         return replace(self, summary=summary, past=past, log=log)
 
 
 def in_ranges(removals: Iterable[Removal]) -> tuple[TrimAction, ...]:
-    """The actions of a log: one for all of a kind and reason that has a place in the conversation."""
+    """The actions of a trim log. Removals of the same kind, reason and type of target become one action with a range,
+    unless they have no `first_seq`."""
     groups: dict[object, list[Removal]] = {}
     for at, removal in enumerate(removals):
         noun = removal.target.partition(":")[0]

@@ -1,8 +1,8 @@
-"""Making the prompt fit: what leaves, in which order, until it is within its budget or nothing more may leave; and what
-is brought into the room that is left.
+"""Making the prompt fit: what is removed, and in which order, until the prompt is within its budget or nothing more may
+be removed; then what is added in the space that is left.
 
-`STAGES` is steps 4 to 11 of `docs/budget.md` as a table. Each stage takes a window and gives another, and is
-passed over where its condition does not hold.
+`STAGES` is steps 4 to 11 of `docs/budget.md` as a table. Each stage takes a window and returns another. It is skipped
+if its condition does not hold.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ When: TypeAlias = Callable[[Cost], bool]
 
 
 def over_and_shared_out(window: Cost) -> bool:
-    """The policy gives shares out, and the whole does not fit: they stand for every stage but the emergency's."""
+    """The policy has an allocation, and the window is over budget. Only `drop_oldest_turns` may also remove content."""
     return window.snapshot.policy.allocation is not None and window.excess_tokens > 0
 
 
 def at_prune_trigger(window: Cost) -> bool:
-    """The window costs what calls for a prune, of a policy that prunes at all."""
+    """The window is at the prune threshold, and the policy has neither an allocation nor `whole_past`."""
     return _prunes(window.snapshot.policy) and window.at_prune_trigger
 
 
 def over(window: Cost) -> bool:
-    """The window is over its budget, of a policy that prunes at all."""
+    """The window is over its input budget, and the policy has neither an allocation nor `whole_past`."""
     return _prunes(window.snapshot.policy) and window.is_over
 
 
 def over_and_unshielded(window: Cost) -> bool:
-    """The same, where protected turns may be pruned."""
+    """As `over`, and protected turns may be pruned."""
     return over(window) and window.snapshot.policy.prune_protected
 
 
 def over_in_emergency(window: Cost) -> bool:
-    """The window is over its budget, and the provider has refused a prompt of the turn."""
+    """The window is over its input budget, and the provider has rejected a prompt of the turn as too long."""
     return window.snapshot.overflowed and window.is_over
 
 
 def over_some_budget(window: Cost) -> bool:
-    """The window is over a budget that has room for anything."""
+    """As `over`, and the input budget is above zero."""
     return over(window) and window.budget.input_budget > 0
 
 
 def has_room(window: Cost) -> bool:
-    """The window fits, there is what may come back, and nobody waits for a second try."""
+    """The window fits, messages were found for recall, and the turn is not being retried after a provider overflow."""
     snapshot = window.snapshot
     found = snapshot.evicted if snapshot.policy.recall.enabled else None
     return bool(found and found.candidates) and fits(window) and not snapshot.overflowed
 
 
 def shows_time(window: Cost) -> bool:
-    """The window fits, and the policy says on which days its messages were sent."""
+    """The window fits, and the policy shows on which days its messages were sent."""
     return window.snapshot.policy.show_time and fits(window)
 
 
@@ -76,12 +76,12 @@ STAGES: tuple[tuple[Stage, When], ...] = (
 
 
 def stays_whole(window: Cost) -> bool:
-    """Whether every stage would be passed over, and the window fits."""
+    """Whether every stage would be skipped and the window fits."""
     return fits(window) and not any([when(window) for _, when in STAGES])  # noqa: C419 - faster than a generator
 
 
 def fit(window: Window) -> Window:
-    """The window after every stage whose condition holds; whether it fits then, `fits` says."""
+    """The window after every stage whose condition holds. It may still not fit (see `fits`)."""
     for stage, when in STAGES:
         if when(window):
             window = stage(window)

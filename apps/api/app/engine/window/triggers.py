@@ -1,8 +1,8 @@
 """When a summary is due: before a call and after a turn, by a policy's triggers (contract.md, sections 8 to 10).
 
-Behind a turn's answer one is made as well that the next turn would have to make. That turn is taken to bring a message
-as large as an average turn of the window, and is decided as it will be: so what is made ahead takes in just what it
-would have folded before its call, for the same reason.
+A summary that the next turn would have to make is already made in the background after the answer before it. The next
+turn is assumed to bring a message as large as an average turn of the window, and is decided by the usual rules. So the
+summary made ahead folds exactly what that turn would have folded before its call, for the same reason.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from app.engine.window.window import Cost, Window
 
 _NOBODY = UUID(int=0)
 NEAR_SHARE = 0.05
-"""Of a threshold: within it, the provider's own count is worth a call."""
+"""Distance from a threshold, as a fraction of it, within which the provider's own count is worth a call."""
 _WHATEVER_IT_RECLAIMS: frozenset[SummaryReason] = frozenset({"turn_count", "requested"})
 _MIN_RECLAIM_SHARE = 0.05
-"""Of the input budget, or of the tokens at which summaries are made: with less below the prune threshold, the next turn
-would make the next summary."""
+"""Least tokens that a summary below the prune threshold must save, as a fraction of the input budget, or of
+`summary_trigger_tokens` if that is lower. If it saved less, the next turn would make the next summary."""
 _MIN_MESSAGES_SHARE = 0.5
-"""Of `max_messages`: what protected turns hold alone can reach it, and would have a summary made every turn."""
+"""Least messages to fold, as a fraction of `max_messages`. Else protected turns alone could fire it at every turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Why a summary is due, and what it takes in; without a `fold` none is worth making, or none could be sent."""
+    """Why a summary is due, and what it folds. Without a `fold`, no summary is worth making or none could be sent."""
 
     reason: SummaryReason | None
     fold: Fold | None
 
 
 def due_before_call(window: Window) -> Due:
-    """Whether a summary is to be tried before this window is sent.
+    """Why a summary must be tried before this window is sent, and its fold.
 
-    Refuse before paying: none is made that could not be sent beside what may never leave.
+    No summary is made, and paid for, that could not be sent together with the content that is never removed.
     """
     return _due(window, reason_before_call, before_call=True)
 
 
 def _due(window: Window, reason_of: Callable[[Cost], SummaryReason | None], *, before_call: bool = False) -> Due:
-    # What could be taken in may be a walk through the window: only where something may be due. Shares change nothing of
-    # a window that fits.
+    # Finding what a summary could fold may walk through the whole window, so do it only if one may be due. Shares do
+    # not change a window that fits.
     if (window.snapshot.policy.allocation is None or window.excess_tokens <= 0) and reason_of(window) is None:
         return Due(None, None)
     found = foldable_within_shares(window)
@@ -66,10 +66,10 @@ def _due(window: Window, reason_of: Callable[[Cost], SummaryReason | None], *, b
 
 
 def reason_before_call(window: Cost) -> SummaryReason | None:
-    """Why a summary is to be tried; of a shared-out window, once its shares are held.
+    """Why a summary must be tried, or None. With an allocation, `window` has its pins and summary within their shares.
 
-    At the prune threshold one is tried by any policy that summarizes at all, whenever it would rather do so: what a
-    summary keeps is better than what a prune leaves, and a crash in the background loses nothing that way.
+    At the prune threshold every policy that summarizes tries one, even if it otherwise does so only after turns: a
+    summary preserves more than a prune does, and nothing is lost if a summary in the background has crashed.
     """
     policy = window.snapshot.policy
     if policy.allocation is not None and policy.summarizes and window.is_over:
@@ -87,10 +87,10 @@ def reason_before_call(window: Cost) -> SummaryReason | None:
 
 
 def worth_making(fold: Fold, found: Foldable, *, before_call: bool) -> bool:
-    """Whether the fold takes in enough, or for a reason that holds however little it takes in.
+    """Whether the fold saves enough, or has a reason that requires no minimum.
 
-    Before a call also because what is sent without it would be pruned. Not so where the window is shared out: pins may
-    well fill it, and would have a summary made every turn; what leaves the prompt meanwhile is folded later.
+    Before a call, a fold is also worth making if the window would be pruned without it. This does not apply with an
+    allocation: pins may fill such a window and cause a summary at every turn. Turns dropped meanwhile are folded later.
     """
     policy = found.window.snapshot.policy
     if before_call and policy.allocation is None and found.window.at_prune_trigger:
@@ -102,25 +102,25 @@ def worth_making(fold: Fold, found: Foldable, *, before_call: bool) -> bool:
 
 
 def fold_after_turn(snapshot: Snapshot, estimate: Estimate) -> Fold | None:
-    """What a summary takes in that is due by what is looked at after turns; the running turn has no message yet."""
+    """The fold that is due by the triggers after a turn, or None. The running turn of the snapshot has no message."""
     if not snapshot.policy.summarizes_after_turns:
         return None
     return _due(lay_out_cleared(snapshot, estimate), _reason_after_turn).fold
 
 
 def fold_on_request(snapshot: Snapshot, estimate: Estimate) -> Fold | None:
-    """What a summary takes in that somebody asks for, whatever the triggers say; None when it would shrink nothing."""
+    """The fold of a summary on request, whatever the triggers say. None when it would shrink nothing."""
     return foldable(lay_out_cleared(snapshot, estimate)).fold("requested")
 
 
 def would_be_pruned(snapshot: Snapshot, estimate: Estimate) -> bool:
-    """Whether the prompt of this snapshot is at the prune threshold as it stands."""
+    """Whether the prompt of this snapshot is at the prune threshold if no summary is made."""
     return foldable_within_shares(lay_out_cleared(snapshot, estimate)).window.at_prune_trigger
 
 
 def is_near_threshold(window: Cost) -> bool:
-    """Whether the window's input tokens are so near to the summary trigger, prune trigger or input budget that the
-    estimate alone cannot tell on which side of it it is."""
+    """Whether the window's input tokens are so near to the summary trigger, prune threshold or input budget that the
+    estimate alone cannot tell which side they are on."""
     policy, budget, input_tokens = window.snapshot.policy, window.budget, window.input_tokens
     trigger = trigger_tokens(policy, budget.limit, budget.input_budget)
     thresholds = (trigger, policy.prune_from(budget.input_budget), budget.input_budget)
@@ -128,16 +128,16 @@ def is_near_threshold(window: Cost) -> bool:
 
 
 def exact_ratio(prompt: Prompt, counted_tokens: int) -> float | None:
-    """What makes the wire estimate of this prompt the provider's count; None for a count that cannot be meant so.
+    """The ratio of the provider's count to the wire estimate of this prompt.
 
-    Beyond the bounds that hold for every calibration it is not the tokenizer that differs.
+    None if it is outside the bounds of every calibration: then the difference is not caused by the tokenizer.
     """
     ratio = counted_tokens / max(1, prompt.wire_tokens)
     return ratio if LOWEST_RATIO <= ratio <= HIGHEST_RATIO else None
 
 
 def trigger_tokens(policy: ContextPolicy, limit_tokens: int, input_budget: int) -> int | None:
-    """Input tokens at which the policy asks for a summary, the lowest of its triggers; None when it never does."""
+    """Input tokens at which the policy makes a summary, the lowest of its triggers; None when it never does."""
     if not policy.summarizes:
         return None
     trigger = policy.summary_from(input_budget)
@@ -148,7 +148,7 @@ def trigger_tokens(policy: ContextPolicy, limit_tokens: int, input_budget: int) 
 
 
 def turns_to_next_summary(snapshot: Snapshot) -> int | None:
-    """Completed turns until one is made whatever it costs; None when the policy counts no turns."""
+    """Completed turns until a summary is due by the turn count; None when the policy counts no turns."""
     turns = snapshot.policy.mandatory_summary_turn
     return None if turns is None else max(0, turns - snapshot.completed_since_summary)
 
@@ -160,7 +160,7 @@ def _reason_after_turn(window: Cost) -> SummaryReason | None:
 
 
 def _usage_tokens(policy: ContextPolicy, limit_tokens: int, input_budget: int) -> int | None:
-    """Never above the prune threshold, so that it can fire before a refusal (contract.md, decision 1)."""
+    """Usage trigger in tokens, at most the prune threshold, so that it precedes a refusal (contract.md, decision 1)."""
     share = policy.usage_threshold
     return None if share is None else int(min(share * limit_tokens, policy.prune_trigger_ratio * input_budget))
 
@@ -181,17 +181,17 @@ def _by_usage(window: Cost) -> SummaryReason | None:
 
 
 def fold_behind_answer(snapshot: Snapshot, estimate: Estimate) -> Fold | None:
-    """What a summary in the background is to take in, of a snapshot whose running turn has no message yet."""
+    """The fold of a summary in the background, or None. The running turn of the snapshot has no message."""
     fold = fold_after_turn(snapshot, estimate)
     return fold or (_fold_of_next_turn(snapshot, estimate) if snapshot.policy.summarizes_ahead else None)
 
 
 def may_fold_behind_answer(snapshot: Snapshot, laid_out_tokens: int, reply_tokens: int) -> bool:
-    """Whether `fold_behind_answer` may find something once the turn of this snapshot, whose window cost so many input
-    tokens as it was laid out, has completed with such a reply.
+    """Whether `fold_behind_answer` may find a fold once the turn of this snapshot has completed. Its window had
+    `laid_out_tokens` input tokens when it was laid out, and its reply has `reply_tokens`.
 
-    A sum in place of a window laid out anew, for every turn asks: false only where nothing is found in a session that
-    nobody changes meanwhile.
+    Every turn calls this, so it computes a sum instead of laying out a window. It is false only if there will be no
+    fold, unless the session is changed in the meantime.
     """
     policy, budget = snapshot.policy, snapshot.budget
     turns = policy.mandatory_summary_turn
@@ -206,7 +206,7 @@ def may_fold_behind_answer(snapshot: Snapshot, laid_out_tokens: int, reply_token
     if trigger is None:
         return False
     ratio = snapshot.calibration_ratio
-    # A smaller message leaves the output more, where it has a share; and the window's own limit takes no calibration.
+    # With an output share, a smaller message enlarges the output reserve. The window itself takes no calibration.
     of_output = ceil(current_tokens * budget.output_pct / 100)
     of_window = floor(min(1.0, ratio) * (budget.input_budget + budget.overhead_reserve)) - budget.overhead_reserve
     most = ceil(ratio * (reply_tokens + MESSAGE_FRAMING_TOKENS + _average(past, said) + MESSAGE_FRAMING_TOKENS)) + 1
@@ -223,6 +223,6 @@ def _fold_of_next_turn(snapshot: Snapshot, estimate: Estimate) -> Fold | None:
 
 
 def _average(past: Past, *more_tokens: int) -> int:
-    """Wire tokens of an average turn that is sent, those of `more_tokens` among them."""
+    """Average wire tokens of the sent turns, where each of `more_tokens` counts as one more turn; 0 without turns."""
     turns = past.sent_turn_count + len(more_tokens)
     return ceil((past.wire_tokens() + sum(more_tokens)) / turns) if turns else 0

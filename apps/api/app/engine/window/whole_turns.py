@@ -1,4 +1,4 @@
-"""Settled turns on their way into columns, a list for each, made of messages or of texts as they were read."""
+"""Settled turns prepared for columns, one list per column, made from messages or from texts as they were read."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _MARKS: Final = {
 _STATUS_MARKS: Final = {status: at for at, status in enumerate(STATUSES)}
 _COMPLETED: Final = bytes([_STATUS_MARKS[TurnStatus.COMPLETED]])
 _ROLE_OF: Final[dict[str, Literal["user", "assistant"]]] = {"u": "user", "a": "assistant"}
-"""By the letters of `StoredTexts.roles`."""
+"""Roles by the letters of `StoredTexts.roles`."""
 _FORMATS: Final = {letter: text_format(role) for letter, role in _ROLE_OF.items()}
 _MARKS_OF: Final = str.maketrans({letter: chr(_MARKS[role, None]) for letter, role in _ROLE_OF.items()})
 
 
 @dataclass(frozen=True, slots=True)
 class WholeTurns:
-    """Turns in order: a value each of `turn_*` and `most_tokens`, a value a message of those below, a value a piece of
-    the last ones. `first_messages` are places among these messages. `said_at` are microseconds since 1970-01-01 in UTC,
-    `NO_TIME` where nobody knows. A message's JSON is led by a comma."""
+    """Turns in order. The first block of fields has a value per turn, the second a value per message, the third a value
+    per piece. `first_messages` are positions of messages. `said_at` are microseconds since 1970-01-01 in UTC, `NO_TIME`
+    if unknown. `wires` are the messages' JSON, each with a leading comma."""
 
     turn_ids: bytes
     turn_seqs: Sequence[int]
@@ -63,14 +63,14 @@ class WholeTurns:
 
     @property
     def is_one_stretch(self) -> bool:
-        """Whether all messages are sent, have neighbouring numbers, and have their reasoning in one form."""
+        """Whether all messages are sent, have consecutive numbers, and have their reasoning in one form."""
         count = len(self.seqs)
         is_whole = sum(self.messages) == count > 0 and self.seqs[-1] - self.seqs[0] == count - 1
         return is_whole and len({mark >> 2 for mark in set(self.marks)}) == 1
 
 
 def of_turns(turns: Sequence[Turn]) -> WholeTurns:
-    """Of turns that are counted and marked as they are sent. Raises what has no canonical JSON."""
+    """The columns of turns, with tokens and reasoning form as they are sent. Raises for what has no canonical JSON."""
     messages = [message for turn in turns for message in turn.messages]
     pieces: list[tuple[int, int, int, int]] = []
     of_turns: list[int] = []
@@ -110,7 +110,7 @@ def of_turns(turns: Sequence[Turn]) -> WholeTurns:
 
 
 def of_texts(texts: StoredTexts) -> WholeTurns:
-    """Of completed turns in which there is nothing but text: each message is a piece, and costs what it was counted."""
+    """The columns of completed turns that have only text: each message is a piece, with its stored token count."""
     ends = [*accumulate(texts.turn_messages, initial=0)]
     most = [*accumulate(map(sum, zip(texts.tokens, texts.reasoning_tokens, strict=True)), initial=0)]
     kinds = [texts.roles[first:end] for first, end in pairwise(ends)]
@@ -137,12 +137,12 @@ def of_texts(texts: StoredTexts) -> WholeTurns:
 
 
 def microseconds_of(instant: datetime | None) -> int:
-    """An instant as it is kept."""
+    """The instant as microseconds since 1970-01-01 in UTC; `NO_TIME` for None."""
     return NO_TIME if instant is None else (instant - _EPOCH) // _MICROSECOND
 
 
 def instant_of(microseconds: int) -> datetime | None:
-    """The instant that `microseconds_of` gave."""
+    """The inverse of `microseconds_of`."""
     return None if microseconds == NO_TIME else _EPOCH + microseconds * _MICROSECOND
 
 
@@ -153,7 +153,7 @@ def _traits_of_letters(letters: str) -> bytes:
 
 @lru_cache(1024)
 def _traits(kinds: tuple[UnitKind, ...]) -> bytes:
-    """Of the pieces of a turn, in its order; whether they have media is not known yet."""
+    """The traits of the pieces of a turn, in order, without the `MEDIA` bit."""
     index = UNIT_KINDS.index
     places = zip(kinds, newest_and_answered(kinds), strict=True)
     return bytes([index(kind) | newest * NEWEST | answered * ANSWERED for kind, (newest, answered) in places])

@@ -1,4 +1,4 @@
-"""The window of one turn: a snapshot laid out in the order it is sent, with what it costs and what was done to it."""
+"""The window of one turn: a snapshot laid out in the order it is sent, with its tokens and what was done to it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from app.engine.window.prompt import Part, Prompt, PromptItem, block_item, pin_t
 from app.engine.window.snapshot import PlanLog, Removal, Snapshot
 
 Leaves: TypeAlias = Literal["never", "shortened", "marked", "dropped", "whole"]
-"""What may leave of a piece: nothing; the middle of its tool results, when nothing else is left; its media; all of it,
-which a summary cites, so that its media are not marked before; or its long texts, its media, and then all of it."""
+"""What may be removed of a piece: nothing; the middle of its tool results, as the last resort; its media; all of it,
+but not its media first, because a summary cites it; or its long texts, then its media, then all of it."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a window costs, without what is in it: `tokens` without framing and tools, in so many messages."""
+    """The size of a window without its content. `tokens` are those of its `messages`, without framing and tools."""
 
     snapshot: Snapshot
     tokens: int
@@ -42,7 +42,7 @@ class Cost:
 
     @property
     def overhead_tokens(self) -> int:
-        """What the overhead reserve is there for."""
+        """Tokens of framing and tools, which use the overhead reserve first."""
         return self.framing_tokens + self.tools_tokens
 
     @property
@@ -51,11 +51,11 @@ class Cost:
 
     @cached_property
     def input_tokens(self) -> int:
-        """What counts against the input budget, which every stage asks for."""
+        """Tokens that count against the input budget. Every stage reads this."""
         return self.input_tokens_without()
 
     def input_tokens_without(self, less_tokens: int = 0, less_messages: int = 0, less_tools: int = 0) -> int:
-        """The same once so many tokens (without framing), messages, and tokens of tools have left it."""
+        """The same if this many tokens (without framing), messages and tool tokens were removed."""
         overhead = MESSAGE_FRAMING_TOKENS * less_messages + less_tools
         return self.budget.input_tokens(
             wire_tokens=self.wire_tokens - less_tokens - overhead,
@@ -65,31 +65,30 @@ class Cost:
 
     @property
     def is_over(self) -> bool:
-        """Whether it costs more than its input budget."""
+        """Whether it is over its input budget."""
         return self.input_tokens > self.budget.input_budget
 
     @property
     def excess_tokens(self) -> int:
-        """By how many wire tokens it is over its budget; negative where it is not."""
+        """By how many wire tokens it is over its budget; negative when it is under."""
         return self.wire_tokens - self.budget.wire_room(
             overhead_tokens=self.overhead_tokens, calibration_ratio=self.snapshot.calibration_ratio
         )
 
     @property
     def at_prune_trigger(self) -> bool:
-        """Whether it costs so much that something has to leave."""
+        """Whether it is so large that something must be removed."""
         return self.input_tokens >= self.snapshot.policy.prune_from(self.budget.input_budget)
 
 
 @dataclass(frozen=True)
 class Window(Cost):
-    """All that is sent for a turn, as one value; a stage takes one and gives another.
+    """All that is sent for a turn, as one value. A stage takes a window and returns another.
 
-    `past` and `current` are the pieces of the settled turns and of the running one, `recalled` stands between them.
-    `days` are lines that say when, each before the piece of the past at its place, and `today` the one before the
-    running turn.
-    `tokens` and `messages` are running sums over all of it, without framing and tools, and `history_tokens` over its
-    pieces but for what the user sends now. Prunes end when the history is within `history_floor`.
+    `past` has the pieces of the past turns, `current` those of the running turn, and `recalled` is sent between them.
+    `days` are day lines, each with the position in `past` of the piece that it precedes; `today` is the one before the
+    running turn. `tokens` and `messages` are sums over the whole window, without framing and tools. `history_tokens` is
+    that of pieces and day lines without the user's current message. Prunes end when it is at most `history_floor`.
     """
 
     estimate: Estimate
@@ -106,12 +105,12 @@ class Window(Cost):
 
     @property
     def beside(self) -> tuple[PromptItem, ...]:
-        """What no decision on what leaves counts: it came last, and only where there was room."""
+        """Day lines and recalled messages. They are added last, if they fit, so no decision on removals counts them."""
         return (*_lines(self.days, self.today), *self.recalled)
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """The history and the running turn, in time order."""
+        """The pieces of the past and of the running turn, in time order."""
         return (*self.past, *self.current)
 
     @property
@@ -120,12 +119,12 @@ class Window(Cost):
 
     @property
     def offers_look_back(self) -> bool:
-        """Whether the model may read back what has left it."""
+        """Whether the model is offered the look-back tool."""
         return self.snapshot.offers_look_back
 
     def leaves_of(self, piece: Piece) -> Leaves:
-        """What may leave of the piece (contract.md, decisions 5, 7 and 8)."""
-        whole_turns = self.snapshot.policy.prune_unit == "turn"  # users' words go with them
+        """What may be removed of the piece (contract.md, decisions 5, 7 and 8)."""
+        whole_turns = self.snapshot.policy.prune_unit == "turn"  # users' text is dropped with them
         settled = piece.state == "settled"
         if piece.kind == "user":
             if piece.state == "running":
@@ -140,22 +139,22 @@ class Window(Cost):
         return "whole" if settled or not whole_turns else "marked"
 
     def may_drop(self, piece: Piece) -> bool:
-        """Whether all of it may leave."""
+        """Whether the whole piece may be dropped."""
         return self.leaves_of(piece) in {"dropped", "whole"}
 
     def may_mark(self, piece: Piece) -> bool:
-        """Whether its media may leave."""
+        """Whether its media may be replaced by markers."""
         return self.leaves_of(piece) in {"marked", "whole"}
 
     def may_drop_with_its_turn(self, piece: Piece) -> bool:
-        """Whether a policy that shares its window out may drop it, with its turn or out of the running one."""
+        """Whether a policy with an allocation may drop the piece, together with its turn or from the running turn."""
         if piece.seq >= self.snapshot.protected_from and not self.snapshot.policy.prune_protected:
             return False
         return piece.state == "settled" or self.may_drop(piece)
 
     @cached_property
     def prompt(self) -> Prompt:
-        """What goes over the wire."""
+        """What is sent to the model."""
         summary = () if self.summary is None else (self.summary,)
         today = () if self.today is None else (self.today,)
         parts = (*self.head, *summary, *self._parts_of_past(), *self.recalled, *today, *parts_of(self.current))
@@ -171,30 +170,30 @@ class Window(Cost):
             yield from parts_of(self.past[first:end])
 
     def with_pins(self, pins: Sequence[PromptItem]) -> Window:
-        """The same with these in the place of its pins."""
+        """A copy with these pins."""
         head = (*(item for item in self.head if item.region != "pins"), *pins)
         return self._resized(self.pins, pins, head=head)
 
     def with_summary(self, summary: PromptItem | None) -> Window:
-        """The same with this in the place of its summary."""
+        """A copy with this summary."""
         before, now = ((item,) if item else () for item in (self.summary, summary))
         return self._resized(before, now, summary=summary)
 
     def with_recalled(
         self, items: Sequence[PromptItem], rows: tuple[Recalled, ...], today: PromptItem | None
     ) -> Window:
-        """The same with these brought back before the running turn, or the line before it."""
+        """A copy with these recalled items before the running turn, and with the day line `today` if it is not None."""
         window = self if today is None else self.with_days(self.days, today)
         return window._resized(self.recalled, items, recalled=tuple(items), log=replace(self.log, recalled=rows))
 
     def with_days(self, days: Sequence[tuple[int, PromptItem]], today: PromptItem | None) -> Window:
-        """The same with these lines that say when."""
+        """A copy with these day lines."""
         before, now = _lines(self.days, self.today), _lines(days, today)
         history_tokens = self.history_tokens + _tokens_of(now) - _tokens_of(before)
         return self._resized(before, now, history_tokens=history_tokens, days=tuple(days), today=today)
 
     def with_pieces(self, pieces: Sequence[Piece], actions: Iterable[Removal] = ()) -> Window:
-        """The same with these in the place of its pieces, and how that came about."""
+        """A copy with these pieces, and with the actions that led to them added to its log."""
         cut = len(pieces)
         while cut and pieces[cut - 1].state == "running":
             cut -= 1
@@ -211,20 +210,20 @@ class Window(Cost):
         ).logged(actions)
 
     def logged(self, actions: Iterable[Removal]) -> Window:
-        """The same with more actions in its log."""
+        """A copy with these actions added to its log."""
         return replace(self, log=replace(self.log, actions=(*self.log.actions, *actions)))
 
     def after_overflow(self, budget: Budget) -> Snapshot:
-        """What the turn is planned of when a provider refused this as too long; `budget` is the smaller one.
+        """The snapshot to plan from after a provider rejected this window as too long; `budget` is the smaller one.
 
-        No summary is asked for then: whoever waits has waited for one call. Protected turns are pruned whatever the
-        policy says, and when nothing is left to prune whole turns leave, oldest first; goal, system layers, the running
-        turn, and pins that are within a share if they have one, stay.
+        No summary is made then, because the client has waited for one call already. Protected turns are pruned whatever
+        the policy says. When nothing is left to prune, whole turns are dropped, oldest first. Goal, system layers, the
+        running turn, and pins (up to their share, if they have one) are kept.
         """
         return replace(self.snapshot, budget=budget, log=self.log.without_stages(), overflowed=True)
 
     def _resized(self, before: Sequence[PromptItem], now: Sequence[PromptItem], **changes: Any) -> Window:
-        """The same with these changes, by which some items are exchanged for others."""
+        """A copy with these changes, which replace the items `before` by the items `now`."""
         tokens = self.tokens + _tokens_of(now) - _tokens_of(before)
         return replace(self, tokens=tokens, messages=self.messages + len(now) - len(before), **changes)
 
@@ -238,7 +237,7 @@ def _tokens_of(items: Sequence[PromptItem]) -> int:
 
 
 def lay_out(snapshot: Snapshot, estimate: Estimate) -> Window:
-    """The window of a snapshot, whole. Its log goes on from the snapshot's, or begins with what the window costs."""
+    """The whole window of a snapshot. Its log continues the snapshot's, or begins with the tokens of this window."""
     head = head_items(snapshot.layers, snapshot.goal, snapshot.pins, estimate)
     summary = summary_item(snapshot.summary, snapshot.policy, estimate) if snapshot.summary else None
     past, current = snapshot.past, tuple(pieces_of(snapshot.current, "running"))
@@ -269,7 +268,7 @@ def lay_out(snapshot: Snapshot, estimate: Estimate) -> Window:
 def head_items(
     layers: Sequence[tuple[str, str]], goal: str | None, pins: Sequence[Pin], estimate: Estimate
 ) -> tuple[PromptItem, ...]:
-    """What stands before the summary: system layers, goal, pins."""
+    """The items before the summary: system layers, goal, pins."""
     items = [block_item("system", label, "system", text, estimate) for label, text in layers]
     if goal:
         items.append(block_item("goal", "goal", "system", goal, estimate))
@@ -278,5 +277,5 @@ def head_items(
 
 
 def summary_item(summary: Summary, policy: ContextPolicy, estimate: Estimate) -> PromptItem:
-    """The summary as its own message, in the role the policy gives it."""
+    """The summary as a message of its own, in the policy's `summary_role`."""
     return block_item("summary", f"summary:{summary.id}", policy.summary_role, render_summary(summary.body), estimate)
