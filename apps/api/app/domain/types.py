@@ -158,8 +158,8 @@ SummaryCall: TypeAlias = Literal["separate", "cached"]
 repetition of the session's last prompt."""
 SummaryCallReason: TypeAlias = Literal["policy", "provider", "too_large", "not_cached", "refused", "no_price", "cost"]
 """Why this call is used, in the order above: the policy says so; the provider does not cache conversations; the prompt
-leaves no space for the instruction; the provider has not cached it, as far as is known; the answer to the repeated
-prompt could not be used, this time or before; a price is unknown; or this call is the cheaper one."""
+leaves no space for the instruction and its answer; the provider has not cached it, as far as is known; the answer to
+the repeated prompt could not be used, this time or before; a price is unknown; or this call is the cheaper one."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
