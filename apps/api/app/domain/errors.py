@@ -26,7 +26,7 @@ PlimsollError
 ├── TurnLost                       another process ended the turn while this one ran it
 ├── TurnCancelled                  a request cancelled the turn while it ran
 ├── TurnNotOpen                    the turn neither runs nor waits for tools, so nothing can be added or cancelled
-├── StoredFailure                  a stored turn's error, answered again to a retry with its idempotency key
+├── StoredFailure                  a stored turn's error, returned again to a retry with its idempotency key
 ├── LimitExceeded                  a limit of the tenant or the session is used up
 ├── Unauthenticated
 └── ProviderError                  the model could not be called, or gave no answer

@@ -61,7 +61,7 @@ _TELLING_SIGNALS: Final = 0.75
 """Without a goal, a summary begins with a fact with fewer signals than this: one with more is cited as an item."""
 _BEFORE: Final = 2**40  # subtracted from positions of items that are carried over, to precede everything new
 _LEAST_CARRIED_WORTH: Final = 0.6
-"""Least worth of an item to be carried over: one without a number, an identifier, a demand or two names is dropped."""
+"""Least worth to carry over an item that is not open. One without a number, identifier, demand or two names is not."""
 
 _NO_ANSWER: Final = re.compile(
     r"\b(?:don't know|do not know|not sure|can(?:'t|not) say|let me check|(?:will|'ll) check|find out|get back to)\b",
@@ -209,8 +209,7 @@ def _best_first(unit: PlacedSentence) -> tuple[int, float, int]:
 
 
 def _standing_first(unit: PlacedSentence) -> tuple[bool, bool, float, int]:
-    """Sort key: decisions that stand, then demands and exact values, each the oldest first, because most conversations
-    get new ones all the time; then the rest."""
+    """Sort key: standing decisions, then demands and values, oldest first, as new ones keep coming; then the others."""
     lasts = stands(unit)
     return not lasts, unit.kind != "decisions", 0.0 if lasts else -unit.density, unit.position
 

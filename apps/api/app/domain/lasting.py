@@ -92,7 +92,7 @@ def stands(unit: PlacedSentence) -> bool:
 
 def unfinished(carried: Sequence[PlacedSentence], new: Iterable[PlacedSentence]) -> list[PlacedSentence]:
     """The carried items without those that a later one of `new` closes, in words that both share: a question that is
-    answered, a task that is reported as finished, a demand that the user lifts, a value that the user restates."""
+    answered, a task that is reported as finished, a demand that the user lifts, a value that the user gives again."""
     open_units = {unit.position: unit for unit in carried if unit.kind in OPEN_KINDS or unit.sentence.standing}
     asked = any([unit.kind == "open_questions" for unit in carried])  # noqa: C419 - a list is faster than a generator
     named_in: defaultdict[str, list[int]] = defaultdict(list)
@@ -144,8 +144,7 @@ def _is_about(unit: PlacedSentence, demand: PlacedSentence) -> bool:
 
 
 def _frame(unit: PlacedSentence) -> frozenset[str] | None:
-    """The words of a statement without its one exact value, that is, what the value is stated of; None if it has no
-    value or several."""
+    """The words of a statement besides its exact value: what the value is of; None if it has no value or several."""
     exact = _exact_words(unit)
     return frozenset(unit.sentence.words) - exact if unit.sentence.standing and len(exact) == 1 else None
 
@@ -214,7 +213,7 @@ class Taken:
 
 def lasting(new: Sequence[PlacedSentence], carried: Sequence[PlacedSentence]) -> list[PlacedSentence]:
     """The statements that have to outlast a summary, newest first: the user's demands, exact values and open tasks of
-    `new`, and what stands or is a task in `carried`. Of each of the two it is at most the oldest `_MOST_LASTING`."""
+    `new`, and what stands or is a task in `carried`. At most the oldest `_MOST_LASTING` of each of the two are used."""
     stated = [unit for unit in new if unit.role == "user" and (unit.sentence.standing or _is_task(unit))]
     stated = unfinished(sorted(stated, key=_place)[:_MOST_LASTING], new)
     kept = [unit for unit in carried if stands(unit) or unit.kind == "action_items"]
@@ -229,8 +228,7 @@ def left_out(
 ) -> list[PlacedSentence]:
     """The units that `said` leaves out, the oldest first, tasks last. `units` are given newest first.
 
-    A newer statement replaces an older one that says the same. All units, including those in `said`, have to fit into
-    `room`, as counted by `cost`.
+    A newer statement replaces an older one of the same. Units use up `room` by their `cost`, also those in `said`.
     """
     taken = Taken()
     for at, item in enumerate(said):

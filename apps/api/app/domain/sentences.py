@@ -20,8 +20,7 @@ _NUMBER: Final = re.compile(r"\d[\d.,:/-]*")
 _IDENTIFIER: Final = re.compile(
     r"`[^`]+`|\b\w+_\w+|\b[a-z]+[A-Z]\w*|\b\w+\(\)|\b\w+@\w+\.\w+|https?://|(?:/[\w.-]+){2,}|\b[A-Z]{2,}-?\d*\b"
 )
-"""Alternatives that begin with a word only match from its first letter: trying each letter of a long word would take
-quadratic time."""
+"""An alternative that begins with a word begins at its first letter: trying every letter would take quadratic time."""
 _NAME: Final = re.compile(r" (?<=[\w,;:] )[^\W\d_a-z]\w+")
 _DECIDED: Final = re.compile(
     r"\b(?:we|i|they)(?:'ve| have)? (?:decided|agreed|chose|settled)\b|\bdecision\b|\bdecided (?:to|on|that)\b"

@@ -166,7 +166,7 @@ class _Reader:
             self.add(piece)
 
     def end_code(self) -> None:
-        """End a code block. A few lines are one statement; longer code gives none, as a part of it says nothing alone."""
+        """End a code block. A few lines are one statement; longer code is left out: a part of it says nothing alone."""
         shown = "\n".join(self.code or [])
         if shown and self.code_lines <= _MOST_CODE_LINES and len(shown) <= _LONGEST_GROUP_CHARS:
             self.add(shown)

@@ -91,7 +91,7 @@ _ID_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class NewHistory:
-    """Turns and messages to add, as JSON of rows by column; `seq` counts from 1 in each of the two."""
+    """Turns and messages to add, as JSON arrays of rows by column name; `seq` counts from 1 in each array."""
 
     turns: JsonText
     messages: JsonText
@@ -102,7 +102,7 @@ class NewHistory:
 
 @dataclass(frozen=True, slots=True)
 class NewRows:
-    """Rows of one section of an export, by column."""
+    """Rows of one section of an export, by column name."""
 
     section: str
     rows: JsonText

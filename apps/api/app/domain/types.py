@@ -109,7 +109,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningRule:
-    """Which reasoning a model has to be sent back, and in which form.
+    """Which reasoning has to be sent back to a model, and in which form.
 
     The scope `tool_loop` is the assistant's messages after the newest user message, while the turn is open;
     `tool_turns` is the assistant's messages of every turn in which tools were called.
@@ -154,8 +154,7 @@ SummaryOrigin: TypeAlias = Literal["model", "fallback", "emergency", "person"]
 SUMMARY_ORIGINS: Final[tuple[SummaryOrigin, ...]] = get_args(SummaryOrigin)
 
 SummaryCall: TypeAlias = Literal["separate", "cached"]
-"""How a summarizer is called: with a document of the messages to summarize, or by an instruction that is appended to a
-repetition of the session's last prompt."""
+"""How a summarizer is called: with a document of the messages, or by an instruction after the repeated last prompt."""
 SummaryCallReason: TypeAlias = Literal["policy", "provider", "too_large", "not_cached", "refused", "no_price", "cost"]
 """Why this call is used, in the order above: the policy says so; the provider does not cache conversations; the prompt
 leaves no space for the instruction and its answer; the provider has not cached it, as far as is known; the answer to
@@ -173,7 +172,7 @@ class SummaryBody:
     action_items: tuple[SummaryItem, ...] = ()
 
     def __hash__(self) -> int:
-        return hash(self.summary_text)  # hashing all fields would take as long as what is cached by body
+        return hash(self.summary_text)  # hashing all fields takes as long as rendering, which is cached by body
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +290,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """One increment of a streamed answer. The texts of all deltas, joined, are the answer's text; so for reasoning."""
+    """One increment of a streamed answer. The joined texts of all deltas are its text, and likewise its reasoning."""
 
     text: str = ""
     reasoning: str = ""

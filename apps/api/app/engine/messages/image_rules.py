@@ -31,8 +31,7 @@ SizeRule: TypeAlias = Callable[[Size, str], int]
 
 
 def _tiles(base: int, tile: int) -> SizeRule:
-    """OpenAI's tiles: the image is scaled down to at most 2,048 px, and its short side to at most 768 px. It then uses
-    `tile` tokens for each 512 px tile, plus `base`."""
+    """OpenAI's tiles of 512 px: `base` + `tile` for each, after scaling into 2,048 px and the short side to 768 px."""
 
     def tokens(size: Size, detail: str) -> int:
         if detail == "low":

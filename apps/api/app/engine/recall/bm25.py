@@ -26,8 +26,7 @@ SATURATION: Final = 1.2
 
 _LENGTH_SHARE: Final = 0.4
 _USUAL_TERMS: Final = 16
-"""Usual length in BM25. It is fixed, so that a message's score does not change when longer ones are added (Robertson,
-Zaragoza)."""
+"""Usual length in BM25, fixed so that longer new messages do not change a message's score (Robertson, Zaragoza)."""
 _COVERAGE_POWER: Final = 0.6
 """How much more a message with several of the query's words counts than one that often has the same one."""
 _DATE_FACTOR: Final = 0.6

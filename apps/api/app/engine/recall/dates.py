@@ -1,7 +1,7 @@
 """The days that a question names: "on 8 May 2023", "last week", "two days ago", as ranges of days.
 
-Only English expressions are recognized; other languages are matched as words. Relative days are resolved against the
-day on which the question was sent. Days are counted from 1970-01-01, in UTC.
+Only English expressions are recognized; those of other languages are matched as words. Relative days are resolved
+against the day on which the question was sent. Days are counted from 1970-01-01, in UTC.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _DATE: Final = re.compile(
     re.IGNORECASE | re.VERBOSE | re.ASCII,
 )
 _OF_EVERY_DATE: Final = (*_MONTHS, "19", "20", "day", "ago", "last", "this", "past", "previous")
-"""Every text that names a day has one of these, in lower case. The search for them takes a fortieth of the regex's."""
+"""Every text that names a day has one of these, in lower case. Searching them takes a fortieth of the regex's time."""
 _NEAR: Final = {"the day before yesterday": 2, "yesterday": 1, "last night": 1}
 _SPACES: Final = re.compile(r"\s+")
 
@@ -150,8 +150,7 @@ def _relative(named: dict[str, str], now: date) -> tuple[date, date]:
 
 
 def _back(unit: str, count: int, now: date, *, exact: bool) -> tuple[date, date]:
-    """The day, or the calendar week, month or year, `count` units before `now`. An `exact` week is the seven days that
-    have that day in the middle."""
+    """The day, or the calendar week, month or year, `count` units back; an `exact` week has that day in the middle."""
     if unit == "day":
         return now - timedelta(days=count), now - timedelta(days=count)
     if unit == "week" and exact:

@@ -108,7 +108,7 @@ class Index:
 
     @property
     def size_bytes(self) -> int:
-        """Its size in memory."""
+        """The size in memory."""
         columns = (
             self.seqs,
             self.tokens,
@@ -122,8 +122,7 @@ class Index:
         return self.keys.nbytes + self.unmerged.nbytes + sum([column.nbytes for column in columns])
 
     def extended(self, new: Packed, through_seq: int) -> Index:
-        """The index with newer messages added, which must be all through `through_seq`. Raises `ValueError` if the
-        packed terms are not of as many messages."""
+        """The index with newer messages added, which must be all messages after its own through `through_seq`."""
         words = np.frombuffer(new.terms, "<u4")
         at = np.flatnonzero((words & 31) == 0)
         if len(at) != len(new.seqs):
@@ -162,16 +161,14 @@ class Index:
         return int(sum(counts.sum() for _, _, counts in self._ranges(terms, messages)))
 
     def postings(self, terms: Collection[int], messages: int) -> tuple[Ints, Ints, Ints]:
-        """How many of the first `messages` have each term; and, term after term, the positions of these and the term's
-        count in each."""
+        """How many of the first `messages` have each term; and, term by term, their positions and its counts there."""
         merged, unmerged = self._ranges(terms, messages)
         every = np.insert(_within(*merged), merged[2].cumsum().repeat(unmerged[2]), _within(*unmerged))
         positions = every >> _POSITION_SHIFT & np.uint64(0xFFFFFFFF)
         return merged[2] + unmerged[2], positions.view(np.int64), (every & np.uint64(31)).view(np.int64)
 
     def _ranges(self, terms: Iterable[int], messages: int) -> Iterator[tuple[U64, Ints, Ints]]:
-        """For both sorted columns of keys: the column, where each term's keys begin, and how many of them are of the
-        first `messages`."""
+        """For `keys` and `unmerged`: the array, where each term begins, and how many are of the first `messages`."""
         wanted = np.fromiter(terms, np.uint64) << _TERM_SHIFT
         for keys in (self.keys, self.unmerged):
             first = keys.searchsorted(wanted)

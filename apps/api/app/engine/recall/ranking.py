@@ -143,8 +143,7 @@ _Row: TypeAlias = tuple[float, int, int, int, int]
 
 
 class _Found(NamedTuple):
-    """A unit: its messages have the positions from `first` up to, but not including, `end`. `tokens` are on the wire;
-    `text` is the hash of its text."""
+    """A unit: the positions of its messages, `end` excluded; its wire `tokens`; and `text`, the hash of its text."""
 
     score: float
     first: int
@@ -183,8 +182,7 @@ def _with_words(index: Index, hits: Hits, chosen: Sequence[_Found]) -> tuple[Can
 
 
 def _groups(index: Index, shares: Floats, members: Sequence[int], most_tokens: int) -> list[_Found]:
-    """The tool groups that these positions belong to: each whole, with its best member's score and a `text` of its own,
-    so that it never counts as a repeated text."""
+    """The tool groups that these positions belong to: each whole, by its best member's score, never a repeated text."""
     found: dict[int, _Found] = {}
     for member in members:
         first = member

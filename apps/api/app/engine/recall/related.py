@@ -24,8 +24,7 @@ LARGEST_WEIGHT: Final = 255
 _RELATED_FACTOR: Final = 0.9
 """Factor on the weight of every related word, so that even the nearest one counts less than the question's own word."""
 _COMMON_SHARE: Final = 0.15
-"""A word in a larger share of the messages gets no related words: it needs none, and such words often have a second
-meaning ("give", "get")."""
+"""A word in a larger share of the messages gets no related words: it needs none and is often ambiguous ("get")."""
 _FEW_MESSAGES: Final = 4
 ROW: Final = np.dtype(
     [("term", "<u4"), ("related", "<u2", RELATED_OF_A_WORD), ("weight", "u1", RELATED_OF_A_WORD), ("word", "S16")]
@@ -53,8 +52,7 @@ class Related(NamedTuple):
 def related_terms(terms: Mapping[int, str]) -> tuple[Related, ...]:
     """The related terms to look for besides the terms of a question, which are given by hash; the farthest first.
 
-    Each is there once, for the word that it is nearest to. The question's own terms are not among them, and a text of
-    more than `MOST_RELATED_QUERY_TERMS` terms has none.
+    Each is there once, for the word that it is nearest to; the question's own terms are not. A long text gets none.
     """
     if len(terms) > MOST_RELATED_QUERY_TERMS:
         return ()

@@ -1,9 +1,8 @@
 """The terms by which a message is found: words, folded and lightly stemmed.
 
 It works for any script: terms are words, or pairs of characters in scripts that do not separate words (Chinese,
-Japanese, Korean, Thai). Stemming removes English endings and then keeps the first six letters, which joins most
-inflections of most inflected languages. English stop words are left out; in other languages their frequency makes them
-count little.
+Japanese, Korean, Thai). Stemming removes English endings and keeps the first six letters, which joins most inflections
+of most inflected languages. English stop words are left out; those of other languages count little: they are frequent.
 """
 
 from __future__ import annotations
@@ -81,8 +80,7 @@ def term_hash(term: str) -> int:
 
 
 def query_terms(text: str) -> tuple[str, ...]:
-    """The different terms to look for. Of a long text they are those that probably discriminate best: terms with
-    digits, then the longest."""
+    """The different terms to look for; of a long text the likely most telling: those with digits, then the longest."""
     terms = distinct_query_terms(text)
     if len(terms) <= MOST_TERMS_OF_A_QUERY:
         return terms
@@ -141,8 +139,7 @@ def _term(word: str) -> str:
 
 
 def _stem(word: str) -> str:
-    """Remove plural and tense endings, and normalize letters that their spelling doubles or drops. This is a much
-    shortened form of the first step of Porter's algorithm."""
+    """Remove plural and tense endings and undo the doubled or dropped letters: Porter's first step, much shortened."""
     if len(word) == 4 and word[-1] == "s" and word[-2] != "s":
         return word[:-1]
     if len(word) <= 4:

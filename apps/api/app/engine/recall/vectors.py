@@ -22,8 +22,7 @@ _BLOCK_ROWS: Final = 2_048
 _MOST_COMPARED: Final = 1_536
 """Rows whose cosines are computed for a text, not counting rows that are as near as the last of them."""
 _STEPS: Final = 127 / 4
-"""Steps of a byte for a dimension's usual size. A byte holds up to four times that; larger values are clipped, as their
-sign says enough."""
+"""Steps for a dimension's usual size: a byte holds four times that, and larger values are clipped."""
 _LEAST_NORM: Final = 1e-6
 _MEANING_SHARE: Final = 0.35
 """Share of the best score by words that is added to the message that is nearest in meaning."""
@@ -77,7 +76,7 @@ class Vectors:
 
     @property
     def size_bytes(self) -> int:
-        """Its size in memory."""
+        """The size in memory."""
         rows_bytes = sum([rows.nbytes for rows in self.blocks])
         return self.seqs.nbytes + self.signs.nbytes + self.total.nbytes + rows_bytes
 

@@ -40,8 +40,7 @@ _MARKS: Final = " \"'`“”„‘’…"
 
 
 def behind_the_prompt(fold: Fold, *, extend: bool, focus: str) -> list[PromptMessage]:
-    """The messages after the repeated prompt: the instruction, and before it `focus`, if there is one. `focus` is no
-    instruction and is therefore sent in the user role."""
+    """What follows the repeated prompt: any `focus` as a user message (it is no instruction), then the instruction."""
     staying = len(fold.context) - (len(sendable_messages((fold.unseen,))) if fold.unseen else 0)
     text = (
         f"The conversation is interrupted here to record it: all but its newest {staying} messages leave the "

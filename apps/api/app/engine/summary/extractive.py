@@ -17,8 +17,7 @@ from app.engine.summary.fold import Fold
 _CHARS_PER_TOKEN: Final = 4
 _MOST_TRIES: Final = 4
 _LASTING_SHARE: Final = 0.56
-"""Share of the cap that what has to last may use even if the model's answer fills the cap: as much as demands and
-values may use in a summary without a model."""
+"""Share of the cap that lasting items may always use: that of demands and values in a summary without a model."""
 _ITEM_TOKENS: Final = 3
 """Tokens of an item besides its text."""
 

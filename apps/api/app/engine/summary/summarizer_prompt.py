@@ -160,8 +160,7 @@ def _parts(text: str, room_tokens: int, estimate: Estimate) -> list[str]:
 def summarizer_room(summarizer_input_tokens: int, cap_tokens: int, estimate: Estimate, focus: str = "") -> int:
     """The tokens for messages in a summarizer's input, after its instructions and a previous summary at its cap.
 
-    A tenth is reserved, because JSON escapes text that was counted unescaped. The window is too small if the result is
-    not above zero.
+    A tenth is reserved for JSON escapes, which are not counted. If the result is 0 or less, the window is too small.
     """
     fixed = estimate(_INSTRUCTIONS) + 2 * MESSAGE_FRAMING_TOKENS + PROMPT_FRAMING_TOKENS + 2 * cap_tokens
     fixed += estimate(FOCUS) + estimate(focus) if focus else 0
@@ -330,8 +329,7 @@ def summary_of(summary_id: SummaryId, fold: Fold, body: SummaryBody, origin: Sum
 def summarizer_usage(
     fold: Fold, body: SummaryBody | None, prompt_ceiling: int, estimate: Estimate, *, extend: bool
 ) -> Usage:
-    """The estimated usage of a summarizer whose prompt may have `prompt_ceiling` tokens. `body` stands for each of its
-    answers; without it an answer is counted at the cap. The usage is 0 if `prompt_ceiling` is too small."""
+    """The estimated usage of a summarizer with prompts of `prompt_ceiling` tokens; `body` stands for each answer."""
     room = summarizer_room(prompt_ceiling, fold.cap_tokens, estimate)
     if room <= 0:
         return Usage(0, 0)
@@ -354,8 +352,7 @@ def summarizer_usage(
 
 
 def _storable(text: str) -> str:
-    """The text without characters that JSON can contain escaped but that cannot be stored or sent: NUL, and lone
-    surrogates."""
+    """The text without what JSON can escape but nothing can store or send: NUL, and halves of surrogate pairs."""
     return text.replace("\0", "").encode(errors="replace").decode().strip()
 
 
