@@ -62,8 +62,8 @@ def behind_the_prompt(fold: Fold, *, extend: bool, focus: str) -> list[PromptMes
 class Quotations(dict[str, tuple[MessageId, ...]]):
     """Maps quotations to the messages they are from: of a fold, of its context, and of the previous summary's items.
 
-    It is used like the map of short ids in a summarizer's document. A quotation that is not found, is too short to be
-    located, or comes after `MOST_QUOTATIONS` others raises `KeyError`. Of messages with the same words it is the first.
+    This is used like the map of short ids in a summarizer's document. A whole text is always found. A part that is not
+    found, is too short to locate, or comes after `MOST_QUOTATIONS` others raises `KeyError`. The first match is used.
     """
 
     def __init__(self, fold: Fold) -> None:
