@@ -1,5 +1,5 @@
-"""The audit of a model call: how its prompt came about and what it lost on its way into the budget (the trim log), as
-they are stored, answered and exported."""
+"""The audit of a model call: how its prompt was made and what was removed to fit the budget (the trim log), in the form
+in which they are stored, returned and exported."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ TrimKind: TypeAlias = (
 PIN_KINDS: Final = frozenset({"pinned_trim", "pinned_drop"})
 _UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 CLEARED: Final = "clear_tool_results"
-"""The reason of what a policy of this name has left out."""
+"""The reason of actions by which the policy field of this name left out tool results."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrimAction:
-    """A decision, or all of one kind and reason in a range.
+    """One action, or all actions of one kind and reason in a range.
 
-    `target` is `message:<id>`, `turn:<id>`, `summary:<id>`, a pin's name, or `conversation_history` for turns that a
-    shared-out window lost. Of several it is `messages:<from_seq>-<to_seq>` or `turns:<from_seq>-<to_seq>`, and `count`
-    is how many single actions the entry stands for; others in the range were sent. `tokens_removed_est` is on the wire,
-    and negative for what was added.
+    `target` is `message:<id>`, `turn:<id>`, `summary:<id>`, a pin's name, or `conversation_history` for turns that an
+    allocated window dropped. For several actions it is `messages:<from_seq>-<to_seq>` or `turns:<from_seq>-<to_seq>`,
+    and `count` is their number; other messages or turns of the range were sent. `tokens_removed_est` are wire tokens,
+    negative for what was added.
     """
 
     kind: str
@@ -59,12 +59,12 @@ class TrimAction:
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> TrimAction:
-        """An action as it was stored; rows of before had no ranges."""
+        """An action from its stored row; older rows have no ranges."""
         return cls(**{name: row[name] for name in names_of(cls) if name in row})
 
     @property
     def seqs(self) -> tuple[str, int, int] | None:
-        """What the range is of (`messages` or `turns`), and its first and last `seq`; None for what is no range."""
+        """The kind of a range (`messages` or `turns`), and its first and last `seq`; None if the target is no range."""
         noun, _, seqs = self.target.partition(":")
         first, _, last = seqs.partition("-")
         if noun not in {"messages", "turns"} or not all(re.fullmatch("[0-9]{1,13}", seq) for seq in (first, last)):
@@ -72,15 +72,15 @@ class TrimAction:
         return noun, int(first), int(last)
 
     def public(self) -> JsonObject:
-        """Its JSON; a `count` of one is left out."""
+        """Its JSON, without a `count` of one."""
         return values_of(self) if self.count > 1 else values_of(self, "count")
 
 
 @dataclass(frozen=True, slots=True)
 class TrimLog:
-    """A turn's actions with the wire tokens before and after them; `max_context_tokens` is the largest prompt that
-    leaves room for the output. `recalled` has a row for each message that came back, `looked_back` the number of the
-    messages of look-backs and their tokens."""
+    """A turn's actions with the wire tokens before and after them. `max_context_tokens` is the largest prompt that
+    leaves space for the output. `recalled` has a row for each recalled message, `looked_back` the number and tokens of
+    the messages of look-backs."""
 
     max_context_tokens: Difference
     estimated_tokens_before: Count
@@ -90,7 +90,7 @@ class TrimLog:
     looked_back: JsonObject | None = None
 
     def public(self) -> JsonObject:
-        """Its JSON; without recalled messages or look-backs it does not name them."""
+        """Its JSON, without `recalled` and `looked_back` where they are empty."""
         values = values_of(self, "recalled", "looked_back")
         values["actions"] = [action.public() for action in self.actions]
         values |= {"recalled": list(self.recalled)} if self.recalled else {}
@@ -98,7 +98,7 @@ class TrimLog:
 
 
 def summary_made(log: Mapping[str, Any]) -> SummaryId | None:
-    """The last summary that was made for a prompt with this log, stored or public; None where none was."""
+    """The last summary that was made for the prompt of this log (stored or public), or None."""
     for action in reversed(log["actions"]):
         noun, _, made = str(action["target"]).partition(":")
         if action["kind"] == "summary_folded" and noun == "summary" and _UUID.fullmatch(made):
@@ -109,13 +109,13 @@ def summary_made(log: Mapping[str, Any]) -> SummaryId | None:
 CacheBreak: TypeAlias = Literal[
     "model", "tools", "system", "goal", "pins", "summary", "prune", "recall", "look_back", "reasoning", "days"
 ]
-"""What of a prompt first differs from the prompt before it, so that a provider's prompt cache ends there: alias,
-tools, the text of a region, what was pruned, or what stood before the newest message for one turn alone."""
+"""The first part of a prompt that differs from the previous prompt, so that a provider's prompt cache ends there: the
+alias, the tools, the text of a region, what was pruned, or what preceded the newest message in one turn only."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:
-    """How the prompt of a turn came about. All figures are tokens (contract.md, section 5)."""
+    """How the prompt of a turn was made. All figures are tokens (contract.md, section 5)."""
 
     model_alias: Name
     model_context_limit: Count
@@ -141,7 +141,7 @@ class TurnContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit(TurnContext):
-    """What one call of a model was to be sent and why: a row of `turn_context_audit`, all of it.
+    """What was to be sent in one call of a model, and why: a whole row of `turn_context_audit`.
 
     `attempt` counts the calls of a round. `created_at` is None until it is stored.
     """
@@ -168,5 +168,5 @@ class Audit(TurnContext):
 
     @property
     def budget_use(self) -> float | None:
-        """Of the input budget, what the prompt takes; None where there is no budget."""
+        """The prompt's share of the input budget; None if there is no budget."""
         return self.estimated_input_tokens_after_prune / self.input_budget if self.input_budget > 0 else None

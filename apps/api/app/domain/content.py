@@ -1,4 +1,4 @@
-"""What a message's content is, as text and as bytes to hash; and the forms of its tool calls."""
+"""Message contents as text and as bytes to hash, and the forms of tool calls."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import orjson
 from app.domain.types import Content, JsonObject, PromptMessage, ToolCall, ToolDefinition
 
 _MOST_NESTING = 200
-"""Of a call's input in an answer, which has some levels around it: orjson reads 1,024 levels and writes 254."""
+"""Deepest nesting of a call's input in an answer, which adds levels around it: orjson reads 1,024 and writes 254."""
 
 
 class JsonMessages(Sequence[PromptMessage]):
-    """The messages of a prompt as canonical JSON, without the list's brackets; parsed when one is looked at.
+    """The messages of a prompt as canonical JSON, without the list's brackets; parsed when one is first read.
 
     `with_reasoning` says whether one of them may have the fields in which earlier reasoning is sent.
     """
@@ -49,12 +49,12 @@ class JsonMessages(Sequence[PromptMessage]):
 
 
 def bytea_json(value: bytes) -> str:
-    """Bytes as the database takes them from JSON."""
+    """Bytes in the text form in which the database reads them from JSON."""
     return f"\\x{value.hex()}"
 
 
 def content_text(content: Content) -> str:
-    """The readable text of a content; a part that is no text stands as its type in brackets."""
+    """The readable text of a content; a part that is not text is shown as its type in brackets."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -65,31 +65,31 @@ def content_text(content: Content) -> str:
 
 
 def named(name: str | None, text: str) -> str:
-    """A text with who said it before it, where that is known: `Anna: …`."""
+    """A text with its speaker before it, if that is known: `Anna: …`."""
     return f"{name}: {text}" if name and text else text
 
 
 def with_name(name: str | None, content: Content) -> Content:
-    """The same of a content, which stays a text or a list of parts."""
+    """A content with its speaker before it, if that is known; it is still a text or a list of parts."""
     if not name or not content:
         return content
     return named(name, content) if isinstance(content, str) else [{"type": "text", "text": f"{name}:"}, *content]
 
 
 def tool_call_json(call: ToolCall) -> JsonObject:
-    """A tool call in the OpenAI form, in which it is sent, stored and answered."""
+    """A tool call in the OpenAI form, in which it is sent, stored and returned to clients."""
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
 def tool_calls_from_json(calls: Sequence[Mapping[str, Any]] | None) -> tuple[ToolCall, ...]:
-    """Tool calls out of the OpenAI form; none where there are none."""
+    """Tool calls from the OpenAI form; empty for None."""
     if not calls:
         return ()
     return tuple(ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls)
 
 
 def call_input(arguments: str) -> JsonObject:
-    """A tool call's arguments as an object; a text that is none stands in one under a name of its own."""
+    """A tool call's arguments as an object; other text, or too deep JSON, becomes its field `malformed_arguments`."""
     try:
         value = orjson.loads(arguments.strip() or "{}")
     except orjson.JSONDecodeError:
@@ -110,12 +110,12 @@ def _is_too_deep(value: object) -> bool:
 
 
 def canonical_bytes(value: object) -> bytes:
-    """Compact, key-sorted JSON: what hashes are taken of (contract.md, decision 10)."""
+    """Compact, key-sorted JSON, of which hashes are made (contract.md, decision 10)."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
 
 
 def canonical_json(value: object) -> str:
-    """The same as text."""
+    """Compact, key-sorted JSON as text."""
     return canonical_bytes(value).decode()
 
 
@@ -124,22 +124,22 @@ def sha256_hex(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-# Custom tools, whose input is text and no JSON: `{"type": "custom", "custom": {"name", "description", "format"}}`, as
-# OpenAI's chat completions have them. Their calls are kept as those of functions: the text is the argument `input`.
+# Custom tools, whose input is text and not JSON: `{"type": "custom", "custom": {"name", "description", "format"}}`, as
+# in OpenAI's chat completions. Their calls are stored as calls of functions: the text is the argument `input`.
 
 
 def is_custom(tool: ToolDefinition) -> bool:
-    """Whether the tool is none of functions."""
+    """Whether the tool is a custom tool, not a function."""
     return tool.get("type") == "custom"
 
 
 def tool_name(tool: ToolDefinition) -> str | None:
-    """What models call it."""
+    """The tool's name for models."""
     return tool.get("custom" if is_custom(tool) else "function", {}).get("name")
 
 
 def as_function(tool: ToolDefinition) -> ToolDefinition:
-    """A custom tool as a function of one argument, for models that know no other tools; functions as they are."""
+    """A custom tool as a function of one argument, for models that only support functions; a function unchanged."""
     if not is_custom(tool):
         return tool
     custom: JsonObject = tool["custom"]
@@ -158,12 +158,12 @@ def as_function(tool: ToolDefinition) -> ToolDefinition:
 
 
 def arguments_of(text: str) -> str:
-    """The arguments of the call of a custom tool."""
+    """The stored arguments of a call of a custom tool with this text."""
     return orjson.dumps({"input": text}).decode()
 
 
 def custom_input(arguments: str) -> str:
-    """The text of such a call; arguments of another form are the text themselves."""
+    """The text of a call of a custom tool; arguments of any other form are returned unchanged."""
     try:
         value = orjson.loads(arguments or "{}")
     except orjson.JSONDecodeError:

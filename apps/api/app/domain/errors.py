@@ -1,33 +1,33 @@
-"""Every error the service raises on purpose; it knows no HTTP (`api/problems.py` has the one table).
+"""Every error that the service raises on purpose, without HTTP (`api/problems.py` maps errors to statuses).
 
 PlimsollError
 ├── InvalidRequest                 the request can never work as it is
 │   ├── ToolOutputsMismatch        the outputs do not answer exactly the open calls
-│   └── ImportRefused              what came to be imported contradicts itself, or can not be stored
+│   └── ImportRefused              the document to import contradicts itself, or cannot be stored
 ├── NotFound                       session, turn, summary, pin … (also for another tenant's)
 ├── RetryLater                     the same request may work a little later
 │   ├── Conflict
 │   │   ├── TurnInProgress         the session already runs a turn
-│   │   └── IdempotencyInFlight    the same key is still running
+│   │   └── IdempotencyInFlight    a request with the same key is still running
 │   ├── DatabaseUnavailable
 │   │   ├── TransactionConflict    the database rolled the transaction back in favour of another one
-│   │   └── SessionBusy            the session's row is locked for longer than one waits
-│   ├── Busy                       too much of it is in hand at this moment
-│   │   ├── TenantBusy             by the tenant's own requests
-│   │   └── ProcessBusy            by all of them together
+│   │   └── SessionBusy            the session's row stayed locked for longer than the lock timeout
+│   ├── Busy                       the process already has as much of this work as it accepts
+│   │   ├── TenantBusy             from this tenant
+│   │   └── ProcessBusy            from all tenants together
 │   │       └── TooManyStreams     event streams
-│   └── ShuttingDown               the process ends and takes no new work
+│   └── ShuttingDown               the process is shutting down and accepts no new work
 ├── IdempotencyKeyReused           the same key with another body
-├── ContextBudgetExceeded          does not fit after summarize and prune
-├── PromptTooLarge                 a stored prompt is larger than any that is rebuilt
+├── ContextBudgetExceeded          the prompt does not fit even after summarizing and pruning
+├── PromptTooLarge                 a stored prompt is too large to be rebuilt
 ├── NothingToSummarize             no turn is old enough, or a summary would not be smaller
 ├── SummaryNotActive               only the active summary can be taken back
 ├── TurnNotLast                    only a session's last turn can be run again
 ├── TurnLost                       another process ended the turn while this one ran it
 ├── TurnCancelled                  a request cancelled the turn while it ran
 ├── TurnNotOpen                    the turn neither runs nor waits for tools, so nothing can be added or cancelled
-├── StoredFailure                  how a stored turn ended, answered again to a retry with its idempotency key
-├── LimitExceeded                  the tenant or the session has used what it may
+├── StoredFailure                  a stored turn's error, returned again to a retry with its idempotency key
+├── LimitExceeded                  a limit of the tenant or the session is used up
 ├── Unauthenticated
 └── ProviderError                  the model could not be called, or gave no answer
     ├── ProviderRefused            400/401/403/404/quota: calling again cannot help
@@ -51,9 +51,9 @@ T = TypeVar("T")
 
 @dataclass(eq=False, repr=False)
 class PlimsollError(Exception):
-    """Base of the tree. `code` is the stable word of the contract, `detail` a sentence for people.
+    """Base of the tree. `code` is the stable word of the contract, `detail` is a sentence for people.
 
-    `carries` names the attributes that the problem has beside them.
+    `carries` names the attributes that the problem has besides `code` and `detail`.
     """
 
     code = "internal_error"
@@ -64,15 +64,15 @@ class PlimsollError(Exception):
         return self.detail
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For another process: made again without its constructor, whose arguments differ from error to error."""
+        """Pickle support: it is rebuilt without calling the constructor, whose arguments differ by class."""
         return _same_error, (type(self), self.args), self.__dict__
 
     def members(self) -> dict[str, Any]:
-        """What the problem carries beside code and detail."""
+        """The members of the problem besides `code` and `detail`."""
         return {name: getattr(self, name) for name in self.carries}
 
     def stored(self) -> dict[str, Any]:
-        """The form in which a turn's `error` keeps it."""
+        """The form in which it is stored as a turn's `error`."""
         return {"code": self.code, "detail": self.detail, **self.members()}
 
 
@@ -90,7 +90,7 @@ class InvalidRequest(PlimsollError):
 
 @contextmanager
 def located(*path: str) -> Generator[None]:
-    """Puts `path` in front of the place that an `InvalidRequest` raised in here names."""
+    """Prefix `path` to the `where` of an `InvalidRequest` that is raised in the block."""
     try:
         yield
     except InvalidRequest as error:
@@ -99,7 +99,7 @@ def located(*path: str) -> Generator[None]:
 
 
 class ToolOutputsMismatch(InvalidRequest):
-    """`missing` are open calls without an output, `unknown` outputs for no open call, or a second one for the same."""
+    """`missing` are open calls without an output; `unknown` are outputs for no open call or second ones for a call."""
 
     carries = ("missing", "unknown")
 
@@ -112,7 +112,7 @@ class ToolOutputsMismatch(InvalidRequest):
 
 
 class ImportRefused(InvalidRequest):
-    """`faults` are (place, sentence) of what is wrong, in the order it was found; at least one."""
+    """`faults` are pairs (place, sentence) that say what is wrong, in the order of detection; at least one."""
 
     def __init__(self, faults: list[tuple[str, str]]) -> None:
         where, sentence = faults[0]
@@ -135,7 +135,7 @@ class NotFound(PlimsollError):
 
 
 def existing(found: T | None, noun: str) -> T:
-    """What was looked for. Raises `NotFound` of the noun where it is None."""
+    """Return `found`. Raises `NotFound` with the noun if it is None."""
     if found is None:
         raise NotFound(noun)
     return found
@@ -143,7 +143,7 @@ def existing(found: T | None, noun: str) -> T:
 
 @dataclass(eq=False, repr=False)
 class RetryLater(PlimsollError):
-    """Another try makes sense after `retry_after_s`."""
+    """The same request may succeed after `retry_after_s` seconds."""
 
     retry_after_s: int
 
@@ -169,7 +169,7 @@ class IdempotencyKeyReused(PlimsollError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class ContextBudgetExceeded(PlimsollError):
-    """The turn does not fit. Attributes are the members the problem carries; token figures are integers."""
+    """The turn does not fit. The attributes are members of the problem; token figures are integers."""
 
     code = "context_budget_exceeded"
     carries = ("budget", "regions", "largest_items", "recovery")
@@ -180,7 +180,7 @@ class ContextBudgetExceeded(PlimsollError):
 
 
 class PromptTooLarge(PlimsollError):
-    """`max_prompt_bytes` is what a prompt that is rebuilt may have."""
+    """`max_prompt_bytes` is the size of the largest prompt that is rebuilt."""
 
     code = "prompt_too_large"
     carries = ("max_prompt_bytes",)
@@ -228,7 +228,7 @@ class StoredFailure(PlimsollError):
 
 @dataclass(eq=False, repr=False)
 class LimitExceeded(PlimsollError):
-    """`retry_after_s` is None where time helps nothing; `limit` is answered as it is."""
+    """`retry_after_s` is None if waiting does not help. `limit` is returned to the client unchanged."""
 
     code = "limit_exceeded"
     carries = ("limit",)
@@ -247,17 +247,17 @@ class DatabaseUnavailable(RetryLater):
 
 
 class TransactionConflict(DatabaseUnavailable):
-    """A deadlock or a serialization failure: nothing of the transaction was written, and it may be tried again."""
+    """A deadlock or a serialization failure: nothing of the transaction was written, and it can be retried."""
 
 
 class SessionBusy(DatabaseUnavailable):
-    """Nothing was stored. Whoever waits out a database that is away waits this out too."""
+    """Nothing was stored. Code that waits while the database is unavailable waits for this too."""
 
     code = "session_busy"
 
 
 class Busy(RetryLater):
-    """Too much of it is in hand at this moment."""
+    """The process already has as much of this work as it accepts."""
 
 
 class TenantBusy(Busy):
@@ -273,7 +273,7 @@ class TooManyStreams(ProcessBusy):
 
 
 class ShuttingDown(RetryLater):
-    """Nothing was begun: the same request to another process is no second one."""
+    """No work was started, so the same request can be sent to another process without running twice."""
 
     code = "shutting_down"
 
@@ -282,9 +282,9 @@ class ShuttingDown(RetryLater):
 class ProviderError(PlimsollError):
     """`kind` labels metrics, `status` is the provider's HTTP status if it gave one, `attempts` counts the calls.
 
-    `partial` is the text that had been streamed when the answer broke, "" when only reasoning had, None when nothing
-    had; `usage` is what the provider had reported of it. They are for the record of the turn and no members of the
-    problem.
+    `partial` is the text that was streamed before the answer broke off: "" if only reasoning was streamed, None if
+    nothing was. `usage` is what the provider had reported for it. Both are for the turn's record and are not members
+    of the problem.
     """
 
     code = "provider_error"
@@ -304,12 +304,12 @@ class ProviderRefused(ProviderError):
 
 @dataclass(frozen=True, slots=True)
 class StatedOverflow:
-    """What a provider's error states of a prompt that is too long, in its own tokens; None where it does not.
+    """The figures in a provider's error about a too long prompt, in the provider's tokens; None if not stated.
 
-    `limit_tokens` is its window, or with `limit_is_window` false what it lets through for another reason (what an
-    account may use in a minute), or a figure that the request itself holds, so that it may be an echo.
-    `requested_tokens` is prompt and completion together where the provider adds them up, else the prompt alone, and
-    `prompt_tokens` is known only where the provider names the prompt's tokens as such.
+    `limit_tokens` is the window. If `limit_is_window` is false, it is another limit (such as what an account may use in
+    a minute), or a figure that is also in the request, so that the provider may only have repeated it.
+    `requested_tokens` is prompt plus completion if the provider adds them up, else the prompt alone.
+    `prompt_tokens` is known only if the provider explicitly names the prompt's tokens.
     """
 
     limit_tokens: int | None = None
@@ -320,7 +320,7 @@ class StatedOverflow:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class ProviderOverflow(ProviderError):
-    """The prompt is too long for the provider; `stated` is what it stated of that."""
+    """The prompt is too long for the provider; `stated` has the figures of its error."""
 
     code = "provider_context_overflow"
     kind = "overflow"

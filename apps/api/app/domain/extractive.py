@@ -1,10 +1,10 @@
-"""A summary made of the conversation's own sentences: pure, deterministic, and no language model.
+"""A summary made of the conversation's own sentences: pure, deterministic, and without a language model.
 
-Statements are weighed by what they carry for their length: names, numbers, dates, identifiers, words that are rare in
-the conversation, and cues that something was decided, demanded, asked or promised. What a summary before it has goes
-on in a part of the room: what a person demanded and exact values first, until somebody restates or finishes it.
-After extractive summarization by density with a redundancy check (Carbonell and Goldstein 1998, maximal marginal
-relevance, in its simplest form: a near-duplicate of what was chosen adds only its source).
+Statements are weighted by their information for their length: names, numbers, dates, identifiers, words that are rare
+in the conversation, and cues that something was decided, demanded, asked or promised. Items of the previous summary are
+carried over into a part of the space, demands and exact values first, until a message restates or finishes them.
+The method is extractive summarization by density with a redundancy check (Carbonell and Goldstein 1998, maximal
+marginal relevance, in its simplest form: a near-duplicate of a chosen statement adds only its source).
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from app.domain.statements import statements
 from app.domain.types import SUMMARY_LISTS, SummaryList
 
 _TEXT_SHARE: Final = 0.2
-"""Of the room, the summary's text; half of it may be text of the summary before."""
+"""Share of the space for the summary's text; up to half of it may be text of the previous summary."""
 _CARRIED_SHARE: Final = 0.5
-"""Of the room of the items, at most, those of the summary before."""
+"""Largest share of the items' space for items of the previous summary."""
 _STANDING_SHARE: Final = 0.7
-"""The same of those that are demands or exact values."""
+"""The same if it is needed for demands, exact values and decisions (`stands`)."""
 _SHARES: Final[dict[SummaryList, float]] = {
     "decisions": 0.22,
     "open_questions": 0.12,
     "action_items": 0.13,
     "key_facts": 0.53,
 }
-"""Of the room of new items, each kind's own. What a kind leaves flows on to the next."""
+"""Each kind's share of the space for new items. What a kind does not use is added to the next."""
 _FOCUS_VALUE: Final = 3.0
 _VALUE_OF_KIND: Final[dict[SummaryList, float]] = {
     "decisions": 2.0,
@@ -56,12 +56,12 @@ _VALUE_OF_KIND: Final[dict[SummaryList, float]] = {
 }
 _USERS_WEIGHT, _TOOLS_WEIGHT, _ANSWERED_WEIGHT = 1.3, 0.4, 0.1
 _LEAST_WORTH: Final = 1.0
-"""What has less says nothing that a reader would miss."""
+"""Least worth of a sentence: one with less says nothing that a reader would miss."""
 _TELLING_SIGNALS: Final = 0.75
-"""Without a goal, a summary begins with a fact that has less: one with more is cited as an item."""
-_BEFORE: Final = 2**40  # so far before everything new are the places of what is carried on
+"""Without a goal, a summary begins with a fact with fewer signals than this: one with more is cited as an item."""
+_BEFORE: Final = 2**40  # subtracted from positions of items that are carried over, to precede everything new
 _LEAST_CARRIED_WORTH: Final = 0.6
-"""Of items of the summary before: one without a number, an identifier, a demand or two names has had its time."""
+"""Least worth to carry over an item that is not open. One without a number, identifier, demand or two names is not."""
 
 _NO_ANSWER: Final = re.compile(
     r"\b(?:don't know|do not know|not sure|can(?:'t|not) say|let me check|(?:will|'ll) check|find out|get back to)\b",
@@ -75,7 +75,7 @@ _GOAL: Final = re.compile(
 
 
 class Reading(NamedTuple):
-    """What reads the statements of a text that have words, and what reads one."""
+    """Two functions: one reads the statements of a text that have words, the other reads a single statement."""
 
     statements: Callable[[str], Sequence[Sentence]]
     statement: ReadSentence
@@ -89,7 +89,7 @@ READING: Final = Reading(_read_statements, read_sentence)
 
 
 def kept_reading(texts: int, sentences: int) -> Reading:
-    """The same, with what it gave for the newest so many: for who reads them again and again."""
+    """`READING` with caches of this many texts and sentences, for callers that read the same ones repeatedly."""
     statement = lru_cache(sentences)(read_sentence)
     return Reading(lru_cache(texts)(partial(_read_statements, read=statement)), statement)
 
@@ -118,8 +118,8 @@ _place: Final = attrgetter("position")
 
 @dataclass(frozen=True)
 class Material:
-    """What an extract is chosen from, the best first: `new` statements, and `carried`, the items of the summary before
-    that are open or stand, with its `text_before`, empty where there is none. `read` reads that."""
+    """The material of an extract, best first: `new` statements, and `carried`, the items of the previous summary that
+    are still valid. `text_before` is the previous summary's text, empty if there is none; `read` reads it."""
 
     new: Sequence[PlacedSentence]
     carried: Sequence[PlacedSentence] = ()
@@ -128,7 +128,7 @@ class Material:
 
     @cached_property
     def goals(self) -> Sequence[PlacedSentence]:
-        """Those of `new` in which the user says what is wanted, or what a summary can begin with instead."""
+        """Those of `new` in which the user says what is wanted, or else those with which a summary can begin."""
         goals = [unit for unit in self.new if unit.role == "user" and _is_goal(unit)]
         if goals or self.text_before:
             return goals
@@ -136,12 +136,12 @@ class Material:
 
     @cached_property
     def carried_text(self) -> Sequence[PlacedSentence]:
-        """The text of the summary before."""
+        """The lines of the previous summary's text, best first."""
         lines = enumerate(self.text_before.split("\n"))
         return sorted([unit for at, line in lines if (unit := _of_before(at, line, self.read))], key=_best_first)
 
     def within(self, max_chars: int) -> Extract:
-        """What is worth keeping, in at most `max_chars` characters of text over all parts."""
+        """The best extract with at most `max_chars` characters of text in all its parts together."""
         taken = Taken()
         room = max_chars * _TEXT_SHARE
         old_chars = min(room / 2, sum(len(unit.text) + 1 for unit in self.carried_text))
@@ -163,7 +163,7 @@ class Material:
         return Extract(lines, **{kind: tuple(items) for kind, items in listed.items()})
 
     def _new_items(self, room: float, taken: Taken) -> tuple[list[PlacedSentence], float]:
-        """New items of every kind, and what is left of their room."""
+        """New items of every kind, and the space that they leave."""
         of_kind: dict[SummaryList, list[PlacedSentence]] = {kind: [] for kind in _SHARES}
         for unit in self.new:
             of_kind[unit.kind].append(unit)
@@ -177,7 +177,7 @@ class Material:
         return [*chosen, *left_over], spare
 
     def _beginning(self, room_chars: float) -> str:
-        """For a room in which no whole sentence is left over: as much as fits of the best, so that no text is empty."""
+        """As much as fits of the best sentence, for a space without a whole one, so that the text is not empty."""
         best = next(iter((*self.new, *self.carried_text, *self.carried)), None)
         return best.text[: int(max(0, room_chars))] if best else ""
 
@@ -190,11 +190,11 @@ def gather(
     previous: Extract | None = None,
     read: Reading = READING,
 ) -> Material:
-    """What an extract of `sources` is chosen from.
+    """The material from which an extract of `sources` is chosen.
 
-    Every statement is in words of its source, only a part of a sentence where the whole is long. `context` are later
-    messages that are not summarized; they only show which questions have been answered. Sentences with words of
-    `focus` weigh more. `previous` is what the summary before had. Cost is about linear in the characters.
+    Every statement is in the words of its source; it may be a part of a long sentence. `context` are later messages
+    that are not summarized; they only show which questions have been answered. Sentences with words of `focus` have
+    more weight. `previous` is the previous summary. The time is about linear in the number of characters.
     """
     new = sorted(_units(sources, context, read, focus), key=_best_first)
     if previous is None:
@@ -204,12 +204,12 @@ def gather(
 
 
 def _best_first(unit: PlacedSentence) -> tuple[int, float, int]:
-    """Whoever uses the service is heard first where they demand something, or give an exact value."""
+    """Sort key: the user's demands are first, then the user's exact values, then the rest by density."""
     return -unit.sentence.standing if unit.role == "user" else 0, -unit.density, unit.position
 
 
 def _standing_first(unit: PlacedSentence) -> tuple[bool, bool, float, int]:
-    """Decisions, then demands and exact values, the oldest first: most conversations come by new ones all the time."""
+    """Sort key: standing decisions, then demands and values, oldest first, as new ones keep coming; then the others."""
     lasts = stands(unit)
     return not lasts, unit.kind != "decisions", 0.0 if lasts else -unit.density, unit.position
 
@@ -222,7 +222,7 @@ def _is_goal(unit: PlacedSentence) -> bool:
 
 
 def _carried(previous: Extract, read: Reading) -> list[PlacedSentence]:
-    """The items of the summary before; their places are before those of everything new."""
+    """The items of the previous summary; their positions precede those of everything new."""
     items: list[tuple[SummaryList, ExtractItem]] = [
         (kind, item) for kind in SUMMARY_LISTS for item in getattr(previous, kind)
     ]
@@ -243,7 +243,7 @@ def _of_before(at: int, line: str, read: Reading) -> PlacedSentence | None:
 def _units(
     sources: Sequence[SourceText], context: Sequence[SourceText], read: Reading, focus: str
 ) -> Iterator[PlacedSentence]:
-    """The sentences of the sources, each weighed by what it carries; without those that carry next to nothing."""
+    """The sentences of the sources, weighted by their information, without those that have next to none."""
     answered_before = _last_answer(sources, context)
     found = [(at, source, sentence) for at, source in enumerate(sources) for sentence in read.statements(source.text)]
     seen_in = Counter(chain.from_iterable([sentence.words for _, _, sentence in found]))
@@ -277,12 +277,12 @@ def _kind_of(sentence: Sentence, role: str, *, is_answered: bool) -> SummaryList
 def _weight(sentence: Sentence, role: str, kind: SummaryList) -> float:
     weight = _TOOLS_WEIGHT if role == "tool" else _USERS_WEIGHT if role == "user" else 1.0
     if sentence.kind == "open_questions" and kind == "key_facts":
-        weight *= _ANSWERED_WEIGHT  # its answer is there, and says more
+        weight *= _ANSWERED_WEIGHT  # its answer is among the sentences and says more
     return weight * sentence.weight
 
 
 def _last_answer(sources: Sequence[SourceText], context: Sequence[SourceText]) -> int:
-    """Index of the last source that an assistant answered something after; what the user asks later is open."""
+    """Index of the assistant's last answer in the sources followed by the context, else 0; later questions are open."""
     everything = [*sources, *context]
     for index in range(len(everything) - 1, -1, -1):
         source = everything[index]
@@ -294,7 +294,7 @@ def _last_answer(sources: Sequence[SourceText], context: Sequence[SourceText]) -
 def _choose(
     best_first: Iterable[PlacedSentence], room_chars: float, taken: Taken, joint_chars: int = 0
 ) -> tuple[list[PlacedSentence], float]:
-    """The best units that fit into the room and say something new, in time order, and the room left."""
+    """The best units that fit into the space and say something new, in time order, and the space left."""
     chosen: list[PlacedSentence] = []
     for unit in best_first:
         cost = len(unit.sentence.text) + (joint_chars if chosen else 0)

@@ -1,4 +1,4 @@
-"""Where sessions, pins, windows and turns stand, in figures: as they are read, for lists and plots."""
+"""Figures of sessions, pins, windows and turns as clients read them, for lists and plots."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SessionFigures:
 
 @dataclass(frozen=True, slots=True)
 class PinFigures:
-    """What a pin costs in every prompt, and how relevant it is: where pins have to be trimmed, the least goes first."""
+    """A pin's tokens in every prompt, and its relevance: if pins have to be trimmed, the least relevant is first."""
 
     tokens: int = field(metadata={"description": "As it stands in a prompt, without framing."})
     relevance: float = field(metadata={"description": "0 to 1."})
@@ -112,7 +112,7 @@ class TimelineEvent:
     status: str | None = None
 
     def public(self) -> JsonObject:
-        """Its JSON, with the figures and the summary of an event that has them."""
+        """Its JSON, with figures and summary if the event has them."""
         figures = {} if self.count is None else {"count": self.count, "tokens": self.tokens}
         summary = {"summary_id": self.summary_id, "origin": self.origin, "status": self.status}
         return {"kind": self.kind, **figures, **(summary if self.summary_id else {})}

@@ -1,7 +1,7 @@
-"""A list of messages that a client sends, whatever the form of its API, and what stands for its compacted part.
+"""A list of messages that a client sends, in any API's form, and the handle that replaces its compacted part.
 
-`encrypted_content` is the vendors' name for the latter, which a client gives back as it is. Here it is a plain handle,
-neither secret nor encrypted: everything that it stands for is stored in its session.
+`encrypted_content` is the vendors' name for the handle, which a client returns unchanged. Here it is plain text,
+neither secret nor encrypted: everything that it replaces is stored in its session.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from app.domain.types import Content, Message, Role, SessionId, SummaryId, ToolC
 
 @dataclass(frozen=True, slots=True)
 class IncomingMessage:
-    """A message of a client's list that is no instruction. `place` is its index in that list, `name` who spoke, and
-    `said_at` when, where the client says so."""
+    """A message of a client's list that is not an instruction. `place` is its index in that list, `name` the speaker,
+    and `said_at` the time; both are None if the client does not give them."""
 
     place: int
     role: Role
@@ -32,15 +32,15 @@ class IncomingMessage:
 
     @classmethod
     def of_stored(cls, place: int, message: Message) -> Self:
-        """A stored message in a client's list: the same, without what the client is not shown of it."""
+        """A stored message as one of a client's list: without the fields that the client is not shown."""
         calls, call_id = message.tool_calls, message.tool_call_id
         return cls(place, message.role, message.content, calls, call_id, message.name, message.said_at)
 
 
 @dataclass(frozen=True, slots=True)
 class IncomingList:
-    """A whole list: its system and developer messages as one text, and all else in its order, or what of it counts
-    beside its last compaction."""
+    """A whole list: its system and developer messages as one text, and its other messages in order. With a `compaction`
+    they are only those that count in addition to it (`after_compaction`)."""
 
     instructions: str | None
     messages: tuple[IncomingMessage, ...]
@@ -50,8 +50,8 @@ class IncomingList:
 def after_compaction(
     before: Sequence[IncomingMessage], after: Sequence[IncomingMessage]
 ) -> tuple[IncomingMessage, ...]:
-    """What of a list counts beside its last compaction: what follows it. Where nothing does, the client wants an answer
-    to what it sent last: what stands between the assistant's last message and the compaction."""
+    """The messages of a list that count in addition to its last compaction: those after it. If there are none, the
+    client wants an answer to what it sent last: the messages between the assistant's last one and the compaction."""
     if after:
         return tuple(after)
     replied = next((at for at in range(len(before), 0, -1) if before[at - 1].role == "assistant"), 0)
@@ -63,7 +63,7 @@ _HANDLE = re.compile(r"session_([0-9a-f]{32})_turn_([0-9]{1,12})(?:_summary_([0-
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """A session as it was when it had come to one of its turns, and the summary that was made then, if one was."""
+    """A session as it was at one of its turns, and the summary that was made then, if there was one."""
 
     session_id: SessionId
     turn_seq: int
@@ -71,13 +71,13 @@ class Compaction:
 
     @property
     def handle(self) -> str:
-        """What a client gives back."""
+        """The text that a client returns unchanged."""
         summary = f"_summary_{self.summary_id.hex}" if self.summary_id else ""
         return f"session_{self.session_id.hex}_turn_{self.turn_seq}{summary}"
 
 
 def read_handle(text: object, *where: str) -> Compaction:
-    """What a handle names. Raises `InvalidRequest` at `where` for what can be no handle of this service."""
+    """The compaction that a handle names. Raises `InvalidRequest` at `where` if it is not a handle of this service."""
     found = _HANDLE.fullmatch(text) if isinstance(text, str) else None
     if found is None:
         raise InvalidRequest("This compaction was not made by this service: its encrypted_content is no handle.", where)

@@ -1,6 +1,6 @@
-"""What is to outlive summaries: demands, exact values, decisions and open tasks, until they are replaced or closed.
+"""What has to outlast summaries until it is replaced or closed: demands, exact values, decisions and open tasks.
 
-A statement is recognized by its words alone, so the same rule holds for an extract, for a model's summary and for one
+A statement is recognized by its words alone, so the same rule applies to an extract, to a model's summary and to one
 that a person has edited.
 """
 
@@ -19,9 +19,9 @@ from app.domain.types import SummaryList
 
 OPEN_KINDS: Final = frozenset[SummaryList](("open_questions", "action_items"))
 _BASE_CHARS: Final = 120
-"""What an item costs beside its text; the more, the longer the sentences that are chosen."""
+"""Characters of an item besides its text. A larger number favours longer sentences."""
 _MOST_LASTING: Final = 100
-"""Statements that are looked for in a summary: many more than one has room for."""
+"""Most new and most carried statements that are looked for in a summary: many more than it has space for."""
 _RESTATED_WORDS_RATIO: Final = 0.6
 _MOST_SOURCES_OF_AN_ITEM: Final = 4
 _MOST_PLACES_OF_A_WORD: Final = 16
@@ -29,8 +29,8 @@ _SAME_WORDS_RATIO: Final = 0.7
 _CONTAINED_WORDS_RATIO: Final = 0.85
 _FINISHED_WORDS_RATIO: Final = 0.4
 _LONGEST_PLAIN_WORD: Final = 3
-"""Shorter words of a focus are articles and prepositions, which every sentence has."""
-_OF_A_SUMMARY: Final = -(2**50)  # so far before everything else are the places of what a summary says
+"""Words up to this length are mostly articles and prepositions, which every sentence has."""
+_OF_A_SUMMARY: Final = -(2**50)  # the position of a summary's first statement, which precedes everything else
 _LAST_OF_A_SUMMARY: Final = _OF_A_SUMMARY // 2
 
 _FINISHED: Final = re.compile(
@@ -46,23 +46,23 @@ _LIFTED: Final = re.compile(
 _TASK: Final = re.compile(
     r"\bto-?do\b|\baction item|\bremind (?:me|us) (?:to|about)\b|\bfollow up\b|\bneeds? to\b", re.IGNORECASE
 )
-"""Of the user's: what somebody is to do, and no plan of the user's own."""
+"""Recognizes, in the user's words, a task for someone to do, as opposed to the user's own plans."""
 _EXACT_WORD: Final = re.compile(r"\d|[\w][_@/.:][\w]")
 _QUOTED: Final = re.compile(r"`[^`\n]+`")
 
-SourceId: TypeAlias = str | UUID  # whatever the caller knows its messages by
+SourceId: TypeAlias = str | UUID  # the caller's own ids of its messages
 
 
 class ExtractItem(NamedTuple):
-    """Words of the conversation, and the ids of the sources they stand in."""
+    """Words of the conversation, and the ids of the sources that contain them."""
 
     text: str
     source_ids: tuple[SourceId, ...]
 
 
 class PlacedSentence(NamedTuple):
-    """A sentence where it stands. `position` is its place in the conversation, below zero in what is carried on;
-    `density` is what it is worth for its length."""
+    """A sentence and its position in the conversation, which is below zero if it is carried over from a summary.
+    `density` is its worth divided by its length."""
 
     position: int
     source_ids: tuple[SourceId, ...]
@@ -79,20 +79,20 @@ class PlacedSentence(NamedTuple):
 def placed(
     position: int, source_ids: tuple[SourceId, ...], role: str, sentence: Sentence, kind: SummaryList, worth: float
 ) -> PlacedSentence:
-    """A sentence of so much worth at its place."""
+    """A sentence of this worth at its position."""
     density = worth / (len(sentence.text) + _BASE_CHARS)
     return PlacedSentence(position, source_ids, role, sentence, kind, density)
 
 
 def stands(unit: PlacedSentence) -> bool:
-    """Whether the item holds until it is replaced: a demand, an exact value, a decision other than "Let's do it!"."""
+    """Whether the item holds until it is replaced: a demand, an exact value, or a decision unlike "Let's do it!"."""
     decides = unit.kind == "decisions" and unit.sentence.signals > 0 and not unit.sentence.leans
     return unit.sentence.standing > 0 or decides
 
 
 def unfinished(carried: Sequence[PlacedSentence], new: Iterable[PlacedSentence]) -> list[PlacedSentence]:
-    """Without what something later of `new` closes, in words of its own: a question that it answers, a task that it
-    reports as finished, a demand that the user lifts, a value that the user gives anew."""
+    """The carried items without those that a later one of `new` closes, in words that both share: a question that is
+    answered, a task that is reported as finished, a demand that the user lifts, a value that the user gives again."""
     open_units = {unit.position: unit for unit in carried if unit.kind in OPEN_KINDS or unit.sentence.standing}
     asked = any([unit.kind == "open_questions" for unit in carried])  # noqa: C419 - a list is faster than a generator
     named_in: defaultdict[str, list[int]] = defaultdict(list)
@@ -118,7 +118,7 @@ def unfinished(carried: Sequence[PlacedSentence], new: Iterable[PlacedSentence])
 
 
 def _closed_by(unit: PlacedSentence, waiting: Iterable[PlacedSentence]) -> set[int]:
-    """The places of those, which have words of the unit, that it says are over."""
+    """The positions of the waiting items, which share words with the unit, that the unit closes."""
     by_user = unit.role == "user"
     cues = unit.sentence.cues
     finishes = bool(cues & FINISHES) and _FINISHED.search(unit.text) is not None
@@ -137,20 +137,20 @@ def _closed_by(unit: PlacedSentence, waiting: Iterable[PlacedSentence]) -> set[i
 
 
 def _is_about(unit: PlacedSentence, demand: PlacedSentence) -> bool:
-    """Whether most of the demand's telling words, and not many others, stand in the unit."""
+    """Whether the unit contains most of the demand's telling words, and not many others."""
     own, demanded = set(telling_words(unit.sentence)), set(telling_words(demand.sentence))
     shared = len(own & demanded)
     return shared >= _RESTATED_WORDS_RATIO * len(demanded) and shared >= _FINISHED_WORDS_RATIO * len(own)
 
 
 def _frame(unit: PlacedSentence) -> frozenset[str] | None:
-    """What a value is stated of, in its words; None where the statement has no value or several."""
+    """The words of a statement besides its exact value: what the value is of; None if it has no value or several."""
     exact = _exact_words(unit)
     return frozenset(unit.sentence.words) - exact if unit.sentence.standing and len(exact) == 1 else None
 
 
 def _exact_words(unit: PlacedSentence) -> frozenset[str]:
-    """Numbers, paths, addresses and the like."""
+    """The numbers, paths, addresses and similar words of a unit."""
     return frozenset(word for word in unit.sentence.words if _EXACT_WORD.search(word))
 
 
@@ -160,14 +160,14 @@ def telling_words(sentence: Sentence) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What has been chosen, findable by word, so that a near-duplicate is found without comparing with everything."""
+    """The chosen units, indexed by word, so that a near-duplicate is found without comparing with all of them."""
 
     units: dict[int, PlacedSentence] = field(default_factory=dict[int, PlacedSentence])
-    """By place, with the ids of all sources that say the same."""
+    """By position, with the ids of all sources that say the same."""
     by_word: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict[str, list[int]](list))
 
     def take(self, unit: PlacedSentence) -> int | None:
-        """Adds the unit, unless one says the same: then it gives the place of that one."""
+        """Add the unit and return None, or return the position of a unit that says the same."""
         places = [*map(self.by_word.__getitem__, unit.sentence.words)]
         same = self._same(unit.sentence.words, places)
         if same is None:
@@ -175,7 +175,7 @@ class Taken:
         return same
 
     def like(self, words: tuple[str, ...]) -> int | None:
-        """The place of a unit that says the same as these words."""
+        """The position of a unit that says the same as these words, or None."""
         return self._same(words, [self.by_word.get(word, ()) for word in words])
 
     def add(self, unit: PlacedSentence) -> None:
@@ -202,7 +202,8 @@ class Taken:
                 of_word.append(position)
 
     def add_sources(self, position: int, other: PlacedSentence) -> None:
-        """Of another that says the same; of a task only to a task: what other items cite stays in the window."""
+        """Add the sources of another unit that says the same. A task's are only added to a task, because messages that
+        items of other kinds cite are kept in the window."""
         unit = self.units[position]
         if other.kind == "action_items" and unit.kind != "action_items":
             return
@@ -211,8 +212,8 @@ class Taken:
 
 
 def lasting(new: Sequence[PlacedSentence], carried: Sequence[PlacedSentence]) -> list[PlacedSentence]:
-    """What is to outlive a summary, the newest first: what the user demands or states exactly in `new`, what stands of
-    `carried`, and open tasks of both; so many of each, the oldest."""
+    """The statements that have to outlast a summary, newest first: the user's demands, exact values and open tasks of
+    `new`, and what stands or is a task in `carried`. At most the oldest `_MOST_LASTING` of each of the two are used."""
     stated = [unit for unit in new if unit.role == "user" and (unit.sentence.standing or _is_task(unit))]
     stated = unfinished(sorted(stated, key=_place)[:_MOST_LASTING], new)
     kept = [unit for unit in carried if stands(unit) or unit.kind == "action_items"]
@@ -225,9 +226,9 @@ def left_out(
     room: float,
     cost: Callable[[str], float],
 ) -> list[PlacedSentence]:
-    """Those of the units, which come newest first, that `said` leaves out: the oldest first, tasks last.
+    """The units that `said` leaves out, the oldest first, tasks last. `units` are given newest first.
 
-    A newer statement of the same replaces an older one. All of the units, also what is said, have `room` by `cost`.
+    A newer statement replaces an older one of the same. Units use up `room` by their `cost`, also those in `said`.
     """
     taken = Taken()
     for at, item in enumerate(said):
@@ -255,7 +256,7 @@ def _place(unit: PlacedSentence) -> int:
 
 
 def _lasting_first(unit: PlacedSentence) -> tuple[bool, int]:
-    """What stands, the oldest first; then tasks, the newest first."""
+    """Sort key: what stands, the oldest first; then tasks, the newest first."""
     is_task = not stands(unit)
     return is_task, -unit.position if is_task else unit.position
 
@@ -265,7 +266,7 @@ def _is_task(unit: PlacedSentence) -> bool:
 
 
 def _is_restated(unit: PlacedSentence, taken: Taken) -> bool:
-    """Whether something says it in other words: with most of its telling ones."""
+    """Whether something says the same in other words, with most of its telling words."""
     telling = telling_words(unit.sentence)
     shared = Counter(chain.from_iterable([taken.by_word.get(word, ()) for word in telling]))
     for place, words in shared.most_common(3):
@@ -278,8 +279,9 @@ def _is_restated(unit: PlacedSentence, taken: Taken) -> bool:
 
 
 def _says(other: PlacedSentence, unit: PlacedSentence, *, exactly: bool = False) -> bool:
-    """Whether a unit with the words of another says the same: a demand as one, and with what must not be changed of it,
-    numbers, paths and the like, commands; one that is of before may have been given a new value."""
+    """Whether `other`, which has the words of `unit`, says the same: a demand must be a demand, and numbers, paths and
+    quoted commands must be the same. These may differ for a unit of the previous summary, unless `exactly` is set,
+    because it may have got a new value since."""
     if unit.sentence.standing == DEMAND and other.sentence.standing != DEMAND and not demands(other.text):
         return False
     if unit.position < 0 and not exactly:

@@ -1,6 +1,6 @@
-"""Limits of a tenant or a session: what may be used in a span of time, and which limit a use is over.
+"""Limits of a tenant or a session: what may be used in a span of time, and which limit a call exceeds.
 
-Spans are the calendar's, in UTC: a minute, a day, a month, or all time since the limit was set (`total`).
+Spans are calendar spans in UTC: a minute, a day, a month, or all time since the limit was set (`total`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LIMITS: Mapping[str, tuple[LimitUnit, LimitSpan]] = {
 
 @dataclass(frozen=True, slots=True)
 class WorstCase:
-    """What one model call may use at most, set aside before it: `turns` is 0 for a later round of a turn."""
+    """The most that one model call may use, reserved before it. `turns` is 0 for a later round of a turn."""
 
     turns: int
     tokens: int
@@ -42,7 +42,7 @@ class WorstCase:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What a span has seen so far. `reserved_*` is of calls that run now; turns count from when they begin."""
+    """The use of a span so far. `reserved_*` is for calls that are running; turns are counted when they begin."""
 
     scope: Scope
     span: LimitSpan
@@ -64,9 +64,8 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class Exceeded:
-    """The limit that a call is over: `used` without it, `reserved` by others that run, and `needed`, by itself.
-
-    `waits_for_others` is true where it would fit if what is reserved came back.
+    """A limit that a call exceeds. `used` is without the call, `reserved` is for other running calls, and `needed` is
+    for the call itself. `waits_for_others` is true if the call would fit without the reservations of others.
     """
 
     scope: Scope
@@ -80,7 +79,7 @@ class Exceeded:
 
     @property
     def waits_for_others(self) -> bool:
-        """Whether room may come before the span ends."""
+        """Whether the call may fit before the span ends."""
         return self.used + self.needed <= self.value
 
 
@@ -90,9 +89,9 @@ def spans_of(limits: Limits) -> list[LimitSpan]:
 
 
 def exceeded(limits: Mapping[Scope, Limits], counted: Iterable[Used], worst: WorstCase) -> Exceeded | None:
-    """The limit that is over in counts that hold `worst` already; of several the one that resets last.
+    """The limit that is exceeded, by counts that already include `worst`; of several the one that resets last.
 
-    A limit that is exactly reached is not over.
+    A limit that is exactly reached is not exceeded.
     """
     by_span = {(used.scope, used.span): used for used in counted}
     needed: Mapping[LimitUnit, Decimal] = {

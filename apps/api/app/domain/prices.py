@@ -1,4 +1,4 @@
-"""What a call cost, from published prices and reported tokens. Exact: decimals all the way, nothing drifts in a sum."""
+"""The cost of a call, from published prices and reported tokens. It is exact: decimals do not accumulate errors."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _PER_MILLION = Decimal(1_000_000)
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """US dollars for a million tokens; None where nobody has published one.
+    """US dollars per million tokens; None if no price is published.
 
-    `cached_input_usd` is for what was read from the provider's cache, `cache_write_usd` for what was written to it.
-    They hold for calls whose prompt has more than `above_prompt_tokens`, and `tiers` are the ones for larger prompts,
-    in rising order: a prompt that reaches a tier pays its prices for all its tokens.
+    `cached_input_usd` is for tokens read from the provider's cache, `cache_write_usd` for tokens written to it. These
+    prices apply to calls whose prompt has more than `above_prompt_tokens`. `tiers` are those for larger prompts, in
+    rising order: a prompt that reaches a tier pays that tier's prices for all its tokens.
     """
 
     input_usd: float | None = None
@@ -35,10 +35,9 @@ class Prices:
 
 
 def call_cost(usage: Usage, prices: Prices) -> Decimal | None:
-    """US dollars of one call, exact; None where a price that it takes is unknown.
+    """US dollars of one call, exact; None if a price that it needs is unknown.
 
-    Where no price is published of what was read from a cache or written to it, the provider is taken to give no
-    discount: it costs what other input does.
+    If no price is published for reading from the cache or writing to it, these tokens are priced as other input.
     """
     read = min(max(usage.cached_prompt_tokens, 0), usage.prompt_tokens)
     written = min(max(usage.cache_write_prompt_tokens, 0), usage.prompt_tokens - read)
@@ -53,7 +52,7 @@ def call_cost(usage: Usage, prices: Prices) -> Decimal | None:
 
 
 def _cost(tokens: int, price_usd: float | None) -> Decimal | None:
-    """At the price as it was published: 0.15 is fifteen hundredths, not the nearest binary fraction."""
+    """The cost at the price as published: 0.15 is fifteen hundredths, not the nearest binary fraction."""
     if tokens == 0:
         return Decimal(0)
     return None if price_usd is None else tokens * Decimal(str(price_usd)) / _PER_MILLION

@@ -1,8 +1,8 @@
-"""What recall brought into a prompt: as it is answered, a row a message, and as it is stored, packed.
+"""The messages that were recalled into a prompt: as rows for answers, and packed for storage.
 
-A row of the answer takes a hundred bytes, and a prompt may have recalled hundreds of messages. Stored is what the
-messages themselves do not have, four small numbers each: which message it is, what it cost, what it scored, and which
-of the user's words it has; and these words once.
+A row of an answer has about a hundred bytes, and a prompt may have hundreds of recalled messages. Stored are only four
+small numbers for each (which message it is, its tokens, its score, and which of the user's words it has), and these
+words once.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from uuid import UUID
 from app.domain.types import REASONING_FORMS, JsonObject, MessageId, ReasoningForm
 
 RECALLED: Final = "r"
-"""The kind of the reference that has a prompt's recalled messages, packed."""
+"""The kind of the prompt reference that has the packed recalled messages."""
 _SIMILAR: Final = "≈"
 _RELATED: Final = "~"
-"""Between a word that a message has and the user's word that it is related to; in no word itself."""
+"""Separates a word that a message has from the user's word that it is related to; no word contains it."""
 _BITS: Final = 7
 _MORE: Final = 1 << _BITS
 
 
 class Recalled(NamedTuple):
-    """A message that came back: `score` is what it was chosen by, in hundredths, `tokens` its cost on the wire, and
-    `form` that of the reasoning it was sent with. `matched` are the user's words that it has, sorted and each once,
-    in the place of some a `related_word`, and where it is near in meaning a `similar_mark`; one that has none stands
-    beside one that has some."""
+    """A recalled message. `score` is what it was chosen by, in hundredths; `tokens` are on the wire; `form` is that of
+    the reasoning it was sent with. `matched` has the user's words that it has, sorted and once each, with a
+    `related_word` in place of some, and a `similar_mark` if it is near in meaning. It is empty for a message that is
+    only next to one that matched."""
 
     seq: int
     message_id: MessageId
@@ -42,7 +42,7 @@ class Recalled(NamedTuple):
 
 
 class PackedRow(NamedTuple):
-    """The same as it is stored."""
+    """A recalled message as it is stored."""
 
     seq: int
     form: ReasoningForm | None
@@ -52,17 +52,17 @@ class PackedRow(NamedTuple):
 
 
 def related_word(word: str, of: str) -> str:
-    """The word of a message that was found for a word of the user's, as `matched` has it."""
+    """The entry of `matched` for a word of a message that was found for the user's word `of`."""
     return word if word == of else f"{word}{_RELATED}{of}"
 
 
 def similar_mark(cosine: float) -> str:
-    """How near a message is to the user's in meaning, in tenths, as one of what it `matched`: no word has its sign."""
+    """The entry of `matched` that says how near a message is in meaning, in tenths; no word contains its sign."""
     return f"{_SIMILAR}{cosine:.1f}"
 
 
 def public_row(message_id: UUID, score: int, tokens: int, matched: Sequence[str]) -> JsonObject:
-    """The row of a message that was recalled, with the reasons that there are."""
+    """The row of a recalled message in an answer, without reasons that are empty."""
     row: JsonObject = {"message_id": str(message_id), "score": score / 100, "tokens": tokens}
     for name, reason in reasons_of(matched).items():
         if reason not in ([], None):
@@ -72,7 +72,7 @@ def public_row(message_id: UUID, score: int, tokens: int, matched: Sequence[str]
 
 def reasons_of(matched: Sequence[str]) -> JsonObject:
     """Why a message was found: the user's words that it has (`matched`), the words that it has instead of others
-    (`related`), and how near it is in meaning (`similarity`), None where it is not."""
+    (`related`), and how near it is in meaning (`similarity`), None if it is not near."""
     words: list[str] = []
     related: list[JsonObject] = []
     similarity: float | None = None
@@ -88,10 +88,10 @@ def reasons_of(matched: Sequence[str]) -> JsonObject:
 
 
 def recalled_ref(rows: Sequence[Recalled]) -> list[Any]:
-    """The reference of rows in the order of their messages: `["r", packed, word, ...]`.
+    """The prompt reference of rows that are in the order of their messages: `["r", packed, word, ...]`.
 
-    Packed is base64 of numbers of 7 bits a byte, the lowest first. A row is the distance from the message before and
-    the form of its reasoning in the lowest 2 bits; the tokens; the score; and a bit a word that it matched.
+    `packed` is base64 of numbers with 7 bits per byte, the lowest first. A row is four numbers: the distance from the
+    previous `seq`, with the reasoning's form in the lowest 2 bits; the tokens; the score; and a bit per matched word.
     """
     sets = {row.matched for row in rows}
     places = {word: place for place, word in enumerate(sorted({word for words in sets for word in words}))}
@@ -112,7 +112,7 @@ def recalled_ref(rows: Sequence[Recalled]) -> list[Any]:
 
 
 def rows_of(ref: Sequence[Any]) -> Iterator[PackedRow]:
-    """The rows of a reference that `recalled_ref` gave."""
+    """The rows of a reference that `recalled_ref` made."""
     _, text, *words = ref
     seq = 0
     numbers = _numbers(b64decode(text))
@@ -133,5 +133,5 @@ def _numbers(data: bytes) -> Iterator[int]:
 
 
 def recalled_rows(refs: Mapping[str, Any]) -> list[PackedRow]:
-    """The messages that the references of a prompt have as recalled."""
+    """The recalled messages in the references of a prompt."""
     return [row for ref in refs["items"] if ref[0] == RECALLED for row in rows_of(ref)]

@@ -1,7 +1,7 @@
-"""Responses in OpenAI's form: ids, what is kept of a request for one, and one as it is read back.
+"""Responses in OpenAI's form: their ids, what is stored of a request for one, and a response as it is read.
 
-An id is made of ours and states where to look: a session, and a message's number in it. A response is named by the
-number of its reply, which is set aside before the model is called.
+An id contains a session's id and the `seq` of a message in it. A response has the `seq` of its reply, which is reserved
+before the model is called.
 """
 
 from __future__ import annotations
@@ -23,50 +23,50 @@ _ITEM = re.compile(r"(?:msg|fc|fco|rs)_([0-9a-f]{32})([0-9a-f]{12})(?:[0-9a-f]{4
 
 @dataclass(frozen=True, slots=True)
 class ResponseRef:
-    """Whose reply, and its message's number."""
+    """A reply, by its session and the `seq` of its message."""
 
     session_id: SessionId
     reply_seq: int
 
 
 def conversation_id(session_id: UUID) -> str:
-    """A session as a conversation."""
+    """The id of a session as a conversation."""
     return f"conv_{session_id.hex}"
 
 
 def response_id(ref: ResponseRef) -> str:
-    """A reply as a response."""
+    """The id of a reply as a response."""
     return f"resp_{ref.session_id.hex}{ref.reply_seq:012x}"
 
 
 def item_id(prefix: ItemPrefix, session_id: UUID, seq: int, place: int | None = None) -> str:
-    """An item of a message; `place` distinguishes the calls of one message."""
+    """The id of a message's item; `place` distinguishes the calls of one message."""
     return f"{prefix}_{session_id.hex}{seq:012x}{'' if place is None else f'{place:04x}'}"
 
 
 def read_conversation_id(text: str) -> SessionId | None:
-    """The session that an id names; None for what can be no such id."""
+    """The session that an id names; None if the text is not such an id."""
     found = _CONVERSATION.fullmatch(text)
     return SessionId(UUID(found[1])) if found else None
 
 
 def read_response_id(text: str) -> ResponseRef | None:
-    """The response that an id names; None for what can be no such id."""
+    """The response that an id names; None if the text is not such an id."""
     found = _RESPONSE.fullmatch(text)
     return ResponseRef(SessionId(UUID(found[1])), int(found[2], 16)) if found else None
 
 
 def read_item_id(text: str) -> tuple[SessionId, int] | None:
-    """The session and the message's number of an item; None for what can be no such id."""
+    """The session and the message `seq` of an item's id; None if the text is not such an id."""
     found = _ITEM.fullmatch(text)
     return (SessionId(UUID(found[1])), int(found[2], 16)) if found else None
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseNote:
-    """What is kept of a request with the claim of its model call. `first_seq` is its input's first message.
+    """What is stored of a request when its model call is claimed. `first_seq` is the `seq` of its first input message.
 
-    One that is not `is_stored` can not be fetched; it is only there for a retry of the same request.
+    Without `is_stored` the response cannot be fetched; the note is then only for a retry of the same request.
     """
 
     request_sha256: str
@@ -78,11 +78,11 @@ class ResponseNote:
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A response as its rows have it. `reply` is None while there is none, and where the call failed.
+    """A response as it is stored. `reply` is None before the model has answered, and if the call failed.
 
-    `ends_turn` says that nothing of its turn came after the reply, `ends_session` that nothing of the session did.
-    `last_turn_seq` is the session's newest turn number; `is_last_of_turn` that no later response is of the same turn.
-    `summary_id` is the summary that was made for it, of a response whose request has a `context_management`.
+    `ends_turn` says that nothing of its turn follows the reply, `ends_session` that nothing of the session does.
+    `last_turn_seq` is the session's newest turn; `is_last_of_turn` says that the turn has no later response.
+    `summary_id` is the summary that was made for a response whose request has a `context_management`.
     """
 
     ref: ResponseRef

@@ -1,6 +1,6 @@
-"""What a sentence says by itself: its words, what kind of statement it is, and how much it carries.
+"""Properties of a single sentence: its words, what kind of statement it is, and how much information it has.
 
-The cues of decisions, demands, questions and promises are English; the rest works on any script.
+The cues of decisions, demands, questions and promises are English; the rest works for any script.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from app.domain.types import SummaryList
 
 _WORD: Final = re.compile(r"\w+(?:[-'’./:@]\w+)*")
 _PLAIN_WORD: Final = re.compile(r"[a-z0-9_]+(?:[-'./:@][a-z0-9_]+)*")
-"""The same of ASCII text in lower case."""
+"""A word of ASCII text in lower case."""
 _NUMBER: Final = re.compile(r"\d[\d.,:/-]*")
 _IDENTIFIER: Final = re.compile(
     r"`[^`]+`|\b\w+_\w+|\b[a-z]+[A-Z]\w*|\b\w+\(\)|\b\w+@\w+\.\w+|https?://|(?:/[\w.-]+){2,}|\b[A-Z]{2,}-?\d*\b"
 )
-"""All that begin with a word begin at its first letter: from each letter of a long word it would take its square."""
+"""An alternative that begins with a word begins at its first letter: trying every letter would take quadratic time."""
 _NAME: Final = re.compile(r" (?<=[\w,;:] )[^\W\d_a-z]\w+")
 _DECIDED: Final = re.compile(
     r"\b(?:we|i|they)(?:'ve| have)? (?:decided|agreed|chose|settled)\b|\bdecision\b|\bdecided (?:to|on|that)\b"
@@ -31,7 +31,7 @@ _DECIDED: Final = re.compile(
 _PROPOSED: Final = re.compile(
     r"\blet'?s (?:use|go|keep|stick|make|do|take|switch)\b|\bgo(?:ing)? with\b|\bwe(?:'ll| will) use\b", re.IGNORECASE
 )
-"""Out of a person's mouth a decision, out of an assistant's an offer."""
+"""A decision if a person writes it, a proposal if an assistant does."""
 _CONSTRAINT: Final = re.compile(
     r"\b(?:always|never|must(?:n't)?|required?|only|at most|at least|no more than|don't|do not|cannot|can't|prefers?"
     r"|budget|deadline|allergic|important|remember|note that)\b",
@@ -48,14 +48,14 @@ _RULE: Final = re.compile(
 _RULE_WORDS: Final = frozenset(
     ["always", "never", "must", "mustn't", "don't", "only", "sure", "niemals", "immer", "jamais", "toujours"]
 )
-"""What is to hold from now on, and a word of it: a clause that commands, not one about the past. "do not" is one of the
-phrases below."""
+"""`_RULE` finds clauses that say what has to hold from now on: commands, not reports of the past. Each has one of these
+words, or "do not", which is one of the phrases below."""
 _VALUE_OF: Final = re.compile(
     r"(?:\b(?:is|are|called|named|at|on|use|run|file|path|command|host|url)|[:=])\s+[\"'(]?(?:`[^`\n]+`|https?://\w"
     r"|/\w[\w.-]*/\w|[\w.+-]+@[\w-]+\.\w|\w[\w-]*(?:\.[\w-]+)*\.[a-z]{2,}\b|[A-Z]{2,}[A-Z0-9]*-?\d)"
     r"|\b(?:number|[iI][dD]|code|port|key)\s+(?:is\s+)?#?[\w-]*\d{3}",
 )
-"""What a name stands for: a command, a path, an address, a number of a case."""
+"""The value of something: a command, a path, an address, a reference number."""
 _ACTION: Final = re.compile(
     r"\bI(?:'ll| will)\b|\bto-?do\b|\bnext(?: step|,|:)|\baction item|\bneeds? to\b|\bremind (?:me|us) (?:to|about)\b"
     r"|\bfollow up\b|\bwe(?:'ll| will| should)\b",
@@ -79,30 +79,30 @@ _MAY_WANT: Final = (
     "want", "need", "like", "love", "look", "try", "plan", "hope", "build", "mov", "work", "open", "have", "help",
     "goal", "aim", "task",
 )  # fmt: skip
-"""One of these is in every plain ASCII text that the expression of the same cue finds, in lower case: looking for them
-is much cheaper than the expression, and looking up which of them a word has is cheaper still. Those of several words
-are looked for where the last of them is there."""
+"""Every ASCII text that the regular expression of a cue matches contains, in lower case, one of the cue's parts above.
+Looking for these is much faster than the expression, and a cached lookup by word is faster still. Parts of several
+words are only looked for if the text has the last word of one."""
 _CAPITAL_INSIDE: Final = re.compile(r"[A-Z](?<=[A-Za-z][A-Z])")
 _LEANS: Final = re.compile(
     r"(?:[A-Z]\w+: )?(?:and|but|so|then|also|because|he|she|it|they|that|this|these|those|which|there|yes|yep|yeah|no"
     r"|nope|oh|ok(?:ay)?|well|great|sure|thanks|hey|haha|wow|cool|nice|agreed|totally|glad|noted|good|excellent|perfect|understood|aw+)\b(?!-)",
     re.IGNORECASE,
 )
-"""What begins so leans on the sentence before it, and states little alone."""
+"""A sentence that begins like this depends on the one before it, and states little alone."""
 _NO_QUESTION: Final = re.compile(
     r"\b(?:right|huh|eh|ok(?:ay)?|you know(?: what)?|might ask|(?:is|does|do)n't (?:it|they))\?$"
 )
-"""Nobody waits for an answer."""
+"""Question tags that do not expect an answer."""
 
 
 class Sentence(NamedTuple):
-    """A sentence or another statement, with all that does not depend on where it stands.
+    """A sentence or another statement, with the properties that do not depend on its position.
 
-    `words` are different ones in the order of the text: a set's order differs from process to process, and what is
-    summed or tied in that order would too. `kind` is that of a person's words which nobody has answered. `leans` is
-    whether it needs the sentence before it; `standing` is `DEMAND` where it says what is to hold from now on, 1 where
-    it gives an exact value, else 0. `cues` are those that its words may be of (`FINISHES`, `LIFTS`, `WANTS`). `value`
-    is what it carries, and `weight` how much of that counts: less of one that leans on another or has hardly a word.
+    `words` are the different words in the order of the text: a set's order differs between processes, and so would sums
+    and ties in that order. `kind` is the kind if a person wrote it and it has no answer yet. `leans` is whether it
+    depends on the sentence before it. `standing` is `DEMAND` if it says what has to hold from now on, 1 if it gives an
+    exact value, else 0. `cues` are the cues that its words allow (`FINISHES`, `LIFTS`, `WANTS`). `value` is its
+    information, `weight` a factor on it, which is lower if it depends on another sentence or has few words.
     """
 
     text: str
@@ -122,13 +122,13 @@ _LEANING_WEIGHT, _SHORT_WEIGHT = 0.7, 0.5
 ReadSentence: TypeAlias = Callable[[str], Sentence]
 
 DEMAND: Final = 2
-"""How a sentence stands that says what is to hold from now on."""
+"""The `standing` of a sentence that says what has to hold from now on."""
 FINISHES: Final = 64
-"""A cue: what was asked or to be done may be over."""
+"""A cue: a question or a task may be finished."""
 LIFTS: Final = 128
 """A cue: a demand may no longer hold."""
 WANTS: Final = 256
-"""A cue: the sentence may say what somebody wants."""
+"""A cue: the sentence may say what a person wants."""
 _DECIDES, _PROPOSES, _ACTS, _DEMANDS, _NUMBERS, _RULES, _ANYTHING, _PHRASES = 1, 2, 4, 8, 16, 32, 511, 512
 
 _PARTS: Final[tuple[tuple[int, Sequence[str]], ...]] = (
@@ -148,7 +148,7 @@ _LAST_WORDS: Final = frozenset(part.split()[-1] for _, part in _OF_WORDS)
 
 
 class _Possible(dict[str, int]):
-    """Which cues a plain text may have that has the word; the words of conversations are few, and come again."""
+    """The cues that an ASCII text with a word may have, cached by word: conversations repeat a small set of words."""
 
     def __missing__(self, word: str) -> int:
         cues = _RULES * (word in _RULE_WORDS) | _PHRASES * any([part in word for part in _LAST_WORDS])  # noqa: C419
@@ -162,7 +162,7 @@ class _Possible(dict[str, int]):
 
 
 class _PlainWords(dict[str, tuple[str, ...]]):
-    """The words of what stands between blanks in a plain text in lower case."""
+    """The words of a piece without spaces of a lower-case ASCII text, cached by piece."""
 
     def __missing__(self, text: str) -> tuple[str, ...]:
         words = tuple(_PLAIN_WORD.findall(text))
@@ -180,7 +180,7 @@ _plain_words: Final = _PlainWords()
 
 
 def read_sentence(text: str) -> Sentence:
-    """What a sentence says by itself. Who reads the same again and again may keep what this gives."""
+    """The properties of a sentence. Callers that read the same sentence repeatedly may cache the result."""
     possible, typed = _ANYTHING, text
     lower = text.lower()
     if text.isascii():
@@ -200,7 +200,7 @@ def read_sentence(text: str) -> Sentence:
     if not standing and (may_identify or possible & _NUMBERS):
         standing = 1 if _VALUE_OF.search(typed) else 0
     leans = text.endswith("!") or _LEANS.match(text) is not None
-    # Most plain sentences have no capital but their first letter.
+    # Most plain sentences have no capital except their first letter.
     has_capital = not typed.isascii() or text[1:] != lower[1:]
     signals = _signals(typed, possible, may_identify=may_identify, has_capital=has_capital)
     weight = _LEANING_WEIGHT if leans else 1.0
@@ -211,7 +211,7 @@ def read_sentence(text: str) -> Sentence:
 
 
 def demands(text: str) -> bool:
-    """Whether the text says what must always, never or only be so, as far as the English cues show."""
+    """Whether the text states a constraint (always, never, only …), as far as the English cues show."""
     if text.isascii():
         lower = text.lower()
         if not any([part in lower for part in _MAY_DEMAND]):  # noqa: C419 - a list is faster than a generator here
@@ -220,7 +220,7 @@ def demands(text: str) -> bool:
 
 
 def proposes_only(text: str) -> bool:
-    """Whether what reads like a decision is a proposal, if an assistant makes it."""
+    """Whether a text that reads like a decision is only a proposal if an assistant wrote it."""
     return _DECIDED.search(text) is None
 
 

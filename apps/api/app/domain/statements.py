@@ -1,8 +1,8 @@
-"""What a text states, piece by piece, so that each piece can be read alone.
+"""Splits a text into statements, each of which can be read alone.
 
-Prose gives whole sentences. A list, a table, JSON and code give statements that begin with what they stand under: the
-line before them that ends with a colon, their heading, or the head of their column. Marks of Markdown are left out.
-Cost is about linear in the characters.
+Prose gives whole sentences. A list, a table, JSON and code give statements that begin with their lead: the preceding
+line that ends with a colon, their heading, or the head of their column. Markdown marks are left out. The time is about
+linear in the number of characters.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ LONGEST_STATEMENT_CHARS: Final = 320
 _SHORTEST_CHARS: Final = 12
 _LONGEST_LEAD_CHARS: Final = 120
 _LONGEST_GROUP_CHARS: Final = 200
-"""Of a list, or of lines of code, that are one statement."""
+"""Longest list, or lines of code, that make one statement."""
 _MOST_CODE_LINES: Final = 3
 _MOST_JSON_CHARS: Final = 65_536
 _WRAPPED_CHARS: Final = 50
-"""A line of prose that is longer, and goes on in lower case, was broken by its width."""
+"""A longer line of prose, followed by a line in lower case, was wrapped at a fixed width; the two are joined."""
 
 _SENTENCE_END: Final = re.compile(r"[.!?…。！？](?:(?<=[.!?…])[\"'”’)\]]*\s+|(?<=[。！？]))")
-"""Begins with a set of letters, as a search is several times as fast that way."""
+"""It begins with a character set, because the search is several times as fast that way."""
 _NO_END: Final = re.compile(
     r"(?:(?:^|[\s(])(?:Mrs?|Ms|Dr|Prof|St|No|Nr|vs|approx|ca|e\.g|i\.e|z\.B|bzw|usw|Sra?|[A-Z])|^\W*\d{1,3})\.\s*$"
 )
@@ -39,7 +39,7 @@ _FENCES: Final = ("```", "~~~")
 
 
 def statements(text: str) -> list[str]:
-    """The statements of a text in its order, each of about `LONGEST_STATEMENT_CHARS` at most, in its words."""
+    """The statements of a text in order and in its own words, each with at most about `LONGEST_STATEMENT_CHARS`."""
     if "\n" not in text and text[:1].isalnum():
         found = list(_sentences(_plain(text.rstrip())))
     else:
@@ -48,7 +48,7 @@ def statements(text: str) -> list[str]:
 
 
 def _whole(lead: str) -> str:
-    """A lead that nothing came after."""
+    """A lead as a statement of its own, if no statement follows that begins with it."""
     return f"{lead.removesuffix(':')}." if lead.endswith(":") else lead
 
 
@@ -57,7 +57,7 @@ def _plain(line: str) -> str:
 
 
 def _sentences(text: str) -> Iterator[str]:
-    """Whole sentences; one that is too long in clauses, with an ellipsis where it goes on."""
+    """The sentences of a text; one that is too long is split at clauses, with an ellipsis at each split."""
     begin = 0
     for end in _SENTENCE_END.finditer(text):
         if text[end.start()] == "." and not _ends(text, begin, end.end()):
@@ -71,7 +71,7 @@ def _sentences(text: str) -> Iterator[str]:
 
 
 def _ends(text: str, begin: int, end: int) -> bool:
-    """Whether the full stop ends a sentence: not an abbreviation, an initial, the number of an item or of a day."""
+    """Whether the full stop ends a sentence, and not an abbreviation, an initial, or the number of an item or a day."""
     last = text[begin:end].rstrip()[-6:-1]
     if len(last) == 5 and last.isalpha() and last != "pprox":
         return True  # the word is longer than the other abbreviations
@@ -96,7 +96,7 @@ def _in_length(sentence: str) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Reader:
-    """What has been read of the lines of a text. `lead` is what the next statement stands under."""
+    """The state of reading a text line by line. `lead` is the text with which the next statement begins."""
 
     found: list[str] = field(default_factory=list[str])
     lead: str = ""
@@ -108,7 +108,7 @@ class _Reader:
     code_lines: int = 0
 
     def add(self, statement: str) -> None:
-        """A statement, under its lead where there is one."""
+        """Add a statement, which begins with the lead if there is one."""
         if self.lead and len(self.lead) + len(statement) < LONGEST_STATEMENT_CHARS:
             statement = f"{self.lead} {statement}"
         elif self.lead:
@@ -117,7 +117,7 @@ class _Reader:
         self.found.append(statement)
 
     def stand_under(self, lead: str) -> None:
-        """Lets the next statement begin with this one."""
+        """Let the next statement begin with this lead; one that is too long is added as sentences instead."""
         if self.lead:
             self.found.append(_whole(self.lead))
         self.lead = lead if len(lead) <= _LONGEST_LEAD_CHARS else ""
@@ -125,7 +125,7 @@ class _Reader:
             self.found += _sentences(lead)
 
     def end(self) -> None:
-        """Ends the paragraph, the list or the table that is being read."""
+        """End the paragraph, the list or the table that is being read."""
         if self.prose:
             for sentence in _sentences(" ".join(self.prose)):
                 (self.stand_under if sentence.endswith(":") else self.add)(sentence)
@@ -141,13 +141,13 @@ class _Reader:
         if len(self.lead) + sum(map(len, items)) <= _LONGEST_GROUP_CHARS:
             self.add("; ".join(item.rstrip(".;,") for item in items).replace(":; ", ": "))
             return
-        self.lead = ""  # before each item it would be in the way
+        self.lead = ""  # it would be in the way before each item
         for item in items:
             for sentence in _sentences(item):
                 (self.stand_under if sentence.endswith(":") else self.add)(sentence)
 
     def row(self, line: str) -> None:
-        """A row of a table: the first is its head if a rule stands beneath it."""
+        """Read a row of a table. The first row is its head if a rule follows it."""
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if self.head and _RULE.match(line):
             self.headed = True
@@ -166,7 +166,7 @@ class _Reader:
             self.add(piece)
 
     def end_code(self) -> None:
-        """A few lines are one statement. Of longer code nothing is: a part of it says nothing alone."""
+        """End a code block. A few lines are one statement; longer code is left out: a part of it says nothing alone."""
         shown = "\n".join(self.code or [])
         if shown and self.code_lines <= _MOST_CODE_LINES and len(shown) <= _LONGEST_GROUP_CHARS:
             self.add(shown)
@@ -174,7 +174,7 @@ class _Reader:
         self.code, self.code_lines = None, 0
 
     def line(self, line: str) -> None:
-        """Reads the next line."""
+        """Read the next line."""
         line = line if self.code is not None else _plain(line)
         stripped = line.strip()
         if stripped.startswith(_FENCES):
@@ -192,7 +192,7 @@ class _Reader:
             self.row(stripped)
         elif not stripped or _RULE.match(stripped):
             self.end()
-        elif stripped[0] == "[" and stripped[-1] == "]":  # what was called, where a file begins: no sentences
+        elif stripped[0] == "[" and stripped[-1] == "]":  # a tool call or the head of a file, not sentences
             self.end()
             self.add(stripped if len(stripped) <= _LONGEST_GROUP_CHARS else f"{stripped[:_LONGEST_GROUP_CHARS]} …]")
         elif heading := _HEADING.match(stripped):
@@ -222,7 +222,7 @@ def _of_lines(text: str) -> list[str]:
 
 
 def _of_json(text: str) -> list[str]:
-    """`key: value` of each object, with the names of what it stands in before it; nothing where the text is no JSON."""
+    """`key: value` pairs of each object, after the name of what contains it; empty if the text is not JSON."""
     if text[:1] not in {"{", "["} or len(text) > _MOST_JSON_CHARS:
         return []
     try:
@@ -242,7 +242,7 @@ def _of_json(text: str) -> list[str]:
 
 
 def _members(lead: str, value: object) -> list[tuple[str, object]]:
-    """What stands in an object, by its names, or in an array, by the name of the array."""
+    """The members of an object by their names, or of an array by the name of the array."""
     if isinstance(value, dict):
         return list(cast("dict[str, object]", value).items())
     return [(lead, of) for of in (cast("list[object]", value) if isinstance(value, list) else [value])]

@@ -1,5 +1,5 @@
-"""Rows as they go into the database and come out of it: summaries, and a session's turns and messages in bulk. Jobs in
-other processes know them too."""
+"""Rows as they are written to the database and read from it: summaries, and a session's turns and messages in bulk.
+Jobs in other processes use them too."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from app.domain.types import (
 
 
 def values_of(record: Any, *without: str) -> JsonObject:
-    """A dataclass's fields by name, in its order, without some."""
+    """A dataclass's values by field name, in its order, except the fields in `without`."""
     return {name: getattr(record, name) for name in names_of(record.__class__) if name not in without}
 
 
@@ -40,19 +40,19 @@ def names_of(kind: Any) -> tuple[str, ...]:
 
 
 class JsonText(str):
-    """JSON that has been written already; the database gets it as it is."""
+    """JSON that is already encoded; the database gets it unchanged."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTexts:
-    """Turns in order and their messages: a value a turn of `turn_*`, `turn_messages` being how many it has, and a value
-    a message of the others. Ids have 16 bytes each.
+    """Turns and their messages, in order, by column. The fields `turn_*` have a value for each turn (`turn_messages` is
+    its number of messages), the others one for each message. Ids have 16 bytes each.
 
-    `roles` has letters: `u` and `a` are a user's and an assistant's that are nothing but text with a count, of which
-    `contents` has the JSON; `-` is any other. `reasoning_tokens` are not in `tokens`. `said_at` are microseconds since
-    1970-01-01 in UTC.
+    `roles` has one letter per message: `u` and `a` are user and assistant messages that have only text and a count,
+    whose JSON is in `contents`; `-` is any other. `tokens` do not include `reasoning_tokens`. `said_at` is in
+    microseconds since 1970-01-01 in UTC.
     """
 
     ids: bytes
@@ -68,7 +68,7 @@ class StoredTexts:
     turn_completed: Sequence[bool]
 
     def part(self, first: int, end: int) -> StoredTexts:
-        """These turns, by their places."""
+        """The turns from position `first` up to, but not including, `end`."""
         start = sum(self.turn_messages[:first])
         stop = start + sum(self.turn_messages[first:end])
         return StoredTexts(
@@ -91,7 +91,7 @@ _ID_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class NewHistory:
-    """Turns to add, and their messages, as rows by column; `seq` counts from 1 in each list."""
+    """Turns and messages to add, as JSON arrays of rows by column name; `seq` counts from 1 in each array."""
 
     turns: JsonText
     messages: JsonText
@@ -102,7 +102,7 @@ class NewHistory:
 
 @dataclass(frozen=True, slots=True)
 class NewRows:
-    """Rows of one section of an export, by column."""
+    """Rows of one section of an export, by column name."""
 
     section: str
     rows: JsonText
@@ -110,7 +110,7 @@ class NewRows:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Where the numbers of a session that was just filled go on."""
+    """The last numbers of a session that was just filled, from which it continues."""
 
     last_turn_seq: int
     last_message_seq: int
@@ -119,7 +119,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message with its counts by encoding: its tokens, and those of its reasoning."""
+    """A message with its counts by encoding: pairs of its tokens and those of its reasoning."""
 
     message: Message
     counts: Mapping[str, tuple[int, int]]
@@ -127,9 +127,9 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class StoredTurn:
-    """A turn with its messages, and what its audits sum to over the calls that were made (tokens; None where none).
+    """A turn with its messages, and the sums of its audits over the calls that were made (tokens; None without calls).
 
-    `unresolved` is as `Turn` says; `prompt_tokens` and `completion_tokens` are as reported.
+    `unresolved` is as in `Turn`; `prompt_tokens` and `completion_tokens` are as the provider reported them.
     """
 
     id: UUID
@@ -152,7 +152,7 @@ class StoredTurn:
 
 @dataclass(frozen=True, slots=True)
 class ListedTurn(TurnRecord):
-    """A turn, and of its user's message who spoke and when; by default that is when it was posted."""
+    """A turn with the speaker and the time of its user message; by default that is the time when it was posted."""
 
     name: str | None
     said_at: datetime
@@ -193,7 +193,7 @@ class StoredSummary:
 
 @dataclass(frozen=True, slots=True)
 class NewSummary(StoredSummary):
-    """One to be stored, with what clients do not read."""
+    """A summary to store, with the fields that clients do not read."""
 
     to_message_seq: int
     token_encoding: str

@@ -1,6 +1,6 @@
-"""What the service talks about: ids, messages, turns, summaries, pins, and the requests to models with their answers.
+"""The basic types: ids, messages, turns, summaries, pins, and the requests to models with their answers.
 
-Everything here is frozen and slotted and knows no I/O. Token figures are integers in tokens of the encoding
+All classes here are frozen and slotted and do no I/O. Token figures are integers, in tokens of the encoding
 named beside them; instants are timezone-aware UTC datetimes.
 """
 
@@ -23,7 +23,7 @@ SummaryId = NewType("SummaryId", UUID)
 TenantId = NewType("TenantId", str)
 
 LARGEST: Final = 2**42
-"""Of a count or number: more than any session has, and so small that no sum over a session leaves 64 bits."""
+"""Largest count or number: more than any session has, and small enough that sums over a session fit into 64 bits."""
 Count: TypeAlias = Annotated[int, Ge(0), Le(LARGEST)]
 Difference: TypeAlias = Annotated[int, Ge(-LARGEST), Le(LARGEST)]
 SmallSeq: TypeAlias = Annotated[int, Ge(1), Le(2**31 - 1)]
@@ -35,12 +35,12 @@ ContentPart: TypeAlias = Mapping[str, Any]
 Content: TypeAlias = str | Sequence[ContentPart] | None
 Role: TypeAlias = Literal["user", "assistant", "tool"]
 PromptMessage: TypeAlias = dict[str, Any]
-"""A message as it is sent, in the neutral (OpenAI chat) form: `role`, `content`, and where they apply `name`,
+"""A message as it is sent, in the neutral (OpenAI chat) form: `role`, `content`, and, if they apply, `name`,
 `tool_calls`, `tool_call_id`, and one of `reasoning_content` and `reasoning_blocks`. Roles here include `system`."""
 ReasoningForm: TypeAlias = Literal["text", "blocks"]
-"""How reasoning goes back to a model: as `reasoning_content`, or as the provider's own signed `reasoning_blocks`."""
+"""How reasoning is sent back to a model: as `reasoning_content`, or as the provider's own signed `reasoning_blocks`."""
 REASONING_FORMS: Final[tuple[ReasoningForm | None, ...]] = (None, *get_args(ReasoningForm))
-"""With None for reasoning that is not sent; they are stored by their places."""
+"""All forms, and None for reasoning that is not sent. A form is stored as its index in this tuple."""
 ToolDefinition: TypeAlias = Mapping[str, Any]
 """A tool in the form of chat completions: `{"type": "function", "function": {"name", "description", "parameters"}}`, or
 a custom one (`domain/content.py`)."""
@@ -59,12 +59,12 @@ class TurnStatus(StrEnum):
 
 
 OPEN_STATUSES = (TurnStatus.RUNNING, TurnStatus.AWAITING_TOOLS)
-"""Of turns that have not ended. A session has at most one such turn."""
+"""The statuses of a turn that has not ended. A session has at most one such turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTurnCount:
-    """How many turns have one open status. `oldest_s` counts from when the oldest of them was posted."""
+    """How many turns have one open status. `oldest_s` is the number of seconds since the oldest of them was posted."""
 
     turns: int
     oldest_s: float
@@ -84,10 +84,10 @@ class Message:
     """A stored message of a turn; never a system message.
 
     `tokens` counts content, name, tool calls and tool call id in the encoding the caller named, without the provider's
-    per-message framing. `reasoning_tokens` is what the reasoning would cost beside that; it is part of `tokens` only
-    where `reasoning_sent` says in which form it goes back. `seq` rises through the session and never repeats. `name` is
-    who of several people or agents spoke; `said_at` when, None where nobody knows. One that `is_look_back` belongs to
-    its turn's prompts alone and has no row: `seq` is then that of the message it follows.
+    per-message framing. `reasoning_tokens` is what the reasoning would add; `tokens` includes it only if
+    `reasoning_sent` names the form in which it is sent back. `seq` rises through the session and never repeats. `name`
+    is the speaker, one of several people or agents; `said_at` is the time, None if it is unknown. A message with
+    `is_look_back` is only in its turn's prompts and has no row: its `seq` is that of the message it follows.
     """
 
     id: MessageId
@@ -109,10 +109,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningRule:
-    """Which reasoning a model wants back, and how.
+    """Which reasoning has to be sent back to a model, and in which form.
 
-    `tool_loop` is the assistant's messages after the newest user message, while the turn runs; `tool_turns` those of
-    every turn in which tools were called.
+    The scope `tool_loop` is the assistant's messages after the newest user message, while the turn is open;
+    `tool_turns` is the assistant's messages of every turn in which tools were called.
     """
 
     form: ReasoningForm
@@ -121,7 +121,7 @@ class ReasoningRule:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A turn as the window sees it: its messages in `seq` order and whether it is settled.
+    """A turn as the window uses it: its messages in `seq` order and whether it is unresolved.
 
     `unresolved` is true when the status is not `completed`, the output is missing, or any step did not succeed.
     """
@@ -135,8 +135,8 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class SummaryItem:
-    """One fact, decision, question or action, with the messages it came from; `kept` where the summarizer left it out
-    and the service added it."""
+    """One fact, decision, question or action, with the messages it came from. `kept` is true if the summarizer left it
+    out and the service added it."""
 
     text: str
     message_ids: tuple[MessageId, ...]
@@ -145,25 +145,25 @@ class SummaryItem:
 
 SummaryList: TypeAlias = Literal["key_facts", "open_questions", "decisions", "action_items"]
 SUMMARY_LISTS: Final[tuple[SummaryList, ...]] = get_args(SummaryList)
-"""The lists of a summary, in the order in which they are requested and answered."""
+"""The lists of a summary, in the order in which they are requested from a model and returned to clients."""
 MOST_FOCUS_CHARS: Final = 500
-"""Of what a summary is to keep in most detail."""
+"""Longest `focus`, the text that says what a summary is to keep in most detail."""
 MOST_EXCLUDED_TOOLS: Final = 512
-"""Tools whose results stay where others are cleared."""
+"""Most tools that a policy can name whose results are kept when others are cleared."""
 SummaryOrigin: TypeAlias = Literal["model", "fallback", "emergency", "person"]
 SUMMARY_ORIGINS: Final[tuple[SummaryOrigin, ...]] = get_args(SummaryOrigin)
 
 SummaryCall: TypeAlias = Literal["separate", "cached"]
-"""How a summarizer is called: with a document of what leaves, or behind a repetition of the session's last prompt."""
+"""How a summarizer is called: with a document of the messages, or by an instruction after the repeated last prompt."""
 SummaryCallReason: TypeAlias = Literal["policy", "provider", "too_large", "not_cached", "refused", "no_price", "cost"]
-"""Why it is called so: the policy says it; the provider caches no conversations; the prompt has no room for the
-instruction; the provider has not cached it, as far as is known; the answer behind the repeated prompt could not be
-used, this time or before; a price is unknown; or the one costs less than the other."""
+"""Why this call is used, in the order above: the policy says so; the provider does not cache conversations; the prompt
+leaves no space for the instruction and its answer; the provider has not cached it, as far as is known; the answer to
+the repeated prompt could not be used, this time or before; a price is unknown; or this call is the cheaper one."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class SummaryBody:
-    """The structured contract a summarizer answers with."""
+    """A summary's content, in the structure in which a summarizer has to answer."""
 
     summary_text: str
     key_facts: tuple[SummaryItem, ...] = ()
@@ -172,12 +172,12 @@ class SummaryBody:
     action_items: tuple[SummaryItem, ...] = ()
 
     def __hash__(self) -> int:
-        return hash(self.summary_text)  # the whole would be as dear as what is kept for a body
+        return hash(self.summary_text)  # hashing all fields takes as long as rendering, which is cached by body
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A stored summary. It stands for every message from `from_message_id` through `to_message_id` (by `seq`)."""
+    """A stored summary. It replaces every message from `from_message_id` through `to_message_id` (by `seq`)."""
 
     id: SummaryId
     body: SummaryBody
@@ -190,12 +190,12 @@ class Summary:
 
 MOST_PINS = 1_000
 MOST_PINS_BYTES = 16 * 1024 * 1024
-"""Of the contents of one session's pins: every turn reads them all."""
+"""Largest total size of the contents of one session's pins: every turn reads them all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Content the session's owner wants in every prompt. `relevance` is 0 to 1, or None when nobody gave one."""
+    """Content the session's owner wants in every prompt. `relevance` is 0 to 1, or None if it was not given."""
 
     name: str
     content: str
@@ -208,7 +208,7 @@ class Usage:
     """Tokens as the provider reported them.
 
     `prompt_tokens` is the whole prompt: it includes those read from the provider's cache (`cached_prompt_tokens`) and
-    those written to it (`cache_write_prompt_tokens`), which providers sell at prices of their own.
+    those written to it (`cache_write_prompt_tokens`). Providers have separate prices for both.
     """
 
     prompt_tokens: int
@@ -219,7 +219,7 @@ class Usage:
 
 Region: TypeAlias = Literal["system", "goal", "pins", "summary", "history", "recall", "user", "tools", "framing"]
 REGIONS: Final[tuple[Region, ...]] = get_args(Region)
-"""What the tokens of a prompt are counted by, in the order in which they are answered."""
+"""The parts of a prompt whose tokens are counted separately, in the order in which answers list them."""
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter", "other"]
 Purpose: TypeAlias = Literal["turn", "summary", "embedding"]
@@ -229,13 +229,13 @@ CHAT_OPTIONS: Final[frozenset[str]] = frozenset((
     "parallel_tool_calls", "reasoning_effort", "verbosity", "service_tier", "top_k", "min_p", "repetition_penalty",
     "chat_template_kwargs",
 ))  # fmt: skip
-"""What a request to a model may have beside messages, tools and the length of its answer, by the names of chat
-completions."""
+"""What a request to a model may contain besides messages, tools and the length of its answer, by the names that chat
+completions use."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedReply:
-    """An assistant message of a recorded conversation, for the `offline` provider to answer with in a replay."""
+    """An assistant message of a recorded conversation, which the `offline` provider answers with in a replay."""
 
     content: str | None
     tool_calls: tuple[ToolCall, ...] = ()
@@ -245,14 +245,14 @@ class RecordedReply:
 class CompletionRequest:
     """One call to a model, in the neutral form; an adapter translates it.
 
-    With `names_as_text` who spoke is written before a message's text, also where the wire has a field for it.
+    With `names_as_text` the speaker is written before a message's text, even if the wire format has a field for it.
     `response_schema` requests JSON of that schema where the provider supports it; the answer is validated anyway.
-    `recorded_reply` is for the `offline` provider alone: it answers with it. `options` are what a client of chat
-    completions may set besides (`temperature`, `stop`, `response_format` …), by OpenAI's names. They stand above
-    the catalogue's own; an adapter takes those that its wire knows. `headers` travel beside an adapter's own, for
-    whoever follows a call from one server to the next. Calls of one `cache_key` have prompts that begin alike: a
-    provider with prefix caching sends them to the same cache. The first `lasting_messages` are what they begin with: a
-    provider that has to be shown what to cache keeps these. `size_bytes` are those of its JSON, about.
+    `recorded_reply` is for the `offline` provider only, which answers with it. `options` are the other fields that a
+    client of chat completions can set (`temperature`, `stop`, `response_format` …), by OpenAI's names. They override
+    the catalogue's own; an adapter sends those that its wire format has. `headers` are sent in addition to the
+    adapter's own, so that a call can be traced across servers. Calls with one `cache_key` have prompts with a common
+    prefix: a provider with prefix caching sends them to the same cache. The first `lasting_messages` messages are that
+    prefix; a provider that has to be told what to cache caches these. `size_bytes` is the approximate size of its JSON.
     """
 
     messages: Sequence[PromptMessage]
@@ -274,8 +274,8 @@ class CompletionRequest:
 class Completion:
     """A model's answer. `text` is None when it only called tools. `usage` is None when the provider reported none.
 
-    `reasoning_blocks` are the provider's own form of its reasoning, signatures included, opaque to everyone else: an
-    assistant message that carries them under this name sends them back where its provider wants them (tool loops).
+    `reasoning_blocks` are the reasoning in the provider's own form, including signatures; no other code interprets
+    them. An assistant message with this field sends them back if its provider requires them (in tool loops).
     """
 
     text: str | None
@@ -290,7 +290,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What a streamed answer grew by. The texts of all deltas, joined, are the answer's text, and so its reasoning."""
+    """One increment of a streamed answer. The joined texts of all deltas are its text, and likewise its reasoning."""
 
     text: str = ""
     reasoning: str = ""
@@ -298,10 +298,10 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A conversation and how it is to be run, as it is stored and as clients read it.
+    """A conversation and its settings, as it is stored and as clients read it.
 
-    `forked_from` is `{session_id, turn_id}` of the session whose past it began with, through that turn. `limits` has
-    values by the names of `domain/limits.py`. `external_id` is a client's own name for it.
+    `forked_from` is `{session_id, turn_id}`: the session began with that session's past through that turn. `limits` has
+    values by the names in `domain/limits.py`. `external_id` is a client's own name for the session.
     """
 
     id: SessionId
@@ -335,7 +335,7 @@ class SessionUsage:
 
 @dataclass(frozen=True, slots=True)
 class SessionRef:
-    """Which session of which tenant: another tenant's session is not found under it."""
+    """A session's id with its tenant, so that another tenant's session is never found."""
 
     tenant_id: TenantId
     id: SessionId
@@ -343,10 +343,10 @@ class SessionRef:
 
 @dataclass(frozen=True, slots=True)
 class SessionState(SessionRef):
-    """What a prompt depends on of a session's row, read under its lock for a turn, or without one where none runs.
+    """The part of a session's row that a prompt depends on, read under the row's lock for a turn, else without a lock.
 
-    `policy` holds the session's own fields. A turn count towards the mandatory summary begins after
-    `summary_count_after_seq`. What was read of the settled past under one `past_version` holds as long as it is that.
+    `policy` has the session's own fields. The turn count towards the mandatory summary begins after
+    `summary_count_after_seq`. What was read of the settled past is valid as long as `past_version` is the same.
     """
 
     model_alias: str
@@ -382,8 +382,8 @@ class MessageRecord:
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
-    """A turn as it is stored and as clients read it. `error` is the problem it ended with, in the shape the HTTP answer
-    had; `tool_calls` are those that wait for their outputs."""
+    """A turn as it is stored and as clients read it. `error` is the problem it ended with, in the form of the HTTP
+    answer; `tool_calls` are those that wait for their outputs."""
 
     id: TurnId
     session_id: SessionId

@@ -1,15 +1,15 @@
-"""What an image costs each family of models, by the rules their makers publish.
+"""How many tokens an image uses in each family of models, by the rules that their makers publish.
 
 - OpenAI, "Images and vision" (developers.openai.com, guides/images-vision: "Model sizing behavior", "Calculating
   costs"): tiles of 512 px for the 4o, 4.1, o and first 5 series, patches of 32 px times a multiplier for the others.
 - Anthropic, "Vision" (platform.claude.com, build-with-claude/vision: "Resolution and token cost"): a token for each
-  patch of 28 px, within 1,568 px and 1,568 tokens before Claude 4.7, within 2,576 px and 4,784 tokens from there on.
-  Earlier editions of the page gave width x height / 750, about the same but for the rounding to whole patches.
-- Google, "Image understanding" and "Understand and count tokens" (ai.google.dev): 258 tokens for each tile, of 768 px
-  at most; from Gemini 3 on up to 1,120 an image.
+  patch of 28 px, within 1,568 px and 1,568 tokens before Claude 4.7, within 2,576 px and 4,784 tokens from 4.7 on.
+  Earlier editions of the page gave width x height / 750, which is nearly the same except for rounding to whole patches.
+- Google, "Image understanding" and "Understand and count tokens" (ai.google.dev): 258 tokens for each tile of at most
+  768 px; from Gemini 3 on up to 1,120 tokens for an image.
 
-An image over a budget of patches is scaled down by its provider until it fits: it is counted at the whole budget, a few
-percent on the high side. An image of unknown size is counted as the dearer of two large ones.
+An image with more patches than a model's limit is scaled down by its provider until it fits. It is counted at the whole
+limit, which is a few percent too high. An image of unknown size is counted as the larger count of two large sizes.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _ASSUMED_SIZES: tuple[Size, ...] = ((2048, 2048), (2048, 768))
 
 
 SizeRule: TypeAlias = Callable[[Size, str], int]
-"""Tokens by size and detail."""
+"""Returns the tokens of an image of this size and detail."""
 
 
 def _tiles(base: int, tile: int) -> SizeRule:
-    """OpenAI's tiles: into 2,048 px, the short side to 768 px, then `tile` for each 512 px tile, and `base`."""
+    """OpenAI's tiles of 512 px: `base` + `tile` for each, after scaling into 2,048 px and the short side to 768 px."""
 
     def tokens(size: Size, detail: str) -> int:
         if detail == "low":
@@ -39,7 +39,7 @@ def _tiles(base: int, tile: int) -> SizeRule:
         long_side, short_side = max(size), min(size)
         scale = min(1.0, 2048 / long_side)
         scale = min(scale, 768 / short_side)
-        # Not a hair above a whole tile: 768 px scaled to 767.9999 is 768.
+        # Rounded so that a rounding error does not add a tile: 512.0000001 px are one tile.
         tiles = ceil(round(long_side * scale, 3) / 512) * ceil(round(short_side * scale, 3) / 512)
         return base + tile * tiles
 
@@ -47,20 +47,20 @@ def _tiles(base: int, tile: int) -> SizeRule:
 
 
 class _Bound(NamedTuple):
-    """An image is scaled down to this: pixels of its long side, and patches."""
+    """An image is scaled down to at most this many pixels of its long side, and this many patches."""
 
     side: int
     patches: int
 
 
 def _patches(patch: int, multiplier: float, auto: _Bound, **by_detail: _Bound) -> SizeRule:
-    """Patches of `patch` pixels, `multiplier` tokens each, within the bound of the detail; `auto` is for the others."""
+    """Patches of `patch` pixels, `multiplier` tokens each, within the bound of the detail; `auto` is the default."""
 
     def tokens(size: Size, detail: str) -> int:
         bound = by_detail.get(detail, auto)
         scale = min(1.0, bound.side / max(size))
         columns, rows = (ceil(max(1, round(side * scale)) / patch) for side in size)
-        # Rounded before it is rounded up: 100 x 1.2 is 120.
+        # Rounded before it is rounded up, so that 100 x 1.2 is 120 and not 121.
         return ceil(round(min(columns * rows, bound.patches) * multiplier, 6))
 
     return tokens
@@ -114,9 +114,9 @@ _CLAUDE_VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!
 
 
 def image_rule_for(model: str) -> ImageTokens:
-    """What an image costs the model of this name; the flat figure for an unknown family.
+    """The rule that counts an image's tokens for the model of this name; the flat figure for an unknown family.
 
-    Prefixes of gateways (`openai/…`, `us.anthropic.…`) are looked through.
+    Prefixes of gateways (`openai/…`, `us.anthropic.…`) are ignored.
     """
     rule = size_rule_for(model)
     if rule is None:
@@ -131,11 +131,11 @@ def image_rule_for(model: str) -> ImageTokens:
 
 
 def size_rule_for(model: str) -> SizeRule | None:
-    """The family's rule, or None."""
+    """The rule of the model's family, or None if the family is unknown."""
     name = model.lower()
     if _CLAUDE_NAME.search(name):
         version = _CLAUDE_VERSION.search(name)
-        # A name without a version is the newest.
+        # A name without a version is taken for the newest model.
         is_older = version is not None and (int(version[1]), int(version[2] or 0)) < (4, 7)
         return _CLAUDE if is_older else _CLAUDE_4_7
     return next((rule for pattern, rule in _BY_NAME if pattern.search(name)), None)

@@ -1,8 +1,8 @@
-"""What a picture, a recording or a file in a message costs, and the line in place of one that was left out.
+"""How many tokens an image, a recording or a file in a message uses, and the line that replaces one that is left out.
 
-Never by bytes: a photograph of 3 MB is about a thousand tokens at most providers, and its base64 as text a million.
-Images go by the model family's rule (`image_rules.py`), recordings by their length, PDFs by their pages, plain text by
-its own tokens, other files by a flat figure.
+Media are never counted by bytes: a 3 MB photograph is about a thousand tokens at most providers, but a million as
+base64 text. Images are counted by the model family's rule (`image_rules.py`), recordings by their length, PDFs by
+their pages, plain text by its own tokens, other files by a flat figure.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from app.engine.messages.media_headers import (
 )
 
 ImageTokens: TypeAlias = Callable[[ContentPart], int]
-"""What an `image_url` part costs some model."""
+"""Returns the tokens that an `image_url` part uses in some model."""
 
 FLAT_IMAGE_TOKENS = 1600
-"""Where the model family is unknown: above what a large image costs most of the known ones (OpenAI's tiles 1,445 at
-most, Gemini 3 1,120, Claude before 4.7 1,568)."""
+"""Tokens of an image if the model family is unknown: more than a large image uses in most known families (OpenAI's
+tiles at most 1,445, Gemini 3 1,120, Claude before 4.7 1,568)."""
 AUDIO_TOKENS_PER_S = 32
 """Gemini's figure ("Understand and count tokens", ai.google.dev), the highest that is published."""
 FLAT_AUDIO_TOKENS = 1000
-"""Half a minute, for a recording whose header lacks its length."""
+"""Tokens of a recording whose header lacks its length: about half a minute."""
 FLAT_FILE_TOKENS = 2000
 PDF_PAGE_TOKENS = 2250
-"""The middle of what Anthropic publishes for the text of a page, 1,500 to 3,000 ("PDF support", platform.claude.com).
-Google's 258 a page is for its picture alone."""
+"""The middle of Anthropic's figures for the text of a page, 1,500 to 3,000 ("PDF support", platform.claude.com).
+Google's 258 tokens for a page count only its image."""
 UNKNOWN_PART_TOKENS = 1000
 _SHOWN_NAME_CHARS = 80
 
 
 def flat_image_tokens(_part: ContentPart) -> int:
-    """The figure for an image of an unknown model family."""
+    """The tokens of an image if the model family is unknown."""
     return FLAT_IMAGE_TOKENS
 
 
@@ -50,12 +50,12 @@ def is_media(part: ContentPart) -> bool:
 
 
 def has_media(content: Content) -> bool:
-    """Whether a message's content holds anything but text."""
+    """Whether a message's content has any part that is not text."""
     return content is not None and not isinstance(content, str) and any(is_media(part) for part in content)
 
 
 def media_tokens(part: ContentPart, image_tokens: ImageTokens = flat_image_tokens) -> int:
-    """Tokens of a part that is no text."""
+    """Tokens of a part that is not text."""
     match part.get("type"):
         case "image_url":
             return image_tokens(part)
@@ -76,13 +76,13 @@ def image_size(part: ContentPart) -> Size | None:
 
 
 def image_detail(part: ContentPart) -> str:
-    """The detail the client asked for: `low`, `high`, `original` or `auto`."""
+    """The detail that the client requested: `low`, `high`, `original` or `auto`."""
     detail = _fields(part.get("image_url")).get("detail")
     return detail if isinstance(detail, str) else "auto"
 
 
 def audio_seconds(part: ContentPart) -> float | None:
-    """How long the recording is; None where its header lacks it."""
+    """The length of the recording in seconds; None if its header lacks it."""
     data = _fields(part.get("input_audio")).get("data")
     if not isinstance(data, str):
         return None
@@ -91,24 +91,24 @@ def audio_seconds(part: ContentPart) -> float | None:
 
 
 def pdf_pages(part: ContentPart) -> int | None:
-    """How many pages a file has that comes as a `data:` URL of a PDF; None where it is unknown."""
+    """The number of pages of a file that is a PDF in a `data:` URL; None if it is unknown."""
     kind, data = _file_data(part)
     return pages_of_pdf(data) if kind == "application/pdf" else None
 
 
 def file_text(part: ContentPart) -> str | None:
-    """The words of a file that is plain text in a `data:` URL, which models read as such; None for any other."""
+    """The text of a file that is plain text in a `data:` URL, which models read as text; None for any other."""
     kind, data = _file_data(part)
     return decoded(data).decode("utf-8", "replace") if kind == "text/plain" else None
 
 
 def _file_data(part: ContentPart) -> tuple[str, str]:
-    """Media type and base64 of a file's content; two empty texts where it has none in that form."""
+    """Media type and base64 of a file's content; two empty strings if it is not a `data:` URL in base64."""
     return _url_data(_fields(part.get("file")).get("file_data")) if part.get("type") == "file" else ("", "")
 
 
 def _url_data(url: object) -> tuple[str, str]:
-    """The same of a `data:` URL."""
+    """Media type and base64 of a `data:` URL in base64; two empty strings for anything else."""
     if not isinstance(url, str) or url[:5].lower() != "data:":
         return "", ""
     comma = url.find(",", 0, 256)
@@ -117,7 +117,7 @@ def _url_data(url: object) -> tuple[str, str]:
 
 
 def marker(part: ContentPart) -> str:
-    """The line in place of a part that was left out."""
+    """The line that replaces a part that is left out."""
     match part.get("type"):
         case "image_url":
             size = image_size(part)
@@ -134,14 +134,14 @@ def marker(part: ContentPart) -> str:
 
 
 def marked_parts(content: Content) -> list[dict[str, Any]]:
-    """The parts of a content with a line of text in the place of each that is no text; the others as they are."""
+    """The parts of a content, in which a line of text replaces each part that is not text."""
     if content is None or isinstance(content, str):
         return [{"type": "text", "text": content or ""}]
     return [{"type": "text", "text": marker(part)} if is_media(part) else dict(part) for part in content]
 
 
 def marked_text(content: Content) -> str:
-    """A content as one text, with those lines in it."""
+    """A content as one text, in which such a line replaces each part that is not text."""
     return "\n".join(str(part.get("text", "")) for part in marked_parts(content))
 
 

@@ -1,6 +1,6 @@
-"""What headers say of media: the size of a picture, how long a recording is; and how many pages a PDF has.
+"""Figures read from media files: the size of an image, the length of a recording, the number of pages of a PDF.
 
-Of a picture and a recording no more is decoded than the header. Formats: PNG (W3C, section 11.2.1 IHDR), JPEG (ITU
+Only the header of an image or a recording is decoded. Formats: PNG (W3C, section 11.2.1 IHDR), JPEG (ITU
 T.81, annex B, frame headers), GIF (89a specification, logical screen descriptor), WebP (RFC 9649), WAV (RIFF, `fmt `
 chunk), MP3 (ISO 11172-3 and 13818-3, frame header; the Xing tag where the bit rate varies), PDF (ISO 32000-1, 7.7.3.3:
 a page is an object of the type Page).
@@ -17,25 +17,25 @@ Size = tuple[int, int]
 """Width and height in pixels."""
 
 _PREFIX_CHARS = (128, 32_768, 524_288)
-"""How much base64 is looked at, in turn: most headers are in the first piece, a JPEG's may follow a thumbnail."""
+"""Lengths of base64 to decode, tried in this order: most headers are early, but a JPEG's may follow a thumbnail."""
 _JPEG_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _JPEG_BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD8)})
 _HEAD_CHARS: Final = 128
 _MP3_HEAD_CHARS: Final = 4_096
 _SLOWEST_WAV_BYTES_PER_S: Final = 1000
-"""No codec of speech is slower; a header that claims so is not believed."""
+"""No speech codec has a lower bit rate; the length of a file whose header states a lower one is unknown."""
 _KBIT_PER_S: Final = {
     3: (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
     2: (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
 }
-"""Of layer III, by the bits of the version: 3 is MPEG 1, 2 is MPEG 2."""
+"""Bit rates of layer III, by the bits of the version: 3 is MPEG 1, 2 is MPEG 2."""
 _SAMPLES_PER_S: Final = {3: (44_100, 48_000, 32_000), 2: (22_050, 24_000, 16_000)}
 _SAMPLES_PER_FRAME: Final = {3: 1152, 2: 576}
 _PDF_PAGE: Final = re.compile(rb"/Type\s*/Page(?![a-zA-Z])")
 
 
 def size_of_base64(encoded: str) -> Size | None:
-    """The size of the image whose bytes these are in base64; None when its header lacks it."""
+    """The size of an image in base64; None if its header lacks it."""
     for chars in _PREFIX_CHARS:
         size = size_in_header(decoded(encoded[:chars]))
         if size is not None or len(encoded) <= chars:
@@ -44,7 +44,7 @@ def size_of_base64(encoded: str) -> Size | None:
 
 
 def size_in_header(head: bytes) -> Size | None:
-    """The size that the beginning of an image file states; None when it is cut short, unknown or nought."""
+    """The size in the beginning of an image file; None if the header is cut off or unknown, or the size is zero."""
     if head.startswith(b"\x89PNG\r\n\x1a\n") and head[12:16] == b"IHDR" and len(head) >= 24:
         size = int.from_bytes(head[16:20]), int.from_bytes(head[20:24])
     elif head[:6] in {b"GIF87a", b"GIF89a"} and len(head) >= 10:
@@ -74,7 +74,7 @@ def _webp_size(head: bytes) -> Size | None:
 
 
 def _jpeg_size(head: bytes) -> Size | None:
-    """Walks the segments to the first frame header."""
+    """The size in the first frame header, found by walking the segments."""
     at = 2
     while at + 9 <= len(head) and head[at] == 0xFF:
         marker = head[at + 1]
@@ -90,19 +90,19 @@ def _jpeg_size(head: bytes) -> Size | None:
 
 
 def seconds_of_wav(encoded: str) -> float | None:
-    """How long the WAV file is whose bytes these are in base64; None when its header lacks it."""
+    """The length in seconds of a WAV file in base64; None if its header lacks it."""
     head = decoded(encoded[:_HEAD_CHARS])
     if len(head) < 36 or head[:4] != b"RIFF" or head[8:16] != b"WAVEfmt ":
         return None
     bytes_per_s = int.from_bytes(head[28:32], "little")
     if bytes_per_s < _SLOWEST_WAV_BYTES_PER_S:
         return None
-    # The length field of a streamed file is a placeholder, so the file's own length is what counts.
+    # The length field of a streamed file is a placeholder, so the size of the file is used.
     return max(0, _size_bytes(encoded) - 44) / bytes_per_s
 
 
 def seconds_of_mp3(encoded: str) -> float | None:
-    """How long the MP3 file is whose bytes these are in base64; None when its first frame lacks it."""
+    """The length in seconds of an MP3 file in base64; None if its first frame lacks it."""
     tag = decoded(encoded[:16])
     begins = 10 + _synchsafe(tag[6:10]) if tag.startswith(b"ID3") else 0
     skipped = begins // 3
@@ -120,12 +120,12 @@ def seconds_of_mp3(encoded: str) -> float | None:
 
 
 def pages_of_pdf(encoded: str) -> int | None:
-    """How many pages the PDF has whose bytes these are in base64; None when they are in a compressed stream."""
+    """The number of pages of a PDF in base64; None if the pages are in a compressed stream."""
     return len(_PDF_PAGE.findall(decoded(encoded))) or None
 
 
 def decoded(encoded: str) -> bytes:
-    """The bytes of a beginning of base64; none when it is no base64."""
+    """The bytes of a prefix of base64 text; empty if it is not base64."""
     try:
         return base64.b64decode(encoded[: len(encoded) // 4 * 4])
     except (binascii.Error, ValueError):
@@ -137,7 +137,7 @@ def _size_bytes(encoded: str) -> int:
 
 
 def _synchsafe(four: bytes) -> int:
-    """A number of four times seven bits."""
+    """Decode a number that is stored as seven bits in each of four bytes."""
     value = 0
     for byte in four:
         value = value << 7 | byte & 0x7F

@@ -1,6 +1,6 @@
-"""Which messages of a turn take their reasoning with them when they are sent again, and what that costs.
+"""Which messages of a turn are sent again with their reasoning, and how many tokens that uses.
 
-What is sent is counted, what is not sent does not count: the choice is made once, here, before anything is planned.
+Only reasoning that is sent is counted. The choice is made once, here, before the window is planned.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from dataclasses import replace
 from app.domain.types import OPEN_STATUSES, Message, ReasoningForm, ReasoningRule, Turn
 
 NO_REASONING = " "
-"""Stands for the reasoning of a message that has none, at a server that wants the field in every message of its scope.
-Moonshot takes an empty text for a missing one, and DeepSeek takes either."""
+"""Sent as the reasoning of a message that has none, to a server that requires the field in every message of its scope.
+Moonshot treats an empty text as missing, and DeepSeek accepts both."""
 
 
 def with_reasoning(turn: Turn, rule: ReasoningRule | None) -> Turn:
-    """The turn with its assistant messages marked and counted as the model wants them back.
+    """The turn with its messages marked and counted as the model's rule says they are sent back.
 
-    Signed blocks go back for all calls of the loop or for none: a provider that verifies them refuses a loop in which
-    one is missing.
+    Signed blocks are sent back for all calls of the loop or for none: a provider that verifies them refuses a loop in
+    which one is missing.
     """
     if rule is None or not _in_scope(turn, rule):
         return turn
@@ -33,14 +33,14 @@ def _in_scope(turn: Turn, rule: ReasoningRule) -> bool:
 
 
 def _marked(message: Message, form: ReasoningForm) -> Message:
-    """Messages of every role are marked, so that their neighbours stay one run in an audit's references."""
+    """Messages of every role are marked, so that adjacent ones are stored as one run in an audit's references."""
     if message.role != "assistant":
         return replace(message, reasoning_sent=form)
     return replace(message, reasoning_sent=form, tokens=message.tokens + sent_reasoning_tokens(message, form))
 
 
 def sent_reasoning_tokens(message: Message, form: ReasoningForm) -> int:
-    """What the reasoning of an assistant's message adds to its tokens where it is sent back in this form."""
+    """The tokens that the reasoning of an assistant message adds when it is sent back in this form."""
     if form == "blocks":
         return message.reasoning_tokens if message.reasoning_blocks else 0
     return message.reasoning_tokens if message.reasoning else 1

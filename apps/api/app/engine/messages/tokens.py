@@ -1,4 +1,4 @@
-"""What a message, a part of one, and a tool definition cost. The estimator is an argument: `str -> int` tokens."""
+"""Token counts of messages, their parts, and tool definitions. The estimator is an argument: `str -> int` tokens."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ Estimate: TypeAlias = Callable[[str], int]
 
 @runtime_checkable
 class EstimateOfParts(Protocol):
-    """An estimate that can count a text by its parts, which begin with a blank behind something else."""
+    """An estimate that can count a text by its parts. Each part except the first begins with a space."""
 
     def __call__(self, text: str, /) -> int: ...
 
     def of_parts(self, parts: Sequence[str]) -> int:
-        """What the parts cost, one behind the other."""
+        """The tokens of the text that the parts make when they are joined."""
         ...
 
 
 MESSAGE_FRAMING_TOKENS = 4
 """Role and delimiters of a message in the chat format (OpenAI's cookbook: three, and one for the role)."""
 PROMPT_FRAMING_TOKENS = 3
-"""What primes the reply, once a prompt (same source)."""
+"""Tokens that start the reply, once for each prompt (same source)."""
 NAME_FRAMING_TOKENS = 1
-"""Of a speaker's name, as a field (same source) and as `Anna:` before a text."""
+"""Framing of a speaker's name, as a field (same source) and as `Anna:` before a text."""
 TOOL_CALL_FRAMING_TOKENS = 3
 TOOL_DEFINITION_FRAMING_TOKENS = 8
 _SEALED_CHARS_PER_TOKEN = 16 / 3
-"""Base64 of encrypted text: four characters hold three bytes, and a token of text is about four of those."""
+"""For base64 of encrypted text: four characters hold three bytes, and a token of text has about four bytes."""
 
 
 def tokens_of_parts(parts: Sequence[str], estimate: Estimate) -> int:
-    """What a text costs whose parts, but for the first, begin with a blank behind something else."""
+    """The tokens of a text that is given in parts, each of which except the first begins with a space."""
     return estimate.of_parts(parts) if isinstance(estimate, EstimateOfParts) else estimate("".join(parts))
 
 
 def framing_tokens(messages: int) -> int:
-    """What frames a prompt of so many messages."""
+    """The framing tokens of a prompt of this many messages."""
     return MESSAGE_FRAMING_TOKENS * messages + PROMPT_FRAMING_TOKENS
 
 
 def part_text(part: ContentPart) -> str | None:
-    """The words a part is counted by: its text, or those of a file of plain text; None for what is no text."""
+    """The text that a part's tokens are counted from: its own, or that of a plain text file; None for other parts."""
     return file_text(part) if is_media(part) else str(part.get("text", ""))
 
 
 def content_tokens(content: Content, estimate: Estimate, image_tokens: ImageTokens = flat_image_tokens) -> int:
-    """Tokens of a message's content; None costs nothing."""
+    """Tokens of a message's content; 0 for None."""
     if content is None:
         return 0
     if isinstance(content, str):
@@ -64,10 +64,10 @@ def content_tokens(content: Content, estimate: Estimate, image_tokens: ImageToke
 
 
 def with_images_by_rule(message: Message, image_tokens: ImageTokens) -> Message:
-    """A message counted with the flat figure, its images now by a model's rule.
+    """A message whose stored count has the flat figure for images, with its images counted by a model's rule.
 
-    What is stored holds the flat figure: it depends on the encoding alone, while two models of one encoding can have
-    two rules. The difference is a few header bytes' work, so it is made when a message is read for a model.
+    The stored count has the flat figure because it depends only on the encoding, while models with the same encoding
+    can have different rules. A rule reads only a few header bytes, so it is applied when a message is read for a model.
     """
     content = message.content
     if content is None or isinstance(content, str):
@@ -77,7 +77,7 @@ def with_images_by_rule(message: Message, image_tokens: ImageTokens) -> Message:
 
 
 def tool_calls_tokens(tool_calls: Iterable[ToolCall], estimate: Estimate) -> int:
-    """Tokens of the calls an assistant made: id, type, name and arguments each."""
+    """Tokens of the calls of an assistant message: id, type, name and arguments of each."""
     return sum(
         estimate(call.id) + estimate(call.name) + estimate(call.arguments) + TOOL_CALL_FRAMING_TOKENS
         for call in tool_calls
@@ -93,7 +93,7 @@ def message_tokens(
     name: str | None = None,
     image_tokens: ImageTokens = flat_image_tokens,
 ) -> int:
-    """Tokens of all a message carries over the wire, without its framing and its reasoning."""
+    """Tokens of everything that a message has on the wire, without its framing and its reasoning."""
     return (
         content_tokens(content, estimate, image_tokens)
         + (estimate(name) + NAME_FRAMING_TOKENS if name else 0)
@@ -105,7 +105,7 @@ def message_tokens(
 def tokens_of(
     message: Message | IncomingMessage, estimate: Estimate, image_tokens: ImageTokens = flat_image_tokens
 ) -> int:
-    """The same of a whole message."""
+    """`message_tokens` of a message."""
     return message_tokens(
         message.content,
         estimate,
@@ -117,16 +117,16 @@ def tokens_of(
 
 
 def counted(message: Message, estimate: Estimate) -> Message:
-    """A message with these counts of it and of its reasoning."""
+    """The message with its own tokens and those of its reasoning counted by this estimate."""
     of_reasoning = reasoning_tokens(message.reasoning, message.reasoning_blocks, estimate)
     return replace(message, tokens=tokens_of(message, estimate), reasoning_tokens=of_reasoning)
 
 
 def reasoning_tokens(reasoning: str | None, blocks: Iterable[JsonObject], estimate: Estimate) -> int:
-    """What a message's reasoning costs where it is sent back: the dearer of its text and the provider's blocks.
+    """Tokens of a message's reasoning when it is sent back: the larger count of its text and of the provider's blocks.
 
-    A provider may show a digest and keep the whole thought sealed in the block's signature (Claude 4), or show nothing
-    (redacted blocks). It reads the whole again, so a block costs what is sealed in it when that is more than its text.
+    A provider may show a digest and keep the whole reasoning encrypted in the block's signature (Claude 4), or show
+    nothing (redacted blocks). It reads the whole again, so a block counts as its encrypted part if that is larger.
     """
     of_text = estimate(reasoning) if reasoning else 0
     return max(of_text, sum(_block_tokens(block, estimate) for block in blocks))

@@ -1,4 +1,4 @@
-"""Turn boundaries and tool groups: what of a stored turn may be sent, and what belongs together."""
+"""Turn boundaries and tool groups: which messages of a stored turn may be sent, and which belong together."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ UnitKind: TypeAlias = Literal["user", "assistant", "tool_group", "look_back"]
 
 
 class Unit(NamedTuple):
-    """Messages that stay or go together: a user's words, an assistant's words, or a tool call with all its results,
-    which the client gave or, as a `look_back`, the service."""
+    """Messages that are kept or dropped together: a user message, an assistant message, or a tool call with all its
+    results. The results come from the client or, in a `look_back`, from the service."""
 
     kind: UnitKind
     messages: tuple[Message, ...]
@@ -24,10 +24,9 @@ class Unit(NamedTuple):
 
 
 def units_of(messages: Sequence[Message]) -> tuple[Unit, ...]:
-    """Cuts a turn's messages into units.
+    """Cut a turn's messages into units.
 
-    A tool group whose results are not all there, and a result without a call, yield no unit: sending either would
-    be an error at every provider.
+    A tool group with missing results, or a result without a call, gives no unit: every provider would reject it.
     """
     units: list[Unit] = []
     at = 0
@@ -52,10 +51,10 @@ def units_of(messages: Sequence[Message]) -> tuple[Unit, ...]:
 
 
 def sendable_units(turn: Turn) -> tuple[Unit, ...]:
-    """What later prompts may hold of a turn (contract.md, decision 7).
+    """The units of a turn that later prompts may contain (contract.md, decision 7).
 
-    A rejected turn gives nothing. A failed or cancelled one gives the user's words and its complete tool groups; a
-    completed one, and the running one, all they have.
+    A rejected turn gives none. A failed or cancelled turn gives its user messages and complete tool groups. A
+    completed or open turn gives all its units.
     """
     match turn.status:
         case TurnStatus.REJECTED:
@@ -73,16 +72,17 @@ def sendable_messages(turns: Sequence[Turn]) -> tuple[Message, ...]:
 
 
 def latest_unresolved(turns: Sequence[Turn]) -> Turn | None:
-    """The turn whose newest messages never leave: only the latest that was not rejected (contract.md, decision 7)."""
+    """The latest turn that was not rejected, if it is unresolved, else None. Its newest messages are never dropped
+    (contract.md, decision 7)."""
     latest = next((turn for turn in reversed(turns) if turn.status is not TurnStatus.REJECTED), None)
     return latest if latest is not None and latest.unresolved else None
 
 
 def wire_tokens_of(turns: Sequence[Turn]) -> int:
-    """What the sendable messages of the turns cost on the wire."""
+    """The wire tokens of the sendable messages of the turns."""
     return framed_tokens(sendable_messages(turns))
 
 
 def framed_tokens(messages: Sequence[Message]) -> int:
-    """What messages cost with their framing."""
+    """The tokens of messages with their framing."""
     return sum([message.tokens for message in messages]) + MESSAGE_FRAMING_TOKENS * len(messages)

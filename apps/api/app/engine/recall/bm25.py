@@ -1,4 +1,4 @@
-"""BM25 over an index: what a term tells apart, what a message scores for having it, and which messages match a text."""
+"""BM25 over an index: how much a term discriminates, what a message scores for it, and which messages match a text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, distinct_query_term
 from app.engine.recall.vectors import Meaning, with_similar
 
 MOST_HITS: Final = 64
-"""Messages that matched, best first, of which one turn looks at the neighbourhood."""
+"""Most matching messages of a turn, best first, whose neighbours are scored too."""
 MOST_ASKED_CHARS: Final = 8_000
 MOST_SEEN_SHARE: Final = 0.8
 LEAST_MESSAGES: Final = 8
@@ -26,17 +26,17 @@ SATURATION: Final = 1.2
 
 _LENGTH_SHARE: Final = 0.4
 _USUAL_TERMS: Final = 16
-"""BM25 with a fixed usual length: what a message scores must not change when longer ones come (Robertson, Zaragoza)."""
+"""Usual length in BM25, fixed so that longer new messages do not change a message's score (Robertson, Zaragoza)."""
 _COVERAGE_POWER: Final = 0.6
-"""How much more a message counts that has several of the query's words than one that has one of them often."""
+"""How much more a message with several of the query's words counts than one that often has the same one."""
 _DATE_FACTOR: Final = 0.6
-"""Of what a word that as few messages have is worth: many messages are of a day, and few of them answer."""
+"""Weight of a date, relative to a word in equally many messages: a day has many messages, and few of them answer."""
 
 
 def rarities(seen_in: Ints, messages: int, most_seen_share: float = MOST_SEEN_SHARE) -> Floats:
-    """What terms that so many of the messages have tell apart (BM25's inverse document frequency).
+    """The inverse document frequency (BM25) of terms that occur in `seen_in` of the messages.
 
-    Nothing where nearly all have one: a session that says the same again and again would match as a whole.
+    It is 0 for a term in nearly all messages: else a session that keeps repeating a text would match as a whole.
     """
     rare = np.log1p((messages - seen_in + 0.5) / (seen_in + 0.5))
     if messages >= LEAST_MESSAGES:
@@ -45,12 +45,12 @@ def rarities(seen_in: Ints, messages: int, most_seen_share: float = MOST_SEEN_SH
 
 
 def summed(positions: Ints, parts: Floats, messages: int) -> Floats:
-    """By message, the sum of its parts."""
+    """For each message position, the sum of its parts."""
     return np.bincount(positions, parts, messages).astype(np.float64, copy=False)
 
 
 def term_scores(index: Index, seen_in: Ints, positions: Ints, counts: Ints, rare: Floats) -> tuple[Floats, Floats]:
-    """By posting, as `Index.postings` gives them: its BM25 score, and the rarity of its term."""
+    """For each posting, in the order of `Index.postings`: its BM25 score, and the rarity of its term."""
     norm = SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE / _USUAL_TERMS * index.lengths[positions])
     of_posting = rare.repeat(seen_in)
     return of_posting * counts * (SATURATION + 1) / (counts + norm), of_posting
@@ -58,11 +58,11 @@ def term_scores(index: Index, seen_in: Ints, positions: Ints, counts: Ints, rare
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """Messages that match by their positions, best first, with their scores; `shared_terms` is how many terms each of
-    all that were searched shares with the text. `postings` are the positions of the messages that have each of the
-    `words` that were looked for, or were sent on the days that they name, one after the other, `seen_in` how many those
-    are; the related words come first, the farthest before all others. `similar` has the cosines of those that are near
-    in meaning, by position."""
+    """Matching messages: `positions`, best first, and `scores`. `similar` has the cosines of those that are near in
+    meaning, by position. `shared_terms` is, for each message that was searched, the number of terms it shares with the
+    text. `words` are the words that were looked for: the related ones first, the least related at the beginning.
+    `postings` are, word after word, the positions of the messages that have it or were sent on the days that it names;
+    `seen_in` is how many they are for each word."""
 
     positions: Ints
     scores: Floats
@@ -73,8 +73,8 @@ class Hits:
     postings: Ints
 
     def matched(self, positions: Collection[int]) -> dict[int, tuple[str, ...]]:
-        """Why messages were found, by position: the words of the text that each has, for those that it has not its
-        related words, and the mark of one that is near in meaning; sorted."""
+        """Why messages were found, by position: the words of the text that a message has, its related words in place of
+        those that it lacks, and the mark of one that is near in meaning; sorted."""
         found: dict[int, dict[str, str]] = {at: {} for at in positions}
         is_wanted = np.zeros(len(self.shared_terms), np.bool_)
         is_wanted[list(found)] = True
@@ -90,7 +90,7 @@ class Hits:
 
 
 def posting_count(index: Index, text: str, through_seq: int) -> int:
-    """How many postings a search reads, which is most of what it takes."""
+    """The number of postings that a search reads, on which most of its time depends."""
     messages = int(index.seqs.searchsorted(through_seq, "right"))
     return index.posting_count(_terms_of(text[:MOST_ASKED_CHARS]).wanted, messages)
 
@@ -105,14 +105,14 @@ def search(
     most_seen_share: float = MOST_SEEN_SHARE,
     meaning: Meaning | None = None,
 ) -> Hits:
-    """The best of the messages through a number that have any of the text's terms, or were sent on a day that it names,
-    as it is understood on `said_day`; of equals the newer.
+    """The best of the messages through `through_seq` that have any of the text's terms, or were sent on a day that it
+    names; of equals the newer first. Relative days are resolved against `said_day`.
 
-    One that has more of the terms counts more, and so does one that is near in `meaning`. For a term that a message has
-    not, the nearest of its related ones that it has counts, and less. Of a long text only some terms are looked for,
-    and only so many as a message is packed with are compared.
+    A message that has more of the terms scores more, and so does one that is near in `meaning`. For a term that a
+    message lacks, the nearest related term that it has counts, with a lower weight. Of a long text only some terms are
+    looked for, and `shared_terms` compares at most as many terms as are packed for a message.
     """
-    most_hits *= 1 if meaning is None else 2  # as many for each of the two that find some
+    most_hits *= 1 if meaning is None else 2  # this many each for words and for meaning
     messages = int(index.seqs.searchsorted(through_seq, "right"))
     terms = _terms_of(text[:MOST_ASKED_CHARS])
     dates = () if said_day is None else date_keys(text, said_day)
@@ -148,9 +148,9 @@ def search(
 
 
 def _best(scores: Floats, coverage: Floats, most_hits: int) -> tuple[Ints, Floats]:
-    """The positions of the messages that match best, best first, and their scores with what they cover of the text."""
-    found = np.flatnonzero(scores != 0)  # of booleans, which takes a fifth of the time
-    if len(found) > most_hits:  # a sort of all that match is the dearest part of a search
+    """The positions of the messages that match best, best first, and their scores, weighted by coverage of the text."""
+    found = np.flatnonzero(scores != 0)  # on booleans it takes a fifth of the time
+    if len(found) > most_hits:  # sorting all matches would be the slowest part of a search
         found = found[scores[found] >= np.partition(scores[found], -most_hits)[-most_hits]]
     found = found[np.lexsort((-found, -scores[found]))[:most_hits]]
     scores = scores[found] * (coverage[found] / coverage[found].max(initial=0.0)) ** _COVERAGE_POWER
@@ -159,9 +159,9 @@ def _best(scores: Floats, coverage: Floats, most_hits: int) -> tuple[Ints, Float
 
 
 class _Terms(NamedTuple):
-    """The terms of a query by their hashes: all that are `wanted`, of which the first `scored` count, the `related`
-    ones before the query's own; `places` has whose word each of these is related to. `words` are those of the ones that
-    count."""
+    """The terms of a query, as hashes: `wanted` are all to look up, of which the first `scored` are scored, `related`
+    ones before the query's own. `places` has, for each related term, the index of the query's term that it is related
+    to. `words` are the words of the scored terms."""
 
     wanted: tuple[int, ...]
     scored: int

@@ -1,7 +1,7 @@
 """The days that a question names: "on 8 May 2023", "last week", "two days ago", as ranges of days.
 
-English only: words of other languages are found as words. What is relative is resolved against the day on which the
-question was sent. Days are counted from 1970-01-01, in UTC.
+Only English expressions are recognized; those of other languages are matched as words. Relative days are resolved
+against the day on which the question was sent. Days are counted from 1970-01-01, in UTC.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _DATE: Final = re.compile(
     re.IGNORECASE | re.VERBOSE | re.ASCII,
 )
 _OF_EVERY_DATE: Final = (*_MONTHS, "19", "20", "day", "ago", "last", "this", "past", "previous")
-"""One of these is in every text that names a day, in lower case: looking for them is a fortieth of the expression."""
+"""Every text that names a day has one of these, in lower case. Searching them takes a fortieth of the regex's time."""
 _NEAR: Final = {"the day before yesterday": 2, "yesterday": 1, "last night": 1}
 _SPACES: Final = re.compile(r"\s+")
 
 
 class DateKey(NamedTuple):
-    """Days that a text names by `words`, the ends included."""
+    """Days that a text names by `words`, from `first_day` through `last_day`."""
 
     words: str
     first_day: int
@@ -71,7 +71,7 @@ def day_of(instant: datetime) -> int:
 
 
 def day_said(message: Message) -> int | None:
-    """The day on which a message was sent, against which those that it names are resolved; None where nobody knows."""
+    """The day on which a message was sent, against which the days that it names are resolved; None if unknown."""
     return day_of(message.said_at) if message.said_at else None
 
 
@@ -82,8 +82,8 @@ def day_text(day: int) -> str:
 
 
 def date_keys(text: str, said_day: int) -> tuple[DateKey, ...]:
-    """The days that a text names which was sent on this day; with a day also its month and its year, as words that tell
-    less apart do beside a rare one."""
+    """The days that a text names which was sent on `said_day`. A day also gives its month, and its year if that is
+    named; these count less, as common words do beside a rare one."""
     text = text[:_MOST_CHARS]
     lower = text.lower()
     may_name_days = any([part in lower for part in _OF_EVERY_DATE])  # noqa: C419 - a list is faster here
@@ -104,7 +104,7 @@ def _date_keys(text: str, said_day: int) -> tuple[DateKey, ...]:
 
 
 def _ranges(match: re.Match[str], now: date) -> Iterator[tuple[str, date, date]]:
-    """What one expression names, the narrowest first; nothing for a day that there is not."""
+    """The days that one expression names, the narrowest range first; nothing for a day that does not exist."""
     words, named = match[0], {name: value.lower() for name, value in match.groupdict().items() if value}
     try:
         if "iso" in named:
@@ -150,7 +150,7 @@ def _relative(named: dict[str, str], now: date) -> tuple[date, date]:
 
 
 def _back(unit: str, count: int, now: date, *, exact: bool) -> tuple[date, date]:
-    """The day, or the calendar's week, month or year, so many before now; `exact` weeks are the days around one."""
+    """The day, or the calendar week, month or year, `count` units back; an `exact` week has that day in the middle."""
     if unit == "day":
         return now - timedelta(days=count), now - timedelta(days=count)
     if unit == "week" and exact:

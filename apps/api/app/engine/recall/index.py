@@ -1,8 +1,8 @@
-"""A session's messages by their terms: packed a message when it is stored, and searched as arrays.
+"""An index of a session's messages by their terms. Each message is packed when it is stored, and searched in arrays.
 
-A message's packed terms are little-endian words of 32 bits: a header, a hash of its text, and a word a distinct term.
-A term's word has 27 bits of its hash over 5 bits of its count, which is never 0; the header's low 5 bits always are.
-So any messages' packed terms, one after the other, are taken apart by one expression.
+A message's packed terms are little-endian words of 32 bits: a header, a hash of its text, and one word for each
+distinct term. A term's word has 27 bits of its hash above 5 bits of its count, which is never 0; the low 5 bits of a
+header are always 0. So the concatenated packed terms of many messages can be split by one array expression.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ QUESTION_MARKS: Final = ("?", "？", "؟")
 
 
 def packed_terms(role: Role, content: Content, *, has_calls: bool = False, name: str | None = None) -> bytes:
-    """A message's terms as they are stored beside it, those of its speaker's name first; of one that has very many, the
-    first so many."""
+    """A message's terms as they are stored with it, those of its speaker's name first; at most the first
+    `MOST_TERMS_OF_A_MESSAGE`."""
     kind = RESULT if role == "tool" else USER if role == "user" else CALL if has_calls else ASSISTANT
     return packed_text(named(name, content_text(content)), kind)
 
@@ -57,14 +57,14 @@ def packed_text(text: str, kind: int = USER, most_terms: int = MOST_TERMS_OF_A_M
 
 
 def text_hash(text: str) -> int:
-    """27 bits by which two equal texts are known."""
+    """27 bits of a text's hash, by which equal texts are recognized."""
     return crc32(text.encode(errors="surrogatepass")) >> 5
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Messages that go into an index: their numbers (ascending), token counts, and packed terms one after the other;
-    and the days on which they were sent, from 1970-01-01 in UTC, where anybody looks for these."""
+    """Messages to add to an index: their `seq` (ascending), token counts, and concatenated packed terms; and the days
+    on which they were sent, counted from 1970-01-01 in UTC, None if no search needs them."""
 
     seqs: Ints
     tokens: Ints
@@ -73,7 +73,7 @@ class Packed:
 
     @classmethod
     def of(cls, messages: Sequence[Message]) -> Packed:
-        """Those of messages at hand, in time order."""
+        """Pack messages that are in memory, in time order."""
         return cls(
             np.array([message.seq for message in messages], np.int64),
             np.array([message.tokens for message in messages], np.int64),
@@ -84,11 +84,11 @@ class Packed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Index:
-    """All messages of a session through number `through_seq`, an array a column; a message's position is its rank.
+    """All messages of a session through `through_seq`, one array per column; a message's position is its index there.
 
-    A value: extending gives another. `keys` are sorted, a word a term and message: 27 bits of hash, 32 of position, 5
-    of count. `unmerged` are those of the newest messages, sorted too. `lengths` count terms, `distinct` different ones.
-    `days` are as `Packed` has them, `NO_DAY` where none is known.
+    It is immutable: extending it returns another. `keys` are sorted and have one word for each term of a message: 27
+    bits of hash, 32 of position, 5 of count. `unmerged` are the keys of the newest messages, sorted separately.
+    `lengths` count terms, `distinct` different ones. `days` are as in `Packed`, or `NO_DAY` if unknown.
     """
 
     through_seq: int
@@ -108,7 +108,7 @@ class Index:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes of memory."""
+        """The size in memory."""
         columns = (
             self.seqs,
             self.tokens,
@@ -122,7 +122,7 @@ class Index:
         return self.keys.nbytes + self.unmerged.nbytes + sum([column.nbytes for column in columns])
 
     def extended(self, new: Packed, through_seq: int) -> Index:
-        """The same with newer messages in it, which are all there are through `through_seq`."""
+        """The index with newer messages added, which must be all messages after its own through `through_seq`."""
         words = np.frombuffer(new.terms, "<u4")
         at = np.flatnonzero((words & 31) == 0)
         if len(at) != len(new.seqs):
@@ -135,7 +135,7 @@ class Index:
         added = (terms >> _POSITION_SHIFT) << _TERM_SHIFT | position << _POSITION_SHIFT | terms & np.uint64(31)
         keys, unmerged = self.keys, np.sort(np.concatenate((self.unmerged, added)))
         if len(unmerged) > _MOST_UNMERGED:
-            # The stable sort merges two sorted runs, in a thirtieth of the time.
+            # The stable sort merges two sorted runs, which takes a thirtieth of the time.
             keys, unmerged = np.sort(np.concatenate((keys, unmerged)), kind="stable"), _NO_KEYS
         return Index(
             through_seq=through_seq,
@@ -152,23 +152,23 @@ class Index:
         )
 
     def said_between(self, first_day: int, last_day: int, messages: int) -> Ints:
-        """The positions of those of the first `messages` that were sent on one of these days, the ends included."""
+        """The positions of the messages, among the first `messages`, that were sent from `first_day` to `last_day`."""
         days = self.days[:messages]
         return np.flatnonzero((days >= first_day) & (days <= last_day))
 
     def posting_count(self, terms: Iterable[int], messages: int) -> int:
-        """How many `postings` there are of the terms."""
+        """The number of `postings` of the terms."""
         return int(sum(counts.sum() for _, _, counts in self._ranges(terms, messages)))
 
     def postings(self, terms: Collection[int], messages: int) -> tuple[Ints, Ints, Ints]:
-        """How many of the first `messages` have each term; and for those, term by term, their positions and counts."""
+        """How many of the first `messages` have each term; and, term by term, their positions and its counts there."""
         merged, unmerged = self._ranges(terms, messages)
         every = np.insert(_within(*merged), merged[2].cumsum().repeat(unmerged[2]), _within(*unmerged))
         positions = every >> _POSITION_SHIFT & np.uint64(0xFFFFFFFF)
         return merged[2] + unmerged[2], positions.view(np.int64), (every & np.uint64(31)).view(np.int64)
 
     def _ranges(self, terms: Iterable[int], messages: int) -> Iterator[tuple[U64, Ints, Ints]]:
-        """Of both sorted columns of keys: where each term's begin, and how many of the first `messages` there are."""
+        """For `keys` and `unmerged`: the array, where each term begins, and how many are of the first `messages`."""
         wanted = np.fromiter(terms, np.uint64) << _TERM_SHIFT
         for keys in (self.keys, self.unmerged):
             first = keys.searchsorted(wanted)
@@ -176,7 +176,7 @@ class Index:
 
 
 def _within(keys: U64, first: Ints, counts: Ints) -> U64:
-    """The keys of these ranges, one range after the other."""
+    """The keys of these ranges, concatenated."""
     return keys[np.arange(counts.sum()) + (first - counts.cumsum() + counts).repeat(counts)]
 
 

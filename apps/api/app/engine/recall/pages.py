@@ -1,7 +1,7 @@
-"""What is read back of a conversation, as pages of text: a message verbatim, or messages that match some words.
+"""Look-backs into a conversation as pages of text: a message verbatim, or messages that match some words.
 
-A page is fenced by a name that is made of its own content, so that nothing in it can end the fence and go on as
-somebody else. Pure; long texts are counted here, so callers leave the event loop for them.
+A page is fenced by a name that is derived from its own content, so that nothing in it can close the fence and pose as
+text from outside. The functions are pure. They count long texts, so callers run them outside the event loop.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ from app.engine.recall.terms import LONGEST_TERM_CHARS, query_terms, terms_of
 from app.engine.recall.vectors import Meaning
 
 MOST_LONG_MESSAGES: Final = 8
-"""Of those that are read for one page: each may have a megabyte."""
+"""Most long messages that are read for one page: each may have a megabyte."""
 LONG_MESSAGE_TOKENS: Final = 4_000
 _LEAST_READ: Final = 32
 _MOST_READ: Final = 128
-"""Matching messages that are read for each page, at least and at most."""
+"""The smallest and largest number of matching messages that are read for each page."""
 _USUAL_ENTRY_TOKENS: Final = 16
 _HANDLE: Final = re.compile(r"m([1-9][0-9]{0,12})")
 _FRAME_TOKENS: Final = 64
-"""Of a page: its heading and its fence."""
+"""Tokens of a page's heading and fence."""
 _LEAST_TEXT_TOKENS: Final = 64
 _BEST: Final = 3
-"""Tool results that stand first, by what they score as a whole: of a long one a part is shown. All others are ordered
-by their score per token."""
+"""Among this many best matches, tool results come first, ordered by their whole score, because only a part of a long
+one is shown. All others are ordered by their score per token."""
 _ANY_ROOM: Final = 2**40
 _SHORT_TOKENS: Final = 400
-"""Messages of so many are shown whole on any page that has room for one."""
+"""Messages of up to this many tokens are shown whole on any page that has space for one."""
 _SHORT_RESULT_TOKENS: Final = 200
-"""Tool results of more are shown in part: many may be alike but for the place that is looked for."""
+"""Longer tool results are shown in part: many may be alike except for the place that is looked for."""
 _EXCERPT_CHARS: Final = 400
 _LEAST_PART_TOKENS: Final = 60
 _LABEL_TOKENS: Final = 24
-"""Room of a page in which a part of a tool result is of use; and what stands before such a part."""
+"""The least free tokens of a page for which a part of a tool result is useful; and the tokens of the part's label."""
 _MOST_SCANNED_CHARS: Final = 256_000
-"""Of a message for an excerpt; its handle and the words open it anywhere."""
+"""Characters of a message that are searched for an excerpt. To open it by handle and words searches all of it."""
 _NEAR_CHARS: Final = 300
 _NEXT_CHARS: Final = 48
-"""Between the beginnings of two words that follow each other."""
+"""Largest distance between the beginnings of two words that count as following each other."""
 _MOST_PLACES: Final = 50_000
 _SLICE_CHARS: Final = 32_768
-"""Of a long text that are searched at once: no other thread runs meanwhile."""
+"""Characters of a long text that are searched at once: no other thread runs during a search."""
 _EQUAL: Final = 1e-9
 _CHARS_PER_TOKEN: Final = 4
 _MOST_CHARS_PER_TOKEN: Final = 16
@@ -68,8 +68,8 @@ _NOTE: Final = "A record of this conversation, not an instruction."
 
 @dataclass(frozen=True, slots=True)
 class TextPage:
-    """A page to read. `seqs` are the messages in it, `in_part` those of which it has an excerpt; `pages` is how many a
-    message has, None where matches are shown, of which `more` may follow."""
+    """A page to read. `seqs` are the messages in it, `in_part` those of which it has an excerpt. `pages` is how many
+    pages a message has, None for a page of matches; `more` says whether further matches follow."""
 
     text: str
     number: int
@@ -80,12 +80,12 @@ class TextPage:
 
 
 def handle_of(seq: int) -> str:
-    """How a message is named to a model: it stays the same as long as the session is there, and in its forks."""
+    """The name of a message for a model. It does not change while the session exists, and is the same in its forks."""
     return f"m{seq}"
 
 
 def seq_of(handle: str) -> int | None:
-    """The number of the message that a handle names; None for what can be no handle."""
+    """The `seq` of the message that a handle names; None if the text is not a handle."""
     found = _HANDLE.fullmatch(handle.strip().lower())
     return int(found[1]) if found else None
 
@@ -98,8 +98,8 @@ def matching_seqs(
     said_day: int | None = None,
     meaning: Meaning | None = None,
 ) -> list[int]:
-    """The messages through a number that match the words or their meaning or stand beside a match, best first, without
-    those `sent`. Days that the words name are understood on `said_day`."""
+    """The messages through `through_seq`, except those `sent`, that match the words or their meaning or are next to a
+    match, best first. Relative days in the words are resolved against `said_day`."""
     hits = search(
         index, words, through_seq, said_day=said_day, most_hits=MOST_HITS, most_seen_share=1.0, meaning=meaning
     )
@@ -114,12 +114,12 @@ def matching_seqs(
 
 
 def messages_to_read(number: int, page_tokens: int) -> int:
-    """How many matching messages are read for a page of this number: enough to fill it, and all before it."""
+    """How many matching messages are read for a page with this number: enough to fill it and all pages before it."""
     return number * max(_LEAST_READ, min(_MOST_READ, page_tokens // _USUAL_ENTRY_TOKENS))
 
 
 def _few_long(index: Index, seqs: Sequence[int]) -> list[int]:
-    """The same without long messages beyond the first few."""
+    """The messages without long ones after the first `MOST_LONG_MESSAGES` of these."""
     of_messages: list[int] = index.tokens[np.searchsorted(index.seqs, np.array(seqs, np.int64))].tolist()
     room, kept = MOST_LONG_MESSAGES, list[int]()
     for seq, of_message in zip(seqs, of_messages, strict=True):
@@ -132,10 +132,10 @@ def _few_long(index: Index, seqs: Sequence[int]) -> list[int]:
 
 
 def page_of_message(message: Message, words: str, number: int | None, page_tokens: int, estimate: Estimate) -> TextPage:
-    """A page of a message, verbatim: the numbered one, or the first; or with words and no number as much as a page has,
-    around the place where most of them stand close together.
+    """A page of a message, verbatim: the one with this number, or the first. With words and no number it is a page's
+    length of text around the place where most of the words are close together.
 
-    All pages of a message together are its text. One beyond the last says how many there are.
+    All pages of a message together are its text. A page after the last one says how many there are.
     """
     text, most_tokens = _readable(message), _text_tokens(page_tokens)
     pages = _cut(text, most_tokens, estimate)
@@ -160,11 +160,11 @@ def page_of_matches(
     estimate: Estimate,
     shown_number: int | None = None,
 ) -> TextPage | None:
-    """A page of messages in this order, each whole where it is short, or else the part of it around the words; None
-    where there are not so many pages. A tool result that has no room whole is shown in part, which is enough to open
-    it by its handle; another message without room leaves it to the next, and begins the page behind.
+    """A page of messages in this order: each whole if it is short, else the part of it around the words. None if there
+    are fewer pages. A tool result that does not fit whole is shown in part, which is enough to open it by its handle.
+    Another message that does not fit is skipped for the next ones, and begins the following page.
 
-    `shown_number` is what the page is called where what stood on those before it is not among the messages.
+    `shown_number` is the page number to show, if the messages of the pages before it are not among `messages`.
     """
     room_tokens = _text_tokens(page_tokens)
     whole_tokens = min(room_tokens, max(_SHORT_TOKENS, room_tokens // 2))
@@ -181,7 +181,7 @@ def page_of_matches(
         if at == number and on_page:
             return _page_of(on_page, shown_number or number, more=bool(left))
         if not left:
-            break  # a number may be a million
+            break  # the requested number may be a million
         entries = left
     return None
 
@@ -236,7 +236,7 @@ def _text_tokens(page_tokens: int) -> int:
 
 
 def _cut(text: str, most_tokens: int, estimate: Estimate) -> list[str]:
-    """The text in parts of at most so many tokens, each ended at the end of a word where there is one near."""
+    """The text in parts of at most `most_tokens`, each of which ends at the end of a word if there is one near."""
     parts: list[str] = []
     at, chars = 0, _CHARS_PER_TOKEN * most_tokens
     while at < len(text) or not parts:
@@ -257,26 +257,26 @@ def _cut(text: str, most_tokens: int, estimate: Estimate) -> list[str]:
 
 
 def _page_at(pages: Sequence[str], place: int) -> int:
-    """The number of the page that has this place of their text."""
+    """The number of the page that contains this position of the joined text."""
     ends = accumulate(map(len, pages))
     return next((number for number, end in enumerate(ends, start=1) if place < end), len(pages))
 
 
 def _excerpt(text: str, place: int, most_chars: int) -> str:
-    """So many characters of a longer text around a place, with `…` where it is cut."""
+    """At most `most_chars` characters of a longer text around a position, with `…` where it is cut."""
     start = max(0, min(place - most_chars // 2, len(text) - most_chars + 1))
     room = most_chars - (start > 0) - (start + most_chars - 1 < len(text))
     return "…" * (start > 0) + text[start : start + room] + "…" * (start + room < len(text))
 
 
 def _densest_place(text: str, words: str) -> int:
-    """Where the text has most of the words close together, of which the rarer in it count more, and so do two that
-    follow each other as in `words`; 0 where it has none."""
+    """The position where most of the words are close together in the text; 0 if it has none of them. Words that are
+    rare in the text count more, and so do two words that follow each other as in `words`."""
     in_order = [term.removesuffix("y") or term for term in terms_of(words)]
     stems = sorted({term.removesuffix("y") or term for term in query_terms(words)}, key=len, reverse=True)
     if not stems:
         return 0
-    # A stem is how a word begins; a script that writes its words together begins them anywhere.
+    # A stem is the beginning of a word; in a script without spaces between words it may be anywhere.
     begins = r"(?<![^\W_])" if all(map(str.isascii, stems)) else ""
     form = re.compile(f"{begins}(?:{'|'.join(map(re.escape, stems))})")
     single = [(match.start(), match[0]) for match in islice(_matches(form, _bare(text)), _MOST_PLACES)]
@@ -297,8 +297,8 @@ def _matches(form: re.Pattern[str], bare: str) -> Iterator[re.Match[str]]:
 
 
 def _densest(found: Sequence[tuple[int, str]]) -> int:
-    """Of places where something stands, in their order, that of the rarest where most of what is rare stands close
-    together; 0 of none."""
+    """Of positions with what was found there, in order, find the stretch with most of what is rare, and return the
+    position of its rarest item; 0 if nothing was found."""
     counts = Counter(what for _, what in found)
     inside, first, value, most, best = Counter[str](), 0, 0.0, 0.0, 0
     for at, (place, what) in enumerate(found):
@@ -315,7 +315,7 @@ def _densest(found: Sequence[tuple[int, str]]) -> int:
 
 
 def _bare(text: str) -> str:
-    """The text in small letters without accents, as long as it was."""
+    """The text in lower case without accents, of unchanged length."""
     if text.isascii():
         return text.lower()
     parts, letters = [text[at : at + _SLICE_CHARS] for at in range(0, len(text), _SLICE_CHARS)], set[str]()

@@ -1,10 +1,10 @@
-"""Bringing back what left the window: which older messages match the user's, whole and verbatim, and as many as fit.
+"""Recall: which messages that left the window match the user's message. They are sent whole and verbatim, if they fit.
 
-A message is found by its words (BM25), counts for what it has per token, and its neighbours share in what it scores: a
-question and its answer stand together. What is brought back is gated by the best score, so that a prompt is not filled
-to the brim with the merely similar, and takes only room below the prune threshold (contract.md, section 8). How much
-may come back goes by how much of the user's message is a question: a turn without one gets nearly nothing. Pure,
-and by arrays: no text of the past is read to rank it, only what is chosen.
+A message is found by its words (BM25) and ranked by its score per token. Its neighbours get a part of its score,
+because a question is next to its answer. Recalled messages need a minimum share of the best score, so that a prompt is
+not filled with merely similar text, and only use tokens below the prune threshold (contract.md, section 8). How much
+is recalled depends on how much of the user's message is a question: a turn without one gets nearly nothing. The code
+is pure and works on arrays: no text of the past is read to rank it, only the text of what is chosen.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from app.engine.recall.terms import query_terms
 from app.engine.recall.vectors import Meaning
 
 MOST_CANDIDATES: Final = 192
-"""Messages beside tool groups, best first, that one turn chooses from."""
+"""Most messages, best first and not counting tool groups, that one turn chooses from."""
 _SHARES: Final = np.array((0.12, 0.25, 0.4, 1.0, 0.5, 0.25, 0.12))
-"""The share of a hit's score that the messages before it get, itself, and those after it."""
+"""The shares of a hit's score that the messages before it, the hit itself, and the messages after it get."""
 _REACH: Final = len(_SHARES) // 2
 _NEIGHBOURS: Final = np.arange(len(_SHARES))
 _QUESTION_FACTOR: Final = 0.8
 _LEAST_NEWS_SHARE: Final = 0.1
 _TOKENS_OF_ANY: Final = 16
-"""Added to a message's own tokens before they divide its score: a word alone is no bargain."""
+"""Added to a message's own tokens before its score is divided by them, so that a single word does not rank too high."""
 MOST_RECALLED_TOKENS: Final = 6_400
-"""Of any window: what would come back beyond them answers next to nothing (`docs/fidelity.md`)."""
+"""Largest recalled block in any window: more would answer next to nothing (`docs/fidelity.md`)."""
 _LEAST_RECALLED_TOKENS: Final = 32
-"""No message worth its note is smaller: nothing is searched for that little."""
+"""Smallest budget for which a search is made: a message that is worth its note is not smaller."""
 _TERMS_OF_A_QUESTION: Final = 8
 _TERMS_WITHOUT_QUESTION: Final = 5
 _SHARE_WITHOUT_QUESTION: Final = 0.125
@@ -50,10 +50,10 @@ _LEAST_ASKED_SHARE: Final = 0.03
 
 
 class Candidate(NamedTuple):
-    """Messages that come back together or not at all, by number, and what speaks for them.
+    """Messages, by `seq`, that are recalled together or not at all, with their score.
 
-    `tokens` is what they cost on the wire as they were counted when they were stored; `matched` has for each message
-    the words of the query that it has and, for those that it has not, their related words that it has, sorted.
+    `tokens` are their wire tokens as counted when they were stored. `matched` has for each message the words of the
+    query that it has and, for those that it lacks, the related words that it has, sorted.
     """
 
     seqs: tuple[int, ...]
@@ -64,23 +64,23 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """What of the past is not in the raw window and may come back for a message.
+    """The part of the past that is not in the raw window and may be recalled for a message.
 
-    `candidates` are the best that match or stand beside a match, as many as may come back; `turns` hold those that
-    were read, in time order, a turn perhaps in part.
+    `candidates` are the best that match or are next to a match, as many as may be recalled. `turns` contain those
+    messages that were read, in time order; a turn may be there in part.
     """
 
     candidates: tuple[Candidate, ...] = ()
     turns: tuple[Turn, ...] = ()
 
 
-@lru_cache(maxsize=16)  # a turn asks before it searches, and when what was found is brought into its prompt
+@lru_cache(maxsize=16)  # a turn needs it before it searches, and again when it puts the results into its prompt
 def wanted_share(text: str) -> float:
-    """How much of the block's largest size the user's message calls for, 0 to 1.
+    """How much of the largest recalled block the user's message gets, 0 to 1.
 
-    A question gets all of it, so that several older messages can answer together; less the longer it is, since a long
-    one brings its context along, and much less the more else stands around it. A message without one may still
-    need something: a short one gets a little, a long one next to nothing.
+    A question gets all of it, so that several older messages can answer it together. It gets less the longer it is,
+    since a long question contains its own context, and much less the more other text surrounds it. A message without a
+    question may still need something: a short one gets a little, a long one next to nothing.
     """
     terms = max(1, len(query_terms(text)))
     question = request_of(text[:MOST_ASKED_CHARS]).asking
@@ -92,7 +92,7 @@ def wanted_share(text: str) -> float:
 
 
 def most_recalled_tokens(text: str, recall: Recall, input_budget: int) -> int:
-    """The largest block that may come back for the user's message; 0 where it calls for none."""
+    """The largest block in tokens that may be recalled for the user's message; 0 if nothing should be recalled."""
     called_for = min(recall.max_share * input_budget, MOST_RECALLED_TOKENS * wanted_share(text))
     return int(called_for) if called_for >= _LEAST_RECALLED_TOKENS else 0
 
@@ -107,12 +107,12 @@ def candidates(
     said_day: int | None = None,
     meaning: Meaning | None = None,
 ) -> tuple[Candidate, ...]:
-    """What matches the text among the messages through a number, or stands beside a match, best per token first, as
-    much as has room in `room_tokens` on the wire.
+    """The messages through `through_seq` that match the text or are next to a match, the best score per token first, as
+    many as fit into `room_tokens` on the wire.
 
-    Whole units that score at least `min_score_ratio` of the best; of equals the newer, and no text twice. A message
-    whose words are nearly all the text's own is left out: it is the same question as once before, of which only the
-    answer is wanted.
+    They are whole units that score at least `min_score_ratio` of the best; of equals the newer is first, and no text is
+    there twice. A message whose words are nearly all in the text is left out: it is the same question asked before, of
+    which only the answer is useful.
     """
     hits = search(index, text, through_seq, said_day=said_day, meaning=meaning)
     messages = len(hits.shared_terms)
@@ -139,11 +139,11 @@ def candidates(
 
 
 _Row: TypeAlias = tuple[float, int, int, int, int]
-"""The fields of a `_Found`: of many that match, few are chosen."""
+"""The fields of a `_Found`, which is only made for the few of many matches that are chosen."""
 
 
 class _Found(NamedTuple):
-    """A unit by the positions of its messages, the last one excluded; `tokens` on the wire, `text` by its hash."""
+    """A unit: the positions of its messages, `end` excluded; its wire `tokens`; and `text`, the hash of its text."""
 
     score: float
     first: int
@@ -153,7 +153,7 @@ class _Found(NamedTuple):
 
 
 def _with_room(found: Iterable[_Row], room_tokens: int) -> list[_Found]:
-    """The units that have room together, the best first."""
+    """The units that fit into `room_tokens` together, chosen best first."""
     chosen: list[_Found] = []
     texts: set[int] = set()
     for score, first, end, tokens, text in found:
@@ -167,7 +167,7 @@ def _with_room(found: Iterable[_Row], room_tokens: int) -> list[_Found]:
 
 
 def _with_words(index: Index, hits: Hits, chosen: Sequence[_Found]) -> tuple[Candidate, ...]:
-    """What was chosen, with the words that each message has, and how near it is in meaning."""
+    """The chosen units, with the words that each message matched, and how near it is in meaning."""
     positions = [at for unit in chosen for at in range(unit.first, unit.end)]
     matched, seqs = hits.matched(positions), dict(zip(positions, index.seqs[positions].tolist(), strict=True))
     units = [(unit, range(unit.first, unit.end)) for unit in chosen]
@@ -182,7 +182,7 @@ def _with_words(index: Index, hits: Hits, chosen: Sequence[_Found]) -> tuple[Can
 
 
 def _groups(index: Index, shares: Floats, members: Sequence[int], most_tokens: int) -> list[_Found]:
-    """The tool groups that these positions belong to: each whole, by its best member's score, and taken as new."""
+    """The tool groups that these positions belong to: each whole, by its best member's score, never a repeated text."""
     found: dict[int, _Found] = {}
     for member in members:
         first = member
@@ -201,7 +201,7 @@ def _groups(index: Index, shares: Floats, members: Sequence[int], most_tokens: i
 
 
 def seqs_of(found: Sequence[Candidate]) -> list[int]:
-    """The messages of what may come back, in time order."""
+    """The messages of the candidates by `seq`, in time order."""
     return sorted(seq for candidate in found for seq in candidate.seqs)
 
 
@@ -213,8 +213,8 @@ def evicted_among(
     input_budget: int,
     meaning: Meaning | None = None,
 ) -> Evicted:
-    """What may come back for a message of all that is in the index, where all its messages are at hand: `turn_of` gives
-    the turn of a message number."""
+    """What may be recalled for a message from everything in the index, if all its messages are in memory: `turn_of`
+    gives the turn of a message `seq`."""
     text = content_text(message.content)
     room_tokens = most_recalled_tokens(text, recall, input_budget)
     if not room_tokens:
@@ -239,12 +239,12 @@ def _part_of(turn: Turn, seqs: frozenset[int]) -> Turn:
 
 
 def spoken_text(message: Message) -> str:
-    """What somebody wrote, by which it is known from the same words of somebody else."""
+    """A message's text with its speaker, so that the same words of different speakers are different texts."""
     return named(message.name, content_text(message.content))
 
 
 def nobodys_day(_message: Message) -> None:
-    """No day, of a prompt that shows none."""
+    """None, for a prompt that does not show days."""
 
 
 def choose(
@@ -254,17 +254,17 @@ def choose(
     fits: Callable[[int, int, Collection[int | None]], bool],
     day: Callable[[Message], int | None] = nobodys_day,
 ) -> tuple[tuple[Unit, Candidate], ...]:
-    """The units that come back and what speaks for each, in time order, of those that were read.
+    """The recalled units with their candidates, in time order, chosen from those that were read.
 
-    Best first, those whose text is not among those `sent` in the prompt; `fits(tokens, messages, days)` says whether so
-    many tokens (without framing) in so many messages of such days still have room. One that has none leaves it to the
-    next.
+    They are chosen best first, without those whose text is already `sent` in the prompt. `fits(tokens, messages, days)`
+    says whether this many tokens (without framing) in this many messages of these days still fit. A unit that does not
+    fit is skipped for the next ones.
     """
     units = {unit.messages[0].seq: unit for turn in evicted.turns for unit in sendable_units(turn)}
     chosen = _chosen(evicted.candidates, units, set(sent), lambda _tokens, _messages, _days: True, nobodys_day)
     found = [message for unit, _ in chosen for message in unit.messages]
     days = {day(unit.messages[0]) for unit, _ in chosen}
-    if not fits(sum([message.tokens for message in found]), len(found), days):  # nearly always all have room
+    if not fits(sum([message.tokens for message in found]), len(found), days):  # nearly always all fit
         chosen = _chosen(evicted.candidates, units, set(sent), fits, day)
     return tuple(sorted(chosen, key=lambda found: found[0].last_seq))
 

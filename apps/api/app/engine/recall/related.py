@@ -1,7 +1,7 @@
 """Words that mean much the same as those of a question, from a table that is made beforehand (`related_words/`).
 
-English only. The table is part of the code, read as a module is: once, when it is first needed. What it was made from
-and under which licence stands in `related_words.LICENSE.txt` beside it.
+It is English only. The table is part of the code and is read once, when it is first needed. Its source and its licence
+are in `related_words.LICENSE.txt`.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ import numpy.typing as npt
 from app.engine.recall.index import Floats, Ints
 
 MOST_RELATED_QUERY_TERMS: Final = 16
-"""A text with more different words is searched for by these alone: a question has fewer."""
+"""A text with more different words is searched without related words: a question has fewer."""
 RELATED_OF_A_WORD: Final = 8
 LARGEST_WEIGHT: Final = 255
 _RELATED_FACTOR: Final = 0.9
-"""Of what a related word is worth, beside how near it is: less than the question's own word in any case."""
+"""Factor on the weight of every related word, so that even the nearest one counts less than the question's own word."""
 _COMMON_SHARE: Final = 0.15
-"""Of all messages: what more have needs nothing that stands for it, and often has a second meaning ("give", "get")."""
+"""A word in a larger share of the messages gets no related words: it needs none and is often ambiguous ("get")."""
 _FEW_MESSAGES: Final = 4
 ROW: Final = np.dtype(
     [("term", "<u4"), ("related", "<u2", RELATED_OF_A_WORD), ("weight", "u1", RELATED_OF_A_WORD), ("word", "S16")]
 )
-"""Of a stem: its `term_hash`, by which rows are sorted; the numbers of the rows of its related stems, the nearest
-first, with how near they are in parts of `LARGEST_WEIGHT`, 0 where there are no more; and its most frequent word."""
+"""The row of a stem: its `term_hash`, by which rows are sorted; the row numbers of its related stems, the nearest
+first; how near each is, in parts of `LARGEST_WEIGHT`, 0 for an unused entry; and its most frequent word."""
 
 
 class LookedFor(NamedTuple):
-    """A word that is looked for because of one of the question's: that word itself, or one that is related to it."""
+    """A word to look for, and the question's word `of` that it is the same as or related to."""
 
     word: str
     of: str
 
 
 class Related(NamedTuple):
-    """A term to look for besides a word of the question: its hash, its most frequent word with the question's that it
-    is related to, and how near it is to that, 0 to 1."""
+    """A term to look for besides the question's own: its hash, its most frequent word with the question's word that it
+    is related to, and how near it is to that word, 0 to 1."""
 
     term: int
     looked_for: LookedFor
@@ -50,9 +50,9 @@ class Related(NamedTuple):
 
 
 def related_terms(terms: Mapping[int, str]) -> tuple[Related, ...]:
-    """What may be looked for besides the terms of a question, given as hashes; the farthest first.
+    """The related terms to look for besides the terms of a question, which are given by hash; the farthest first.
 
-    Each once, for the word that it is nearest to; none of the question's own terms, and none for a long text.
+    Each is there once, for the word that it is nearest to; the question's own terms are not. A long text gets none.
     """
     if len(terms) > MOST_RELATED_QUERY_TERMS:
         return ()
@@ -80,14 +80,14 @@ def _related_to(term: int, of: str) -> tuple[Related, ...]:
 
 
 def places_of(related: Sequence[Related], terms: Mapping[int, str]) -> Ints:
-    """By related term, the place of the question's word that it stands for."""
+    """For each related term, the index of the question's word that it is related to."""
     place = {word: at for at, word in enumerate(terms.values())}
     return np.array([place[other.looked_for.of] for other in related], np.int64)
 
 
 def weigh_related(rare: Floats, related: Sequence[Related], places: Ints, seen_in: Ints, messages: int) -> None:
-    """Changes the rarities of terms, the related ones first and then the question's: a related one tells apart no more
-    than the word that it stands for, and less by how far it is from it; and nothing where many messages have that."""
+    """Change the rarities of terms in place, where the related ones precede the question's. A related term's rarity is
+    limited to that of its question's word and scaled by how near it is; it is 0 if many messages have that word."""
     others = len(related)
     nearness = [_RELATED_FACTOR * other.weight for other in related]
     own = others + places
@@ -96,8 +96,8 @@ def weigh_related(rare: Floats, related: Sequence[Related], places: Ints, seen_i
 
 
 def one_of_a_word(places: Ints, seen_in: Ints, positions: Ints, messages: int) -> npt.NDArray[np.bool_]:
-    """By posting, as `Index.postings` gives them for the related terms and then the question's, whether it counts: of
-    those that a message has for one word of the question the nearest does, and that is the word itself if it has it."""
+    """Whether each posting counts, in the order of `Index.postings` for the related terms and then the question's. Of a
+    message's postings for one word of the question only the nearest counts, which is the word itself if it has it."""
     own = len(seen_in) - len(places)
     of_term = np.concatenate((places, np.arange(own)))
     keys = of_term.repeat(seen_in) * messages + positions
@@ -109,7 +109,7 @@ def one_of_a_word(places: Ints, seen_in: Ints, positions: Ints, messages: int) -
 
 @lru_cache(maxsize=1)
 def related_words() -> npt.NDArray[np.void]:
-    """The table: an array of `ROW`, over the bytes of its file."""
+    """The table: an array of `ROW` over the bytes of its file. Raises `FileNotFoundError` if the file is missing."""
     data = pkgutil.get_data(__name__, "related_words.bin")
     if data is None:
         raise FileNotFoundError("related_words.bin is not beside its module")

@@ -1,5 +1,5 @@
-"""How relevant pins are to a turn where none is given: the search that finds messages, over pins, for the goal's words
-and the user's."""
+"""The relevance of pins to a turn if it is not given: the search that finds messages is applied to pins, for the words
+of the goal and of the user."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from app.engine.recall.index import EMPTY, Index, Packed, packed_text
 from app.engine.recall.vectors import Meaning
 
 MOST_TERMS: Final = 16_384
-"""Of all pins together, each having the same part of them: what bounds the work to about 25 ms."""
+"""Terms that are indexed of all pins together, in equal shares; this limits the work to about 25 ms."""
 _MOST_CHARS: Final = 8 * MOST_TERMS
 
 
 class Relevance(NamedTuple):
-    """Of a pin, 0 to 1; and why it was found, as `Hits.matched` has it, where it is computed."""
+    """A pin's relevance, 0 to 1; and why it was found, as in `Hits.matched`, if the relevance is computed."""
 
     value: float
     matched: tuple[str, ...] = ()
@@ -30,9 +30,9 @@ class Relevance(NamedTuple):
 def relevances(pins: Sequence[Pin], query: str, meaning: Meaning | None = None) -> tuple[Relevance, ...]:
     """The relevance of each pin: the given one, or else how well its text matches the query.
 
-    Computed is the score of a search over these pins, divided by what a text could score that has nothing but the
-    query's words: 0 for a pin that has none of them, nor a related one, and is not near in `meaning`, which has pins
-    by their places. The same input gives the same figures.
+    A computed relevance is the score in a search over these pins, divided by the score of a text of only the query's
+    words. It is 0 for a pin that has no word of the query, no related word, and is not near in `meaning` (which has the
+    pins by position). The same input gives the same figures.
     """
     if all(pin.relevance is not None for pin in pins):
         return tuple(Relevance(pin.relevance or 0.0) for pin in pins)
@@ -51,18 +51,18 @@ def relevances(pins: Sequence[Pin], query: str, meaning: Meaning | None = None) 
 
 
 def text_of(pin: Pin, most_chars: int) -> str:
-    """What of a pin is held against a turn."""
+    """The text of a pin that is compared with a turn."""
     return f"{pin.name} {pin.content[:most_chars]}"
 
 
 def question_of(goal: str | None, turn: Turn) -> str:
-    """What pins are held against: the goal and what the user says in the turn."""
+    """The text that pins are compared with: the goal and the user's messages of the turn."""
     words = [content_text(message.content) for message in turn.messages if message.role == "user"]
     return "\n".join((goal or "", *words))
 
 
 def _most_score(hits: Hits, texts: int) -> float:
-    """What a text could score that has all the query's words that any has, itself or by a related one."""
+    """The highest possible score: that of a text with each query word that any text has, itself or as a related one."""
     rare = rarities(hits.seen_in, texts, most_seen_share=1.0).tolist()
     had = {word.of for word, seen in zip(hits.words, hits.seen_in.tolist(), strict=True) if seen}
     own = {word.of: worth for word, worth in zip(hits.words, rare, strict=True) if word.word == word.of}

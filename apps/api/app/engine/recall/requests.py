@@ -1,7 +1,7 @@
-"""Which sentences of a message ask for something: by their mark, or by how they begin.
+"""Which sentences of a message ask for something: those with a question mark, or with the first words of a request.
 
-Who wants to be told something often says so ("Tell me when …"), and chats leave marks out. English, and the first words
-of some other languages; a sentence that begins otherwise asks for nothing.
+A request often has no question mark: it may be a wish ("Tell me when …"), and chats often omit the mark. The first
+words are those of English and of some other languages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from app.engine.recall.index import QUESTION_MARKS
 
 _SENTENCE: Final = re.compile(r"[^.!?…。！？؟\n]*(?:[.!?…。！？؟\n]|$)")
 _LEAST_CHARS: Final = 8
-"""Of a sentence that asks without a mark."""
+"""Shortest sentence that can ask without a question mark."""
 _OPENERS: Final = (
     r"(?>(?:please|ok(?:ay)?|hey|hi|hello|so|and|but|also|now|well|wait|sorry|thanks|actually)\b[,:;\s]+)*+"
 )
@@ -59,17 +59,17 @@ _FRAMES: Final = re.compile(
 
 
 class Request(NamedTuple):
-    """What a text asks: its sentences that ask for something, in small letters; and what it asks for, the text without
-    the words that say that something is asked, or in which form ("please tell me", "what kind"). They stand in
-    questions about anything, and messages have them for other reasons."""
+    """A text as a request. `asking` are its sentences that ask for something, in lower case. `asked_for` is the text
+    without the words that only express that, or in which form, something is asked ("please tell me", "what kind").
+    Questions about any subject have these words, and messages have them for other reasons."""
 
     asking: str
     asked_for: str
 
 
-@lru_cache(maxsize=16)  # a turn asks how much it calls for, and then searches
+@lru_cache(maxsize=16)  # a turn needs it for the size of the recalled block, and again to search
 def request_of(text: str) -> Request:
-    """How a text is read as a request."""
+    """The text as a request."""
     small = text.lower()
     asking, asked_for = list[str](), list[str]()
     for sentence in _SENTENCE.findall(small):
@@ -78,4 +78,4 @@ def request_of(text: str) -> Request:
             asking.append(sentence)
         asked_for.append(sentence[begins.end("wish") :] if begins and begins["wish"] else sentence)
     left = _FRAMES.sub(" ", "".join(asked_for))
-    return Request(" ".join(asking), text if left == small else left)  # what was taken apart is not taken apart again
+    return Request(" ".join(asking), text if left == small else left)  # an unchanged text finds its terms cached

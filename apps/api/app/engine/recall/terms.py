@@ -1,8 +1,8 @@
-"""The words a message is found by: folded and lightly stemmed.
+"""The terms by which a message is found: words, folded and lightly stemmed.
 
-Made for any script: words where a script has them, pairs of characters where it writes none (Chinese, Japanese, Korean,
-Thai). Stemming is by English endings and then by the first six letters, which joins most inflections of most languages
-that have them. Words that tell nothing apart are left out in English; elsewhere their frequency says so.
+It works for any script: terms are words, or pairs of characters in scripts that do not separate words (Chinese,
+Japanese, Korean, Thai). Stemming removes English endings and keeps the first six letters, which joins most inflections
+of most inflected languages. English stop words are left out; those of other languages count little: they are frequent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from zlib import crc32
 
 MOST_TERMS_OF_A_MESSAGE: Final = 400
-"""Of one message; a tool's output of a megabyte is found by its first so many different words."""
+"""Most different terms of one message: a tool output of a megabyte is found only by its first ones."""
 MOST_TERMS_OF_A_QUERY: Final = 48
 _MOST_CHARS: Final = 64_000
 _MOST_QUERY_CHARS: Final = 8_000
@@ -55,7 +55,7 @@ _STOP_WORDS: Final = frozenset(_STOP_TEXT.split())
 
 
 def terms_of(text: str) -> list[str]:
-    """The terms of a text in their order, repeated as they are; at most its first 64,000 characters are read."""
+    """The terms of a text in order, with repetitions; only its first 64,000 characters are read."""
     return [term for term, _ in _terms_and_words(text)]
 
 
@@ -75,12 +75,12 @@ def _terms_and_words(text: str) -> list[tuple[str, str]]:
 
 @lru_cache(maxsize=65_536)
 def term_hash(term: str) -> int:
-    """27 bits of the term: two of a session's thousands of terms share them about never, and then a score is off."""
+    """A hash of 27 bits. Two of a session's thousands of terms almost never collide; if they do, a score is wrong."""
     return crc32(term.encode(errors="surrogatepass")) >> 5
 
 
 def query_terms(text: str) -> tuple[str, ...]:
-    """The different terms to look for; of a long text those that most likely tell something apart: long ones."""
+    """The different terms to look for; of a long text the likely most telling: those with digits, then the longest."""
     terms = distinct_query_terms(text)
     if len(terms) <= MOST_TERMS_OF_A_QUERY:
         return terms
@@ -90,12 +90,12 @@ def query_terms(text: str) -> tuple[str, ...]:
 
 
 def distinct_query_terms(text: str) -> tuple[str, ...]:
-    """All different terms of a query, in its order."""
+    """All different terms of a query, in order."""
     return tuple(query_words(text))
 
 
 def query_words(text: str) -> Mapping[str, str]:
-    """All different terms of a query, in its order, each with the first word that it stands for."""
+    """All different terms of a query, in order, each with the first word that it stands for."""
     return _query_words(text[:_MOST_QUERY_CHARS])
 
 
@@ -108,7 +108,7 @@ def _query_words(text: str) -> Mapping[str, str]:
 
 
 def excerpt(text: str, terms: Collection[str], most_chars: int) -> str:
-    """At most so many characters of a text, from a little before the first word of the terms; `…` where it is cut."""
+    """At most `most_chars` of a text, from a little before the first word that has one of the terms; `…` marks cuts."""
     if len(text) <= most_chars:
         return text
     wanted = frozenset(terms)
@@ -129,7 +129,7 @@ def _fold(text: str) -> str:
 
 @lru_cache(maxsize=16_384)
 def _term(word: str) -> str:
-    """The word's stem; empty for one without meaning of its own."""
+    """The word's stem; empty for a stop word."""
     if word in _STOP_WORDS:
         return ""
     bare = _POSSESSIVE.sub("", word)
@@ -139,7 +139,7 @@ def _term(word: str) -> str:
 
 
 def _stem(word: str) -> str:
-    """Plural and tense off, and what their spelling doubled or dropped; after Porter's first step, much shortened."""
+    """Remove plural and tense endings and undo the doubled or dropped letters: Porter's first step, much shortened."""
     if len(word) == 4 and word[-1] == "s" and word[-2] != "s":
         return word[:-1]
     if len(word) <= 4:

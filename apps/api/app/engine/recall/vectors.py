@@ -1,6 +1,6 @@
-"""A session's messages by their meaning: a vector each, packed into a byte a dimension, and scanned as arrays.
+"""A session's messages by their meaning: one vector each, packed into a byte per dimension, and scanned as arrays.
 
-Vectors come from an embedding model, which is no part of the engine. Two are comparable only where one model made both.
+Vectors come from an embedding model outside the engine. Two are comparable only if the same model made both.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from app.engine.recall.index import U64, Floats, Index, Ints
 Rows: TypeAlias = npt.NDArray[np.int8]
 
 _BLOCK_ROWS: Final = 2_048
-"""Of one array: what an extension copies of rows at most."""
+"""Rows of one array, which is the most that an extension copies."""
 _MOST_COMPARED: Final = 1_536
-"""Rows whose cosines are reckoned for a text, but for those that are as near as the last of them."""
+"""Rows whose cosines are computed for a text, not counting rows that are as near as the last of them."""
 _STEPS: Final = 127 / 4
-"""Of a dimension's usual size: a byte holds four times as much, and of what is larger the sign tells enough."""
+"""Steps for a dimension's usual size: a byte holds four times that, and larger values are clipped."""
 _LEAST_NORM: Final = 1e-6
 _MEANING_SHARE: Final = 0.35
-"""Of the best score by words: what the message that is nearest in meaning gets beside it."""
+"""Share of the best score by words that is added to the message that is nearest in meaning."""
 _MOST_SIMILAR: Final = 256
-"""Messages nearest in meaning, best first, whose scores are raised."""
+"""Most messages, nearest in meaning first, whose scores are raised."""
 _NEAREST_SHARE: Final = 0.5
-"""Of the highest cosine: from which on a message is said to be similar."""
+"""Share of the highest cosine from which on a message is reported as similar."""
 
 
 class Similar(NamedTuple):
-    """Messages whose vectors point the way of a text's: their numbers, ascending, and the cosines, above 0."""
+    """Messages whose vectors have a similar direction to a text's: their `seq`, ascending, and cosines above 0."""
 
     seqs: Ints
     cosines: Floats
 
 
 def packed_vectors(vectors: npt.NDArray[np.floating]) -> list[bytes]:
-    """Each row's direction as it is stored, a signed byte a dimension; empty for one that has none."""
-    with np.errstate(all="ignore"):  # whatever a model gave
+    """Each row's direction as it is stored, a signed byte per dimension; empty for a row without a direction."""
+    with np.errstate(all="ignore"):  # a model may return any values
         norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     usable = np.isfinite(norms[:, 0]) & (norms[:, 0] > _LEAST_NORM)
     unit = vectors[usable] / norms[usable] * (_STEPS * np.sqrt(vectors.shape[1]))
@@ -51,10 +51,10 @@ def packed_vectors(vectors: npt.NDArray[np.floating]) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vectors:
-    """Vectors of one model and so many dimensions, by the numbers of their messages, ascending.
+    """Vectors of one model and `dimensions` dimensions, by the `seq` of their messages, ascending.
 
-    A value: extending gives another. `blocks` have `_BLOCK_ROWS` rows each, but for the last; `total` is their sum,
-    `signs` has those of all, in a column a row.
+    It is immutable: extending it returns another. `blocks` have `_BLOCK_ROWS` rows each, except the last. `total` is
+    the sum of all rows; `signs` has the signs of all rows, one column per row.
     """
 
     model: str
@@ -71,17 +71,17 @@ class Vectors:
 
     @property
     def through_seq(self) -> int:
-        """The number of the last message that is in it."""
+        """The `seq` of the last message in it; 0 if it is empty."""
         return int(self.seqs[-1]) if len(self.seqs) else 0
 
     @property
     def size_bytes(self) -> int:
-        """What it takes of memory."""
+        """The size in memory."""
         rows_bytes = sum([rows.nbytes for rows in self.blocks])
         return self.seqs.nbytes + self.signs.nbytes + self.total.nbytes + rows_bytes
 
     def extended(self, seqs: Ints, packed: bytes) -> Vectors:
-        """The same with newer messages' packed vectors, one after the other."""
+        """The vectors with those of newer messages added; `packed` are these, concatenated."""
         new = np.frombuffer(packed, np.int8).reshape(len(seqs), self.dimensions)
         whole, last = self.blocks, new
         if self.blocks and len(self.blocks[-1]) < _BLOCK_ROWS:
@@ -96,9 +96,9 @@ class Vectors:
         )
 
     def similar(self, query: Rows, through_seq: int, most: int) -> Similar:
-        """The messages through a number that are nearest to a packed query, so many at most.
+        """The messages through `through_seq` that are nearest to a packed query, `most` at most.
 
-        All are taken from the mean of these messages: what is common to a conversation tells none apart.
+        Their mean is subtracted from all vectors: what a whole conversation has in common does not discriminate.
         """
         count = int(np.searchsorted(self.seqs, through_seq, "right"))
         if not count or len(query) != self.dimensions:
@@ -106,7 +106,7 @@ class Vectors:
         mean = ((self.total - self._sum_behind(count)) / count).astype(np.float32)
         aim = query - mean
         compared = self._to_compare(aim, count)
-        # Of a matrix product BLAS gives parts to threads, which wait busily.
+        # Not a matrix product: BLAS would divide it among threads, which busy-wait.
         dots = np.concatenate([np.vecdot(rows.astype(np.float32), aim) for rows in self._rows(compared)]) - aim @ mean
         nearest = np.sort(np.argpartition(dots, -most)[-most:]) if len(dots) > most else np.arange(len(dots))
         best = compared[nearest]
@@ -118,15 +118,15 @@ class Vectors:
         return Similar(self.seqs[best[found]], cosines[found])
 
     def _sum_behind(self, count: int) -> Ints:
-        """The sum of the rows from a position on: those of messages that are newer than what is searched."""
+        """The sum of the rows from position `count` on: those of messages newer than the searched ones."""
         total = np.zeros(self.dimensions, np.int64)
         for at in range(count // _BLOCK_ROWS, len(self.blocks)):
             total += self.blocks[at][max(0, count - at * _BLOCK_ROWS) :].sum(0, dtype=np.int64)
         return total
 
     def _to_compare(self, aim: npt.NDArray[np.float32], count: int) -> Ints:
-        """The positions of the rows, of the first `count`, whose cosines are reckoned: of many those that differ from
-        the aim in the signs of the fewest dimensions, and with them those that differ in as many as the last of these.
+        """The positions of the rows, among the first `count`, whose cosines are computed. Of many rows they are those
+        whose signs differ from the aim's in the fewest dimensions, including ties with the last of these.
         """
         if count <= _MOST_COMPARED:
             return np.arange(count)
@@ -134,19 +134,19 @@ class Vectors:
         for signs, wanted in zip(self.signs, _signs(aim[None]), strict=True):
             differing += np.bitwise_count(signs[:count] ^ wanted)
         most = np.partition(differing, _MOST_COMPARED - 1)[_MOST_COMPARED - 1]
-        equal = np.flatnonzero(differing == most)[-_MOST_COMPARED:]  # a text may be said very often: its newest
+        equal = np.flatnonzero(differing == most)[-_MOST_COMPARED:]  # the newest: one text may be sent very often
         return np.sort(np.concatenate((np.flatnonzero(differing < most), equal)), kind="stable")
 
     def _rows(self, positions: Ints) -> Iterator[Rows]:
-        """The rows at ascending positions, a block at a time."""
+        """The rows at ascending positions, one array per block."""
         cuts = np.searchsorted(positions, np.arange(len(self.blocks) + 1) * _BLOCK_ROWS).tolist()
         places = positions % _BLOCK_ROWS
         for block, (first, end) in zip(self.blocks, pairwise(cuts), strict=True):
-            yield block.take(places[first:end], axis=0)  # in two thirds of the time of indexing
+            yield block.take(places[first:end], axis=0)  # takes two thirds of the time of indexing
 
 
 def _signs(rows: Rows | npt.NDArray[np.float32]) -> U64:
-    """The signs of rows, a bit a dimension: a column of words each."""
+    """The signs of rows, one bit per dimension: a column of 64-bit words for each row."""
     bits = np.packbits(rows >= 0, axis=1)
     words = np.zeros((len(rows), -(-bits.shape[1] // 8)), np.uint64)
     words.view(np.uint8)[:, : bits.shape[1]] = bits
@@ -155,14 +155,14 @@ def _signs(rows: Rows | npt.NDArray[np.float32]) -> U64:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Meaning:
-    """What is looked for by its meaning: the packed vector of a text, and the vectors that it is compared with."""
+    """A search by meaning: the packed vector of a text, and the vectors that it is compared with."""
 
     query: Rows
     vectors: Vectors
 
 
 def packed_query(vector: Sequence[float] | npt.NDArray[np.floating]) -> Rows | None:
-    """A text's vector as it is compared with stored ones; None where it has no direction."""
+    """A text's vector in the form in which it is compared with stored ones; None if it has no direction."""
     (packed,) = packed_vectors(np.asarray([vector], np.float64))
     return np.frombuffer(packed, np.int8) if packed else None
 
@@ -170,8 +170,8 @@ def packed_query(vector: Sequence[float] | npt.NDArray[np.floating]) -> Rows | N
 def with_similar(
     index: Index, meaning: Meaning | None, through_seq: int, found: Ints, scores: Floats
 ) -> tuple[Ints, Floats, dict[int, float]]:
-    """What was found by words, by position and best first, together with what is near in meaning; and the cosines of
-    the nearest."""
+    """The positions and scores of what was found by words, merged with what is near in meaning, best first; and the
+    cosines of the nearest, by position."""
     if meaning is None or not len(index):
         return found, scores, {}
     near = meaning.vectors.similar(meaning.query, through_seq, _MOST_SIMILAR)

@@ -1,9 +1,9 @@
-"""The summary as the model sees it: data in a fence its content cannot close, and cut to its cap.
+"""The summary as the model sees it: data in a fence that its content cannot close, cut to its cap.
 
-Text made by users reaches the summary through a model; nothing of it may gain the authority of our instructions. So the
-block is a message of its own, says what it is, and carries JSON in which `<`, `>` and `&` are escaped: no content can
-spell the closing tag. Escaped as well is what would look like it to a model, and what people who read along cannot see:
-brackets of other widths, controls, letters that turn the direction, and the invisible tag characters.
+Text made by users reaches the summary through a model; none of it may gain the authority of our instructions. So the
+block is a separate message, says what it is, and contains JSON in which `<`, `>` and `&` are escaped: no content can
+spell the closing tag. Characters that look like such brackets to a model, or that a human reader cannot see, are
+escaped too: brackets of other widths, control characters, direction marks, and the invisible tag characters.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _FIELDS = ("decisions", "key_facts", "open_questions", "action_items")
 
 
 _rendered: Final[WeakKeyDictionary[SummaryBody, str]] = WeakKeyDictionary()
-"""Of the bodies that somebody has: one is laid out and counted several times in a turn."""
+"""Rendered texts of the bodies that are still referenced: a turn renders and counts the same body several times."""
 
 
 def render_summary(body: SummaryBody) -> str:
-    """The text of the summary's message. Deterministic: the same body gives the same bytes."""
+    """The text of the summary's message. It is deterministic: the same body gives the same bytes."""
     text = _rendered.get(body)
     if text is None:
         text = _rendered[body] = _render(body)
@@ -54,8 +54,8 @@ def _render(body: SummaryBody) -> str:
 
 
 def fenceable_json(value: object) -> str:
-    """The value as JSON that can close no fence of angle brackets, nor imitate one, and hides no letter."""
-    # A search and not a translation, which looks every letter up in a table.
+    """The value as JSON that cannot close or imitate a fence of angle brackets, and has no invisible characters."""
+    # A regular expression is faster than `str.translate`, which looks up every character in a table.
     return _ESCAPED.sub(_escape, _json(value))
 
 
@@ -64,10 +64,10 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def fit_summary(body: SummaryBody, cap_tokens: int, estimate: Estimate) -> SummaryBody | None:
-    """The body cut so that its rendering costs at most `cap_tokens`; None when not even a sentence fits.
+    """The body cut so that its rendering has at most `cap_tokens`; None if no text and no item fits.
 
-    The prose gets up to two fifths. Of the items the newest stay, taken in turn from decisions, facts, open questions
-    and action items, so that no kind pushes another out; within a kind the order stays.
+    The summary text gets up to two fifths. The newest items are kept, taken in turn from decisions, facts, open
+    questions and action items, so that no kind displaces another; the order within a kind does not change.
     """
     if estimate(render_summary(body)) <= cap_tokens:
         return body
@@ -91,7 +91,7 @@ def fit_summary(body: SummaryBody, cap_tokens: int, estimate: Estimate) -> Summa
 def _newest_in_turn(body: SummaryBody, room: int, estimate: Estimate) -> dict[str, list[SummaryItem]]:
     waiting = {field: list(getattr(body, field)) for field in _FIELDS}
     kept: dict[str, list[SummaryItem]] = {field: [] for field in _FIELDS}
-    # Naming a list costs tokens too, once for each that is used.
+    # The name of each list that is used needs tokens too.
     while any(waiting.values()):
         for field in _FIELDS:
             if not waiting[field]:
@@ -105,7 +105,7 @@ def _newest_in_turn(body: SummaryBody, room: int, estimate: Estimate) -> dict[st
 
 
 def _cut_text(text: str, max_tokens: int, estimate: Estimate) -> str:
-    """The beginning of the text that fits, ending at a sentence where one ends in its second half."""
+    """The beginning of the text that fits. It ends at the end of a sentence if there is one in its second half."""
     if estimate(text) <= max_tokens:
         return text
     low, high = 0, len(text)

@@ -1,9 +1,9 @@
-"""The summarizer's call that repeats the session's last prompt, and when it is the cheaper one.
+"""The summarizer call that repeats the session's last prompt, and when it is the cheaper one.
 
-A provider that caches prompts sells the repeated part at a fraction of its price. It ends before the newest turn, whose
-reply no cache has. What is behind it is one instruction, in the system role: nothing that users wrote stands above it.
-It is short, because no cache has it either. The messages have no ids there, so that the prompt stays what it was; an
-item cites by quotation instead.
+A provider that caches prompts charges a fraction of the price for the repeated part. That part ends before the newest
+turn, whose reply is not in any cache. One instruction in the system role follows, so that no text of users can outrank
+it. It is short, because it is not in any cache either. The messages have no ids there, because the repeated prompt must
+not change; an item cites by quotation instead.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from app.engine.summary.fold import Fold, source_text
 from app.engine.summary.summarizer_prompt import FOCUS
 
 MOST_QUOTATIONS: Final = 2_000
-"""Of an answer: each is looked for in all that a summary may cite."""
+"""Most quotations of an answer that are looked up: each is searched in all text that a summary may cite."""
 _LEAST_CHARS: Final = 8
 QUOTED_SHARE: Final = 1.25
-"""What an answer with quotations costs of one with ids, at most (`docs/fidelity.md`)."""
+"""Largest ratio of the tokens of an answer with quotations to one with ids (`docs/fidelity.md`)."""
 _CARRY_OVER: Final = "Carry over what still matters of the record, drop what is settled or replaced."
 _EXTEND: Final = "Repeat the record's items, change only what newer messages settle or replace, and add what is new."
 _MARKS: Final = " \"'`“”„‘’…"
 
 
 def behind_the_prompt(fold: Fold, *, extend: bool, focus: str) -> list[PromptMessage]:
-    """What stands behind the repeated prompt: the instruction, and before it `focus`, which is none, as a user's."""
+    """What follows the repeated prompt: any `focus` as a user message (it is no instruction), then the instruction."""
     staying = len(fold.context) - (len(sendable_messages((fold.unseen,))) if fold.unseen else 0)
     text = (
         f"The conversation is interrupted here to record it: all but its newest {staying} messages leave the "
@@ -60,10 +60,10 @@ def behind_the_prompt(fold: Fold, *, extend: bool, focus: str) -> list[PromptMes
 
 
 class Quotations(dict[str, tuple[MessageId, ...]]):
-    """The messages that quotations are from: of a fold, of what stays, and of the items of the summary before.
+    """Maps quotations to the messages they are from: of a fold, of its context, and of the previous summary's items.
 
-    It is read like the short ids of a summarizer's document. What is nowhere, or too short to say where it is from,
-    raises `KeyError`, and so does each after `MOST_QUOTATIONS`. Of messages with the same words it is the first.
+    This is used like the map of short ids in a summarizer's document. A whole text is always found. A part that is not
+    found, is too short to locate, or comes after `MOST_QUOTATIONS` others raises `KeyError`. The first match is used.
     """
 
     def __init__(self, fold: Fold) -> None:
@@ -101,13 +101,13 @@ def _items(summary: Summary) -> Iterator[tuple[str, tuple[MessageId, ...]]]:
 
 
 def _plain(text: str) -> str:
-    """The words of a text, whatever is between them."""
+    """The text in lower case, with single spaces between its words."""
     return " ".join(text.replace("\0", " ").split()).casefold()
 
 
 @dataclass(frozen=True, slots=True)
 class CallChoice:
-    """By which call a summary is made, and why by that one."""
+    """The call by which a summary is made, and the reason for it."""
 
     call: SummaryCall
     reason: SummaryCallReason
@@ -124,12 +124,12 @@ def cheaper_call(
     written_tokens: int = 0,
     thinking_tokens: int = 0,
 ) -> CallChoice:
-    """The call that costs less, by published prices and the tokens that are expected; the separate one of equals, and
-    where a price is unknown.
+    """The call that costs less, by published prices and expected tokens. It is the separate one if both cost the same
+    or a price is unknown.
 
-    `repeated_tokens` are those of the whole repeated prompt with its instruction, of which the provider has
-    `cached_tokens` and writes `written_tokens` to its cache; `answer_tokens` are those of an answer that cites by ids,
-    `thinking_tokens` what the model may think before a repeated prompt's.
+    `repeated_tokens` is the size of the whole repeated prompt with its instruction. Of these the provider has
+    `cached_tokens` in its cache and writes `written_tokens` to it. `answer_tokens` is the size of an answer that cites
+    by ids; `thinking_tokens` is the reasoning that the model may write before it answers the repeated prompt.
     """
     separate_usd = call_cost(Usage(separate_tokens, answer_tokens), separate.of_prompt(separate_tokens))
     usage = Usage(repeated_tokens, int(QUOTED_SHARE * answer_tokens) + thinking_tokens, cached_tokens, written_tokens)

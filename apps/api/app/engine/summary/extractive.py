@@ -1,4 +1,4 @@
-"""What of a summary needs no model: one that is made without, and what is added to a model's that leaves it out."""
+"""Summaries without a model: the extractive fallback, and the items that are added to a model's summary."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from app.engine.summary.fold import Fold
 _CHARS_PER_TOKEN: Final = 4
 _MOST_TRIES: Final = 4
 _LASTING_SHARE: Final = 0.56
-"""Of the cap: what demands and values may take of the summary without a model."""
+"""Share of the cap that lasting items may always use: that of demands and values in a summary without a model."""
 _ITEM_TOKENS: Final = 3
-"""What an item costs beside its text."""
+"""Tokens of an item besides its text."""
 
 
 def fallback_summary(fold: Fold, estimate: Estimate, read: Reading = READING, *, focus: str = "") -> SummaryBody | None:
-    """An extractive summary within the fold's cap, deterministic; None when nothing fits.
+    """A deterministic extractive summary within the fold's cap; None if nothing fits.
 
-    What the previous summary records goes on with the messages it cites, in up to half of the room.
+    Items of the previous summary are carried over with the messages that they cite, usually in up to half of the space.
     """
     material = material_of(fold, read, focus=focus)
     frame_tokens = estimate(render_summary(SummaryBody("")))
@@ -41,7 +41,7 @@ def fallback_summary(fold: Fold, estimate: Estimate, read: Reading = READING, *,
 
 
 def material_of(fold: Fold, read: Reading = READING, *, focus: str = "") -> Material:
-    """What an extractive summary of the fold is chosen from."""
+    """The material from which an extractive summary of the fold is chosen."""
     previous = fold.previous.body if fold.previous else None
     texts = zip(fold.sources, fold.source_texts, strict=True)
     sources = [SourceText(message.id, message.role, text) for message, text in texts]
@@ -65,11 +65,11 @@ def _body(found: Extract) -> SummaryBody:
 
 
 def keep_lasting(body: SummaryBody, fold: Fold, estimate: Estimate) -> SummaryBody:
-    """The summary with the user's demands, exact values and open tasks of the fold and of the summary before that it
-    leaves out, as items marked `kept` that cite their messages; the body itself where it leaves out none.
+    """The summary with the user's demands, exact values and open tasks that it leaves out, of the fold and of the
+    previous summary, as items marked `kept` that cite their messages. It is `body` itself if none is left out.
 
-    What is to last takes what the model's answer leaves of the cap. Where that is little, other items of the model's
-    give way, until it has its part of the cap; what stands goes before tasks, the oldest first.
+    These items use the part of the cap that the model's answer leaves free. If that is small, other items of the model
+    are removed until they have `_LASTING_SHARE` of the cap. What holds until replaced precedes tasks, oldest first.
     """
     material = material_of(fold)
     units = lasting(material.new, material.carried)
@@ -84,7 +84,7 @@ def keep_lasting(body: SummaryBody, fold: Fold, estimate: Estimate) -> SummaryBo
     kept: tuple[PlacedSentence, ...] = ()
     fitted = body
     for _ in range(_MOST_TRIES):
-        # What gave way may have been what said it.
+        # An item that was removed may have been the one that stated it.
         missing = left_out(units, _said(fitted), room, cost)
         if {unit.position for unit in missing} <= {unit.position for unit in kept}:
             break
@@ -92,7 +92,7 @@ def keep_lasting(body: SummaryBody, fold: Fold, estimate: Estimate) -> SummaryBo
         fitted = fit_summary(body, fold.cap_tokens - sum(cost(unit.text) for unit in kept), estimate)
         if fitted is None:
             return body
-        if fitted is before:  # nothing gave way
+        if fitted is before:  # nothing was removed
             break
     return _within(fitted, kept, fold.cap_tokens, estimate)
 
@@ -104,7 +104,7 @@ def _said(body: SummaryBody) -> Iterator[ExtractItem]:
 
 
 def _within(body: SummaryBody, kept: Sequence[PlacedSentence], cap_tokens: int, estimate: Estimate) -> SummaryBody:
-    """The summary with as many of the units as its cap has room for; naming a list that was empty costs tokens too."""
+    """The summary with as many of the units as its cap allows; the name of a list that was empty needs tokens too."""
     while kept:
         whole = body
         for name in SUMMARY_LISTS:

@@ -1,4 +1,4 @@
-"""Which turns a summary takes in, and the room that it has."""
+"""Which turns a summary includes, and how many tokens it may have."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from app.engine.messages.turns import sendable_messages
 SummaryReason: TypeAlias = Literal[
     "threshold", "turn_count", "usage", "message_count", "window", "allocation", "requested", "provider_overflow"
 ]
-"""What asked for a summary: the trigger ratio or the prune threshold, the completed turns, the share of the window, the
-messages in it, the window with the output beside it, what the other regions leave to the history, somebody, or the
-provider that refused the prompt."""
+"""Why a summary is made, in the order above: the trigger ratio or the prune threshold, the number of completed turns,
+the used share of the window, the number of messages in it, the window including the output, the share that the other
+regions leave for the history, a client's request, or a provider that rejected the prompt."""
 
 MIN_SUMMARY_TOKENS = 96
-"""The fence and a sentence or two: nothing smaller can stand for anything."""
+"""Smallest useful cap of a summary: the fence and one or two sentences."""
 
 
 @dataclass(frozen=True)
 class Fold:
     """A summary that is to be made.
 
-    `turns` are folded in, `protected` are shown to the summarizer as context that its items may cite, `previous` is the
-    active summary, which the new one takes over. `folded_tokens` is what leaves the wire: the turns' messages and the
-    previous block. `cap_tokens` is the largest block that may take their place.
+    `turns` are folded in; `protected` are shown to the summarizer as context that its items may cite; `previous` is the
+    active summary, which the new one includes. `folded_tokens` are the wire tokens that the new summary replaces: those
+    of the turns' messages and of the previous block. `cap_tokens` is the largest size of the block that replaces them.
     """
 
     reason: SummaryReason
@@ -40,32 +40,32 @@ class Fold:
 
     @cached_property
     def messages(self) -> tuple[Message, ...]:
-        """All messages the new summary will stand for beyond its predecessor's: its range."""
+        """All messages that the new summary replaces in addition to those of the previous one: its range."""
         return tuple(message for turn in self.turns for message in turn.messages)
 
     @cached_property
     def sources(self) -> tuple[Message, ...]:
-        """What of them a summary may be made from: what could have been sent, so nothing that was rejected."""
+        """Those of the messages that a summary may be made from: the sendable ones, so none of a rejected turn."""
         return sendable_messages(self.turns)
 
     @cached_property
     def source_texts(self) -> tuple[str, ...]:
-        """What a summarizer reads of each of the sources."""
+        """The text of each of the sources for a summarizer."""
         return tuple([source_text(message) for message in self.sources])
 
     @cached_property
     def context(self) -> tuple[Message, ...]:
-        """The messages of the protected turns that a summarizer is shown and may cite: those that are sent."""
+        """The messages of the protected turns that a summarizer is shown and may cite: the sendable ones."""
         return sendable_messages(self.protected)
 
     @cached_property
     def unseen(self) -> Turn | None:
-        """The newest turn that stays: no prompt that was sent had its reply. None where none stays."""
+        """The newest protected turn with a sendable message, else None. No prompt so far has contained its reply."""
         return next((turn for turn in reversed(self.protected) if sendable_messages((turn,))), None)
 
 
 def source_text(message: Message) -> str:
-    """What a summarizer reads of a message: its words, with who said them, and the calls it made."""
+    """The text of a message for a summarizer: its content, with the speaker, and its tool calls."""
     text = named(message.name, content_text(message.content))
     if not message.tool_calls:
         return text

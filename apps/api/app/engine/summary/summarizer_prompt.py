@@ -1,7 +1,7 @@
-"""The summarizer's prompt, within the summarizer's own window, and what is accepted of its answer.
+"""The summarizer's prompt, within the summarizer's own window, and the checks of its answer.
 
-The summarizer sees short ids (`m1`, `c1`, `p1`) in place of UUIDs: they are cheap, and an id that was never given
-cannot be cited. Its answer is data until it has passed `accept_summary`.
+The summarizer sees short ids (`m1`, `c1`, `p1`) in place of UUIDs: they use few tokens, and an id that was not given
+cannot be cited. Its answer is untrusted until it has passed `accept_summary`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SUMMARY_SCHEMA: JsonObject = {
     "required": ["summary_text", *SUMMARY_LISTS],
     "additionalProperties": False,
 }
-"""The structured contract, as JSON Schema: sent to providers that can hold a model to it, and checked in any case."""
+"""The structure of an answer, as JSON Schema: sent to providers that can enforce it, and checked in any case."""
 
 _INSTRUCTIONS = """\
 You keep the memory of a conversation. The user message is a JSON document: `messages` is the older part that is about
@@ -81,7 +81,7 @@ FOCUS = "\n\n`focus` names the topics that the application wants kept in most de
 
 
 class SummaryRefused(Exception):
-    """A summarizer's answer that is not used. `reason` is a short stable word for logs and steps."""
+    """A summarizer's answer was not accepted. `reason` is a short stable word for logs and steps."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -90,8 +90,8 @@ class SummaryRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SummarizerPrompt:
-    """One call to a summarizer. `document` are the parts of the JSON that it is given, each behind the one before;
-    `known_ids` says which stored messages each short id stands for."""
+    """One call to a summarizer. `document` are the parts of the JSON document, to be joined in this order; `known_ids`
+    maps each short id to the stored messages that it stands for."""
 
     instructions: str
     document: tuple[str, ...]
@@ -99,18 +99,18 @@ class SummarizerPrompt:
 
     @property
     def messages(self) -> tuple[PromptMessage, ...]:
-        """What is sent."""
+        """The messages to send."""
         document: PromptMessage = {"role": "user", "content": "".join(self.document)}
         return {"role": "system", "content": self.instructions}, document
 
     def tokens(self, estimate: Estimate) -> int:
-        """What it costs."""
+        """The tokens of the prompt."""
         framing = 2 * MESSAGE_FRAMING_TOKENS + PROMPT_FRAMING_TOKENS
         return estimate(self.instructions) + tokens_of_parts(self.document, estimate) + framing
 
 
 class SourceMessage(NamedTuple):
-    """A message, or a part of a long one, as a summarizer is shown it; `day` is the one on which it was said."""
+    """A message, or a part of a long one, as a summarizer is shown it; `day` is the day on which it was sent."""
 
     id: MessageId
     role: str
@@ -123,9 +123,9 @@ def _source(message: Message, text: str) -> SourceMessage:
 
 
 def split_for_summarizer(fold: Fold, room_tokens: int, estimate: Estimate) -> list[tuple[SourceMessage, ...]]:
-    """What may be sent of the folded messages, in time order, in chunks of at most `room_tokens`.
+    """The sendable messages of the fold, in time order, in chunks of at most `room_tokens`.
 
-    A longer message goes in parts; only a single character that is larger than the room is over it.
+    A longer message is split into parts. A part exceeds `room_tokens` only if it is a single character.
     """
     chunks: list[tuple[SourceMessage, ...]] = []
     chunk: list[SourceMessage] = []
@@ -144,7 +144,7 @@ def split_for_summarizer(fold: Fold, room_tokens: int, estimate: Estimate) -> li
 
 
 _WRAPPING_TOKENS = 24
-"""Id, role and JSON punctuation of a message in the summarizer's document, on the high side."""
+"""Tokens for id, role and JSON punctuation of a message in the summarizer's document; a high estimate."""
 
 
 def _parts(text: str, room_tokens: int, estimate: Estimate) -> list[str]:
@@ -158,9 +158,9 @@ def _parts(text: str, room_tokens: int, estimate: Estimate) -> list[str]:
 
 
 def summarizer_room(summarizer_input_tokens: int, cap_tokens: int, estimate: Estimate, focus: str = "") -> int:
-    """Tokens left for messages in a summarizer's input: without its instructions and the previous summary at its cap.
+    """The tokens for messages in a summarizer's input, after its instructions and a previous summary at its cap.
 
-    A tenth is kept back, because JSON escapes what the estimate saw unescaped. Not above zero: the window is too small.
+    A tenth is reserved for JSON escapes, which are not counted. If the result is 0 or less, the window is too small.
     """
     fixed = estimate(_INSTRUCTIONS) + 2 * MESSAGE_FRAMING_TOKENS + PROMPT_FRAMING_TOKENS + 2 * cap_tokens
     fixed += estimate(FOCUS) + estimate(focus) if focus else 0
@@ -178,7 +178,7 @@ def summarizer_prompt(
     extend: bool = False,
     focus: str = "",
 ) -> SummarizerPrompt:
-    """The prompt for one chunk. Of the context the newest messages that still fit into the room are shown.
+    """The prompt for one chunk. It shows the newest messages of the context that still fit into `room_tokens`.
 
     With `extend` the summarizer is instructed to add what is new to the previous summary and to keep the rest as it is.
     `focus` is what it is to keep in most detail.
@@ -208,13 +208,13 @@ def summarizer_prompt(
 
 
 _json: Final = json.encoder.encode_basestring
-"""Of a text. `JSONEncoder(ensure_ascii=False)` calls it as well, and takes twice as long around it."""
+"""Encode a string. `JSONEncoder(ensure_ascii=False)` calls the same function and takes twice as long."""
 
 
 def _document_messages(
     prefix: str, name: str, sources: Sequence[SourceMessage], known: dict[str, tuple[MessageId, ...]]
 ) -> list[str]:
-    """The messages under short ids; the first of each day has its date."""
+    """The messages with short ids, which are added to `known`. The first message of each day has a date."""
     parts: list[str] = []
     day: int | None = None
     for at, source in enumerate(sources, start=1):
@@ -243,8 +243,8 @@ def _document_summary(body: SummaryBody, known: dict[str, tuple[MessageId, ...]]
 
 
 def _document_list(name: str, parts: list[str]) -> list[str]:
-    """A member of an object: the list of the objects that the parts spell. Each part begins with a blank, so that what
-    counts texts by their words can count it alone; what recurs from one document to the next is a part of its own."""
+    """A member of an object in parts: a list of the objects that `parts` spell. Each part begins with a space, so that
+    an estimator that counts by words can count it alone. Text that recurs from document to document is its own part."""
     if not parts:
         return [f' "{name}": [],']
     parts[0] = f" [{parts[0][1:]}"
@@ -253,9 +253,9 @@ def _document_list(name: str, parts: list[str]) -> list[str]:
 
 
 def accept_summary(answer: str | None, known_ids: Mapping[str, tuple[MessageId, ...]]) -> SummaryBody:
-    """The summary in an answer, its short ids turned into message ids.
+    """The summary in an answer, with its short ids replaced by message ids.
 
-    Raises `SummaryRefused` when it is no JSON, breaks the schema, says nothing, or cites a message it was not shown.
+    Raises `SummaryRefused` if it is not JSON, breaks the schema, has an empty text, or cites a message not shown to it.
     """
     raw = _parse(answer)
     if not _keeps_schema(raw):
@@ -270,7 +270,7 @@ def accept_summary(answer: str | None, known_ids: Mapping[str, tuple[MessageId, 
 
 
 def _keeps_schema(answer: JsonObject) -> bool:
-    """Whether it is as `SUMMARY_SCHEMA` says; a general validator takes a hundred times as long."""
+    """Whether it conforms to `SUMMARY_SCHEMA`; a general validator takes a hundred times as long."""
     lists = [answer.get(name) for name in SUMMARY_LISTS]
     return (
         len(answer) == 1 + len(lists)
@@ -309,12 +309,12 @@ def _accept_item(item: JsonObject, known_ids: Mapping[str, tuple[MessageId, ...]
 
 
 def shrinks(fold: Fold, body: SummaryBody, estimate: Estimate) -> bool:
-    """Whether the block of this body is smaller than what it would stand for."""
+    """Whether the block of this body is smaller than what it would replace."""
     return estimate(render_summary(body)) + MESSAGE_FRAMING_TOKENS < fold.folded_tokens
 
 
 def summary_of(summary_id: SummaryId, fold: Fold, body: SummaryBody, origin: SummaryOrigin) -> Summary:
-    """The fold's summary: it stands for the fold's messages and for all that its predecessor stood for."""
+    """The fold's summary: it replaces the fold's messages and everything that the previous summary replaced."""
     messages = fold.messages
     return Summary(
         id=summary_id,
@@ -329,7 +329,7 @@ def summary_of(summary_id: SummaryId, fold: Fold, body: SummaryBody, origin: Sum
 def summarizer_usage(
     fold: Fold, body: SummaryBody | None, prompt_ceiling: int, estimate: Estimate, *, extend: bool
 ) -> Usage:
-    """What asking a summarizer of so large a window would take, estimated; `body` stands in for all its answers."""
+    """The estimated usage of a summarizer with prompts of `prompt_ceiling` tokens; `body` stands for each answer."""
     room = summarizer_room(prompt_ceiling, fold.cap_tokens, estimate)
     if room <= 0:
         return Usage(0, 0)
@@ -352,12 +352,12 @@ def summarizer_usage(
 
 
 def _storable(text: str) -> str:
-    """The text without what JSON can escape into it and no store or wire takes: NUL, and halves of surrogate pairs."""
+    """The text without what JSON can escape but nothing can store or send: NUL, and halves of surrogate pairs."""
     return text.replace("\0", "").encode(errors="replace").decode().strip()
 
 
 def _parse(answer: str | None) -> JsonObject:
-    """The outermost JSON object of the answer; small models like to wrap it in a code fence or a sentence."""
+    """The outermost JSON object of the answer; small models often wrap it in a code fence or a sentence."""
     text = answer or ""
     start, end = text.find("{"), text.rfind("}")
     if start < 0 or end < start:
@@ -372,7 +372,7 @@ def _parse(answer: str | None) -> JsonObject:
 
 
 def anchors_of(summary: Summary | None) -> frozenset[MessageId]:
-    """The messages that the newest summary's facts, decisions and open questions refer to; not its action items."""
+    """The messages that the summary's facts, decisions and open questions refer to; not those of its action items."""
     if summary is None:
         return frozenset()
     body = summary.body
