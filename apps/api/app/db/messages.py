@@ -241,8 +241,7 @@ async def page_of_item_messages(
 
 
 async def numbered_messages(tx: Transaction, session: SessionRef, seqs: Sequence[int]) -> dict[int, Message]:
-    """Messages of a session by number. Missing and withdrawn ones, and those of rejected turns or other tenants, are
-    left out."""
+    """The tenant's messages in a session by number, without withdrawn ones and those of rejected turns."""
     rows = await tx.fetch(_NUMBERED, **of_session(session), seqs=list(seqs))
     return {row["seq"]: message_from_row(row) for row in rows}
 
