@@ -65,7 +65,7 @@ _LINE = sql(f"""
     WHERE x.session_id = :source
     """)
 
-# If the count was restarted later, what had restarted it by then: a summary that a turn tried, or that was requested.
+# The count as it was then, from what had restarted it by then: a summary that a turn tried, or that was requested.
 _COUNT_AFTER_SEQ = """
     CASE WHEN x.summary_count_after_seq <= :through_seq THEN x.summary_count_after_seq
          WHEN EXISTS (SELECT 1 FROM session_summaries s WHERE s.session_id = :source
@@ -194,7 +194,7 @@ async def copy_past(tx: Transaction, source: SessionId, target: SessionId, point
 
 
 def _active(summaries: Sequence[Record]) -> UUID | None:
-    """The newest of the active summary and its predecessors that can have existed in the past; None if none can."""
+    """The newest summary that belongs to the past, among the active one and its predecessors; None if none does."""
     by_id = {row["id"]: row for row in summaries}
     row = next((row for row in summaries if row["status"] == "active"), None)
     while row is not None and not row["past"]:

@@ -116,7 +116,7 @@ async def blocks_by_sha256(tx: Transaction, session_id: SessionId, sha256s: tupl
 
 
 async def turns_in_ranges(tx: Transaction, session_id: SessionId, actions: Sequence[TrimAction]) -> tuple[Turn, ...]:
-    """The turns from the first to the last one in a trim log's ranges, and those of the messages, likewise."""
+    """The turns within the span of a trim log's turn ranges, and those with messages in that of its message ranges."""
     found = [action.seqs for action in actions if action.seqs]
     bounds: dict[str, int] = {}
     for noun in ("message", "turn"):
@@ -163,7 +163,7 @@ BLOCKS_OF_TURNS: Final = """
 
 
 def short_refs(refs: JsonObject) -> str:
-    """The references of a prompt as lines."""
+    """The references of a prompt as the lines that are stored."""
     lines = [" ".join([f"{region} {messages}" for region, messages in refs["regions"]])]
     if refs["tools"]:
         lines.append(f"{_TOOLS} {_short(refs['tools'])}")

@@ -107,7 +107,7 @@ def count_restarts(dsn: str) -> int:
 
 
 def start(data_dir: Path) -> EmbeddedPostgres:
-    """Starts the server of this data folder, or joins the one that runs. Starting takes about half a second.
+    """Starts the server of this data folder, or joins the one that runs. A start from nothing takes about 0.5 s.
 
     The server outlives a Ctrl-C and this process; `stop()` ends it. Durability settings are Postgres's own, all on.
     Raises `EmbeddedPostgresError`.
@@ -152,7 +152,7 @@ def _let_go(server: Server, holders: int) -> None:
 
 
 def _short_enough(run: Path) -> Path:
-    """A path to the socket's folder that fits into a socket address: the folder itself, or a link in a new folder."""
+    """A path to the socket's folder that fits into a socket address: itself, or a link in a new private folder."""
     if _fits(run):
         return run
     # The temporary folder of this user may have as long a path as the data folder; the system's has not.

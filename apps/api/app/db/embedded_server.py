@@ -1,4 +1,4 @@
-"""Creates, starts, checks and stops the server of the embedded Postgres; `embedded.py` decides who may, and when."""
+"""Creates, starts, checks and stops the server of the embedded Postgres; `embedded.py` decides when to do so."""
 
 from __future__ import annotations
 

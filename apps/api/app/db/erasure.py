@@ -70,7 +70,7 @@ async def erase(tx: Transaction, session_ids: Sequence[SessionId]) -> dict[str, 
 
 
 async def due_sessions(tx: Transaction, limit: int) -> list[SessionId]:
-    """Sessions that were not to be kept and whose time is over, locked until the transaction ends."""
+    """Sessions whose `erase_after` has passed and that run no turn, locked until the transaction ends."""
     rows = await tx.fetch(_LOOK_AT_DUE, limit=limit)
     return [row["id"] for row in rows if await tx.fetchrow(_LOCK_DUE, session_id=row["id"])]
 

@@ -72,7 +72,7 @@ _TURNS = sql(f"""
     ORDER BY t.seq DESC
     """)
 
-# Trim logs are read only of repeated calls, because only these can have an emergency drop. A comparison as JSON never
+# Trim logs are read for repeated calls only, because only these can have an emergency drop. Comparing as JSON never
 # fails, whatever an import had as a region.
 _RANGES = sql("""
     SELECT min(seq) AS first_seq, max(seq) AS last_seq, min(created_at) AS began,
@@ -119,8 +119,8 @@ async def timeline_ranges(
 
 
 async def summaries_between(tx: Transaction, session_id: SessionId, first_seq: int, last_seq: int) -> list[Record]:
-    """The summaries that were made after `first_seq` began and before the turn after `last_seq` began: when, for which
-    turn, and with which status; oldest first."""
+    """The summaries that were made between the start of turn `first_seq` and that of the turn after `last_seq`: when,
+    for which turn, and with which status; oldest first."""
     return await tx.fetch(_SUMMARIES, session_id=session_id, first_seq=first_seq, last_seq=last_seq)
 
 
@@ -174,7 +174,7 @@ async def changed_turns(
     within_s: float,
     limit: int,
 ) -> list[Record]:
-    """The tenants' turns that began in the last `within_s`, or run, or are `watched` (session, turn), oldest first."""
+    """The tenants' turns that began in the last `within_s` seconds, run, or are `watched` (session, turn), by age."""
     return await tx.fetch(
         _CHANGED,
         tenant_ids=list(tenant_ids),

@@ -64,7 +64,7 @@ def _by_key(rows: Sequence[Any]) -> dict[Key, CalibrationSums]:
 
 @dataclass(frozen=True, slots=True)
 class StatedWindow:
-    """A window in tokens that a provider stated to a tenant: in how many turns, since when, and how long it is used."""
+    """A window in tokens that a provider stated to a tenant: in how many turns, since when, and until when it holds."""
 
     model_alias: str
     tenant_id: str

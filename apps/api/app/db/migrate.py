@@ -54,7 +54,7 @@ class MigrationFailed(Exception):
 async def upgrade(dsn: str) -> None:
     """Migrates up to this version's schema, all or nothing.
 
-    After a change the tables are analyzed, so that plans are made for the new tables.
+    After a change the tables are analyzed, so that plans fit the tables as they are.
     Safe when several start at once: one works, the others wait and then find nothing to do. Raises `MigrationFailed`
     when the server refuses a statement or a table stays locked for `TABLE_WAIT_S`, and the driver's error when the
     server can not be reached.
@@ -82,7 +82,7 @@ async def schema_state(transaction: Transaction) -> SchemaState:
 
 @asynccontextmanager
 async def migration_engine(dsn: str) -> AsyncGenerator[AsyncEngine]:
-    """An engine for one connection. Its statements have no names: a pooler before the server can not keep any."""
+    """An engine for one connection. Its statements have no names: a pooler before the server can not keep names."""
 
     async def connect(*_: object, **__: object) -> Any:
         return await cast(Any, asyncpg).connect(
@@ -225,8 +225,8 @@ ANALYZE = Statement(
     """,
     (),
 )
-"""It does not block writers. A table that another process analyzes is skipped, and so is a small one: if it is known to
-be small, plans scan it, also when it has grown; without statistics it counts as ten pages, and plans use an index.
+"""This does not block writers. A table that another process analyzes is skipped, and so is a small one: once known to
+be small, it is scanned by plans that remain when it has grown; unknown, it counts as ten pages and is read by index.
 
 Texts and JSON, by which nothing is looked up, are left to autovacuum: they take three quarters of the time."""
 

@@ -51,9 +51,9 @@ _PACK = sql("""
     WHERE messages.session_id = :session_id AND messages.seq = x.seq AND messages.terms IS NULL
     """)
 
-# Only by a list of keys, so that no plan scans the session. Nearly all turns are completed. The others are few, have an
-# index of their own, and are looked up once: looking up the turn of every message would take three times as long as
-# reading the messages.
+# Messages are read only by a list of keys, so that no plan scans the session. Nearly all turns are completed. The
+# others are few, have an index of their own, and are looked up once: looking up the turn of every message would take
+# three times as long as reading the messages.
 _CHOSEN = sql(f"""
     SELECT {AS_STORED},
         CASE WHEN m.turn_id IN (
@@ -154,7 +154,7 @@ async def sessions_with_messages(
 async def messages_with_words(
     tx: Transaction, after_seqs: Mapping[SessionId, int], words: Sequence[str], *, most_of_each: int
 ) -> list[Record]:
-    """The newest messages of each session after a number that contain all of the words, which are lower case. The
+    """The newest messages of each session, after the number given for it, that contain all of the lower-case words. The
     caller has checked that the tenant owns the sessions."""
     return await tx.fetch(
         _WITH_WORDS,

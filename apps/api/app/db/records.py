@@ -91,7 +91,7 @@ _USAGE_TOTALS = sql(f"""
 
 
 _LARGE_BLOCKS_CHARS = 1_048_576
-"""Size of a turn's blocks together above which long ones are stored one by one, without those already stored."""
+"""Characters of a turn's blocks in all, above which long ones are stored one by one, and only if they are new."""
 _LARGE_BLOCK_CHARS = 4_096
 
 _STORED_BLOCKS = sql("SELECT sha256 FROM prompt_blocks WHERE session_id = :session_id AND sha256 = ANY(:sha256s)")

@@ -73,7 +73,7 @@ async def settled_through(tx: Transaction, session_id: SessionId, before_seq: in
 async def settled_texts(
     tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, encoding: str
 ) -> StoredTexts:
-    """The messages of a range, without withdrawn ones, turn by turn. Those counted in another encoding are no texts."""
+    """The messages of a range, without withdrawn ones, turn by turn. Those counted in another encoding have no text."""
     row = await tx.fetchrow(
         _TEXTS, session_id=session_id, after_seq=after_seq, through_seq=through_seq, encoding=encoding
     )

@@ -164,7 +164,7 @@ async def dropped_ranges(tx: Transaction, session_id: SessionId, through_seq: in
 
 
 async def droppable_seqs(tx: Transaction, session_id: SessionId, through_seq: int) -> list[Record]:
-    """The first `seq` of each assistant message or tool group that could be sent, in order, and the action for it."""
+    """The first `seq` of each assistant message or tool group that could be sent, in order; and what drops it."""
     return await tx.fetch(_DROPPABLE, session_id=session_id, through_seq=through_seq)
 
 

@@ -55,7 +55,7 @@ def sql(text: str) -> Statement:
 
 
 def in_both_orders(text: str) -> Mapping[bool, Statement]:
-    """The statement of a list by `newest_first`. `{order}` and `{beyond}`, which compares positions, are replaced."""
+    """A list's statement by whether the newest come first: fills in `{order}`, and `{beyond}` to compare a position."""
     orders = ((False, "ASC", ">"), (True, "DESC", "<"))
     return {newest: sql(text.replace("{order}", order).replace("{beyond}", sign)) for newest, order, sign in orders}
 

@@ -159,9 +159,9 @@ class PromptContext:
 class AttemptNote:
     """What is stored of an attempt to summarize, whether or not it made a summary.
 
-    Turns are counted from after `count_after_seq`; None changes nothing. `asked` means that a summarizer was called,
-    `failed` that its answer was missing or not usable: the circuit breaker counts these failures in a row. `usages`
-    are the usage rows of its calls. The lease `lease_id` is released.
+    The turn count starts after the turn `count_after_seq`; None leaves it. `asked` means that a summarizer was called,
+    `failed` that its answer was missing or not usable: the circuit breaker counts consecutive failures. `usages` are
+    the usage rows of its calls. The lease `lease_id` is released.
     """
 
     count_after_seq: int | None = None

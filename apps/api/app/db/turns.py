@@ -246,7 +246,7 @@ async def newest_of(tx: Transaction, session: SessionRef, *, lock: bool = False)
 
 
 async def newest_messages(tx: Transaction, session_id: SessionId, limit: int) -> list[Message]:
-    """The newest messages in time order, without withdrawn and rejected ones. Many do not block the event loop."""
+    """The newest messages in time order, without withdrawn ones and those of rejected turns. Yields to other tasks."""
     rows = await tx.fetch(_TAIL, session_id=session_id, limit=limit)
     rows.reverse()
     messages: list[Message] = []
