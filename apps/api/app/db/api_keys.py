@@ -16,7 +16,7 @@ from app.domain.types import TenantId
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key as operators see it; the secret itself is nowhere."""
+    """A key as operators see it; the secret itself is stored nowhere."""
 
     id: UUID
     tenant_id: TenantId
@@ -45,7 +45,7 @@ _LOOK_UP = sql("""
 async def insert_key(
     tx: Transaction, *, key_id: UUID, tenant_id: TenantId, name: str, prefix: str, secret_sha256: str
 ) -> ApiKey | None:
-    """None when a key with this secret is stored already, revoked or not."""
+    """Stores a key; None when a key with this secret is stored already, revoked or not."""
     return await tx.fetch_record(
         ApiKey, _INSERT, id=key_id, tenant_id=tenant_id, name=name, prefix=prefix, secret_sha256=secret_sha256
     )
@@ -57,16 +57,16 @@ async def list_keys(tx: Transaction) -> list[ApiKey]:
 
 
 async def revoke_key(tx: Transaction, key_id: UUID) -> ApiKey | None:
-    """Revokes a key; one that is revoked already keeps its instant. None when there is no such key."""
+    """Revokes a key; one that is revoked already keeps its time. None when there is no such key."""
     return await tx.fetch_record(ApiKey, _REVOKE, key_id=key_id)
 
 
 async def tenant_of_key(tx: Transaction, secret_sha256: str) -> tuple[TenantId | None, bool]:
-    """Who presented this secret, None for an unknown or revoked one; and whether any key was ever made."""
+    """The tenant with this secret, None for an unknown or revoked one; and whether any key was ever made."""
     row = cast(Record, await tx.fetchrow(_LOOK_UP, secret_sha256=secret_sha256))  # the outer join has a row
     return row["tenant_id"], row["is_there"]
 
 
 async def any_key_exists(tx: Transaction) -> bool:
-    """Whether a key was ever made. A revoked one counts: revoking the last key must lock the door, not open it."""
+    """Whether a key was ever made. Revoked ones count: revoking the last key must not give access without a key."""
     return bool(await tx.fetchval(_EXISTS))

@@ -1,8 +1,8 @@
-"""Whole sessions: a past up to a turn, copied to a fork inside the database by one statement a table; and a session's
-rows as they leave in an export and come back in an import. Columns come from `db/tables.py`.
+"""Whole sessions: copies a past up to a turn to a fork inside the database, with one statement for each table; reads a
+session's rows for an export and inserts those of an import. Columns come from `db/tables.py`.
 
-What a fork takes of a summary is what could have been known then: one that was made of, or beside, later turns is left
-out, and the newest of its line that is not stands in its place.
+A fork takes only summaries that could have existed at its last turn. A summary that was made from later turns, or while
+they ran, is left out, and the newest of its predecessors that could have existed replaces it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from app.db.sql import OPEN_STATUSES_SQL, Statement, binds, insert_from, json_ro
 from app.domain.stored import Counters, NewRows, names_of, values_of
 from app.domain.types import Content, JsonObject, SessionId, SessionRef, TurnId, TurnStatus
 
-# The turn the fork goes through, and the one after it: what that one had before it was the fork's past.
+# The last turn of the fork, and the turn after it: what preceded that turn is the fork's past.
 _POINT = sql(f"""
     SELECT coalesce(point.seq, 0) AS through_seq, point.id AS through_id, later.id AS next_id,
         later.created_at AS next_created_at,
@@ -50,13 +50,13 @@ _LAST_TURN = sql("""
     WHERE t.session_id = :session_id ORDER BY t.seq DESC LIMIT 1
     """)
 
-# `NOT IN` is looked up in a hash of what came later; a join could be planned as a scan of one table for each row of the
-# other where they were not analyzed yet.
+# `NOT IN` looks rows up in a hash of the later ones; a join could be planned as a scan of one table for each row of the
+# other while they are not analyzed yet.
 _PAST_TURN = "x.turn_id NOT IN (SELECT t.id FROM turns t WHERE t.session_id = :source AND t.seq > :through_seq)"
 _PAST_MESSAGE = """x.message_id NOT IN (
     SELECT m.id FROM messages m WHERE m.session_id = :source AND m.seq > :last_message_seq)"""
-# A summary that was made for the turn after the past was made of the past alone: a running turn is shown to none. What
-# left at once because that turn's prompt was refused is another matter: the turn was part of that.
+# A summary that was made for the turn after the past was made from the past alone: no summarizer sees a running turn.
+# An emergency summary is different: it was made because that turn's prompt was refused, so it depends on the turn.
 _PAST_SUMMARY = """x.to_message_seq <= :last_message_seq
     AND (CAST(:next_id AS uuid) IS NULL OR x.created_at <= :next_created_at
          OR x.created_by_turn_id = :next_id AND x.origin <> 'emergency')"""
@@ -65,7 +65,7 @@ _LINE = sql(f"""
     WHERE x.session_id = :source
     """)
 
-# What restarted the count by then, where it was restarted later: a summary that a turn tried, or that was requested.
+# The count as it was then, from what had restarted it by then: a summary that a turn tried, or that was requested.
 _COUNT_AFTER_SEQ = """
     CASE WHEN x.summary_count_after_seq <= :through_seq THEN x.summary_count_after_seq
          WHEN EXISTS (SELECT 1 FROM session_summaries s WHERE s.session_id = :source
@@ -103,7 +103,7 @@ _FORKED_SESSION = sql(
 
 
 def _copy(table: sa.Table, condition: str, **changed: str) -> Statement:
-    """Copies the rows `x` of `:source` that meet the condition to `:target`, ids and all: keys are led by the session.
+    """Copies the rows `x` of `:source` that meet the condition to `:target`, with their ids (keys include the session).
 
     `changed` has the expressions of columns that are not copied as they are.
     """
@@ -113,7 +113,7 @@ def _copy(table: sa.Table, condition: str, **changed: str) -> Statement:
 
 COPIES: Final[Mapping[str, Statement]] = {
     "sessions": _FORKED_SESSION,
-    # A key is a promise to whoever posted it, at the address where it was posted.
+    # An idempotency key is valid only for the session in which it was posted.
     "turns": _copy(tables.turns, "x.seq <= :through_seq", idempotency_key="NULL", reservation="NULL"),
     "turn_steps": _copy(tables.turn_steps, _PAST_TURN),
     "messages": _copy(tables.messages, "x.seq <= :last_message_seq"),
@@ -131,7 +131,7 @@ COPIES: Final[Mapping[str, Statement]] = {
     ),
     "pins": _copy(tables.pins, "true"),
 }
-"""What makes a fork of a session, by table, in the order of foreign keys. Tables of what was used or answered stay."""
+"""The statements that make a fork, by table, in the order of foreign keys. Usage and responses are not copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +149,8 @@ class ForkPoint:
 
 @dataclass(frozen=True, slots=True)
 class LastTurn:
-    """A session's newest turn as it would be asked again. `contents` are those of its user messages, often one, `names`
-    who said each; `said_at` is when, where a client said so."""
+    """What is needed to run a session's newest turn again. `contents` are those of its user messages, usually one, and
+    `names` their speakers; `said_at` is their time, if the client gave it."""
 
     id: TurnId
     seq: int
@@ -163,14 +163,14 @@ class LastTurn:
 
 
 async def fork_point(tx: Transaction, session_id: SessionId, through_seq: int | None) -> ForkPoint:
-    """The last turn that has ended, at `through_seq` or before. The caller has checked whose session it is."""
+    """The last turn through `through_seq` that has ended. The caller has checked that the tenant owns the session."""
     row = await tx.fetchrow(_POINT, session_id=session_id, through_seq=through_seq)
     assert row is not None, "an outer join with one row gives one row"
     return ForkPoint(**row)
 
 
 async def last_turn(tx: Transaction, session_id: SessionId) -> LastTurn | None:
-    """The newest turn, None in an empty session. The caller has checked whose session it is."""
+    """The newest turn, None in an empty session. The caller has checked that the tenant owns the session."""
     row = await tx.fetchrow(_LAST_TURN, session_id=session_id)
     if row is None:
         return None
@@ -180,7 +180,7 @@ async def last_turn(tx: Transaction, session_id: SessionId) -> LastTurn | None:
 
 
 async def copy_past(tx: Transaction, source: SessionId, target: SessionId, point: ForkPoint) -> None:
-    """Makes the session `target` with the past of `source` through the point. Wants one snapshot for all it reads."""
+    """Makes the session `target` with the past of `source` through the point. Needs a transaction with a snapshot."""
     values: Mapping[str, object] = {
         "source": source,
         "target": target,
@@ -194,7 +194,7 @@ async def copy_past(tx: Transaction, source: SessionId, target: SessionId, point
 
 
 def _active(summaries: Sequence[Record]) -> UUID | None:
-    """Of the summary that is active now and those it folded in, the newest that the past can have known."""
+    """The newest summary that belongs to the past, among the active one and its predecessors; None if none does."""
     by_id = {row["id"]: row for row in summaries}
     row = next((row for row in summaries if row["status"] == "active"), None)
     while row is not None and not row["past"]:
@@ -203,7 +203,7 @@ def _active(summaries: Sequence[Record]) -> UUID | None:
 
 
 BATCH: Final = 25
-"""Turns, or rows, that are read or encoded at once: a millisecond or so in which nobody else is served."""
+"""Turns, or rows, that are read or encoded at once, which blocks the event loop for about a millisecond."""
 
 _TABLES: Final[Mapping[str, sa.Table]] = {
     "pins": tables.pins,
@@ -216,7 +216,7 @@ _TABLES: Final[Mapping[str, sa.Table]] = {
 }
 _LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
     "blocks": frozenset({"created_at"}),
-    # Who ran it and under which key is of no use elsewhere.
+    # How a turn was claimed, and under which key, is of no use elsewhere.
     "turns": frozenset(
         {"idempotency_key", "request_sha256", "fence", "lease_expires_at", "reservation", "conversation_sha256"}
     ),
@@ -231,7 +231,7 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     )
     for section, table in _TABLES.items()
 }
-"""What an export has of each section's rows."""
+"""The columns of each section's rows that an export has."""
 _SESSION_COLUMNS = ", ".join(
     ("id", *(name for name in CHANGEABLE if name != "limits"), "summary_count_after_seq", "created_at", "updated_at")
 )
@@ -240,7 +240,7 @@ _EXPORTED_SESSION = sql(f"SELECT {_SESSION_COLUMNS} FROM sessions WHERE id = :se
 
 
 def _of_turns(section: str, order: str) -> Statement:
-    """Rows that belong to turns, those of a range of turns at a time."""
+    """The statement for the rows of a section that belong to a range of turns."""
     turn_id = "id" if section == "turns" else "turn_id"
     return sql(f"""
         SELECT {_exported(section)} FROM turns t
@@ -296,7 +296,7 @@ async def exported_rows(
 
 
 def _settled(row: JsonObject, point: ForkPoint) -> JsonObject:
-    """A summary that an open turn made was not made by anything that is exported."""
+    """Removes the reference of a summary to the turn after the point, which is not exported."""
     if point.next_id is not None and row.get("created_by_turn_id") == point.next_id:
         return row | {"created_by_turn_id": None}
     return row
@@ -334,5 +334,5 @@ async def insert_rows(tx: Transaction, session_id: SessionId, new: NewRows) -> N
 
 
 async def set_counters(tx: Transaction, session_id: SessionId, counters: Counters) -> None:
-    """Where the numbers of a session that was just filled go on."""
+    """Sets where the numbers of a session that was just filled continue."""
     await tx.execute(_COUNTERS, session_id=session_id, **values_of(counters))

@@ -1,9 +1,9 @@
-"""Audit rows and prompt blocks, as they are read back; `db/records.py` writes them with the turn they belong to.
+"""Reads audit rows and prompt blocks; `db/records.py` writes them with the turn they belong to.
 
-An audit's references to its prompt are lines, a half of the bytes of their JSON. The first has the regions, `name
-messages name messages …`. Then come `t hash` where there were tools, and the items: `b hash role` and `w hash role`,
+The references of an audit to its prompt are stored as lines, in half the bytes of JSON. The first line has the regions,
+`name messages name messages …`. Then come `t hash` if there were tools, and the items: `b hash role` and `w hash role`,
 `s hash seq` and `j hash seq`, `m first last` and the other runs, and `r packed word …`. The kinds are those of
-`engine/window/prompt_refs.py`. Hashes are base64 without its `=`. Older rows and imported ones have the JSON.
+`engine/window/prompt_refs.py`. Hashes are base64 without the final `=`. Older rows and imported ones have JSON.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _OF_LOG = ("model_context_limit", "output_reserve", "estimated_wire_tokens")
 
 
 def as_stored(audit: Audit) -> JsonObject:
-    """An audit's row by column: without what other columns of the row say, regions of nothing, and the ids of
+    """An audit's row by column, without what follows from other columns, without empty regions, and without the ids of
     recalled messages, which the prompt's references have by number."""
     log, refs = audit.context_trim_log, audit.prompt_refs
     derived = _derived(audit.model_context_limit, audit.output_reserve, audit.estimated_wire_tokens, log["actions"])
@@ -70,7 +70,7 @@ def as_stored(audit: Audit) -> JsonObject:
 
 
 async def as_recorded(tx: Transaction, session_id: SessionId, rows: Sequence[JsonObject]) -> list[JsonObject]:
-    """Rows as `as_stored` was given them; those that were stored whole are as they are."""
+    """Restores rows to the form that `as_stored` was given; rows that were stored whole are returned as they are."""
     rows = [row | {"prompt_refs": whole_refs(row["prompt_refs"])} for row in rows]
     recalled = [recalled_rows(row["prompt_refs"]) if _is_short(row) else [] for row in rows]
     seqs = sorted({each.seq for of_row in recalled for each in of_row})
@@ -91,13 +91,13 @@ def _recorded(row: JsonObject, recalled: Sequence[PackedRow], ids: Mapping[int, 
     if recalled:
         rows = [public_row(ids[each.seq], each.score, each.tokens, each.matched) for each in recalled]
         log = {**log, "recalled": rows}
-    if refs and isinstance(refs.get("regions"), str):  # as rows had them before they had lines
+    if refs and isinstance(refs.get("regions"), str):  # the form before references were lines
         refs = refs | {"regions": _runs(refs["regions"])}
     return row | {"context_trim_log": log, "prompt_refs": refs, "regions": all_regions(row["regions"])}
 
 
 def _derived(limit: int, output_reserve: int, wire_tokens: int, actions: Sequence[JsonObject]) -> JsonObject:
-    """What a trim log has beside its actions, of the row it stands in."""
+    """The members of a trim log that follow from its row and its actions."""
     return {
         "max_context_tokens": limit - output_reserve,
         "estimated_tokens_before": wire_tokens + sum(action["tokens_removed_est"] for action in actions),
@@ -106,7 +106,7 @@ def _derived(limit: int, output_reserve: int, wire_tokens: int, actions: Sequenc
 
 
 def all_regions(stored: Mapping[str, Any]) -> JsonObject:
-    """Tokens by region, also of those that had none."""
+    """Tokens by region, including regions without any."""
     return {**dict.fromkeys(REGIONS, 0), **stored}
 
 
@@ -116,7 +116,7 @@ async def blocks_by_sha256(tx: Transaction, session_id: SessionId, sha256s: tupl
 
 
 async def turns_in_ranges(tx: Transaction, session_id: SessionId, actions: Sequence[TrimAction]) -> tuple[Turn, ...]:
-    """The turns that the ranges of a trim log name, and those that have messages in one."""
+    """The turns within the span of a trim log's turn ranges, and those with messages in that of its message ranges."""
     found = [action.seqs for action in actions if action.seqs]
     bounds: dict[str, int] = {}
     for noun in ("message", "turn"):
@@ -130,8 +130,8 @@ async def turns_in_ranges(tx: Transaction, session_id: SessionId, actions: Seque
 
 
 def _audit(row: JsonObject) -> Audit:
-    """The database gives an object's members back in an order of its own; an answer from it is the first answer to the
-    byte."""
+    """The audit of a row. The database does not keep the order of an object's members; here they are put in order, so
+    that the answer equals the first one to the byte."""
     trim_log = _ordered(row["context_trim_log"], names_of(TrimLog))
     trim_log["actions"] = [_ordered(action, names_of(TrimAction)) for action in trim_log["actions"]]
     return record_of(Audit, row, regions=_ordered(row["regions"], REGIONS), context_trim_log=trim_log)
@@ -159,11 +159,11 @@ BLOCKS_OF_TURNS: Final = """
     WHERE a.session_id = :source AND t.session_id = a.session_id AND t.id = a.turn_id
         AND t.seq <= :through_seq AND jsonb_typeof(a.prompt_refs) = 'object'
 """
-"""The hashes of the blocks that the prompts of a session's turns name."""
+"""A query for the hashes of the blocks that the prompts of a session's turns refer to."""
 
 
 def short_refs(refs: JsonObject) -> str:
-    """References that were made for a prompt."""
+    """The references of a prompt as the lines that are stored."""
     lines = [" ".join([f"{region} {messages}" for region, messages in refs["regions"]])]
     if refs["tools"]:
         lines.append(f"{_TOOLS} {_short(refs['tools'])}")
@@ -178,7 +178,7 @@ def short_refs(refs: JsonObject) -> str:
 
 
 def whole_refs(stored: Any) -> Any:
-    """The references of a row; those that are stored as JSON are as they are."""
+    """The references of a row, decoded from lines; those that are stored as JSON are returned as they are."""
     if not isinstance(stored, str):
         return stored
     regions, *lines = stored.split("\n")

@@ -1,4 +1,4 @@
-"""Who may run a turn: claims under the session's lock, leases on the database's clock, fences against the dead."""
+"""Claims of turns under the session's lock, with leases by the database's clock and fences against lost workers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _CLAIM = sql(f"""
     SELECT * FROM s
     """)
 
-# A turn that ended and runs again may have been settled for somebody who keeps it: `changes` is 1 then.
+# A turn that ended and runs again may be in a cached past already: `changes` is 1 then, which invalidates the cache.
 _LOCK_SESSION = sql(f"""
     UPDATE sessions
     SET last_message_seq = last_message_seq + :messages, updated_at = statement_timestamp(),
@@ -113,7 +113,7 @@ _RECLAIM = sql(f"""
     SELECT fence FROM t
     """)
 
-# Under no session's lock, and so it waits for no row: one that is locked is being ended.
+# This runs without the session's lock, so it must not wait for a row: a turn that is locked is being ended.
 _RENEW = sql(f"""
     WITH ours AS (
         SELECT id FROM turns
@@ -129,10 +129,10 @@ _RENEW = sql(f"""
 class Claim:
     """A turn that this process may run: what was claimed, and the session as it was under the lock.
 
-    `assistant_seq` is the message number set aside for the reply. `round` counts the model calls of the turn from 1,
-    `steps` the steps that are stored already, and `request` is what later rounds need of what was posted. `limits` is
-    empty where neither the tenant nor the session has any. `looked_back` are the messages of the turn's look-backs in
-    earlier rounds: the number of the message that each follows, and its JSON as it was sent.
+    `assistant_seq` is the message number reserved for the reply. `round` counts the model calls of the turn from 1,
+    `steps` the steps that are already stored, and `request` is what later rounds need of the posted request. `limits`
+    is empty where neither the tenant nor the session has any. `looked_back` has the look-back messages of earlier
+    rounds of the turn: the number of the message that each follows, and its JSON as it was sent.
     """
 
     session: SessionState
@@ -153,10 +153,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class NewTurn:
-    """What a claim stores. `content` is the message's JSON content, `user_input` its text, `terms` its packed terms,
-    `name` who spoke and `said_at` when, where a client says so.
+    """What a claim stores. `content` is the message's JSON content, `user_input` its text, `terms` its packed terms.
+    `name` is the speaker and `said_at` the time, if the client gives them.
 
-    `seq` is the number it must get, where it must be the turn after one that somebody saw.
+    `seq` is the number that the turn must get, if it must directly follow a certain turn.
     """
 
     turn_id: TurnId
@@ -198,7 +198,7 @@ async def claim_turn(tx: Transaction, session: SessionRef, new: NewTurn, lease_s
 
 @dataclass(frozen=True, slots=True)
 class WaitingTurn:
-    """A turn as somebody who wants to continue it finds it. `open_calls` are those of its newest assistant message."""
+    """The stored state of a turn that is to be continued. `open_calls` are those of its newest assistant message."""
 
     status: TurnStatus
     seq: int
@@ -212,7 +212,7 @@ class WaitingTurn:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """A tool's answer, counted; `content` is JSON, `terms` are packed."""
+    """The output of a tool with its token count; `content` is JSON, `terms` are packed."""
 
     id: UUID
     tool_call_id: str
@@ -223,7 +223,7 @@ class ToolOutput:
 
 
 async def waiting_turn(tx: Transaction, session: SessionRef, turn_id: TurnId) -> WaitingTurn | None:
-    """The turn, whatever its status; None when the tenant has no such one."""
+    """The turn, whatever its status; None when the tenant has no such turn."""
     row = await tx.fetchrow(_WAITING, **of_session(session), turn_id=turn_id)
     if row is None:
         return None
@@ -249,9 +249,9 @@ async def reclaim_turn(
     *,
     ended_as: Sequence[TurnStatus] = (),
 ) -> Claim | None:
-    """Stores the outputs and runs the turn again, under the session's lock; None when it no longer waits.
+    """Stores the outputs and sets the turn to running again, under the session's lock; None when it no longer waits.
 
-    `request` stands for what was posted first where it is given. With `ended_as` the turn is one that ended so.
+    `request`, if given, replaces the stored request. With `ended_as` the turn is one that ended with such a status.
     """
     row = await tx.fetchrow(
         _LOCK_SESSION, **of_session(session), messages=len(outputs) + 1, changes=int(bool(ended_as))
@@ -291,5 +291,5 @@ def _rows_of(outputs: Sequence[ToolOutput], first_seq: int) -> list[JsonObject]:
 
 
 async def renew_lease(tx: Transaction, claim: Claim, lease_s: float) -> None:
-    """Pushes the lease of a running turn out; a claim that is no longer ours is left alone."""
+    """Extends the lease of a running turn; does nothing if the claim is no longer ours."""
     await tx.execute(_RENEW, lease_s=lease_s, session_id=claim.session_id, turn_id=claim.turn_id, fence=claim.fence)

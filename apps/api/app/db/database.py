@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 
 class _Driver(Protocol):
-    """What we use of an asyncpg connection, typed (its own signatures are not)."""
+    """The methods of an asyncpg connection that are used here, with types (its own signatures have none)."""
 
     async def fetch(self, query: str, *args: Any) -> list[Record]: ...
     async def fetchrow(self, query: str, *args: Any) -> Record | None: ...
@@ -45,15 +45,15 @@ class _Driver(Protocol):
 _GONE = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
-    asyncpg.OperatorInterventionError,  # it shuts down or starts, or a statement was cancelled
+    asyncpg.OperatorInterventionError,  # the server shuts down or starts, or a statement was cancelled
     asyncpg.InsufficientResourcesError,  # too many connections, out of memory, a full disk
-    asyncpg.PostgresSystemError,  # its disk fails
+    asyncpg.PostgresSystemError,  # the server's disk fails
     asyncpg.IdleInTransactionSessionTimeoutError,
-    asyncpg.UnknownPostgresError,  # Citus, of a statement that lost a node on its way
-    asyncpg.InternalClientError,  # a server that ended while a connection to it was made
+    asyncpg.UnknownPostgresError,  # from Citus, when a statement lost a node while it ran
+    asyncpg.InternalClientError,  # the server ended while a connection to it was made
     OSError,  # refused, reset, timed out; no such host, no route, no socket file
 )
-# What Citus says, without a code of its own, of a node that ended under a transaction.
+# Messages of Citus, which have no code of their own, about a node that ended during a transaction.
 _LOST_A_NODE = (
     "could not commit transaction for shard",
     "could not find valid entry for shard",  # it moved to another node
@@ -62,24 +62,24 @@ _LOST_A_NODE = (
     "Query could not find the intermediate result file",
 )
 _AT_A_NODE = "while executing command on "
-"""In the context of an error that came from a node, or from libpq, in its words, when the connection to one ended."""
+"""In the context of an error that came from a node, or that libpq raised when the connection to a node ended."""
 
 _IS_READ_ONLY = Statement("SELECT current_setting('transaction_read_only') = 'on'", ())
 
-# A worker that freezes inside a transaction (stopped, swapped out, cut off) holds a session's lock for no longer.
+# A worker that freezes inside a transaction (stopped, swapped out, cut off) holds a session's lock for 10 s at most.
 _SERVER_SETTINGS = {"application_name": "plimsoll", "idle_in_transaction_session_timeout": "10s"}
 # PgBouncer refuses start-up parameters that it does not track.
 _SETTINGS_BEHIND_A_POOLER = {"application_name": "plimsoll"}
 
-# Every statement has one good plan, by key and range; planning it again at each call costs more than running it. Citus
-# has to know the session to know the node, and finds no generic plan for some statements: there Postgres chooses.
+# Every statement has one good plan, by key and range, and planning it at each call would take longer than running it.
+# Citus must know the session to find its node, and has no generic plan for some statements: there Postgres chooses.
 _CHOOSE_PLANS = """
     SELECT is_citus
     FROM (SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'citus') AS is_citus) AS server,
         set_config('plan_cache_mode', CASE WHEN is_citus THEN 'auto' ELSE 'force_generic_plan' END, false)
 """
-# A session's settings are the coordinator's alone. Those of a transaction go to its nodes, where they are set so;
-# on a server without Citus the name means nothing.
+# Settings of a connection stay on the coordinator. With the first of these, those of a transaction reach its nodes; a
+# server without Citus ignores that name.
 _SET_LOCK_TIMEOUT = "SET LOCAL citus.propagate_set_commands = 'local'; SET LOCAL lock_timeout = '{}'"
 
 _NO_BOUND = sys.maxsize
@@ -107,11 +107,11 @@ class Transaction:
         return await self._connection.fetchrow(statement.text, *statement.arguments(parameters))
 
     async def fetch_records(self, kind: type[R], statement: Statement, **parameters: Any) -> list[R]:
-        """The rows as this dataclass, whose fields the columns name."""
+        """The rows as instances of this dataclass, whose fields have the names of the columns."""
         return [record_of(kind, row) for row in await self.fetch(statement, **parameters)]
 
     async def fetch_record(self, kind: type[R], statement: Statement, **parameters: Any) -> R | None:
-        """The first row as this dataclass, or None."""
+        """The first row as an instance of this dataclass, or None."""
         row = await self.fetchrow(statement, **parameters)
         return None if row is None else record_of(kind, row)
 
@@ -120,7 +120,7 @@ class Transaction:
         return await self._connection.fetchval(statement.text, *statement.arguments(parameters))
 
     async def execute(self, statement: Statement, **parameters: Any) -> int:
-        """Runs it; the number of rows it touched."""
+        """Runs the statement; returns the number of affected rows."""
         status = await self._connection.execute(statement.text, *statement.arguments(parameters))
         return int(status.rsplit(" ", 1)[-1])
 
@@ -133,20 +133,20 @@ class _Pooled(NamedTuple):
 
 
 class PoolWatch(Protocol):
-    """Is notified of every connection that is lent."""
+    """Is notified of every connection that the pool lends."""
 
     def connection_waited_for(self, seconds: float) -> None:
-        """A connection was had, or given up, after so long."""
+        """A wait for a connection ended after this time, with or without one."""
         ...
 
     def connection_used(self, seconds: float) -> None:
-        """A connection was given back after so long."""
+        """A connection was returned after this time."""
         ...
 
 
 @contextmanager
 def _domain_errors(leave_server: Callable[[], None]) -> Generator[None]:
-    """Raises what the driver raises as the errors of `Database.begin`."""
+    """Translates the driver's errors to those that `Database.begin` raises."""
     try:
         yield
     except asyncpg.LockNotAvailableError as error:
@@ -154,7 +154,7 @@ def _domain_errors(leave_server: Callable[[], None]) -> Generator[None]:
     except asyncpg.UniqueViolationError as error:
         raise UniqueViolated(str(cast(Any, error).constraint_name or "")) from error
     except asyncpg.ForeignKeyViolationError as error:
-        raise NotFound("session") from error  # every foreign key leads to one: it was erased meanwhile
+        raise NotFound("session") from error  # every foreign key leads to a session: it was erased meanwhile
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
         raise DatabaseUnavailable("The database's schema is behind this version; run the migrations.") from error
     except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError) as error:
@@ -171,13 +171,13 @@ def _domain_errors(leave_server: Callable[[], None]) -> Generator[None]:
 
 
 class Database:
-    """The pool. `begin()` is a transaction; `autocommit()` saves a lone statement its BEGIN and COMMIT.
+    """The connection pool. `begin()` is a transaction; `autocommit()` saves a single statement its BEGIN and COMMIT.
 
-    One tenant (`core/fairness.py`) has at most `tenant_ratio` of the connections at once, and those that wait for one
-    get it by turns of tenants. A statement waits for a lock no longer than `lock_timeout_s`.
+    One tenant (`core/fairness.py`) has at most `tenant_ratio` of the connections at once, and waiting tenants get one
+    in turn. A statement waits for a lock no longer than `lock_timeout_s`.
 
-    With `transaction_pooler` a pooler stands before the server that changes servers between transactions (PgBouncer's
-    transaction mode): nothing is prepared, no session has settings, and every statement runs in a transaction.
+    With `transaction_pooler` a pooler before the server may change connections between transactions (PgBouncer's
+    transaction mode): nothing is prepared, connections have no settings, every statement runs in a transaction.
     """
 
     def __init__(
@@ -221,11 +221,11 @@ class Database:
     async def begin(self, *, snapshot: bool = False, locking: UUID | None = None) -> AsyncGenerator[Transaction]:
         """One transaction: committed when the block ends, rolled back when it raises.
 
-        With `snapshot` all its statements see the database as it was at the first one. `locking` names the session
-        whose row it locks: of those here that lock the same one, one at a time has a connection.
-        Raises `DatabaseUnavailable` when no connection can be had or it is lost, `SessionBusy` when a lock was waited
-        for too long, `TransactionConflict` when it was rolled back in favour of another one, `UniqueViolated` for a
-        duplicate, and `NotFound` for a row of a session that was erased meanwhile.
+        With `snapshot` all its statements see the database as it was at the first one. `locking` is the session whose
+        row it locks: of this process's transactions that lock the same session, only one at a time has a connection.
+        Raises `DatabaseUnavailable` when there is no connection or it is lost, `SessionBusy` when the wait for a lock
+        was too long, `TransactionConflict` when it was rolled back in favour of another transaction, `UniqueViolated`
+        for a duplicate, and `NotFound` for a row of a session that was erased meanwhile.
         """
         isolation = "repeatable_read" if snapshot else None
         async with self._alone(locking), self._connection() as connection, connection.transaction(isolation=isolation):
@@ -249,7 +249,7 @@ class Database:
 
     @asynccontextmanager
     async def read_only(self) -> AsyncGenerator[Transaction]:
-        """One transaction of one moment's view, in which the database itself refuses to write. Raises as `begin`."""
+        """One transaction on one snapshot, in which the database itself refuses to write. Raises as `begin`."""
         async with self._connection() as connection, connection.transaction(isolation="repeatable_read", readonly=True):
             yield Transaction(connection)
 
@@ -257,7 +257,7 @@ class Database:
     async def autocommit(self) -> AsyncGenerator[Transaction]:
         """A connection on which every statement is its own transaction. Raises as `begin`.
 
-        Behind a pooler the whole block is one: what a driver parses and what it runs would reach different servers.
+        Behind a pooler the whole block is one transaction, else parsing and running could reach different servers.
         """
         if self._transaction_pooler:
             async with self.begin() as transaction:
@@ -275,8 +275,8 @@ class Database:
         return read_only
 
     def _leave_server(self) -> None:
-        """Has every connection that is open now closed before its next use: a new one may reach a new primary, and one
-        that the server ended without a word is found out only by using it."""
+        """Makes the pool close every connection that is open now instead of lending it again. A new one may reach a new
+        primary, and a connection that the server ended silently is noticed only when it is used."""
         self._left_at = monotonic()
 
     def watched_by(self, watch: PoolWatch) -> None:
@@ -303,7 +303,7 @@ class Database:
                     self._watch.connection_used(perf_counter() - lent)
 
     async def _checkout(self, tenant: str | None) -> _Pooled:
-        """A connection that nobody else has; the gate lends no more than the pool is to have."""
+        """A connection for exclusive use; the gate admits no more than the size of the pool."""
         try:
             await self._tenants.acquire(tenant, self._timeout_s)
         except TimeoutError as error:
@@ -322,7 +322,7 @@ class Database:
                 continue
             if pooled.opened_at > self._left_at and not _reports_read_only(connection):
                 return pooled
-            connection.terminate()  # the server went read-only, or was lost, while it sat in the pool
+            connection.terminate()  # the server became read-only, or was lost, meanwhile
         opened_at = monotonic()
         return _Pooled(await self._connect(), opened_at)
 
@@ -332,14 +332,14 @@ class Database:
             if pooled.opened_at > self._left_at:
                 self._leave_server()
             return
-        # A cancellation may have cut the rollback short: such a connection is not given to anyone else.
+        # A cancellation may have interrupted the rollback: such a connection is not used again.
         if self._is_closed or connection.is_in_transaction():
             connection.terminate()
         else:
             self._idle.append(pooled)
 
     async def aclose(self) -> None:
-        """Closes the idle connections; those that are lent end when they are given back."""
+        """Closes the idle connections; those that are lent are closed when they are returned."""
         self._is_closed = True
         while self._idle:
             with suppress(*_GONE):
@@ -348,8 +348,8 @@ class Database:
 
 
 async def _set_up(connection: _Driver, *, choose_plans: bool) -> bool:
-    """Has a new connection give JSON as values and, with `choose_plans`, plan as its server needs it; whether that was
-    found to be Citus."""
+    """Sets a new connection up to decode JSON and, with `choose_plans`, to plan statements as its server needs it.
+    Returns whether the server was found to have Citus."""
     try:
         for name in ("json", "jsonb"):
             await connection.set_type_codec(
@@ -365,13 +365,13 @@ _READ_ONLY_SETTINGS = ("in_hot_standby", "default_transaction_read_only")
 
 
 def _reports_read_only(connection: _Driver) -> bool:
-    """What the server reported of itself with its last answer; a pooler may keep it to itself."""
+    """Whether the server's last reported settings say that it is read-only; a pooler may not pass them on."""
     reported = connection.get_settings()
     return any(getattr(reported, name, "off") == "on" for name in _READ_ONLY_SETTINGS)
 
 
 def record_of(kind: type[R], row: Record, **computed: Any) -> R:
-    """One of this dataclass: with what is computed, and for the rest the row's columns of the same names."""
+    """An instance of this dataclass: from `computed`, and for other fields from the row's columns of the same names."""
     return kind(**{name: row[name] for name in names_of(kind) if name not in computed}, **computed)
 
 
@@ -385,7 +385,7 @@ def _encode_other(value: object) -> object:
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, UUID):
-        return str(value)  # the driver's are a subclass, which orjson leaves to us
+        return str(value)  # the driver's are a subclass, which orjson does not encode
     if isinstance(value, (tuple, frozenset, set)):
         return list(cast("Sequence[object]", value))
     raise TypeError(f"{type(value).__name__} is no JSON")

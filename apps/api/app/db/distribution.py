@@ -1,4 +1,4 @@
-"""Where the tables' rows live on Citus: one place that knows every table, and the command that spreads them."""
+"""Where the rows of each table are placed on Citus, and the command that distributes them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.db.tables import metadata
 
 
 class Spread(StrEnum):
-    """What becomes of a table."""
+    """How a table is placed."""
 
     BY_SESSION = "distributed by session"
     BY_TENANT = "distributed by tenant"
@@ -26,7 +26,7 @@ class Spread(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What becomes of a table, and why."""
+    """How a table is placed, and why."""
 
     spread: Spread
     why: str
@@ -46,19 +46,19 @@ _ELSEWHERE: Final[Mapping[str, Placement]] = {
     ),
 }
 PLACEMENTS: Final[Mapping[str, Placement]] = {
-    # Referred before referring: a foreign key is made on the nodes with the table that has it.
+    # Referenced tables first: a foreign key is created on the nodes together with the table that has it.
     table.name: _ELSEWHERE.get(table.name, _BY_SESSION)
     for table in metadata.sorted_tables
 }
-"""Of every table, in the order in which they are distributed."""
+"""The placement of every table, in the order in which they are distributed."""
 
 
 class DistributionRefused(Exception):
-    """Nothing was distributed; the sentence says why."""
+    """Nothing was distributed; the message says why."""
 
 
 _HAS_CITUS = sql("SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'citus')")
-# Reference tables and distributed ones are changed in one transaction: node by node then, not on all at once.
+# Reference and distributed tables change in one transaction, so Citus must work on one node at a time, not on all.
 _ALONE = sql(f"""
     SELECT pg_advisory_xact_lock({ADVISORY_LOCK}), set_config('citus.multi_shard_modify_mode', 'sequential', true)
     """)
@@ -69,12 +69,12 @@ _SPREAD = {
     Spread.REFERENCE: sql("SELECT create_reference_table(:name)"),
 }
 _SPREAD_SESSIONS = sql("SELECT create_distributed_table(:name, 'id', colocate_with => 'none')")
-# The rows have been copied to their nodes; what was here would only be in the way.
+# The rows have been copied to their nodes; the local copies are no longer needed.
 _DROP_LOCAL_ROWS = sql("SELECT truncate_local_data_after_distributing_table(:name)")
 
 
 async def distribute(tx: Transaction) -> list[str]:
-    """Spreads every table that is not spread yet over the nodes, its rows with it; which those were.
+    """Distributes every table that is not distributed yet, with its rows; returns the names of these tables.
 
     Writers of a table wait while its rows are copied. Raises `DistributionRefused`.
     """

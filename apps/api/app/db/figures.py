@@ -1,5 +1,5 @@
-"""Figures for lists and plots: turns over time, a session's with their prompts and the summaries between them; what
-turns do now, across sessions, whose rows name their tenant, and readers keep to theirs; and where each session stands.
+"""Figures for lists and plots: a session's turns over time, with their prompts and the summaries between them; open and
+changed turns across sessions, with their tenants, so that readers get only their own; and the state of each session.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from app.domain.types import JsonObject, OpenTurnCount, SessionId, TenantId, Tur
 
 USER_INPUT_CHARS = 160
 
-# One of all messages, with their count, or as it used to be one of each. Only what is well-formed: imports used to take
-# anything else too.
+# One entry for all messages, with their count, or in older rows one for each. Only well-formed entries are read,
+# because imports used to accept any others.
 _RECALLED = """jsonb_path_query_array(a.context_trim_log, 'lax $.recalled[*] ? (@.tokens.type() == "number"
                 && (!exists(@.count) || @.count.type() == "number"))')"""
 
@@ -72,7 +72,7 @@ _TURNS = sql(f"""
     ORDER BY t.seq DESC
     """)
 
-# Of the trim log only that of a repeated call is read, which is where an emergency cut stands. Comparing JSON never
+# Trim logs are read for repeated calls only, because only these can have an emergency drop. Comparing as JSON never
 # fails, whatever an import had as a region.
 _RANGES = sql("""
     SELECT min(seq) AS first_seq, max(seq) AS last_seq, min(created_at) AS began,
@@ -106,21 +106,21 @@ _SUMMARIES = sql("""
 
 
 async def timeline_turns(tx: Transaction, session_id: SessionId, seqs: Sequence[int]) -> list[Record]:
-    """The turns of these numbers, newest first. The caller has checked whose session it is."""
+    """The turns with these numbers, newest first. The caller has checked that the tenant owns the session."""
     return await tx.fetch(_TURNS, session_id=session_id, seqs=list(seqs))
 
 
 async def timeline_ranges(
     tx: Transaction, session_id: SessionId, *, first_seq: int, last_seq: int, turns_each: int
 ) -> list[Record]:
-    """The turns of a range in runs of `turns_each`, in time order: where each run begins and ends, how many of its
-    turns had what happen, and which has the largest prompt."""
+    """The turns of a range in runs of `turns_each`, in time order: the bounds of each run, how many of its turns had
+    each kind of event, and which has the largest prompt."""
     return await tx.fetch(_RANGES, session_id=session_id, first_seq=first_seq, last_seq=last_seq, turns_each=turns_each)
 
 
 async def summaries_between(tx: Transaction, session_id: SessionId, first_seq: int, last_seq: int) -> list[Record]:
-    """When summaries were made from a turn's beginning until that of the turn after another, for which turn, and what
-    became of them; oldest first."""
+    """The summaries that were made between the start of turn `first_seq` and that of the turn after `last_seq`: when,
+    for which turn, and with which status; oldest first."""
     return await tx.fetch(_SUMMARIES, session_id=session_id, first_seq=first_seq, last_seq=last_seq)
 
 
@@ -128,8 +128,8 @@ _COLUMNS = "s.tenant_id, " + ", ".join(
     {"turn_id": "t.id AS turn_id"}.get(name, f"t.{name}") for name in names_of(TurnChange)
 )
 
-# Three ways in, each by an index of its own: begun lately, running, and those that were open when last looked at.
-# `now()` and not the clock: an index takes what is the same for the whole statement.
+# Three sources, each with its own index: turns that began recently, running ones, and those that were open at the last
+# read. `now()` rather than `clock_timestamp()`, because an index needs a value that is constant during the statement.
 _CHANGED = sql(f"""
     SELECT {_COLUMNS} FROM (
         SELECT x.session_id, x.id FROM turns x
@@ -152,7 +152,7 @@ _OPEN = sql(f"""
     ORDER BY t.created_at DESC LIMIT :limit
     """)
 
-# Reads the index of open turns, and of the table those rows only.
+# Reads the index of open turns, and only those rows of the table.
 _COUNT_OPEN = sql(f"""
     SELECT status, count(*) AS turns,
         CAST(extract(epoch FROM statement_timestamp() - min(created_at)) AS float) AS oldest_s
@@ -174,7 +174,7 @@ async def changed_turns(
     within_s: float,
     limit: int,
 ) -> list[Record]:
-    """The tenants' turns that began so lately, or run, or are watched (session, turn), oldest first."""
+    """The tenants' turns that began in the last `within_s` seconds, run, or are `watched` (session, turn), by age."""
     return await tx.fetch(
         _CHANGED,
         tenant_ids=list(tenant_ids),
@@ -186,13 +186,13 @@ async def changed_turns(
 
 
 async def count_open_turns(tx: Transaction) -> Mapping[TurnStatus, OpenTurnCount]:
-    """How many turns of all tenants are open, by status; a status that no turn has is not in it."""
+    """How many turns of all tenants are open, by status; a status that no turn has is missing."""
     rows = await tx.fetch(_COUNT_OPEN)
     return {TurnStatus(row["status"]): OpenTurnCount(row["turns"], max(0.0, row["oldest_s"])) for row in rows}
 
 
-# Read by the session's key, a few rows each, save the sums over its calls. A running turn has no audit before it ends:
-# then the window of the turn before it is the newest there is.
+# Reads a few rows for each session by its key, except for the sums over its calls. A running turn has no audit before
+# it ends: then the window of the turn before it is the newest.
 _SESSIONS = sql(f"""
     SELECT s.id, s.last_turn_seq AS turns, first.first_input, last.id AS last_turn_id, last.status AS state,
         coalesce(last.completed_at, last.created_at) AS last_turn_at, w.window,
@@ -221,7 +221,7 @@ _SESSIONS = sql(f"""
 
 
 async def session_figures(tx: Transaction, session_ids: Sequence[UUID]) -> dict[SessionId, SessionFigures]:
-    """The figures of each. The caller has checked whose sessions they are."""
+    """The figures of each session. The caller has checked that the tenant owns the sessions."""
     rows = await tx.fetch(_SESSIONS, session_ids=list(session_ids))
     return {SessionId(row["id"]): _figures(row) for row in rows}
 

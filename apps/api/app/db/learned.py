@@ -1,5 +1,5 @@
-"""What calls taught: sums of estimated and of reported prompt tokens by tenant, alias and encoding, and windows that
-providers stated, by alias and tenant.
+"""What was learned from calls: sums of estimated and of reported prompt tokens by tenant, alias and encoding, and
+windows that providers stated, by alias and tenant.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _FORGET = sql("DELETE FROM calibrations WHERE updated_at < statement_timestamp()
 
 
 async def recent_calibrations(tx: Transaction, most: int) -> dict[Key, CalibrationSums]:
-    """Those that changed last, `most` at most, the newest first."""
+    """The calibrations that changed last, `most` at most, the newest first."""
     return _by_key(await tx.fetch(_RECENT, most=most))
 
 
 async def lock_calibrations(tx: Transaction, keys: Sequence[Key]) -> dict[Key, CalibrationSums]:
-    """Those of the keys as they stand, held against others until the transaction ends; new ones are all zero."""
+    """The current sums of the keys, locked until the transaction ends; those of new keys are zero."""
     return _by_key(await tx.fetch(_LOCKED, rows=[dict(zip(_KEY, key, strict=True)) for key in keys]))
 
 
@@ -54,7 +54,7 @@ async def store_calibrations(tx: Transaction, sums_of: Mapping[Key, CalibrationS
 
 
 async def forget_unused_calibrations(tx: Transaction, unused_s: float) -> None:
-    """Deletes those that nothing was merged into for so many seconds."""
+    """Deletes the calibrations into which nothing was merged for this many seconds."""
     await tx.execute(_FORGET, unused_s=unused_s)
 
 
@@ -64,7 +64,7 @@ def _by_key(rows: Sequence[Any]) -> dict[Key, CalibrationSums]:
 
 @dataclass(frozen=True, slots=True)
 class StatedWindow:
-    """A window in tokens that a provider stated to a tenant, in how many turns, since and until when it counts."""
+    """A window in tokens that a provider stated to a tenant: in how many turns, since when, and until when it holds."""
 
     model_alias: str
     tenant_id: str
@@ -80,7 +80,7 @@ _WINDOWS = sql(f"""
     ORDER BY expires_at DESC LIMIT :most
     """)
 
-# Another window is a first statement again. The same turn may state one several times; that is one statement.
+# A different window restarts the count of statements. Several statements in the same turn count as one.
 _STATEMENT = insert_row(
     learned_windows,
     {
@@ -111,14 +111,14 @@ _FORGET_WINDOWS = sql("DELETE FROM learned_windows WHERE model_alias = :model_al
 
 
 async def stated_windows(tx: Transaction, most: int) -> list[StatedWindow]:
-    """Those that still count, the last stated first, `most` at most."""
+    """The stated windows that have not expired, the last stated first, `most` at most."""
     return await tx.fetch_records(StatedWindow, _WINDOWS, most=most)
 
 
 async def note_window(
     tx: Transaction, model_alias: str, tenant_id: str, turn_id: UUID, context_window: int, believed_s: float
 ) -> None:
-    """Notes what a provider stated in a turn, for so many seconds, and deletes what has expired."""
+    """Stores a window that a provider stated in a turn, for `believed_s` seconds, and deletes expired ones."""
     await tx.execute(_EXPIRE_WINDOWS)
     await tx.execute(
         _NOTE_WINDOW,
@@ -131,5 +131,5 @@ async def note_window(
 
 
 async def forget_windows(tx: Transaction, model_alias: str) -> int:
-    """Deletes everything that was stated of an alias; how many tenants it was stated to."""
+    """Deletes all stated windows of an alias; returns to how many tenants one was stated."""
     return len(await tx.fetch(_FORGET_WINDOWS, model_alias=model_alias))

@@ -1,9 +1,9 @@
 """Limits and what was used of them.
 
 A turn's call is reserved in the transaction that claims the turn and settled in the one that ends it. A summary's call
-is counted as used before it is made, and what it did not use is given back after it: nobody has to look for what a
-process left that died in between. One row a tenant (or session) and span, which starts anew when its span does; rows
-are locked as `db/sessions.py` says.
+is counted as used before it is made, and what it did not use is given back after it, so that nothing has to be cleaned
+up if the process dies in between. There is one row per tenant (or session) and span, which is reset when a new span
+begins. Rows are locked in the order that `db/sessions.py` describes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from app.domain.types import JsonObject, SessionId, SessionRef, TenantId, TurnId
 
 TENANT_LIMITS = """(SELECT jsonb_object_agg(l.name, l.value) FROM limits l WHERE l.tenant_id = sessions.tenant_id)
     AS tenant_limits"""
-"""For RETURNING of a statement on `sessions`: null for a tenant without limits."""
+"""An expression for RETURNING of a statement on `sessions`; it is null for a tenant without limits."""
 
-# Citus writes a `CASE span WHEN …` wrong for its nodes.
+# Not `CASE span WHEN …`, which Citus rewrites wrongly for its nodes.
 _STARTS_AT = """CASE WHEN x.span = 'minute' THEN date_trunc('minute', clock.at, 'UTC')
     WHEN x.span = 'day' THEN date_trunc('day', clock.at, 'UTC')
     WHEN x.span = 'month' THEN date_trunc('month', clock.at, 'UTC') ELSE to_timestamp(0) END"""
@@ -43,7 +43,7 @@ _USAGE: Mapping[Scope, tuple[sa.Table, str]] = {
 
 
 def _locked(scope: Scope) -> str:
-    """A CTE `locked_usage` with the rows of `:spans`, locked in their order."""
+    """A CTE `locked_usage` with the rows of `:spans`, locked in the order of spans."""
     table, key = _USAGE[scope]
     return f"""
         locked_usage AS (
@@ -54,9 +54,9 @@ def _locked(scope: Scope) -> str:
 
 
 def _adding(scope: Scope) -> Statement:
-    """Adds a call to the given spans and gives the sums; a span without a row is not among them."""
+    """A statement that adds a call to the given spans and returns the sums; spans without a row are missing."""
     table, key = _USAGE[scope]
-    # A span that began while we waited for the row is the one that counts.
+    # If a newer span began while this statement waited for the row, the newer one counts.
     added = ", ".join(
         f"{name} = CASE WHEN u.starts_at >= p.starts_at THEN u.{name} ELSE 0 END + :{name}" for name in _SUMS
     )
@@ -75,7 +75,7 @@ def _adding(scope: Scope) -> Statement:
 
 
 def _opening(scope: Scope) -> Statement:
-    """Makes the rows of spans that nothing was ever counted in; who makes them at the same time waits for it."""
+    """A statement that inserts the rows of spans in which nothing was ever counted; concurrent inserts wait for it."""
     table, key = _USAGE[scope]
     nothing = {"span": "x.span", "starts_at": "to_timestamp(0)", **dict.fromkeys(_SUMS, "0")}
     source = "unnest(CAST(:spans AS text[])) AS x(span) ORDER BY x.span ON CONFLICT DO NOTHING"
@@ -120,7 +120,7 @@ _LIST = sql(f"""
 
 
 def _giving_back(scope: Scope, parameter: str) -> str:
-    """CTEs that settle the reservation of a CTE `released` in one table. A span that is over is left alone."""
+    """CTEs that settle the reservation of a CTE `released` in one table. A span that has ended is not changed."""
     table, key = _USAGE[scope]
     return f"""
         parts AS (
@@ -140,15 +140,15 @@ def _giving_back(scope: Scope, parameter: str) -> str:
 
 
 GIVING_BACK = _giving_back("session", "session_id")
-"""CTEs that settle what a session had reserved for a CTE `released`, with what was really used in its place.
+"""CTEs that replace what a session had reserved, according to a CTE `released`, by what was really used.
 
-`released` has `reservation`, and `turns`, `tokens` and `usd` that were used. What the tenant had reserved stands on
-another node where the tables are distributed: `give_back_of_tenant` settles it in the same transaction.
+`released` has `reservation`, and the `turns`, `tokens` and `usd` that were used. In distributed tables the tenant's
+part is on another node: `give_back_of_tenant` settles it in the same transaction.
 """
 
 
 def released(source: str) -> str:
-    """The CTE `released` of what a call had reserved and has used, once `source` has a row."""
+    """The CTE `released` with what a call had reserved and what it used; it has a row if `source` has one."""
     return f"""
         released AS (
             SELECT CAST(:reservation AS jsonb) AS reservation, CAST(:turns AS bigint) AS turns,
@@ -169,16 +169,16 @@ _GIVE_BACK_OF_TENANT = sql(f"""
 
 
 def limits_from_json(stored: JsonObject | None) -> Limits:
-    """Values as they were written, not the nearest binary fractions."""
+    """The limits with their exact decimal values, not the nearest binary fractions."""
     return {name: Decimal(str(value)) for name, value in (stored or {}).items()}
 
 
 async def reserve(
     tx: Transaction, session: SessionRef, turn_id: TurnId, limits: Mapping[Scope, Limits], worst: WorstCase
 ) -> tuple[list[Used], JsonObject]:
-    """Counts the call before it is made; the sums with it, and the reservation as the turn now holds it.
+    """Reserves a call before it is made. Returns the sums that include it, and the reservation stored with the turn.
 
-    Whoever finds the sums over a limit rolls back. Until the transaction ends, others of the tenant wait here.
+    The caller rolls back if the sums exceed a limit. The tenant's other calls wait here until the transaction ends.
     """
     used, reservation = await _count(
         tx,
@@ -193,7 +193,7 @@ async def reserve(
 async def _count(
     tx: Transaction, keys: Mapping[Scope, object], limits: Mapping[Scope, Limits], added: Mapping[str, object]
 ) -> tuple[list[Used], JsonObject]:
-    """Adds to the spans of every limit, the tenant's first; the sums, and what `give_back` takes."""
+    """Adds to the spans of every limit, the tenant's first. Returns the sums and the reservation for `give_back`."""
     found: list[Used] = []
     for scope, values in limits.items():
         spans, key = spans_of(values), keys[scope]
@@ -212,7 +212,7 @@ async def _count(
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """A call that was counted as used: the limits it is held to, the sums with it, and what `give_back` takes."""
+    """A call that was counted as used: its limits, the sums that include it, and the reservation for `give_back`."""
 
     limits: Mapping[Scope, Limits]
     sums: list[Used]
@@ -220,9 +220,9 @@ class Counted:
 
 
 async def count_use(tx: Transaction, session_id: SessionId, worst: WorstCase) -> Counted | None:
-    """Counts a call outside of a turn's own before it is made; None where there is no limit to count for.
+    """Counts a call that is not a turn's own as used, before it is made; None if no limits apply.
 
-    Whoever finds the sums over a limit rolls back. In them the call stands as reserved, as `exceeded` takes them.
+    The caller rolls back if the sums exceed a limit. They show the call as reserved, as `exceeded` expects.
     """
     row = await tx.fetchrow(_LIMITS_OF_SESSION, session_id=session_id)
     limits = limits_of(row) if row is not None else {}
@@ -250,14 +250,14 @@ async def count_use(tx: Transaction, session_id: SessionId, worst: WorstCase) ->
 async def give_back(
     tx: Transaction, session_id: SessionId, reservation: JsonObject, counted: WorstCase, used: WorstCase
 ) -> None:
-    """Puts what a call used in the place of what was `counted` for it."""
+    """Replaces what was `counted` for a call by what it used."""
     amounts = {"turns": used.turns, "tokens": used.tokens - counted.tokens, "usd": used.usd - counted.usd}
     await tx.execute(_GIVE_BACK, session_id=session_id, reservation=reservation, **amounts)
     await give_back_of_tenant(tx, {"reservation": reservation, **amounts})
 
 
 async def give_back_of_tenant(tx: Transaction, released: Mapping[str, Any]) -> None:
-    """Settles what the tenant had reserved, of a row as `GIVING_BACK` takes it; nothing where it had no limit."""
+    """Settles what the tenant had reserved, from a row of `released` (see `GIVING_BACK`); nothing without a limit."""
     windows = [window for window in released["reservation"]["windows"] if window["scope"] == "tenant"]
     if windows:
         spans = [window["span"] for window in windows]
@@ -265,7 +265,7 @@ async def give_back_of_tenant(tx: Transaction, released: Mapping[str, Any]) -> N
 
 
 def limits_of(row: Record) -> dict[Scope, Limits]:
-    """By scope, from a row with a session's `limits` and its `tenant_limits`; a scope without any is left out."""
+    """Limits by scope, from a row with a session's `limits` and `tenant_limits`; a scope without any is left out."""
     found: dict[Scope, Limits] = {}
     if row["tenant_limits"]:
         found["tenant"] = limits_from_json(row["tenant_limits"])
@@ -275,17 +275,17 @@ def limits_of(row: Record) -> dict[Scope, Limits]:
 
 
 async def set_limits(tx: Transaction, tenant_id: TenantId, limits: Limits) -> None:
-    """Sets these and leaves the tenant's others as they are."""
+    """Sets these limits and leaves the tenant's others unchanged."""
     await tx.execute(_SET, tenant_id=tenant_id, limits={name: str(value) for name, value in limits.items()})
 
 
 async def clear_limits(tx: Transaction, tenant_id: TenantId) -> int:
-    """Takes all of the tenant's limits away, with what was counted for them; how many there were."""
+    """Deletes all of the tenant's limits and what was counted for them; returns how many limits there were."""
     cleared = await tx.execute(_CLEAR, tenant_id=tenant_id)
     await tx.execute(_FORGET_USE, tenant_id=tenant_id)
     return cleared
 
 
 async def list_limits(tx: Transaction, tenant_id: TenantId | None) -> list[Record]:
-    """Limits with the counts of their running spans (null where nothing was counted), of one tenant or of all."""
+    """Limits of one tenant or of all, with the counts of their current spans (null where nothing was counted)."""
     return await tx.fetch(_LIST, tenant_id=tenant_id)

@@ -1,4 +1,4 @@
-"""Messages: the raw window after the active summary, single ones for a rebuild, and items of a conversation."""
+"""Messages: the window after the active summary, ranges to rebuild a prompt from, and items of a conversation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.domain.content import tool_calls_from_json
 from app.domain.types import Message, MessageId, MessageRecord, SessionId, SessionRef, Turn, TurnId, TurnStatus
 
 UNCOUNTED = -1
-"""`tokens` of a message that has no count yet in the encoding that was asked for."""
+"""`tokens` of a message that has no count in the requested encoding yet."""
 SLICE_MESSAGES = 512
 _SLICE_TURNS = 512
 
@@ -26,22 +26,22 @@ SAID_AT = "coalesce(m.said_at, m.created_at)"
 _WRITTEN_OTHERWISE = {"said_at": f"{SAID_AT} AS said_at"}
 _OF_MESSAGE = ", ".join(_WRITTEN_OTHERWISE.get(name, f"m.{name}") for name in _STORED)
 AS_STORED = f"{_OF_MESSAGE}, m.token_estimate AS tokens"
-"""What `message_from_row` reads, with the counts in the encoding that a message was stored with."""
+"""The columns that `message_from_row` reads, with the counts in the encoding that the message was stored with."""
 
 UNGIVEN = ("reasoning_tokens", "withdrawn")
-"""Columns that a message gets by default unless it is a model's reply, or imported."""
+"""Columns that have their defaults in every message except a model's reply or an imported one."""
 
 STEP_FAILED = """st.status <> 'success' AND NOT EXISTS (
     SELECT FROM turn_steps again
     WHERE again.session_id = st.session_id AND again.turn_id = st.turn_id AND again.seq > st.seq
         AND again.kind = st.kind AND again.status = 'success')"""
-"""Of a step `st`, which leaves its turn unresolved. One that succeeded on a retry is a success (contract.md, decision
-7)."""
+"""SQL condition: the step `st` failed, which leaves its turn unresolved. A step that succeeded on a retry did not fail
+(contract.md, decision 7)."""
 
-# Two index ranges without a join: joined, one is scanned for each row of the other until somebody has analyzed the
-# tables. Each is in the order of the index that is meant: others look as good to a planner that believes in sessions of
-# one row. The first turn is the one in which the messages before ended, rejected ones left out: no message after them
-# belongs to an earlier one, since only the newest turn that was not rejected is run again.
+# Two index ranges without a join: in a join, one is scanned for each row of the other until the tables are analyzed.
+# Each is in the order of the intended index: to a planner that assumes one row per session, other indexes look as good.
+# The first turn is that of the last message through `after_seq`, or the last one before it that was not rejected. Later
+# messages belong to no earlier turn, because only the newest turn that was not rejected is run again.
 _RANGE = f"""
     SELECT {AS_STORED}, m.token_encoding, NULL AS status, NULL AS without_output
     FROM messages m
@@ -67,7 +67,7 @@ _WINDOW = sql(f"""
     ORDER BY t.seq)
     """)
 
-# By a range of ids, which are given out in time order, and not by a list: what it takes in beside them does no harm.
+# By a range of ids, which are in time order, rather than by a list: other rows in the range do no harm.
 _COUNTS = sql("""
     SELECT message_id, token_estimate, reasoning_tokens FROM message_token_counts
     WHERE session_id = :session_id AND message_id >= :first_id
@@ -131,12 +131,12 @@ _WITHDRAW = sql("""
 async def window_turns(
     tx: Transaction, session_id: SessionId, after_seq: int, last_seq: int, encoding: str, *, step_failed: bool
 ) -> list[Turn]:
-    """The turns with messages after `after_seq` through `last_seq`, oldest first, rejected ones left out. They are read
-    a slice at a time, so that a long window keeps nobody else waiting.
+    """The turns with messages after `after_seq` through `last_seq`, oldest first, without rejected ones. They are read
+    in slices, so that a long window does not block the event loop.
 
-    Both bounds, because with one the planner believes that it reads a share of the session.
-    `step_failed` says whether a step of the newest settled turn did not succeed; only the newest two can be unresolved
-    (it, and the running one). A message without a count in `encoding` has `UNCOUNTED` tokens.
+    There are two bounds, because with one the planner assumes that a fixed fraction of the session is read.
+    `step_failed` says whether a step of the newest settled turn failed. Only that turn and the running one can be
+    unresolved. A message without a count in `encoding` has `UNCOUNTED` tokens.
     """
     turns: dict[UUID, Record] = {}
     messages: dict[UUID, list[Message]] = {}
@@ -172,8 +172,8 @@ def _turn(row: Record, messages: Sequence[Message]) -> Turn:
 async def _counts(
     tx: Transaction, session_id: SessionId, encoding: str, stored: Iterable[Record]
 ) -> dict[UUID, tuple[int, int]]:
-    """Tokens and reasoning tokens of those messages, and maybe of others, that were stored with another encoding's
-    counts, where they were counted in this one."""
+    """Tokens and reasoning tokens in `encoding`, by id, of the messages that were stored with counts of another one.
+    Messages that were not counted in it are missing; other messages may be included."""
     message_ids = [row["id"] for row in stored if row["token_encoding"] != encoding]
     if not message_ids:
         return {}
@@ -197,7 +197,7 @@ def _with_unresolved(turns: list[Turn], *, step_failed: bool) -> list[Turn]:
 async def messages_in_runs(
     tx: Transaction, session_id: SessionId, runs: Sequence[tuple[int, int]], user_runs: Sequence[tuple[int, int]] = ()
 ) -> dict[int, Message]:
-    """The stored messages of inclusive `seq` ranges, and users' messages of others, by `seq`."""
+    """The stored messages of the inclusive `seq` ranges `runs`, and users' messages of `user_runs`, by `seq`."""
     both = (*runs, *user_runs)
     rows = await tx.fetch(
         _BY_RUN,
@@ -212,8 +212,8 @@ async def messages_in_runs(
 async def page_of_messages(
     tx: Transaction, session_id: SessionId, after_seq: int, before_seq: int, limit: int, *, newest_first: bool
 ) -> list[MessageRecord]:
-    """Messages between two numbers, without these, in this order, as clients read them. The caller has checked whose
-    session it is."""
+    """Messages with `after_seq` < number < `before_seq`, in the form for clients. The caller has checked that the
+    tenant owns the session."""
     page = _PAGES[newest_first]
     return await tx.fetch_records(
         MessageRecord, page, session_id=session_id, after_seq=after_seq, before_seq=before_seq, limit=limit
@@ -221,19 +221,19 @@ async def page_of_messages(
 
 
 async def has_messages(tx: Transaction, session_id: SessionId, ids: Collection[UUID]) -> bool:
-    """Whether all of them are messages of the session. The caller has checked whose it is."""
+    """Whether all `ids` are messages of the session. The caller has checked that the tenant owns it."""
     return await tx.fetchval(_COUNT_BY_ID, session_id=session_id, ids=list(ids)) == len(ids)
 
 
 async def messages_by_id(tx: Transaction, session_id: SessionId, ids: Sequence[UUID]) -> list[MessageRecord]:
-    """Those of the messages that the session has, in time order, as clients read them."""
+    """The session's messages with these ids, in time order, in the form for clients. Unknown ids are left out."""
     return await tx.fetch_records(MessageRecord, _BY_ID, session_id=session_id, ids=list(ids))
 
 
 async def page_of_item_messages(
     tx: Transaction, session: SessionRef, *, first_seq: int, last_seq: int, newest_first: bool, limit: int
 ) -> list[Message]:
-    """Messages by number, both ends included; those of rejected turns and withdrawn ones left out."""
+    """Messages from `first_seq` through `last_seq`, without withdrawn ones and those of rejected turns."""
     rows = await tx.fetch(
         _PAGES_OF_ITEMS[newest_first], **of_session(session), first_seq=first_seq, last_seq=last_seq, limit=limit
     )
@@ -241,28 +241,28 @@ async def page_of_item_messages(
 
 
 async def numbered_messages(tx: Transaction, session: SessionRef, seqs: Sequence[int]) -> dict[int, Message]:
-    """Messages of a session by their numbers; what is not there, or another tenant's, is left out."""
+    """The tenant's messages in a session by number, without withdrawn ones and those of rejected turns."""
     rows = await tx.fetch(_NUMBERED, **of_session(session), seqs=list(seqs))
     return {row["seq"]: message_from_row(row) for row in rows}
 
 
 async def messages_of_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> list[Message]:
-    """A turn's messages in time order. The caller has checked whose session it is."""
+    """A turn's messages in time order, without withdrawn ones. The caller has checked that the tenant owns them."""
     rows = await tx.fetch(_OF_TURN, session_id=session_id, turn_id=turn_id)
     return [message_from_row(row) for row in rows]
 
 
 async def withdraw_messages(tx: Transaction, session_id: SessionId, seqs: Sequence[int]) -> None:
-    """Marks messages as taken back. The caller has checked whose they are."""
+    """Marks messages as withdrawn. The caller has checked that the tenant owns them."""
     await tx.execute(_WITHDRAW, session_id=session_id, seqs=list(seqs))
 
 
 async def save_token_counts(
     tx: Transaction, session_id: SessionId, encoding: str, counts: Iterable[tuple[MessageId, int, int]]
 ) -> None:
-    """Keeps counts in an encoding that is not the messages' own, once a message: (its id, tokens, reasoning tokens)."""
+    """Stores new counts (message id, tokens, reasoning tokens) in an encoding that is not the messages' own."""
     waiting = iter(counts)
-    while rows := list(islice(waiting, SLICE_MESSAGES)):  # to write many arguments keeps others waiting
+    while rows := list(islice(waiting, SLICE_MESSAGES)):  # encoding many arguments blocks the event loop
         message_ids, tokens, reasoning_tokens = map(list, zip(*rows, strict=True))
         await tx.execute(
             _SAVE_COUNTS,
@@ -275,7 +275,7 @@ async def save_token_counts(
 
 
 def message_from_row(row: Record, counts: tuple[int, int] | None = None) -> Message:
-    """A row with the columns of `AS_STORED` as the domain's value, with these counts or those it was stored with."""
+    """Converts a row with the columns of `AS_STORED` to a `Message`, with these counts or else the stored ones."""
     tokens, of_reasoning = counts or (row["tokens"], row["reasoning_tokens"])
     return Message(
         id=row["id"],

@@ -1,5 +1,5 @@
-"""Brings a database to this version's schema, and says how far it is, or why it can not be reached; and refreshes what
-its planner knows of the tables."""
+"""Migrates a database to this version's schema, reports the state of its schema or why it can not be reached, and
+refreshes the statistics of its planner."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from app.domain.types import SessionId
 _NEWEST = "head"
 CONNECT_TIMEOUT_S = 10.0
 TABLE_WAIT_S = 5.0
-"""A statement that queues for a busy table makes all later queries of that table queue behind it: better to give up."""
+"""Longest wait for a busy table: all later queries of the table wait behind the migration, so it gives up early."""
 ADVISORY_LOCK = 7046029254386353131
-"""The number all migrations of Plimsoll in one database agree on."""
+"""The key of the advisory lock that all migrations of Plimsoll in one database use."""
 
 
 class SchemaState(StrEnum):
-    """How the database's schema stands to this version's. Only `current` can be served."""
+    """How the database's schema compares to this version's. Only `current` can be served."""
 
     CURRENT = "current"
     BEHIND = "behind"
@@ -48,15 +48,15 @@ class SchemaState(StrEnum):
 
 
 class MigrationFailed(Exception):
-    """The database was left as it was; the sentence says why, and holds no connection string."""
+    """The database was left as it was; the message says why, and contains no connection string."""
 
 
 async def upgrade(dsn: str) -> None:
     """Migrates up to this version's schema, all or nothing.
 
-    What was changed is analyzed then, so that plans know the tables as they are.
+    After a change the tables are analyzed, so that plans fit the tables as they are.
     Safe when several start at once: one works, the others wait and then find nothing to do. Raises `MigrationFailed`
-    when the server refuses a statement or a table stays locked for `TABLE_WAIT_S`, and what the driver raises when the
+    when the server refuses a statement or a table stays locked for `TABLE_WAIT_S`, and the driver's error when the
     server can not be reached.
     """
     await asyncio.to_thread(_run_alone, dsn, command.upgrade, _NEWEST, TABLE_WAIT_S)
@@ -68,7 +68,7 @@ async def downgrade(dsn: str, revision: str, *, table_wait_s: float = TABLE_WAIT
 
 
 async def schema_state(transaction: Transaction) -> SchemaState:
-    """How far the database is. An unknown version is one of a later release: `ahead`."""
+    """The state of the database's schema. An unknown version is one of a later release: `ahead`."""
     if await transaction.fetchval(_HAS_VERSION_TABLE) is None:
         return SchemaState.EMPTY
     version = await transaction.fetchval(_VERSION)
@@ -82,7 +82,7 @@ async def schema_state(transaction: Transaction) -> SchemaState:
 
 @asynccontextmanager
 async def migration_engine(dsn: str) -> AsyncGenerator[AsyncEngine]:
-    """An engine for one connection. Its statements have no names, which a pooler before the server can not keep."""
+    """An engine for one connection. Its statements have no names: a pooler before the server can not keep names."""
 
     async def connect(*_: object, **__: object) -> Any:
         return await cast(Any, asyncpg).connect(
@@ -111,7 +111,7 @@ _HAS_VERSION_TABLE = Statement("SELECT to_regclass('alembic_version')::text", ()
 _VERSION = Statement("SELECT version_num FROM alembic_version", ())
 
 _Command: TypeAlias = Callable[[Config, str], None]
-_ONE_IN_THIS_PROCESS = threading.Lock()  # Alembic's `context` and `op` belong to the whole process
+_ONE_IN_THIS_PROCESS = threading.Lock()  # Alembic's `context` and `op` are global to the process
 
 
 def _run_alone(dsn: str, what: _Command, revision: str, table_wait_s: float) -> None:
@@ -121,7 +121,7 @@ def _run_alone(dsn: str, what: _Command, revision: str, table_wait_s: float) -> 
 
 async def _run_in_one_transaction(dsn: str, what: _Command, revision: str, table_wait_s: float) -> None:
     def work(connection: Connection) -> bool:
-        """Whether there was something to do."""
+        """Runs the command; returns whether it led to another revision."""
         config = _config()
         config.attributes.update(connection=connection, table_wait_s=table_wait_s)
         was = MigrationContext.configure(connection).get_current_revision()
@@ -137,7 +137,7 @@ async def _run_in_one_transaction(dsn: str, what: _Command, revision: str, table
             raise MigrationFailed(f"The migration was rolled back: {reason}") from error
         except CommandError as error:
             raise MigrationFailed("The database is of a later release than this one; nothing was changed.") from error
-        with suppress(DBAPIError):  # the schema is there; autovacuum comes by itself
+        with suppress(DBAPIError):  # the schema is in place; autovacuum follows by itself
             if changed and revision == _NEWEST:
                 async with engine.begin() as connection:
                     await connection.execute(text(ANALYZE.text))
@@ -163,11 +163,11 @@ def _revisions() -> tuple[str, ...]:
 
 
 class DatabaseUnreachable(Exception):
-    """The sentence says why, and holds no part of the connection string."""
+    """The message says why, and contains no part of the connection string."""
 
 
 async def reach(dsn: str) -> SchemaState:
-    """Connects once; how far the schema is. Raises `DatabaseUnreachable`."""
+    """Connects once; returns the state of the schema. Raises `DatabaseUnreachable`."""
     try:
         connection = await cast(Any, asyncpg).connect(dsn, timeout=CONNECT_TIMEOUT_S)
         await connection.close()
@@ -180,7 +180,7 @@ async def reach(dsn: str) -> SchemaState:
     except asyncpg.PostgresError as error:
         raise DatabaseUnreachable(f"DATABASE_URL: the database refuses us: {error}") from error
     except ValueError as error:
-        # The driver's sentence quotes what it could not read, and that can be the password.
+        # The driver's message quotes what it could not parse, which can be the password.
         raise DatabaseUnreachable(
             "DATABASE_URL is no connection string: postgresql://user:password@host:port/database, with "
             "special characters of the password percent-encoded"
@@ -189,7 +189,7 @@ async def reach(dsn: str) -> SchemaState:
         raise DatabaseUnreachable(
             f"DATABASE_URL: what answers there is no Postgres that can be used: {error}"
         ) from error
-    database = Database(dsn, pool_size=1, transaction_pooler=True)  # safe with or without one
+    database = Database(dsn, pool_size=1, transaction_pooler=True)  # safe with or without a pooler
     try:
         async with database.autocommit() as transaction:
             return await schema_state(transaction)
@@ -202,7 +202,7 @@ def _reason(error: OSError) -> str:
 
 
 def _columns(table: sa.Table) -> str:
-    """What rows are looked up by: the columns of keys and indexes, and a status."""
+    """The columns by which rows are looked up: those of keys and indexes, and a status."""
     found = {column.name for index in table.indexes for column in index.columns} | {"status"}
     for constraint in table.constraints:
         if isinstance(constraint, sa.PrimaryKeyConstraint | sa.UniqueConstraint | sa.ForeignKeyConstraint):
@@ -210,8 +210,8 @@ def _columns(table: sa.Table) -> str:
     return ", ".join(f'"{column.name}"' for column in table.columns if column.name in found)
 
 
-# Where much was stored at once autovacuum comes a minute late. Until it does, plans stay that were made of empty
-# tables: a foreign key may be checked by reading the whole session.
+# After much was stored at once, autovacuum comes a minute late. Until then plans that were made for empty tables remain
+# in use: a foreign key may be checked by reading the whole session.
 _TABLES = ", ".join(f"('{table.name}', '{_columns(table)}')" for table in metadata.sorted_tables)
 ANALYZE = Statement(
     f"""
@@ -225,13 +225,13 @@ ANALYZE = Statement(
     """,
     (),
 )
-"""Writers go on beside it. A table that somebody else analyzes is left out, and so is a small one: known to be small it
-is scanned, by plans that stay when it has grown; unknown it is taken for ten pages, and read by index.
+"""This does not block writers. A table that another process analyzes is skipped, and so is a small one: once known to
+be small, it is scanned by plans that remain when it has grown; unknown, it counts as ten pages and is read by index.
 
 Texts and JSON, by which nothing is looked up, are left to autovacuum: they take three quarters of the time."""
 
 _LARGE_MESSAGES = 1_000
-# As autovacuum has it: a tenth more than there was. Tables that were never analyzed have none, or -1.
+# The rule of autovacuum: a tenth more than there was. For tables that were never analyzed `reltuples` is 0 or -1.
 _IS_LARGE_AND_NEW = sql(f"""
     SELECT s.last_message_seq > {_LARGE_MESSAGES} AND s.last_message_seq > c.reltuples / 10
     FROM sessions s, pg_class c
@@ -240,6 +240,6 @@ _IS_LARGE_AND_NEW = sql(f"""
 
 
 async def analyze_for(tx: Transaction, session_id: SessionId) -> None:
-    """Analyzes the tables if a session with more than 1,000 messages is large for what the planner knows of them."""
+    """Analyzes the tables if the session has over 1,000 messages, and over a tenth of those the planner knows of."""
     if await tx.fetchval(_IS_LARGE_AND_NEW, session_id=session_id):
         await tx.fetch(ANALYZE)

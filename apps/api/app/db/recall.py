@@ -1,6 +1,6 @@
-"""Packed terms of messages as they are read for a session's index, and the messages that are chosen by it.
+"""The packed terms of messages, from which a session's index is made, and the messages that are chosen with it.
 
-They stand in the row of their message and never change. A message that was stored before its terms were has none until
+Terms are in the row of their message and never change. A message that was stored before there were terms has none until
 a turn packs it.
 """
 
@@ -17,7 +17,7 @@ from app.db.messages import AS_STORED, message_from_row
 from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, sql
 from app.domain.types import SessionId, TenantId, Turn, TurnId, TurnStatus
 
-# The aggregates get their rows in the order of the index (session_id, seq), which costs no sort.
+# The aggregates get their rows in the order of the index (session_id, seq), so that no sort is needed.
 _TERMS = sql("""
     SELECT coalesce(string_agg(int8send(seq), '') FILTER (WHERE terms IS NOT NULL), '') AS seqs,
         coalesce(string_agg(int8send(token_estimate), '') FILTER (WHERE terms IS NOT NULL), '') AS tokens,
@@ -51,9 +51,9 @@ _PACK = sql("""
     WHERE messages.session_id = :session_id AND messages.seq = x.seq AND messages.terms IS NULL
     """)
 
-# By a list of keys alone, which no plan turns into a scan of the session. Nearly all turns have completed: those that
-# have not are few, in an index of their own, and looked up once; to look up every message's turn costs three times what
-# the messages do.
+# Messages are read only by a list of keys, so that no plan scans the session. Nearly all turns are completed. The
+# others are few, have an index of their own, and are looked up once: looking up the turn of every message would take
+# three times as long as reading the messages.
 _CHOSEN = sql(f"""
     SELECT {AS_STORED},
         CASE WHEN m.turn_id IN (
@@ -78,7 +78,7 @@ _TO_LOOK_THROUGH = sql("""
     WHERE tenant_id = :tenant_id AND id <= :first ORDER BY id DESC LIMIT :limit
     """)
 
-# As JSON, a text differs from itself in quotes, backslashes and line ends only, which no word has.
+# The JSON of a text differs from the text only in quotes, backslashes and line ends, which no word has.
 _WITH_WORDS = sql("""
     SELECT f.session_id, f.message_id, f.turn_id, t.seq AS turn_seq, f.seq, f.role, f.content, f.name, f.said_at
     FROM (
@@ -100,8 +100,8 @@ _WITH_WORDS = sql("""
 
 @dataclass(frozen=True, slots=True)
 class StoredTerms:
-    """The packed terms of a range of messages in order, one after the other; their numbers, token counts and the days
-    on which they were said, from 1970-01-01 in UTC, 8 bytes each, highest first; how many of the range have none."""
+    """The packed terms of a range of messages, concatenated in order. `seqs`, `tokens` and `days` (on which they were
+    said, since 1970-01-01 in UTC) have 8 bytes each, big-endian. `unpacked` counts the messages without terms."""
 
     seqs: bytes
     tokens: bytes
@@ -111,19 +111,19 @@ class StoredTerms:
 
 
 async def stored_terms(tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int) -> StoredTerms:
-    """What a session's messages after a number, through another, are found by."""
+    """The packed terms of a session's messages after `after_seq` through `through_seq`."""
     row = await tx.fetchrow(_TERMS, session_id=session_id, after_seq=after_seq, through_seq=through_seq)
     return StoredTerms(**(row or {}))
 
 
 async def settled_seq(tx: Transaction, session_id: SessionId, last_seq: int) -> int:
-    """The number through which no message can come any more: `last_seq`, the last given out, or that before the open
-    turn's first message."""
+    """The number through which no message can be added any more: the one before the open turn's first message, or
+    without an open turn `last_seq`, the last assigned number."""
     return await tx.fetchval(_SETTLED, session_id=session_id, last_seq=last_seq)
 
 
 async def unpacked_messages(tx: Transaction, session_id: SessionId, through_seq: int, limit: int) -> list[Record]:
-    """The oldest messages without packed terms through a number: `seq`, `role`, `content`, `name` and `has_calls`."""
+    """The oldest messages through a number without packed terms: `seq`, `role`, `content`, `name` and `has_calls`."""
     return await tx.fetch(_UNPACKED, session_id=session_id, through_seq=through_seq, limit=limit)
 
 
@@ -133,10 +133,10 @@ async def save_terms(tx: Transaction, session_id: SessionId, seqs: Sequence[int]
 
 
 async def turns_with(tx: Transaction, session_id: SessionId, seqs: Sequence[int], encoding: str) -> tuple[Turn, ...]:
-    """The messages of these numbers, turn by turn, without those of rejected turns and those taken back.
+    """The messages with these numbers, turn by turn, without withdrawn ones and those of rejected turns.
 
-    A message without a count in `encoding` has `UNCOUNTED` tokens. Of a turn it is known only whether it is over
-    without an answer: any other counts as completed, and its number is 0; nothing that comes back depends on them.
+    A message without a count in `encoding` has `UNCOUNTED` tokens. The status of a turn is its own only if it ended
+    without an answer, else `completed`, and its number is always 0; recall does not depend on either.
     """
     rows = await tx.fetch(_CHOSEN, session_id=session_id, seqs=list(seqs), encoding=encoding)
     sendable = [row for row in rows if row["status"] != TurnStatus.REJECTED]
@@ -146,7 +146,7 @@ async def turns_with(tx: Transaction, session_id: SessionId, seqs: Sequence[int]
 async def sessions_with_messages(
     tx: Transaction, tenant_id: TenantId, *, first: UUID, limit: int
 ) -> list[tuple[SessionId, int]]:
-    """The tenant's sessions from the one of an id on, newest first, each with its last message's number."""
+    """The tenant's sessions with ids up to `first`, newest first, each with the number of its last message."""
     rows = await tx.fetch(_TO_LOOK_THROUGH, tenant_id=tenant_id, first=first, limit=limit)
     return [(SessionId(row["id"]), row["last_message_seq"]) for row in rows]
 
@@ -154,8 +154,8 @@ async def sessions_with_messages(
 async def messages_with_words(
     tx: Transaction, after_seqs: Mapping[SessionId, int], words: Sequence[str], *, most_of_each: int
 ) -> list[Record]:
-    """The newest messages of sessions, after a number in each, that have all of the words, which are lower case. The
-    caller has checked whose sessions they are."""
+    """The newest messages of each session, after the number given for it, that contain all of the lower-case words. The
+    caller has checked that the tenant owns the sessions."""
     return await tx.fetch(
         _WITH_WORDS,
         session_ids=list(after_seqs),

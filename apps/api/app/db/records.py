@@ -1,4 +1,4 @@
-"""What model calls leave: the end of a turn with all that belongs to it, in one statement; and what they used."""
+"""Records the end of a turn with everything that belongs to it, in one statement, and the usage of model calls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _of_turn(table: sa.Table, parameter: str, **values: str) -> str:
     return insert_from(table, source, own | values, without=("withdrawn",))
 
 
-# Over a turn's calls; what no call of it has reported stays unknown.
+# Sums over a turn's calls; a figure that no call has reported stays null.
 _SUMMED = ", ".join(
     f"{name} = coalesce(coalesce({name}, 0) + :{name}, {name})"
     for name in ("prompt_tokens", "completion_tokens", "cost_usd")
@@ -65,7 +65,7 @@ _RECORD = sql(_WRITTEN + _AS_IT_ENDED)
 _RECORD_RESERVED = sql(f"{_WRITTEN}, {released('t')}, {GIVING_BACK} {_AS_IT_ENDED}")
 
 
-# Whoever else ends a turn raises its fence: one that is over under our fence was ended by us.
+# Every other way to end a turn raises its fence: a turn that ended under our fence was ended by us.
 _RECORDED_BY_US = sql(f"""
     SELECT {TURN_COLUMNS}, CAST(NULL AS jsonb) AS tool_calls
     FROM turns
@@ -82,7 +82,7 @@ _ADD_USAGES = sql(
 )
 
 USED_TOKENS = ", ".join(f"CAST(sum({name}) AS bigint) AS {name}" for name in names_of(Usage))
-"""Of usage rows: the sum of each kind of token."""
+"""SQL expressions for the sum of each kind of token over usage rows."""
 _USAGE_TOTALS = sql(f"""
     SELECT model_alias, purpose, count(*) AS calls, {USED_TOKENS}, CAST(sum(cost_usd) AS float) AS cost_usd
     FROM usage_records WHERE session_id = :session_id
@@ -91,7 +91,7 @@ _USAGE_TOTALS = sql(f"""
 
 
 _LARGE_BLOCKS_CHARS = 1_048_576
-"""Of a turn's blocks together, from which long ones are stored one by one, and none that is stored is sent again."""
+"""Characters of a turn's blocks in all, above which long ones are stored one by one, and only if they are new."""
 _LARGE_BLOCK_CHARS = 4_096
 
 _STORED_BLOCKS = sql("SELECT sha256 FROM prompt_blocks WHERE session_id = :session_id AND sha256 = ANY(:sha256s)")
@@ -107,7 +107,7 @@ _STORE_BLOCK = sql(
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What was set aside for a call, as `reserve` gave it, and what of it was used."""
+    """What was reserved for a call, as returned by `reserve`, and what the call used."""
 
     reservation: JsonObject
     turns: int
@@ -117,7 +117,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnd:
-    """How a turn ended and all that is recorded of it. The other lists hold rows as JSON objects by column name."""
+    """How a turn ended and all that is recorded of it. Lists of `JsonObject` hold rows by column name."""
 
     status: TurnStatus
     model_alias: str
@@ -137,9 +137,9 @@ class TurnEnd:
 
 
 async def record_end(tx: Transaction, claim: Claim, end: TurnEnd) -> TurnRecord | None:
-    """Writes the end of a running turn; None when the claim is no longer ours. One statement, but for what the tenant's
-    limits take: with `spent` it wants a transaction. Blocks that are long together are stored before it: they are no
-    one's without the turn's audit."""
+    """Writes the end of a running turn; None when the claim is no longer ours. This is one statement, and with `spent`
+    another one for the tenant's limits, which needs a transaction. Large blocks may be stored before it: without the
+    turn's audit nothing refers to them."""
     end = replace(end, blocks=await _without_large(tx, claim.session_id, end.blocks))
     spent = end.spent
     of_limits = {} if spent is None else values_of(spent)
@@ -161,7 +161,7 @@ async def record_end(tx: Transaction, claim: Claim, end: TurnEnd) -> TurnRecord 
 
 
 async def _without_large(tx: Transaction, session_id: SessionId, blocks: Sequence[JsonObject]) -> Sequence[JsonObject]:
-    """The blocks that are still to be stored: where they are long together, the short ones."""
+    """Stores the long blocks, if the blocks together are large; returns the blocks that are still to be stored."""
     if sum([len(block["content"]) for block in blocks]) <= _LARGE_BLOCKS_CHARS:
         return blocks
     large = {block["sha256"]: block["content"] for block in blocks if len(block["content"]) > _LARGE_BLOCK_CHARS}
@@ -172,16 +172,16 @@ async def _without_large(tx: Transaction, session_id: SessionId, blocks: Sequenc
 
 
 async def recorded_before(tx: Transaction, claim: Claim) -> TurnRecord | None:
-    """The turn as we ended it ourselves, when a commit's answer was lost on its way; None when we did not."""
+    """The turn if this claim has ended it already, for when the answer to a commit was lost; None if it has not."""
     row = await tx.fetchrow(_RECORDED_BY_US, session_id=claim.session_id, turn_id=claim.turn_id, fence=claim.fence)
     return turn_record(row) if row else None
 
 
 async def add_usages(tx: Transaction, session_id: SessionId, usages: Sequence[JsonObject]) -> None:
-    """Stores calls that belong to no turn; a turn's own are stored as it ends."""
+    """Stores the usage of calls that belong to no turn; that of a turn is stored as it ends."""
     await tx.execute(_ADD_USAGES, session_id=session_id, usages=usages)
 
 
 async def usage_totals(tx: Transaction, session_id: SessionId) -> list[SessionUsage]:
-    """Sums by alias and purpose. The caller has checked whose session it is."""
+    """Usage sums by alias and purpose. The caller has checked that the tenant owns the session."""
     return await tx.fetch_records(SessionUsage, _USAGE_TOTALS, session_id=session_id)

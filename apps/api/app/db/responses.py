@@ -1,7 +1,7 @@
-"""Responses in OpenAI's form: a row for each model call that a client of them requested.
+"""Responses in OpenAI's form: a row for each model call that a client requested in that form.
 
-A row has what the turn's own rows do not: what of the request an answer repeats. Contents stand in `messages`, how
-it ended in `turns`, what it used in `usage_records`.
+A row has only what the turn's own rows lack: the parts of the request that an answer repeats. Contents are in
+`messages`, the end of the call in `turns`, its usage in `usage_records`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _ERASE_SESSION_WITHOUT = sql("""
 
 
 async def keep_response(tx: Transaction, claim: Claim, note: ResponseNote) -> None:
-    """Notes the request of the claimed call, under the number that is set aside for its reply."""
+    """Stores the request of the claimed call under the number that is reserved for its reply."""
     await tx.execute(
         _KEEP,
         session_id=claim.session_id,
@@ -82,7 +82,7 @@ async def get_response(tx: Transaction, tenant_id: TenantId, ref: ResponseRef) -
 
 
 async def newest_response(tx: Transaction, session: SessionRef) -> StoredResponse | None:
-    """The session's newest response, stored or only noted."""
+    """The session's newest response, also one that the client did not ask to store."""
     row = await tx.fetchrow(_NEWEST, **of_session(session))
     return _response(row) if row else None
 
@@ -90,18 +90,18 @@ async def newest_response(tx: Transaction, session: SessionRef) -> StoredRespons
 async def response_of_request(
     tx: Transaction, session: SessionRef, turn_id: TurnId, request_sha256: str
 ) -> StoredResponse | None:
-    """The turn's newest response to this very request."""
+    """The turn's newest response to this request."""
     row = await tx.fetchrow(_OF_REQUEST, **of_session(session), turn_id=turn_id, request_sha256=request_sha256)
     return _response(row) if row else None
 
 
 async def erase_response(tx: Transaction, ref: ResponseRef) -> None:
-    """Takes the row away; the turn stays. The caller has checked whose it is."""
+    """Deletes the row; the turn is kept. The caller has checked that the tenant owns it."""
     await tx.execute(_ERASE, session_id=ref.session_id, reply_seq=ref.reply_seq)
 
 
 async def erase_session_without_responses(tx: Transaction, session: SessionRef, turn_seq: int) -> None:
-    """Erases the session if it has no response any more, and no turn after this one."""
+    """Erases the session if it has no response left, and no turn after this one that was not rejected."""
     await tx.execute(_ERASE_SESSION_WITHOUT, **of_session(session), turn_seq=turn_seq)
 
 

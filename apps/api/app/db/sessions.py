@@ -1,18 +1,18 @@
-"""Statements on `sessions`, by what a client finds its own again (the messages that it resends, or its own name for
-it), and on `pins`. Every one names the tenant: another's session is no session.
+"""Statements on `sessions`, also to find one by the messages that a client resends or by the client's name for it, and
+on `pins`. Every statement but `erase_later` names the tenant, so a session of another tenant is never found.
 
-The order in which rows are locked, which is what keeps writers of a session from waiting for each other in a circle.
+Rows are locked in this order, so that writers of a session can not deadlock:
 
-1. The session's row, by whoever writes anything of the session, in its transaction's first statement that locks. Those
-   who decide on what is stored, or end a turn, take it `FOR NO KEY UPDATE` (an UPDATE of it does the same); who only
-   adds rows that no decision depends on (pins, counts) takes it `FOR KEY SHARE`; who erases takes it `FOR UPDATE`.
+1. The session's row, by every transaction that writes to the session, in its first statement that locks. Transactions
+   that decide on stored data or end a turn take it `FOR NO KEY UPDATE` (an UPDATE does the same). Those that only add
+   rows on which no decision depends (pins, counts) take it `FOR KEY SHARE`. Those that erase take it `FOR UPDATE`.
 2. The turn's row, and other rows of the session.
 3. The tenant's usage rows, by span; then the session's. Nothing is waited for after them.
 
-A foreign key's own `FOR KEY SHARE` is no substitute for the first step: it comes at the end of a statement, and where
-the row was changed between its look and its lock it waits for whoever changes it next, whatever lock that one holds.
+The `FOR KEY SHARE` of a foreign key is no substitute for step 1. It comes at the end of a statement, and if the row was
+changed between its read and its lock, it waits for the next writer of the row, whatever lock that writer holds.
 
-Nobody waits for rows of two sessions: who erases several, and who renews a lease, skips those that are locked.
+No transaction waits for rows of two sessions: those that erase several or renew a lease skip locked rows.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ _LIST_OF = sql(f"""
     """)
 
 NamedBy: TypeAlias = Literal["idempotency_key", "external_id"]
-"""What finds a session beside its id: the key of the request that made it, or a client's own name for it."""
+"""How a session is found other than by id: by the key of the request that made it, or by a client's name for it."""
 _NAMED_BY: tuple[NamedBy, ...] = get_args(NamedBy)
-# Held to the end of the transaction, so that of two requests with one key, or one name, the second finds what the first
-# made. No unique index does it: sessions can be distributed by their id alone.
+# Held until the transaction ends, so that of two requests with the same key or name the second finds the session of the
+# first. A unique index can not ensure this, because sessions can only be distributed by their id.
 _LOCK_NAME = {
     column: sql(f"SELECT pg_advisory_xact_lock(hashtextextended(CAST(:tenant_id || ' ' || :name AS text), {seed}))")
     for seed, column in enumerate(_NAMED_BY)
@@ -78,8 +78,8 @@ _ERASE_LATER = sql("""
 
 
 FIRST_INPUT_CHARS = 200
-"""Of the first message, as a title for people: the first that was answered and is more than a greeting, if one of a
-session's first five is."""
+"""Longest title of a session, in characters: the beginning of the first of its first five inputs that was answered and
+is more than a greeting, or else of its first input."""
 
 FIRST_INPUT = f"""
     SELECT left(t.user_input, {FIRST_INPUT_CHARS}) AS first_input FROM turns t
@@ -101,14 +101,14 @@ _SEARCH = sql(f"""
     """)
 
 ON_ITS_NODE = "sessions WHERE sessions.id = :session_id"
-"""For the end of an INSERT … SELECT whose `session_id` is `sessions.id`: by it Citus knows that all of it is on the
-session's node. Without it, or with a default that is volatile, rows are collected and spread over all nodes."""
+"""The end of an INSERT … SELECT whose `session_id` is `sessions.id`. It tells Citus that all of the statement runs on
+the session's node. Without it, or with a volatile default, Citus collects the rows and spreads them over all nodes."""
 
 
 def locked_session(condition: str = "true") -> str:
-    """A CTE `locked` with the session's id as `locked_id`: the row of `:session_id`, held to the transaction's end.
+    """A CTE `locked` that locks the row of `:session_id` until the transaction ends and has its id as `locked_id`.
 
-    A statement that joins it to what it writes locks nothing before it. It has no row where `condition` does not hold.
+    A statement that joins it to what it writes locks nothing before it. It has no row where `condition` is false.
     """
     return f"""
         locked AS (
@@ -119,13 +119,13 @@ def locked_session(condition: str = "true") -> str:
 
 
 async def insert_session(tx: Transaction, session: SessionRef, values: Mapping[str, object]) -> Session:
-    """Stores a new session with a value for each of `CHANGEABLE`, and gives it back with the database's instants."""
+    """Stores a new session with a value for each of `CHANGEABLE`, and returns it with the database's timestamps."""
     row = await tx.fetchrow(_INSERT, **of_session(session), **{name: values[name] for name in CHANGEABLE})
     return Session(**cast(Record, row))  # an INSERT … RETURNING gives its row or raises
 
 
 async def get_session(tx: Transaction, session: SessionRef, *, lock: bool = False) -> Session | None:
-    """The tenant's session, or None. `lock` holds the row until the transaction ends."""
+    """The tenant's session, or None. `lock` locks the row until the transaction ends."""
     return await tx.fetch_record(Session, _GET_LOCKED if lock else _GET, **of_session(session))
 
 
@@ -139,22 +139,22 @@ async def get_prompt_view(tx: Transaction, session: SessionRef) -> Record | None
 
 
 def state_of(row: Record) -> SessionState:
-    """What a prompt depends on, of a row that has the columns of `STATE_COLUMNS`."""
+    """The session state that a prompt depends on, from a row with the columns of `STATE_COLUMNS`."""
     return record_of(SessionState, row)
 
 
 async def named_session(
     tx: Transaction, tenant_id: TenantId, by: NamedBy, name: str, *, lock: bool
 ) -> SessionId | None:
-    """The tenant's session of this name, or None. With `lock` nobody else who locks it looks the name up, or gives it,
-    until the transaction ends."""
+    """The tenant's session with this name, or None. With `lock` no other transaction that locks the name can look it up
+    or assign it until this one ends."""
     if lock:
         await tx.fetchrow(_LOCK_NAME[by], tenant_id=tenant_id, name=name)
     return await tx.fetchval(_BY_NAME[by], tenant_id=tenant_id, name=name)
 
 
 async def name_session(tx: Transaction, session: SessionRef, by: NamedBy, name: str) -> None:
-    """Gives the session a name, under which it is found, and keeps it."""
+    """Gives the session a name by which it is found, and cancels its planned erasure."""
     await tx.execute(_NAME[by], **of_session(session), name=name)
 
 
@@ -166,18 +166,18 @@ async def list_sessions(
 
 
 async def sessions_of(tx: Transaction, tenant_id: TenantId, session_ids: Sequence[SessionId]) -> list[Session]:
-    """Those of the sessions that are the tenant's, newest first."""
+    """The tenant's sessions with these ids, newest first."""
     return await tx.fetch_records(Session, _LIST_OF, tenant_id=tenant_id, session_ids=list(session_ids))
 
 
 async def update_session(tx: Transaction, tenant_id: TenantId, session: Session) -> Session | None:
-    """Writes the session's changeable fields; None when it is gone."""
+    """Writes the session's changeable fields; None when it no longer exists."""
     new = {name: getattr(session, name) for name in CHANGEABLE}
     return await tx.fetch_record(Session, _UPDATE, session_id=session.id, tenant_id=tenant_id, **new)
 
 
 async def erase_later(tx: Transaction, session_id: SessionId, seconds: float) -> None:
-    """Has the session erased after so long, should nobody have done it before."""
+    """Schedules the session to be erased after this many seconds, unless it is erased earlier."""
     await tx.execute(_ERASE_LATER, session_id=session_id, seconds=seconds)
 
 
@@ -186,16 +186,16 @@ async def search_sessions(
 ) -> tuple[list[SessionId], UUID | None]:
     """Ids of the tenant's sessions that have the words in their id, goal, labels, metadata or first message.
 
-    Newest first, of the `most_looked_through` newest with an id below `before`; the second value is where to go on
-    looking, None when all have been looked through.
+    Newest first, among the `most_looked_through` newest with an id below `before`. The second value is where to
+    continue the search, None when all sessions have been searched.
     """
     horizon = await tx.fetchval(_HORIZON, tenant_id=tenant_id, before=before, most=most_looked_through - 1)
     rows = await tx.fetch(_SEARCH, tenant_id=tenant_id, before=before, horizon=horizon, words=words, limit=limit)
     return [SessionId(row["id"]) for row in rows], horizon
 
 
-# Of several sessions with the same past (forks), the one that has been sent the same request, where this is a retry;
-# then the one that it is the whole past of; then the oldest.
+# Of several sessions with the same past (forks): first one that already got this request, of which this is a retry;
+# then one in which nothing follows this past; then the oldest.
 _BY_LIST = sql("""
     SELECT t.session_id, t.id AS turn_id, s.last_turn_seq, since.turns = 0 AS is_last, since.is_repeated
     FROM turns t JOIN sessions s ON s.id = t.session_id CROSS JOIN LATERAL (
@@ -214,8 +214,8 @@ _BY_LIST = sql("""
 
 @dataclass(frozen=True, slots=True)
 class KnownTurn:
-    """The newest turn that a list of messages goes on from. `is_last` is false where its session has gone on already;
-    `is_repeated` is true where it went on with the request that is repeated."""
+    """The newest turn that a list of messages continues. `is_last` is false where its session already has later turns;
+    `is_repeated` is true where one of them came from the same request."""
 
     session_id: SessionId
     turn_id: TurnId
@@ -227,8 +227,8 @@ class KnownTurn:
 async def turn_of_list(
     tx: Transaction, tenant_id: TenantId, digests: Sequence[bytes], request_sha256: str | None
 ) -> KnownTurn | None:
-    """The tenant's turn that ends with the first of these digests that any has, or None. `request_sha256` is the hash
-    of a request that may be a retry."""
+    """The tenant's turn with the first of these digests that any of its turns has, or None. `request_sha256` is the
+    hash of a request that may be a retry."""
     return await tx.fetch_record(
         KnownTurn, _BY_LIST, tenant_id=tenant_id, digests=list(digests), request_sha256=request_sha256
     )
@@ -261,12 +261,12 @@ _DELETE_PIN = sql(f"DELETE FROM pins WHERE {_OUR_PINS} AND name = :name")
 
 
 async def put_pin(tx: Transaction, session: SessionRef, pin: Pin) -> Pin | None:
-    """Stores the pin or replaces the one of its name; None when the tenant has no such session."""
+    """Stores the pin or replaces the one with its name; None when the tenant has no such session."""
     return await tx.fetch_record(Pin, _PUT_PIN, **of_session(session), **values_of(pin))
 
 
 async def other_pins(tx: Transaction, session: SessionRef, name: str) -> tuple[int, int]:
-    """How many pins a session has beside this one, and the bytes of their contents; none of another tenant's."""
+    """The number of a session's other pins and the bytes of their contents; zeros for another tenant's session."""
     row = await tx.fetchrow(_OTHER_PINS, **of_session(session), name=name)
     return (row["pins"], row["bytes"]) if row else (0, 0)
 
@@ -276,10 +276,10 @@ async def get_pin(tx: Transaction, session: SessionRef, name: str) -> Pin | None
 
 
 async def list_pins(tx: Transaction, session: SessionRef, *, after: str, limit: int) -> list[Pin]:
-    """The session's pins by name, from the first one above `after`."""
+    """The session's pins in the order of their names, from the first name above `after`."""
     return await tx.fetch_records(Pin, _LIST_PINS, **of_session(session), after=after, limit=limit)
 
 
 async def delete_pin(tx: Transaction, session: SessionRef, name: str) -> bool:
-    """Takes the pin away. False when there was none."""
+    """Deletes the pin; false when there was none."""
     return await tx.execute(_DELETE_PIN, **of_session(session), name=name) > 0

@@ -1,4 +1,4 @@
-"""A session's settled past as columns, read a range at a time: an aggregate in place of a row a message."""
+"""A session's settled past as columns, read in ranges: one row of aggregates in place of a row for each message."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from app.domain.stored import StoredTexts
 from app.domain.types import SessionId
 
 _LONGEST_TEXT_BYTES = 16_384
-"""Of a text's JSON: an aggregate of longer ones could be larger than a value may be."""
+"""Longest text, as JSON, that is aggregated: with longer ones an aggregate could exceed the largest possible value."""
 
-# Of a sum, since the least of a column is looked for in the order of its index: through the whole session, to its end.
+# `m.seq + 0`, because Postgres looks for the minimum of a column in the order of its index, through the whole session.
 _SETTLED_THROUGH = sql(f"""
     SELECT coalesce(min(m.seq + 0) - 1, 0) FROM messages m
     WHERE m.session_id = :session_id AND m.turn_id = (
@@ -25,7 +25,7 @@ _SETTLED_THROUGH = sql(f"""
         ORDER BY t.seq DESC LIMIT 1)
     """)
 
-# The aggregates get their rows in the order of the index (session_id, seq), which costs no sort.
+# The aggregates get their rows in the order of the index (session_id, seq), so that no sort is needed.
 _TEXTS = sql(f"""
     SELECT coalesce(string_agg(uuid_send(id), ''), '') AS ids,
         coalesce(string_agg(uuid_send(turn_id), ''), '') AS turn_ids,
@@ -48,8 +48,8 @@ _TEXTS = sql(f"""
     ) AS m
     """)
 
-# Each of two turns is found in the order of the key: a planner that believes in sessions of one row may look for an
-# equal one in the order of their numbers, through the whole session.
+# The first and the last turn are found by `id >= …` in the order of the key: for `id = …` a planner that assumes one
+# row per session may look in the order of turn numbers, through the whole session.
 _TURNS = sql("""
     SELECT coalesce(string_agg(uuid_send(id), ''), '') AS ids, coalesce(string_agg(int8send(seq), ''), '') AS seqs,
         coalesce(array_agg(status = 'completed'), '{}') AS completed
@@ -65,15 +65,15 @@ _ID_BYTES = 16
 
 
 async def settled_through(tx: Transaction, session_id: SessionId, before_seq: int) -> int:
-    """The number of the last message before the newest turn below a number that has ended, rejected ones left out; 0
-    where there is none. Nothing of what comes through it runs again."""
+    """The number of the last message before the newest turn below `before_seq` that has ended and was not rejected; 0
+    if there is none. No turn through that message runs again."""
     return await tx.fetchval(_SETTLED_THROUGH, session_id=session_id, before_seq=before_seq)
 
 
 async def settled_texts(
     tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, encoding: str
 ) -> StoredTexts:
-    """The messages of a range that were not taken back, turn by turn; one without a count in `encoding` is no text."""
+    """The messages of a range, without withdrawn ones, turn by turn. Those counted in another encoding have no text."""
     row = await tx.fetchrow(
         _TEXTS, session_id=session_id, after_seq=after_seq, through_seq=through_seq, encoding=encoding
     )
@@ -107,7 +107,7 @@ async def _turns(tx: Transaction, session_id: SessionId, turn_ids: Sequence[byte
 
 
 def _integers(data: bytes) -> tuple[int, ...]:
-    """Of 8 bytes each, highest first."""
+    """Integers of 8 bytes each, big-endian."""
     return struct.unpack(f">{len(data) // 8}q", data)
 
 

@@ -1,4 +1,4 @@
-"""A whole session read again, turn by turn in batches: its messages, what was sent, and what was used."""
+"""Reads a whole session in batches of turns: its messages, what was sent, and what was used."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ _DROPPABLE = sql("""
 async def stored_turns(
     tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, *, limit: int
 ) -> list[StoredTurn]:
-    """The next turns in time order. The caller has checked whose session it is."""
+    """The next turns in time order. The caller has checked that the tenant owns the session."""
     rows = await tx.fetch(_TURNS, session_id=session_id, after_seq=after_seq, through_seq=through_seq, limit=limit)
     messages = await tx.fetch(_MESSAGES, session_id=session_id, turn_ids=[row["id"] for row in rows])
     by_turn = {
@@ -124,47 +124,47 @@ async def stored_turns(
 
 
 async def stored_aliases(tx: Transaction, session_id: SessionId, through_seq: int) -> list[str]:
-    """Who was asked by any of the turns."""
+    """The model aliases of the turns."""
     return [row["model_alias"] for row in await tx.fetch(_ALIASES, session_id=session_id, through_seq=through_seq)]
 
 
 async def dated_pins(tx: Transaction, session_id: SessionId) -> list[tuple[datetime, Pin]]:
-    """The pins of now, with the instant since which each is there."""
+    """The current pins, each with the time when it was created."""
     rows = await tx.fetch(_PINS, session_id=session_id)
     return [(row["created_at"], record_of(Pin, row)) for row in rows]
 
 
 async def later_summaries(tx: Transaction, session_id: SessionId) -> list[datetime]:
-    """When summaries were made that no call waited for: in the background, or because somebody asked."""
+    """When summaries were made for which no call waited: in the background or on request."""
     return [row["created_at"] for row in await tx.fetch(_LATER_SUMMARIES, session_id=session_id)]
 
 
 async def folded(tx: Transaction, session_id: SessionId) -> tuple[int, int]:
-    """The turns and the messages that the active summary stands for; rejected ones left out."""
+    """The numbers of turns and of messages that the active summary replaces, without rejected turns."""
     row = (await tx.fetch(_FOLDED, session_id=session_id))[0]
     return row["turns"], row["messages"]
 
 
 async def summary_usage(tx: Transaction, session_id: SessionId, through_seq: int) -> tuple[int, int]:
-    """Tokens that went to summarizers and came back."""
+    """Prompt and completion tokens of summarizer calls."""
     row = (await tx.fetch(_SUMMARY_USAGE, session_id=session_id, through_seq=through_seq))[0]
     return row["prompt_tokens"], row["completion_tokens"]
 
 
 async def trim_actions(tx: Transaction, session_id: SessionId, through_seq: int) -> list[Record]:
-    """What was done to the prompts that were sent: for each kind and target how often, how many single actions it
-    stands for at most, and its `seq` where it is one message or turn."""
+    """The trim actions of the prompts that were sent: for each kind and target how often, how many single actions one
+    entry stands for at most, and the target's `seq` if it is one message or turn."""
     return await tx.fetch(_ACTIONS, session_id=session_id, through_seq=through_seq)
 
 
 async def dropped_ranges(tx: Transaction, session_id: SessionId, through_seq: int) -> list[Record]:
-    """The ranges of messages that prompts lost, and the references of these prompts, in time order."""
+    """The ranges of messages that were dropped from prompts, and these prompts' references, in time order."""
     rows = await tx.fetch(_RANGES, session_id=session_id, through_seq=through_seq)
     return [{**row, "prompt_refs": whole_refs(row["prompt_refs"])} for row in rows]
 
 
 async def droppable_seqs(tx: Transaction, session_id: SessionId, through_seq: int) -> list[Record]:
-    """The first `seq` of what of an assistant could be sent, in order, and the kind of action that drops it."""
+    """The first `seq` of each assistant message or tool group that could be sent, in order; and what drops it."""
     return await tx.fetch(_DROPPABLE, session_id=session_id, through_seq=through_seq)
 
 

@@ -1,8 +1,8 @@
-"""Statements, compiled once, at import, to the text and parameter order asyncpg takes; and what the tables of
-`db/tables.py` are made of.
+"""Compiles statements, once, at import, to the text and parameter order that asyncpg takes; and has the parts of which
+the tables of `db/tables.py` are made.
 
-Building a statement of SQLAlchemy's at every call costs more than some of ours take to run, so its tables describe the
-schema and the execution is the driver's (docs/performance.md has the figures).
+Building a SQLAlchemy statement at every call would take longer than some of our statements run. So SQLAlchemy describes
+the schema and the driver executes the statements (docs/performance.md has the figures).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from app.domain.types import OPEN_STATUSES, SessionRef, TurnStatus
 
 _DIALECT = PGDialect_asyncpg()
 CLOCK = "(SELECT statement_timestamp() AS at) AS clock"
-"""For FROM, where a CASE wants the database's clock: Citus takes no function of it there.
+"""A FROM item with the database's clock, for use in a CASE, where Citus accepts no clock function.
 
-Nothing that writes has the clock of the very moment, `clock_timestamp()`, for Citus takes no volatile function. What
-waited for a lock has the instant before it waited, by `PLIMSOLL_DB_LOCK_TIMEOUT_S` at most: whose lease is over is then
-found late and never early, and a lease that a wait ate is renewed (`services/turn/claim.py`).
+Statements that write do not use `clock_timestamp()`, because Citus accepts no volatile function. After a wait for a
+lock they have the time before the wait, which lasts `PLIMSOLL_DB_LOCK_TIMEOUT_S` at most. So an expired lease is
+noticed late but never early, and a lease that a wait has used up is renewed (`services/turn/claim.py`).
 """
 
 
@@ -47,21 +47,21 @@ class Statement:
 def sql(text: str) -> Statement:
     """Compiles a statement whose every value is a named bind parameter, `:name`.
 
-    The server finds a parameter's type by what it stands beside; where that says none (`IS NULL`, `unnest`) it needs a
-    `CAST`.
+    The server infers a parameter's type from its context. Where that determines none (`IS NULL`, `unnest`), the
+    parameter needs a `CAST`.
     """
     compiled = cast(Any, sa.text(text).compile(dialect=_DIALECT))
     return Statement(text=str(compiled), names=tuple(compiled.positiontup or ()))
 
 
 def in_both_orders(text: str) -> Mapping[bool, Statement]:
-    """A list's statement by whether its newest come first: with `{order}`, and `{beyond}` to compare a position by."""
+    """A list's statement by whether the newest come first: fills in `{order}`, and `{beyond}` to compare a position."""
     orders = ((False, "ASC", ">"), (True, "DESC", "<"))
     return {newest: sql(text.replace("{order}", order).replace("{beyond}", sign)) for newest, order, sign in orders}
 
 
 def binds(*names: str) -> dict[str, str]:
-    """By column, the bind parameter of its name."""
+    """Maps each column to the bind parameter of the same name."""
     return {name: f":{name}" for name in names}
 
 
@@ -71,16 +71,16 @@ def of_session(session: SessionRef) -> dict[str, object]:
 
 
 def insert_from(table: sa.Table, source: str, values: Mapping[str, str], *, without: Collection[str] = ()) -> str:
-    """The text of an INSERT of rows `x` of `source`, in all columns of the table but those `without`, which get their
-    defaults. `values` has the expressions of columns that are not those of `x`."""
+    """The text of an INSERT of the rows `x` of `source` into all columns of the table except `without`, which get their
+    defaults. `values` has the expressions of columns that are not taken from `x`."""
     columns = {column.name: f"x.{column.name}" for column in table.columns if column.name not in without}
     assert values.keys() <= columns.keys(), values.keys() - columns.keys()
     return insert_row(table, {**columns, **values}, source)
 
 
 def insert_row(table: sa.Table, values: Mapping[str, str], source: str = "") -> str:
-    """The text of an INSERT of expressions by column, for each row of `source`, or one row without it; the table's
-    other columns get their defaults."""
+    """The text of an INSERT of the expressions `values` by column: a row for each row of `source`, or one row without a
+    source. The table's other columns get their defaults."""
     assert values.keys() <= set(table.columns.keys()), values.keys() - set(table.columns.keys())
     row = ", ".join(values.values())
     taken = f"SELECT {row} FROM {source}" if source else f"VALUES ({row})"
@@ -88,7 +88,7 @@ def insert_row(table: sa.Table, values: Mapping[str, str], source: str = "") -> 
 
 
 def json_rows(table: sa.Table, parameter: str) -> str:
-    """The rows `x` of a parameter that is a list of JSON objects by column name; what one does not name is null."""
+    """A FROM item: the rows `x` of a parameter, a list of JSON objects by column name. Missing columns are null."""
     return f"jsonb_populate_recordset(CAST(NULL AS {table.name}), :{parameter}) AS x"
 
 
@@ -111,7 +111,7 @@ OPEN_STATUSES_SQL = _in_sql(OPEN_STATUSES)
 UNANSWERED = _in_sql(
     status for status in TurnStatus if status not in OPEN_STATUSES and status is not TurnStatus.COMPLETED
 )
-"""Of turns that are over without an answer."""
+"""The statuses of turns that ended without an answer."""
 
 
 def id_column(name: str = "id") -> sa.Column[object]:
@@ -130,7 +130,7 @@ def instant_column(name: str, *, nullable: bool = False, default_now: bool = Fal
 def columns(
     kind: Any, *names: str, nullable: bool = False, default: str | None = None
 ) -> tuple[sa.Column[object], ...]:
-    """Neighbours of one type."""
+    """Adjacent columns of one type."""
     return tuple(sa.Column(name, kind, nullable=nullable, server_default=default) for name in names)
 
 
@@ -142,7 +142,7 @@ SPANS = ("minute", "day", "month", "total")
 
 
 def usage_columns() -> tuple[sa.Column[object] | sa.CheckConstraint, ...]:
-    """What a span has seen: used for good, and reserved for calls that run now."""
+    """The columns of a span: what was used in it, and what is reserved for calls that run now."""
     return (
         sa.Column("span", sa.Text, nullable=False),
         instant_column("starts_at"),

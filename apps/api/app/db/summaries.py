@@ -1,4 +1,4 @@
-"""Summaries: one active a session, superseded by compare-and-set, never overwritten; and taken back."""
+"""Summaries: one is active per session; it is superseded by compare-and-set or undone, and never overwritten."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from app.domain.types import (
 )
 
 _INLINE_PIN_BYTES = 8_192
-"""Of a pin that comes in one row with the others: `MOST_PINS` of them are decoded in a few milliseconds."""
+"""Largest pin, in bytes, that is read in one row with the others: `MOST_PINS` of these are decoded in a few ms."""
 
-# One row with what a prompt needs beside the messages: the active summary, the pins (large ones without their content),
-# and whether the newest settled turn has a step that did not succeed.
+# One row with what a prompt needs besides messages: the active summary, the pins (large ones without their content),
+# and whether the newest settled turn has a step that failed.
 _CONTEXT = sql(f"""
     SELECT
         (SELECT to_jsonb(x) FROM session_summaries x
@@ -50,7 +50,7 @@ _CONTEXT = sql(f"""
         ) AS step_failed
     """)
 
-# A row each, so that none is decoded in one go with the others.
+# One row for each pin, so that they are not all decoded at once.
 _LARGE_PINS = sql("SELECT name, content FROM pins WHERE session_id = :session_id AND name = ANY(:names)")
 
 _USAGES = insert_from(
@@ -63,9 +63,9 @@ _SUMMARY = insert_from(
     f"ground, {CLOCK}, {json_rows(session_summaries, 'summaries')}, {ON_ITS_NODE}",
     {"session_id": "sessions.id", "status": "'active'", "created_at": "clock.at"},
 )
-# All of an attempt at once: its note and its calls' use in any case, its summary where the turn is still ours and what
-# was folded is still active. Only `locked` waits. What was written meanwhile is seen by the locks and updates behind
-# it, which look at rows as they are then, and by the index that lets one summary be active.
+# Stores a whole attempt: its note and its calls' usage in any case, its summary if the turn is still ours and the
+# folded summary is still active. Only `locked` waits. What was written meanwhile is seen by the locks and updates
+# after it, which read the current rows, and by the index that allows only one active summary.
 _STORE = sql(f"""
     WITH {locked_session()}, ours AS (
         SELECT id FROM turns
@@ -99,7 +99,7 @@ _STORE = sql(f"""
 
 _RESTART_COUNT = sql("UPDATE sessions SET summary_count_after_seq = :count_after_seq WHERE id = :session_id")
 
-# Whoever folds what is not active any more pays for nothing: that is seen before the lease is had.
+# To fold a summary that is no longer active would cost a call in vain: this is checked before the lease is taken.
 _TAKE_LEASE = sql(f"""
     WITH ground AS (
         SELECT (SELECT id FROM session_summaries WHERE session_id = :session_id AND status = 'active')
@@ -148,7 +148,7 @@ _MARK = sql("""
 
 @dataclass(frozen=True, slots=True)
 class PromptContext:
-    """What stands around the raw window. `step_failed` is about the newest settled turn."""
+    """What a prompt needs besides the window's messages. `step_failed` is about the newest settled turn."""
 
     summary: Summary | None
     pins: tuple[Pin, ...]
@@ -157,11 +157,11 @@ class PromptContext:
 
 @dataclass(frozen=True, slots=True)
 class AttemptNote:
-    """What is kept of an attempt whatever came of it.
+    """What is stored of an attempt to summarize, whether or not it made a summary.
 
-    The turn count goes on after the turn `count_after_seq`; None leaves it. `asked` means that a summarizer was called,
-    `failed` that its answer could not be had or used: the breaker's count of failures in a row. `usages` are the rows
-    of its calls. The lease `lease_id` ends with it.
+    The turn count starts after the turn `count_after_seq`; None leaves it. `asked` means that a summarizer was called,
+    `failed` that its answer was missing or not usable: the circuit breaker counts consecutive failures. `usages` are
+    the usage rows of its calls. The lease `lease_id` is released.
     """
 
     count_after_seq: int | None = None
@@ -173,15 +173,15 @@ class AttemptNote:
 
 @dataclass(frozen=True, slots=True)
 class SummaryLease:
-    """Whether what is to be folded in is the active summary still, and the limits that the summarizer is held to; None
-    where the lease was not had, because it is not or because somebody else makes a summary now."""
+    """`ground_stands`: whether the summary to be folded in is still the active one. `limits`: those of the summarizer's
+    call; None if the lease was not taken, because that summary is not active or another one is being made."""
 
     ground_stands: bool
     limits: Mapping[Scope, Limits] | None
 
 
 async def prompt_context(tx: Transaction, session_id: SessionId, before_seq: int) -> PromptContext:
-    """The active summary, the pins in the order they were made, and the newest settled turn's health."""
+    """The active summary, the pins in the order of creation, and whether a step of the newest settled turn failed."""
     row = await tx.fetchrow(_CONTEXT, session_id=session_id, before_seq=before_seq, inline_bytes=_INLINE_PIN_BYTES)
     assert row is not None, "a SELECT without FROM gives one row"
     pins: Sequence[tuple[str, str | None, float | None, str | None]] = row["pins"] or ()
@@ -194,7 +194,7 @@ async def prompt_context(tx: Transaction, session_id: SessionId, before_seq: int
         pins=tuple(
             Pin(name, contents[name], relevance, source)
             for name, _, relevance, source in pins
-            if name in contents  # else it was taken away meanwhile
+            if name in contents  # else it was deleted meanwhile
         ),
         step_failed=row["step_failed"],
     )
@@ -203,10 +203,10 @@ async def prompt_context(tx: Transaction, session_id: SessionId, before_seq: int
 async def store_attempt(
     tx: Transaction, session_id: SessionId, new: NewSummary | None, note: AttemptNote, claim: Claim | None
 ) -> bool:
-    """Keeps the note of an attempt and, where it made one, makes its summary the active one: one statement.
+    """Stores the note of an attempt and, if it made one, its summary as the active one, in one statement.
 
-    The summary is stored if what it folded is still what is active, and the turn it was made for still ours; false when
-    somebody was faster, or none was made.
+    The summary is stored if the one that it folded is still active and the turn it was made for is still ours. Returns
+    whether a summary was stored.
     """
     return await tx.fetchval(
         _STORE,
@@ -220,7 +220,7 @@ async def store_attempt(
 
 
 async def restart_count(tx: Transaction, session_id: SessionId, count_after_seq: int) -> None:
-    """Lets the turn count towards the next summary go on after this turn."""
+    """Makes the turn count towards the next summary continue after this turn."""
     await tx.execute(_RESTART_COUNT, session_id=session_id, count_after_seq=count_after_seq)
 
 
@@ -233,10 +233,10 @@ async def take_summary_lease(
     *,
     for_turn: bool,
 ) -> SummaryLease:
-    """Has others see, for so long, that this one makes a summary of the session, which folds the active one in.
+    """Takes the lease, for `lease_s` seconds, to make a summary that folds in the active summary `previous_id`.
 
-    With `for_turn` the lease is named after the turn that runs: an earlier turn's is a dead worker's, since a session
-    runs one at a time, and is taken over.
+    With `for_turn`, `lease_id` is the id of the running turn. The lease of an earlier turn is taken over: its worker is
+    dead, because a session runs one turn at a time.
     """
     row = await tx.fetchrow(
         _TAKE_LEASE,
@@ -251,32 +251,32 @@ async def take_summary_lease(
 
 
 async def release_summary_lease(tx: Transaction, session_id: SessionId, lease_id: UUID) -> None:
-    """Lets others make summaries again; a lease that somebody else has taken over is left alone."""
+    """Releases the lease, so that others can make summaries; does nothing if another one has taken it over."""
     await tx.execute(_RELEASE_LEASE, session_id=session_id, lease_id=lease_id)
 
 
 async def page_of_summaries(
     tx: Transaction, session_id: SessionId, position: UUID, limit: int, *, newest_first: bool
 ) -> list[StoredSummary]:
-    """Summaries with an id below `position`, newest first; or those above it, oldest first. The caller has checked
-    whose session it is."""
+    """Summaries with an id below `position`, newest first; or those above it, oldest first. The caller has checked that
+    the tenant owns the session."""
     rows = await tx.fetch(_PAGES[newest_first], session_id=session_id, position=position, limit=limit)
     return [_stored(row) for row in rows]
 
 
 async def get_summary(tx: Transaction, session_id: SessionId, summary_id: SummaryId | None) -> StoredSummary | None:
-    """The summary, or the active one; None when there is none. The caller has checked whose session it is."""
+    """The summary, or for None the active one, if any. The caller has checked that the tenant owns the session."""
     row = await tx.fetchrow(_GET, session_id=session_id, summary_id=summary_id)
     return _stored(row) if row else None
 
 
 async def lock_and_restart_count(tx: Transaction, session: SessionRef) -> bool:
-    """Lets the turn count begin anew, and holds the session's lock until the end; false when there is no session."""
+    """Restarts the turn count, and locks the session until the transaction ends; false when there is no session."""
     return await tx.execute(_LOCK_AND_RESTART_COUNT, **of_session(session)) > 0
 
 
 async def undo_active(tx: Transaction, active: StoredSummary) -> None:
-    """Takes the active summary back and makes its predecessor the active one, where it had one."""
+    """Marks the active summary as undone and makes its predecessor the active one, if it had one."""
     session_id, previous_id = active.session_id, active.previous_summary_id
     await tx.execute(_MARK, session_id=session_id, summary_id=active.id, status="undone", status_before="active")
     if previous_id is not None:

@@ -1,8 +1,8 @@
-"""The tables, as SQLAlchemy Core sees them; `migrations/` makes them and a check keeps both the same.
+"""The tables as SQLAlchemy Core describes them. `migrations/` creates them, and a check keeps both the same.
 
-Below `sessions` every primary key, unique constraint and foreign key is led by `session_id`, so that the tables can be
-distributed by it. `prompt_blocks`, `turn_context_audit`, `message_token_counts` and, but for their mark `withdrawn` and
-packed terms that they lack, `messages` are only ever inserted.
+Below `sessions` every primary key, unique constraint and foreign key begins with `session_id`, so that tables can be
+distributed by it. Rows of `prompt_blocks`, `turn_context_audit`, `message_token_counts` and `messages` are not updated,
+except that a message can be marked `withdrawn` and can get packed terms that it lacks.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ sessions = sa.Table(
     *columns(sa.Text, "tenant_id", "model_alias"),
     *columns(sa.Text, "mode", "agent_role", "room_goal", "instructions", nullable=True),
     *columns(JSONB, "policy", "metadata"),
-    # Counters given out under the row's lock: gapless turn numbers, message numbers that never repeat.
+    # Counters that are raised under the row's lock: turn numbers have no gaps, message numbers never repeat.
     *columns(sa.BigInteger, "last_turn_seq", "last_message_seq", default="0"),
-    # Raised by whoever changes what a turn that was not the newest left: what a process keeps of it is read again.
+    # Raised when messages are withdrawn or an ended turn runs again: processes then read again what they have cached.
     sa.Column("past_version", sa.BigInteger, nullable=False, server_default="0"),
     # Turns with a seq above this one count towards the mandatory summary.
     sa.Column("summary_count_after_seq", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("summary_failures", sa.Integer, nullable=False, server_default="0"),
     instant_column("summary_failed_at", nullable=True),
-    # Of the request that made the session on its way (chat completions): the same key finds it again.
+    # The key of a request that made the session implicitly (chat completions): the same key finds it again.
     sa.Column("idempotency_key", sa.Text),
     # A client's own name for it, by which its requests find it.
     sa.Column("external_id", sa.Text),
-    # Who makes a summary right now, so that no two do the same work; compare-and-set decides whose is kept.
+    # Who is making a summary now, so that no two do the same work; compare-and-set decides which summary is kept.
     sa.Column("summary_lease_id", UUID(as_uuid=True)),
     instant_column("summary_lease_expires_at", nullable=True),
     instant_column("created_at", default_now=True),
     instant_column("updated_at", default_now=True),
-    # Whose past it began with, and the last turn of it: `{session_id, turn_id}`; no key, the other may be erased.
+    # The session it was forked from and the last turn: `{session_id, turn_id}`. No foreign key: that may be erased.
     sa.Column("forked_from", JSONB),
-    # What it may use, by the names of `domain/limits.py`.
+    # Its limits, by the names of `domain/limits.py`.
     sa.Column("limits", JSONB, nullable=False, server_default="{}"),
-    # Of a session that answers one request and is not to be kept: who finds it after that erases it.
+    # For a session that answers one request and is not to be kept: it is erased after this time.
     instant_column("erase_after", nullable=True),
     sa.PrimaryKeyConstraint("id"),
 )
@@ -82,20 +82,20 @@ turns = sa.Table(
     sa.Column("model_alias", sa.Text, nullable=False),
     sa.Column("finish_reason", sa.Text),
     *columns(sa.BigInteger, "prompt_tokens", "completion_tokens", nullable=True),
-    # Of all its calls, summaries made for it included; null where no price is known.
+    # The cost of all its calls, including summaries made for it; null where no price is known.
     sa.Column("cost_usd", sa.Numeric(20, 10)),
     sa.Column("idempotency_key", sa.Text),
     sa.Column("request_sha256", sa.Text, nullable=False),
-    # What later rounds of a turn with tools need of the request; null when there were none.
+    # What later rounds or another try need of the request; null if it had neither tools nor a policy.
     sa.Column("request", JSONB),
-    # Who may write: every claim raises the fence, and a write names the fence it was claimed under.
+    # Decides who may write: every claim raises the fence, and a write names the fence of its claim.
     sa.Column("fence", sa.Integer, nullable=False, server_default="1"),
     instant_column("lease_expires_at", nullable=True),
     instant_column("created_at", default_now=True),
     instant_column("completed_at", nullable=True),
-    # What a running turn has set aside of limits, and in which spans; null when nothing is, and once it has ended.
+    # What a running turn has reserved of limits, and in which spans; null without limits and once it has ended.
     sa.Column("reservation", JSONB),
-    # Of the list of messages that a client sent, through the reply: what it resends is found by it.
+    # Hash of the message list that a client sent, through the reply: finds the turn when the client resends the list.
     sa.Column("conversation_sha256", sa.LargeBinary),
     sa.PrimaryKeyConstraint("session_id", "id"),
     sa.UniqueConstraint("session_id", "seq"),
@@ -105,11 +105,11 @@ turns = sa.Table(
 index_where(f"status IN {OPEN_STATUSES_SQL}", "uq_turns_one_open", turns.c.session_id, unique=True)
 index_where_set("uq_turns_idempotency_key", turns.c.session_id, turns.c.idempotency_key, unique=True)
 index_where_set("ix_turns_conversation_sha256", turns.c.conversation_sha256)
-# Whoever follows what happens asks for the newest turns of all sessions, once a second.
+# The activity view reads the newest turns of all sessions, once a second.
 sa.Index("ix_turns_created_at", turns.c.created_at)
-# Recall leaves out what a turn without an answer does not give; these turns are few, and this index stays tiny.
+# Recall looks up which turns ended without an answer; these turns are few, so this index stays tiny.
 index_where(f"status IN {UNANSWERED}", "ix_turns_unanswered", turns.c.session_id, turns.c.status)
-# The sweeper looks for dead workers' turns across sessions; running turns are few, so this index stays tiny.
+# The sweeper looks for turns of dead workers across sessions; running turns are few, so this index stays tiny.
 index_where("status = 'running'", "ix_turns_running_lease", turns.c.lease_expires_at)
 
 turn_steps = sa.Table(
@@ -142,13 +142,13 @@ messages = sa.Table(
     instant_column("created_at", default_now=True),
     # The provider's own form of its reasoning, signatures included; null where it gave none.
     sa.Column("reasoning_blocks", JSONB),
-    # What the reasoning costs where it is sent back; not in `token_estimate`.
+    # The tokens of the reasoning where it is sent back; not included in `token_estimate`.
     sa.Column("reasoning_tokens", sa.BigInteger, nullable=False, server_default="0"),
-    # Taken back by its owner: in no later prompt. It stays, for the prompts that were sent with it.
+    # Taken back by the client: in no later prompt. The row is kept for the prompts that were sent with it.
     sa.Column("withdrawn", sa.Boolean, nullable=False, server_default="false"),
-    # What recall and search find it by (engine/recall/index.py); null of one that was stored before this was.
+    # The packed terms by which recall and search find it (engine/recall/index.py); null until a turn packs them.
     sa.Column("terms", sa.LargeBinary),
-    # Who of several people spoke, and when, where a client says so.
+    # Which of several people spoke, and when, if the client gives it.
     sa.Column("name", sa.Text),
     instant_column("said_at", nullable=True),
     sa.PrimaryKeyConstraint("session_id", "id"),
@@ -157,7 +157,7 @@ messages = sa.Table(
     one_of("role", ("user", "assistant", "tool"), "role"),
 )
 
-# Erasing a session cascades turn by turn; without this each turn would scan all the session's messages.
+# Erasing a session cascades turn by turn; without this index each turn would scan all the session's messages.
 sa.Index("ix_messages_session_id_turn_id", messages.c.session_id, messages.c.turn_id)
 
 message_token_counts = sa.Table(
@@ -172,8 +172,8 @@ message_token_counts = sa.Table(
     sa.ForeignKeyConstraint(["session_id", "message_id"], ["messages.session_id", "messages.id"], ondelete="CASCADE"),
 )
 
-# What a message means, as a model that makes vectors puts it: a signed byte a dimension, none where it gave nothing
-# usable. Made behind turns, in the order of messages; those of another model are replaced.
+# The embedding vector of a message: a signed byte per dimension, or no bytes where the model gave nothing usable. They
+# are made in the background, in the order of messages; those of another model are replaced.
 message_vectors = sa.Table(
     "message_vectors",
     metadata,
@@ -264,15 +264,15 @@ usage_records = sa.Table(
     sa.Column("cost_usd", sa.Numeric(20, 10)),
     instant_column("created_at", default_now=True),
     sa.Column("cache_write_prompt_tokens", sa.BigInteger, nullable=False, server_default="0"),
-    # Which call of its turn; null for summaries.
+    # The round of its turn, from 1; null for summaries and embeddings.
     sa.Column("round", sa.Integer),
     sa.PrimaryKeyConstraint("session_id", "id"),
     _session_fk(),
     one_of("purpose", ("turn", "summary", "embedding"), "purpose"),
 )
 
-# A model call that a client of OpenAI's Responses asked for; its reply is the message of this number. Erased alone when
-# the client erases it: the turn is the session's.
+# A model call that a client of OpenAI's Responses requested; its reply is the message `reply_seq`. When the client
+# deletes the response, only this row is erased: the turn belongs to the session.
 responses = sa.Table(
     "responses",
     metadata,
@@ -284,7 +284,7 @@ responses = sa.Table(
     sa.Column("first_seq", sa.BigInteger, nullable=False),
     sa.Column("request_sha256", sa.Text, nullable=False),
     sa.Column("is_stored", sa.Boolean, nullable=False),
-    # What of the request an answer repeats: instructions, tools, metadata …
+    # The parts of the request that an answer repeats: instructions, tools, metadata …
     sa.Column("form", JSONB, nullable=False),
     instant_column("created_at"),
     sa.PrimaryKeyConstraint("session_id", "reply_seq"),
@@ -326,7 +326,7 @@ api_keys = sa.Table(
     sa.UniqueConstraint("secret_sha256"),
 )
 
-# Set by the operator: what a tenant may use, by the names of `domain/limits.py`.
+# The limits of a tenant, which the operator sets, by the names of `domain/limits.py`.
 limits = sa.Table(
     "limits",
     metadata,
@@ -337,7 +337,7 @@ limits = sa.Table(
     sa.CheckConstraint("value >= 0", name="value"),
 )
 
-# One row a span, which starts anew when its span does: rows do not pile up. Only spans that have a limit are counted.
+# One row per span, which is reset when a new span begins, so rows do not pile up. Only spans with a limit are counted.
 tenant_usage = sa.Table(
     "tenant_usage",
     metadata,
@@ -346,7 +346,7 @@ tenant_usage = sa.Table(
     sa.PrimaryKeyConstraint("tenant_id", "span"),
 )
 
-# One row for what a tenant uses; deleted after 30 days without a call.
+# One row for each alias and encoding that a tenant uses; deleted after 30 days without a call.
 calibrations = sa.Table(
     "calibrations",
     metadata,
@@ -359,7 +359,7 @@ calibrations = sa.Table(
     sa.PrimaryKeyConstraint("tenant_id", "model_alias", "token_encoding"),
 )
 
-# The last window that a provider stated to a tenant; what has expired is deleted by the next statement.
+# The last window that a provider stated to a tenant. Expired rows are deleted when the next window is stored.
 learned_windows = sa.Table(
     "learned_windows",
     metadata,

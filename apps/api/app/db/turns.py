@@ -1,5 +1,5 @@
-"""Turns as they are read, ended from outside (cancelled, or lost with their worker), and appended with a past from
-elsewhere. `db/claims.py` and `db/records.py` write those that run."""
+"""Statements that read turns, end them from outside (cancelled, or lost with their worker), and append turns with
+history from elsewhere. `db/claims.py` and `db/records.py` write the turns that run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T", bound=TurnRecord)
 
 _STORED = tuple(name for name in names_of(TurnRecord) if name != "tool_calls")
 TURN_COLUMNS = ", ".join(f"turns.{name}" for name in _STORED)
-"""What `turn_record` reads of `turns`, beside `tool_calls`."""
+"""The columns of `turns` that `turn_record` reads, in addition to `tool_calls`."""
 _COLUMNS = f"""
     {", ".join(f"t.{name}" for name in _STORED)},
     CASE WHEN t.status = 'awaiting_tools' THEN (
@@ -41,7 +41,7 @@ _BY_KEY = sql(f"""
     SELECT {_COLUMNS}, t.request_sha256 FROM turns t JOIN sessions s ON s.id = t.session_id
     WHERE s.id = :session_id AND s.tenant_id = :tenant_id AND t.idempotency_key = :idempotency_key
     """)
-# One field at a time: a lateral join is more than the nodes of a cluster plan for every value of the parameters.
+# A subquery for each field: the nodes of a Citus cluster can not plan a lateral join for all values of the parameters.
 _OF_USER = """(
         SELECT m.{} FROM messages m WHERE m.session_id = t.session_id AND m.turn_id = t.id AND m.role = 'user'
         ORDER BY m.seq LIMIT 1)"""
@@ -76,14 +76,14 @@ async def turn_by_key(tx: Transaction, session: SessionRef, idempotency_key: str
 async def page_of_turns(
     tx: Transaction, session_id: SessionId, after_seq: int, before_seq: int, limit: int, *, newest_first: bool
 ) -> list[ListedTurn]:
-    """Turns between two numbers, without these, in this order. The caller has checked whose session it is."""
+    """Turns with `after_seq` < number < `before_seq`. The caller has checked that the tenant owns the session."""
     page = _PAGES[newest_first]
     rows = await tx.fetch(page, session_id=session_id, after_seq=after_seq, before_seq=before_seq, limit=limit)
     return [_turn(ListedTurn, row) for row in rows]
 
 
 def turn_record(row: Record) -> TurnRecord:
-    """A row with a turn's columns, and `tool_calls`, as the domain's value."""
+    """Converts a row with `TURN_COLUMNS` and `tool_calls` to a `TurnRecord`."""
     return _turn(TurnRecord, row)
 
 
@@ -92,8 +92,8 @@ def _turn(kind: type[T], row: Record) -> T:
 
 
 def _ending(status: str, session: str, which: str, used: str) -> str:
-    """Ends a session's open turns from outside. `session` says when its row is locked for it, `which` turns are meant,
-    and `used` what becomes of what they have reserved: turns, tokens and usd."""
+    """SQL that ends open turns of a session from outside. `session` is the condition for locking its row, `which`
+    selects the turns, and `used` has the turns, tokens and usd that count as used of their reservations."""
     return f"""
         WITH {locked_session(session)}, held AS (
             SELECT session_id, id, reservation FROM turns JOIN locked ON session_id = locked_id
@@ -110,7 +110,7 @@ def _ending(status: str, session: str, which: str, used: str) -> str:
     """
 
 
-# A model that was stopped in the middle is paid for, and nobody reports how much: what was reserved for it counts.
+# A call that was stopped midway is paid for, but its usage is not reported: the whole reservation counts as used.
 _ALL_USED = (
     "CAST(reservation ->> 'turns' AS bigint) AS turns, CAST(reservation ->> 'tokens' AS bigint) AS tokens,"
     " CAST(reservation ->> 'usd' AS numeric) AS usd"
@@ -121,7 +121,7 @@ _COMPLETE = sql(_ending("completed", "true", "status = 'running' AND id = :turn_
 _CANCEL_IN_SESSION = sql(_ending("cancelled", "tenant_id = :tenant_id", _OPEN, _ALL_USED))
 _LOST = "status = 'running' AND lease_expires_at < statement_timestamp()"
 _NOTHING_USED = "0 AS turns, 0 AS tokens, 0 AS usd"
-# Every post that meets an open turn asks: the row is only waited for where there is something to end.
+# Every post that meets an open turn runs this, so it waits for the session's row only if there is a turn to end.
 _HAS_LOST = f"EXISTS (SELECT FROM turns WHERE session_id = :session_id AND {_LOST})"
 _LOSE = sql(_ending("failed", _HAS_LOST, _LOST, _NOTHING_USED))
 _SESSIONS_WITH_LOST = sql(f"""
@@ -137,28 +137,28 @@ _WORKER_LOST: JsonObject = {
 
 
 async def cancel_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> bool:
-    """Ends a turn that waits or runs; false when it had ended before. Whoever runs it can no longer write."""
+    """Cancels an open turn; false when it had ended before. The process that runs it can no longer write to it."""
     return bool(await _end(tx, _CANCEL, session_id=session_id, turn_id=turn_id, error=_CANCELLED))
 
 
 async def complete_answered_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> None:
-    """Ends a turn whose calls have all been answered, and whose last word is theirs: the model gets no other round."""
+    """Completes a running turn whose tool calls all have outputs: these are its end, the model is not called again."""
     await _end(tx, _COMPLETE, session_id=session_id, turn_id=turn_id, error=None)
 
 
 async def cancel_open_turns(tx: Transaction, session: SessionRef) -> list[TurnId]:
-    """Ends what waits or runs in the tenant's session, as `cancel_turn` does; which turns that were."""
+    """Cancels the open turns of the tenant's session, as `cancel_turn` does; returns their ids."""
     return await _end(tx, _CANCEL_IN_SESSION, **of_session(session), error=_CANCELLED)
 
 
 async def fail_lost_turns(tx: Transaction, session_id: SessionId) -> int:
-    """Ends the session's running turns whose lease is over; how many there were."""
+    """Fails the session's running turns whose lease has expired; returns how many there were."""
     return len(await _end(tx, _LOSE, error=_WORKER_LOST, session_id=session_id))
 
 
 async def _end(tx: Transaction, ending: Statement, **parameters: object) -> list[TurnId]:
-    """Ends a session's open turn, of which there is one at most; which it was. Wants a transaction: what the tenant had
-    reserved for it is settled by a second statement."""
+    """Ends a session's open turn (there is at most one) and returns its id. Needs a transaction, because a second
+    statement settles what the tenant had reserved for the turn."""
     rows = await tx.fetch(ending, **parameters)
     for row in rows:
         if row["reservation"] is not None:
@@ -167,12 +167,12 @@ async def _end(tx: Transaction, ending: Statement, **parameters: object) -> list
 
 
 async def sessions_with_lost_turns(tx: Transaction, after_id: UUID, limit: int) -> list[SessionId]:
-    """Sessions behind the given one in which a turn's lease is over, in the order of their ids."""
+    """Sessions with an id above `after_id` in which a turn's lease has expired, in the order of their ids."""
     rows = await tx.fetch(_SESSIONS_WITH_LOST, after_id=after_id, limit=limit)
     return [SessionId(row["session_id"]) for row in rows]
 
 
-# A statement of its own: one that waits for the lock sees what else it reads as it was before it waited.
+# A separate statement, because one that waits for a lock still reads everything else as it was before the wait.
 _LOCK = sql("SELECT 1 FROM sessions WHERE id = :session_id AND tenant_id = :tenant_id FOR NO KEY UPDATE")
 
 _NEWEST = sql("""
@@ -190,7 +190,7 @@ _TAIL = sql(f"""
     ORDER BY m.seq DESC LIMIT :limit
     """)
 
-# `seq` of the rows counts from 1 within what is added; the session's counters are raised under its lock.
+# `seq` of the new rows counts from 1; the session's counters are raised under its lock.
 _TURNS = insert_from(
     tables.turns,
     f"s, {CLOCK}, {json_rows(tables.turns, 'turns')}, {ON_ITS_NODE}",
@@ -226,7 +226,7 @@ _APPEND = sql(f"""
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """Where a session stands: the last numbers given out, and its newest turn that was not rejected, if any."""
+    """The state of a session: the last assigned numbers, and its newest turn that was not rejected, if any."""
 
     last_message_seq: int
     last_turn_seq: int
@@ -236,7 +236,7 @@ class Newest:
 
 
 async def newest_of(tx: Transaction, session: SessionRef, *, lock: bool = False) -> Newest | None:
-    """Where the tenant's session stands, or None. `lock` holds the session's row until the transaction ends."""
+    """The state of the tenant's session, or None. `lock` locks the session's row until the transaction ends."""
     if lock:
         await tx.execute(_LOCK, **of_session(session))
     row = await tx.fetchrow(_NEWEST, **of_session(session))
@@ -246,7 +246,7 @@ async def newest_of(tx: Transaction, session: SessionRef, *, lock: bool = False)
 
 
 async def newest_messages(tx: Transaction, session_id: SessionId, limit: int) -> list[Message]:
-    """The newest messages in time order, those of rejected turns left out. Many keep nobody else waiting."""
+    """The newest messages in time order, without withdrawn ones and those of rejected turns. Yields to other tasks."""
     rows = await tx.fetch(_TAIL, session_id=session_id, limit=limit)
     rows.reverse()
     messages: list[Message] = []
@@ -259,7 +259,7 @@ async def newest_messages(tx: Transaction, session_id: SessionId, limit: int) ->
 async def append_history(tx: Transaction, session: SessionRef, new: NewHistory) -> bool:
     """Adds turns at the session's end under its lock; false when there is no such session.
 
-    Raises `UniqueViolated` when one of them is open and the session has an open turn.
+    Raises `UniqueViolated` when one of them is open and the session already has an open turn.
     """
     values = values_of(new, "last_turn_id")
     row = await tx.fetchrow(_APPEND, **of_session(session), **values)

@@ -1,6 +1,6 @@
 """The packed vectors of messages, and the messages that have none yet.
 
-They are made in the order of messages: of one model, none is missing below the newest. Another model's are replaced.
+They are made in the order of messages: below a model's newest vector none is missing. Another model's are replaced.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _STORED = sql("""
 async def messages_without_vectors(
     tx: Transaction, session_id: SessionId, through_seq: int, model: str, limit: int
 ) -> list[Record]:
-    """The oldest messages through a number that the model has made no vector of: `seq`, `name` and `content`."""
+    """The oldest messages through a number for which the model has no vector yet: `seq`, `name` and `content`."""
     return await tx.fetch(_MISSING, session_id=session_id, through_seq=through_seq, model=model, limit=limit)
 
 
@@ -70,8 +70,8 @@ async def has_vectors(tx: Transaction, session_id: SessionId, model: str) -> boo
 async def stored_vectors(
     tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, *, model: str, dimensions: int
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], bytes]:
-    """A model's vectors of so many dimensions, of a range of messages: their numbers, and the vectors one after the
-    other."""
+    """A model's vectors with this number of dimensions for a range of messages: the messages' numbers, and the vectors
+    concatenated."""
     row = await tx.fetchrow(
         _STORED,
         session_id=session_id,

@@ -1,12 +1,12 @@
 """The Messages API over HTTP: Anthropic's own address, or any gateway that speaks it.
 
-The `system` messages before the conversation go to the `system` field, in their order. What is left alternates between
-user and assistant: neighbours of one role are one message, and tool results and later `system` messages are the user's:
-in the `system` field they would stand before the conversation, of which then nothing is read from the cache. Content
-that the API has no form for becomes a line of text.
+The `system` messages before the conversation go to the `system` field, in their order. The others alternate between
+user and assistant: adjacent messages of one role are merged, and tool results and later `system` messages are the
+user's. In the `system` field these would precede the conversation, and nothing of it could be read from the cache.
+Content for which the API has no form becomes a line of text.
 
-The API reads tools, system text and messages in this order, and caches what a breakpoint stands behind, of which it
-takes `_MOST_BREAKPOINTS`. A later prompt finds that within 20 blocks before one of its own breakpoints.
+The API reads tools, system text and messages in this order, and caches everything before a breakpoint, of which it
+accepts `_MOST_BREAKPOINTS`. A later prompt finds what was cached within 20 blocks before one of its own breakpoints.
 platform.claude.com/docs/en/build-with-claude/prompt-caching
 """
 
@@ -50,7 +50,7 @@ _CALL_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What a server turned out to accept."""
+    """What a server accepts, as far as its answers have shown."""
 
     with_cache: bool = True
     with_thinking: bool = True
@@ -80,7 +80,7 @@ class AnthropicProvider(RemoteModel):
         """Calls the model, with retries, within the alias's deadline. Raises a `ProviderError`."""
         call = _MessagesCall(request, self._endpoint, self._accepted)
         answer = await self._call(call, on_delta, request.headers)
-        # Thinking is refused for its content in one prompt; all else holds for the server and is remembered.
+        # Thinking is refused because of one prompt's content; other refusals apply to the server and are remembered.
         self._accepted = replace(call.form, with_thinking=True)
         return answer
 
@@ -121,9 +121,9 @@ class _MessagesCall:
         return json_bytes(body | {"stream": True} if stream else body)
 
     def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:  # noqa: ARG002 - the protocol's
-        """Gives up one thing that the error names; true when the request is now another one.
+        """Drops one thing that the error names; true if this changed the request.
 
-        Some gateways know no cache breakpoints, and some want the definitions of tools that were used long ago.
+        Some gateways do not know cache breakpoints, and some require the definitions of tools that were used earlier.
         """
         if self.form.with_cache and error.names("cache_control"):
             self.form = replace(self.form, with_cache=False)
@@ -159,7 +159,7 @@ def _body(request: CompletionRequest, endpoint: Endpoint, form: _Form) -> JsonOb
     body |= _sampling(request.options, is_thinking=thinking.get("type") not in {None, "disabled"})
     tools = _tools(request, form)
     if form.with_cache:
-        # By what a hit is worth; the last of the system's blocks is the summary, once there is one.
+        # In the order of what a cache hit saves; the last system block is the summary, once there is one.
         for block in [*breakpoints, *system[:-3:-1], *tools[-1:]][:_MOST_BREAKPOINTS]:
             block["cache_control"] = _EPHEMERAL
     if tools:
@@ -173,7 +173,7 @@ def _body(request: CompletionRequest, endpoint: Endpoint, form: _Form) -> JsonOb
 
 
 def _sampling(options: Mapping[str, Any], *, is_thinking: bool) -> JsonObject:
-    """What the API knows of a client's options: temperature ends at 1, and with thinking there is no sampling."""
+    """The client's options that the API supports: temperature is 1 at most, and with thinking there is no sampling."""
     sent: JsonObject = {}
     stop = options.get("stop")
     if stop:
@@ -187,8 +187,8 @@ def _sampling(options: Mapping[str, Any], *, is_thinking: bool) -> JsonObject:
 def _alternating(
     messages: Sequence[PromptMessage], lasting_messages: int, *, with_thinking: bool
 ) -> tuple[list[JsonObject], list[JsonObject]]:
-    """The conversation, and the blocks in it that a breakpoint belongs on: the end of the `lasting_messages`, and of a
-    tool loop that goes on from there in this turn alone."""
+    """The conversation, and those of its blocks that get a breakpoint: the end of the `lasting_messages`, and the end
+    of a tool loop that follows them, which only the prompts of this turn have."""
     loop_begins = _loop_begins(messages)
     sent: list[JsonObject] = []
     lasting_ends: list[JsonObject] = []
@@ -218,7 +218,7 @@ def _alternating(
 
 
 def _loop_begins(messages: Sequence[PromptMessage]) -> int:
-    """The place of the newest user message: what follows it is the tool loop that still runs."""
+    """The position of the newest user message; what follows it is the tool loop that still runs."""
     return max((place for place, message in enumerate(messages) if message.get("role") == "user"), default=-1)
 
 
@@ -228,15 +228,15 @@ def _thinking_blocks(message: PromptMessage) -> list[JsonObject]:
 
 
 def _thinking(request: CompletionRequest, wanted: JsonObject, form: _Form) -> JsonObject:
-    """The thinking that this call can have; empty for none.
+    """The `thinking` member of this call; empty for none.
 
-    The API requires the signed thinking blocks of a running tool loop, and refuses forced tools; where it cannot have
-    them, the call goes without. A budget has to leave room in the output limit: it gets half of that at most.
+    With thinking the API requires the signed thinking blocks of a running tool loop, and refuses forced tools; a call
+    that cannot meet this is made without thinking. A budget that is not below the output limit becomes half of it.
     """
     if not wanted or wanted.get("type") == "disabled":
         return wanted
     newest = request.messages[_loop_begins(request.messages) + 1 :]
-    goes_on = request.purpose == "turn"  # a summary's instruction ends the loop of the prompt that it stands behind
+    goes_on = request.purpose == "turn"  # a summary's instruction follows the prompt and ends its loop
     loop = [message for message in newest if goes_on and message.get("tool_calls")]
     is_forced = bool(request.tools) and request.tool_choice not in {None, "auto", "none"}
     if not form.with_thinking or is_forced or not all(map(_thinking_blocks, loop)):
@@ -249,8 +249,8 @@ def _thinking(request: CompletionRequest, wanted: JsonObject, form: _Form) -> Js
 
 
 def thinking_tokens(budget: int, max_output_tokens: int) -> int:
-    """What a budget of thinking is in an output limit: itself below it, else half of the limit; 0 where that is too
-    little to think."""
+    """A thinking budget within an output limit, in tokens: the budget if it is below the limit, else half of the limit,
+    or 0 if that is too little to think."""
     if budget < max_output_tokens:
         return budget
     half = max_output_tokens // 2
@@ -286,7 +286,7 @@ def _text_block(text: str) -> JsonObject:
 
 
 def _spoken_blocks(message: PromptMessage) -> list[JsonObject]:
-    """The blocks of a message's content. The API has no field for who spoke: it stands before the words."""
+    """The blocks of a message's content. The API has no field for the speaker's name, so it precedes the text."""
     return _content_blocks(with_name(message.get("name"), message.get("content")))
 
 
@@ -298,7 +298,7 @@ def _content_blocks(content: Any) -> list[JsonObject]:
 
 
 def _tool_use_blocks(message: PromptMessage) -> list[JsonObject]:
-    """An assistant message's calls."""
+    """The tool calls of an assistant message."""
     found: list[JsonObject] = []
     for call in list_of(message.get("tool_calls")):
         function = fields_of(fields_of(call).get("function"))
@@ -324,14 +324,14 @@ def _tool_result_block(message: PromptMessage) -> JsonObject:
 
 
 def _call_id(identity: str) -> str:
-    """An id as the API allows it; one that another provider made in another form is turned into the same each time."""
+    """A tool call id that the API allows. An id in another provider's form is converted, each time to the same id."""
     if _CALL_ID.fullmatch(identity):
         return identity
     return f"call_{hashlib.sha256(identity.encode('utf-8', 'replace')).hexdigest()[:24]}"
 
 
 def _arguments(text: Any) -> JsonObject:
-    """The input has to be an object; what a model wrote that is none is passed on under a name of its own."""
+    """The input of a tool call, which has to be an object: other arguments are passed on as `malformed_arguments`."""
     try:
         value = decode_json(text.encode("utf-8", "replace")) if isinstance(text, str) else None
     except MalformedAnswerError:
@@ -366,7 +366,7 @@ def _image_block(image: Any) -> JsonObject:
 
 
 def _file_block(file: dict[str, Any]) -> JsonObject:
-    """PDF and plain text are documents to the API. An id of a file that was uploaded elsewhere means nothing to it."""
+    """A document for PDF and plain text, else a line of text: the API cannot use ids of files uploaded elsewhere."""
     name = file.get("filename")
     title = {"title": name} if isinstance(name, str) and name else {}
     kind, data = _data(file.get("file_data"))
@@ -381,7 +381,7 @@ def _file_block(file: dict[str, Any]) -> JsonObject:
 
 
 def _data(url: Any) -> tuple[str | None, str | bytes | None]:
-    """Media type and content of a data URL: base64 as it stands, percent-encoded bytes decoded."""
+    """Media type and content of a data URL: base64 unchanged, percent-encoded bytes decoded."""
     found = _DATA_URL.fullmatch(url) if isinstance(url, str) else None
     if found is None:
         return None, None

@@ -31,7 +31,7 @@ _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }
-"""`pause_turn` and what is new are `other`: only the provider's own tools pause, and none is ever requested."""
+"""`pause_turn` and unknown reasons are `other`: only the provider's own tools pause, and none is ever requested."""
 _COUNTED: Final = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
@@ -96,7 +96,7 @@ def _reasoning_blocks(blocks: Sequence[JsonObject]) -> tuple[JsonObject, ...]:
 
 
 def _usage(fields: JsonObject) -> Usage | None:
-    """`input_tokens` counts only what no cache had a part in; the prompt is that and what was written and read."""
+    """The prompt has the `input_tokens`, which exclude the cache, and those written to the cache and read from it."""
     fresh, answer, written, read = (token_count(fields.get(name)) for name in _COUNTED)
     if fresh is None:
         return None
@@ -109,7 +109,7 @@ def _usage(fields: JsonObject) -> Usage | None:
 
 
 _KEPT: Final = ("type", "id", "name", "signature", "data")
-"""Of a streamed block, beside what it grows by."""
+"""The members that are kept of the start of a streamed block."""
 
 
 @dataclass(slots=True)
@@ -128,7 +128,7 @@ class _BlockInParts:
 
 
 class MessageAssembly(Assembly):
-    """Puts one streamed message together. Unknown kinds of events are passed over."""
+    """Assembles one streamed message. Unknown kinds of events are ignored."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class MessageAssembly(Assembly):
         )
 
     def _count(self, fields: JsonObject) -> None:
-        """Figures rise through a stream; gateways may give some only at the end, and zeros before."""
+        """Keeps the largest counts: they rise during a stream, and gateways may send zeros until its end."""
         usage = fields_of(fields.get("usage"))
         for name in _COUNTED:
             tokens = token_count(usage.get(name))
@@ -217,7 +217,7 @@ def _parsed(event: Event) -> JsonObject:
 
 
 def _number(index: Any) -> int | str | None:
-    """A block's number as it can be looked up; raises `MalformedAnswerError`."""
+    """A block's number as a dictionary key; raises `MalformedAnswerError` for any other value."""
     if index is None or isinstance(index, int | str):
         return index
     raise MalformedAnswerError("a block's number is none")

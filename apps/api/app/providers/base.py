@@ -1,4 +1,4 @@
-"""What every adapter is, and the address it calls. Its errors are `app.domain.errors.ProviderError` only."""
+"""The protocols of provider adapters and their endpoint. Adapters raise only `app.domain.errors.ProviderError`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from app.domain.types import Completion, CompletionRequest, Delta
 MaxTokensField: TypeAlias = Literal["max_completion_tokens", "max_tokens"]
 
 DeltaSink: TypeAlias = Callable[[Delta], None]
-"""Gets what a streamed answer grows by: called synchronously, in order, never with an empty delta."""
+"""Receives each new part of a streamed answer: called synchronously, in order, never with an empty delta."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Embedded:
-    """The vectors of texts, a row each, as finite as the model gave them; `prompt_tokens` is None where it did not say
-    how many it read."""
+    """The vectors of texts, one row for each text. Values are as the model returned them and may not be finite.
+    `prompt_tokens` is None where the model did not report how many tokens it read."""
 
     vectors: npt.NDArray[np.float32]
     prompt_tokens: int | None
@@ -30,7 +30,7 @@ class EmbeddingModel(Protocol):
     """A model that makes vectors of texts."""
 
     async def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedded:
-        """A vector a text, in their order, by one call within the deadline. Raises a `ProviderError`."""
+        """One vector for each text, in the same order, by one call within the deadline. Raises a `ProviderError`."""
         ...
 
 
@@ -41,32 +41,32 @@ class Provider(Protocol):
     """The `options` of a request that its protocol supports; others are left out."""
 
     takes_any_option: bool
-    """Whether others are sent to it as well."""
+    """Whether options that are not in `options` are sent as well."""
 
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
-        """One call, with the alias's retries and whole-call deadline; gives the whole answer.
+        """Calls the model with the alias's retries and whole-call deadline, and returns the whole answer.
 
-        With `on_delta` the answer is streamed into it on the way; there is no retry after the first delta. Raises
-        a `ProviderError`, whose `partial` is the text that had been streamed. A cancelled call leaves no connection
-        behind.
+        With `on_delta` the answer is also streamed to it as it arrives; there is no retry after the first delta.
+        Raises a `ProviderError`, whose `partial` is the text that had been streamed. A cancelled call leaves no
+        connection open.
         """
         ...
 
     async def count_tokens(self, request: CompletionRequest) -> int | None:
-        """The prompt's exact tokens by the provider's own count, or None where it offers none.
+        """The exact number of tokens in the prompt as the provider counts them, or None if it offers no count.
 
-        Called once, with its own deadline. Raises a `ProviderError` when the count fails.
+        Makes one call, with its own deadline. Raises a `ProviderError` when the count fails.
         """
         ...
 
     async def aclose(self) -> None:
-        """Gives its connections back."""
+        """Closes its connections."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One alias's address, key and manners. `label` is the alias; None is the wire protocol's own default."""
+    """Address, key and settings of one alias. `label` is the alias; None means the wire protocol's default."""
 
     label: str
     model: str
@@ -81,7 +81,7 @@ class Endpoint:
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def headers(self, key_header: str) -> dict[str, str]:
-        """What every wire's requests carry, the key under `key_header` unless the alias names another."""
+        """The headers of every request. The key is in `key_header` unless the alias names another header."""
         headers = {
             "content-type": "application/json",
             "accept": "application/json, text/event-stream",

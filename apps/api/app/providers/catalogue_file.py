@@ -1,4 +1,4 @@
-"""The model catalogue's file: TOML, strictly checked, every problem named by its key and none by its value."""
+"""The model catalogue's file: TOML, strictly checked. Every problem is reported by its key, never with its value."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ReturnReasoning: TypeAlias = Literal["never", "tool_loop", "tool_turns"]
 
 
 class CatalogueError(Exception):
-    """The catalogue cannot be used. `problems` has a clause for each, beginning with the key it is about."""
+    """The catalogue cannot be used. `problems` has a clause for each problem, which begins with the key concerned."""
 
     def __init__(self, path: Path | None, problems: list[str]) -> None:
         super().__init__(f"MODELS_FILE {path} can not be used: {'; '.join(problems)}")
@@ -72,7 +72,7 @@ class _Strict(BaseModel):
 
 
 class ModelEntry(_Strict):
-    """`[models.ALIAS]`. What is None here is found out elsewhere."""
+    """`[models.ALIAS]`. A field that is None gets its value elsewhere."""
 
     provider: Literal["openai", "anthropic", "offline"]
     model: Annotated[str, Field(min_length=1)] | None = None
@@ -94,7 +94,7 @@ class ModelEntry(_Strict):
 
 
 class Instructions(_Strict):
-    """`[instructions]`: system layers 1 to 3. `modes` and `roles` go by the names that a session may use."""
+    """`[instructions]`: system layers 1 to 3. The keys of `modes` and `roles` are the names that a session may use."""
 
     global_: str | None = Field(default=None, alias="global")
     modes: dict[str, str] = Field(default_factory=dict[str, str])
@@ -116,7 +116,7 @@ BUILT_IN = CatalogueEntry(
 
 
 def read_catalogue(path: Path | None, environ: Mapping[str, str]) -> CatalogueEntry:
-    """Reads and checks the file, or gives the built-in catalogue; `environ` must hold the keys that the file names.
+    """Reads and checks the file, or returns the built-in catalogue; `environ` must hold the keys that the file names.
 
     Raises `CatalogueError` with all problems found.
     """
@@ -148,9 +148,9 @@ def _with_lines(text: str, problems: list[str]) -> list[str]:
 
 
 def _line_of(lines: list[str], key: str) -> int | None:
-    """Where the key is written, or the nearest table around it; None where no line is about either.
+    """The number of the line that sets the key, or else the nearest table around it; None if there is no such line.
 
-    A line says it when the file up to that line lacks the key and with that statement has it, whatever its spelling.
+    A line sets the key if the file before it lacks the key and the file with its statement has it, however spelled.
     """
     while key:
         for number in (number for number, line in enumerate(lines) if key.rpartition(".")[2] in line):
@@ -229,11 +229,11 @@ _WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
         "",
     ),
 }
-"""The keys that a provider has no use for, and why where that is not plain."""
+"""The keys that have no effect for a provider, and why where that is not obvious."""
 
 
 def _problems_between(entry: CatalogueEntry) -> list[str]:
-    """Problems between several keys."""
+    """Problems that concern several keys together."""
     problems: list[str] = []
     if entry.default not in entry.models:
         problems.append(f"default: there is no model {entry.default!r}; there are {', '.join(sorted(entry.models))}")

@@ -3,11 +3,11 @@
 Error messages never quote the answer, because a provider may echo the prompt or the key. Only its machine-readable code
 is passed on, and only if it consists of lower-case words.
 
-Whether an error says that the prompt does not fit the context window is seen by its status first: a rejected key or an
-unknown model is nothing else, whatever its text says. Then by codes, then by sentences. A limit on the output alone is
-no overflow: shortening the prompt would not mend it. A provider may echo the request in any error, so text is evidence
-only where it begins the provider's own message: figures are read from whole sentences that servers are known to begin
-with. `holds_a_figure` says whether even such a sentence may be an echo.
+Whether an error says that the prompt does not fit the context window is decided first by its status: a rejected key or
+an unknown model is never an overflow, whatever its text says. Then codes decide, then sentences. A limit on the output
+alone is no overflow, because a shorter prompt would not help. A provider may echo the request in any error, so text
+counts only at the beginning of the provider's own message, and figures are read only from whole sentences with which
+known servers begin. `holds_a_figure` says whether even such a sentence may be an echo.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _from_fields(fields: Mapping[str, Any]) -> ErrorObject:
 
 
 def _messages(text: str) -> tuple[str, ...]:
-    """A message, and where it carries an upstream's words or its JSON, those in their own right."""
+    """The message and, if it contains an upstream's message or error JSON, also the upstream's messages."""
     text = text[:_MESSAGE_CHARS]
     inner = unwrapped(text)
     if inner.startswith("{"):
@@ -148,7 +148,7 @@ def _messages(text: str) -> tuple[str, ...]:
 def provider_error(
     status: int, error: ErrorObject | None, label: str, sent: Callable[[], bytes] = bytes
 ) -> ProviderError:
-    """The error for an HTTP status that is no success; `label` is the alias, for the sentence, `sent` the request."""
+    """The error for an HTTP status that is no success. `label` is the alias, for the message, `sent` gives the body."""
     error = error or ErrorObject()
     stated = stated_overflow(status, error.codes, error.messages)
     if stated is not None:
@@ -227,8 +227,8 @@ _MAXIMUM_IS: Final = (
     r"maximum context length (?:is|of) LIMIT"
 )
 _MAXIMUM: Final = _MAXIMUM_IS + r" tokens.{0,40}?"
-# A message begins with one of these. The servers that say it stand behind it; where one begins like another, the one
-# with more figures is first.
+# Beginnings of messages that state an overflow, with the servers that send them. Of two that begin alike, the one with
+# more figures is first.
 _SENTENCES: Final = tuple(
     map(
         _sentence,
@@ -282,7 +282,7 @@ _SENTENCES: Final = tuple(
         ),
     )
 )
-# In the words of its own that a message begins with. No figures: whatever follows may be an echo.
+# Searched in the beginning of a message, before it can quote anything. No figures: what follows may be an echo.
 _WORDS: Final = tuple(
     map(
         _sentence,
@@ -305,20 +305,20 @@ _WRAPPERS: Final = re.compile(
     r"(?:(?:[\w. ]{0,60}?(?:error|exception)|error code: \d{3}|invalid request|bad request)(?:: | - )){1,6}",
     re.IGNORECASE,
 )
-"""What gateways put before their upstream's words: `litellm.BadRequestError: AnthropicError - `."""
-# OpenAI and Groq call a request that could never pass their tokens-per-minute limit too large. One that only has to
-# wait for its share of the minute says "Rate limit reached … Used …" instead.
+"""What gateways put before their upstream's message: `litellm.BadRequestError: AnthropicError - `."""
+# OpenAI and Groq call a request "too large" if it exceeds their tokens-per-minute limit by itself. For a request that
+# only has to wait they say "Rate limit reached … Used …" instead.
 _TOO_LARGE_FOR_A_MINUTE: Final = _sentence(r"request too large for .{0,200}?limit:? LIMIT, requested:? TOTAL")
 
 
 def unwrapped(message: str) -> str:
-    """The message without what gateways put before their upstream's words."""
+    """The message without what gateways put before their upstream's message."""
     wrappers = _WRAPPERS.match(message)
     return message[wrappers.end() :] if wrappers else message
 
 
 def stated_overflow(status: int, codes: Sequence[str], messages: Sequence[str]) -> StatedOverflow | None:
-    """What an error states when it says that the prompt is too long, else None. `codes` are in lower case, `messages`
+    """What an error states if it says that the prompt is too long, else None. `codes` are in lower case, `messages` are
     the provider's own and those of its upstreams, unwrapped."""
     if status not in _OVERFLOW_STATUSES:
         return None
@@ -337,9 +337,9 @@ def stated_overflow(status: int, codes: Sequence[str], messages: Sequence[str]) 
 
 
 def holds_a_figure(request: bytes, figures: Iterable[int | None]) -> bool:
-    """Whether a request's JSON holds one of these numbers, so that a sentence with them may be an echo of it.
+    """Whether a request's JSON contains one of these numbers, so that a sentence with them may be an echo of it.
 
-    It may also hold one where it has digits that are written as escapes, which no encoder does by itself.
+    Also true if the request has digits written as escapes, which may hide a number; no encoder writes them by itself.
     """
     written = [form.encode() for each in figures if each is not None for form in (f"{each}", f"{each:,}")]
     return any(form in request for form in written) or (bool(written) and _ESCAPED_DIGIT.search(request) is not None)

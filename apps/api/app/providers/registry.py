@@ -1,4 +1,4 @@
-"""The model catalogue: which aliases there are, what each is, and the provider that speaks for it.
+"""The model catalogue: the aliases, the model of each, and the provider that calls it.
 
 Windows and prices of published models come from the data of `genai-prices`; nothing is fetched.
 """
@@ -33,7 +33,7 @@ __all__ = ["Catalogue", "CatalogueError", "Instructions", "LearnedWindows", "Mod
 ProviderName: TypeAlias = Literal["openai", "anthropic", "offline"]
 WindowSource: TypeAlias = Literal["catalogue", "learned", "genai_prices", "fallback"]
 LearnedWindows: TypeAlias = Mapping[tuple[str, TenantId | None], int]
-"""Windows that providers stated when they refused prompts, in tokens, by alias and tenant; None is every tenant."""
+"""Windows that providers stated when they refused prompts, in tokens, by alias and tenant; None means all tenants."""
 
 _DEEPSEEK_HOST: Final = "api.deepseek.com"
 _MOONSHOT_HOSTS: Final = frozenset({"api.moonshot.ai", "api.moonshot.cn"})
@@ -61,26 +61,26 @@ class Model:
     exact_counts: bool = False
     takes_tools: bool = True
     thinking_budget: int | None = None
-    """Tokens that it may think in a call, where its entry says so in Anthropic's form."""
+    """Thinking tokens that a call may use, if the catalogue entry sets them in Anthropic's form."""
 
     @property
     def caches_conversations(self) -> bool:
-        """Whether its provider may serve the beginning of a conversation from a cache. At Anthropic a call with other
-        thinking reads none of it; without a budget of thinking nothing says how much room that needs."""
+        """Whether its provider may read the beginning of a conversation from a cache. At Anthropic a call with other
+        thinking settings reads none of it; without a thinking budget it is unknown how many tokens thinking needs."""
         has_known_room = self.reasoning_rule is None or self.thinking_budget is not None
         return self.provider == "openai" or (self.provider == "anthropic" and has_known_room)
 
     def thinking_tokens(self, max_output_tokens: int) -> int:
-        """What of an output limit it may think."""
+        """The tokens of an output limit that thinking may use."""
         return thinking_tokens(self.thinking_budget, max_output_tokens) if self.thinking_budget is not None else 0
 
     def cost_of(self, usage: Usage) -> Decimal | None:
-        """US dollars at the published prices; None where none is known."""
+        """The cost in US dollars at the published prices; None where none is known."""
         return None if self.prices is None else call_cost(usage, self.prices.of_prompt(usage.prompt_tokens))
 
     @property
     def reports_cache_writes(self) -> bool:
-        """Whether its provider says of each call what it has written to its cache, and sells that at another price."""
+        """Whether its provider reports the tokens that each call wrote to its cache, and has another price for them."""
         return self.provider == "anthropic"
 
 
@@ -103,10 +103,10 @@ class Catalogue:
         self._learned: LearnedWindows = {}
 
     def model(self, alias: str, tenant_id: TenantId | None = None) -> Model:
-        """The model of an alias, with the window that counts now: catalogue > learned > published > fallback.
+        """The model of an alias, with its current window: catalogue > learned > published > fallback.
 
-        What the tenant's own turns have learned overrides what applies to all tenants. Raises
-        `InvalidRequest` for an alias that is not there.
+        A window learned from the tenant's own turns overrides one that applies to all tenants. Raises
+        `InvalidRequest` for an unknown alias.
         """
         model = self._models.get(alias)
         if model is None:
@@ -117,7 +117,7 @@ class Catalogue:
         return replace(model, context_window=learned, context_limit_source="learned")
 
     def provider(self, alias: str) -> Provider:
-        """The provider of an alias. Raises `InvalidRequest` for one that is not there."""
+        """The provider of an alias. Raises `InvalidRequest` for an unknown alias."""
         return self._providers[self.model(alias).alias]
 
     def learn(self, windows: LearnedWindows) -> None:
@@ -125,7 +125,7 @@ class Catalogue:
         self._learned = dict(windows)
 
     async def aclose(self) -> None:
-        """Gives every provider's connections back."""
+        """Closes every provider's connections."""
         for provider in self._providers.values():
             await provider.aclose()
 
@@ -212,16 +212,16 @@ def _thinking_budget(listed: ModelEntry) -> int | None:
 
 
 def _reasoning_rule(listed: ModelEntry, name: str) -> ReasoningRule | None:
-    """Which reasoning the alias's server wants back with later prompts: by the file, else by its host; None for none.
+    """Which reasoning the alias's server expects in later prompts: by the file, else by its host; None for none.
 
     - **Anthropic**: the signed thinking blocks of the running tool loop, for a model that thinks; it ignores older.
     - **DeepSeek** (from V3.2 on): `reasoning_content` of every assistant message of turns with tool calls, in
       this request and every later one, or 400 ("The `reasoning_content` in the thinking mode must be passed back to the
-      API"); of other turns it ignores it. api-docs.deepseek.com/guides/thinking_mode
+      API"); it ignores that of other turns. api-docs.deepseek.com/guides/thinking_mode
     - **Moonshot's Kimi**: the same field in every message that calls tools, or 400 ("thinking is enabled but
       reasoning_content is missing in assistant tool call message at index 2"); an empty text counts as missing.
     - **Groq and Mistral** refuse the field with 400 ("property 'reasoning_content' is unsupported") and 422
-      (`extra_forbidden`); OpenAI has no such field. Of the others little is published, and none is known to insist.
+      (`extra_forbidden`); OpenAI has no such field. Other servers publish little, and none is known to require it.
     """
     thinking = fields_of(listed.parameters.get("thinking"))
     is_off = thinking.get("type") == "disabled"
@@ -236,7 +236,7 @@ def _reasoning_rule(listed: ModelEntry, name: str) -> ReasoningRule | None:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What is published of a model. Prices only where the host is known: another host sells at its own."""
+    """What is published about a model. Prices are set only for a known host: other hosts have their own prices."""
 
     context_window: int | None = None
     prices: Prices | None = None

@@ -36,7 +36,7 @@ from app.providers.wire import MalformedAnswerError, decode_json
 _RETRIED_STATUSES: Final = frozenset({408, 409, 429})
 _ONCE: Final = RetryPolicy(max_attempts=1)
 _INLINE_BODY_BYTES: Final = 262_144
-"""Of a request that is made on the event loop: some milliseconds."""
+"""Largest request, in bytes, whose body is encoded on the event loop (a few ms)."""
 
 
 class WireCall(Protocol):
@@ -52,7 +52,7 @@ class WireCall(Protocol):
         ...
 
     def assembly(self) -> Assembly:
-        """A new one for each streamed answer."""
+        """A new assembly for each streamed answer."""
         ...
 
     def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:
@@ -64,9 +64,9 @@ class WireCall(Protocol):
 
 
 class RemoteModel:
-    """What adapters over HTTP have in common: the model of an endpoint, at an address of its wire protocol.
+    """The common part of adapters over HTTP: the model of an endpoint, at a URL of its wire protocol.
 
-    `headers` are those of every call.
+    `headers` are sent with every call.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class RemoteModel:
         self._transport = HttpTransport(endpoint.label, encrypted=url.scheme == "https")
 
     async def aclose(self) -> None:
-        """Gives its connections back."""
+        """Closes its connections."""
         await self._transport.aclose()
 
     async def _call(self, call: WireCall, on_delta: DeltaSink | None, headers: Mapping[str, str]) -> Completion:
@@ -188,7 +188,7 @@ class RemoteModel:
 
 
 async def _read_json(reply: HttpReply) -> tuple[Any, ErrorObject | None]:
-    """An answer, and the error that it is. Raises `MalformedAnswerError`, except for errors, whose status is enough."""
+    """The answer, and its error or None. Raises `MalformedAnswerError`, but not for an error status, which suffices."""
     try:
         answer = decode_json(await reply.read())
         error = error_object(answer)
@@ -200,7 +200,7 @@ async def _read_json(reply: HttpReply) -> tuple[Any, ErrorObject | None]:
 
 
 def _status(reply: HttpReply, error: ErrorObject) -> int:
-    """The answer's, or of a success by its status alone the error's."""
+    """The status of the answer, or that of the error if the answer itself has a status of success."""
     return error_status(error) if reply.is_success else reply.status
 
 

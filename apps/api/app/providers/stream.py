@@ -1,4 +1,4 @@
-"""A streamed answer: server-sent events (WHATWG HTML, section 9.2) out of bytes cut anywhere, and its text."""
+"""A streamed answer: server-sent events (WHATWG HTML, section 9.2) from chunks that may end anywhere, and its text."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from app.providers.wire import MOST_REPLY_CHARS, MalformedAnswerError, storable
 
 MOST_EVENT_BYTES: Final = 1024 * 1024
 MOST_EVENTS: Final = 262_144
-"""Of a stream: twice what the longest answers have, a token an event."""
+"""Most events of a stream: twice as many as the longest answers have with one token per event."""
 MOST_STREAM_BYTES: Final = 64 * 1024 * 1024
-"""Of a whole stream with all its wrapping; more is refused while it is read."""
+"""Longest whole stream, with the framing of its events; a longer one is refused while it is read."""
 MOST_SILENT_BYTES: Final = 2 * 1024 * 1024
-"""Of a stream without an event: comments and empty lines. A heartbeat a second has them for a day."""
+"""Most bytes of a stream without an event (comments and empty lines): enough for a heartbeat per second for a day."""
 _SLICE_BYTES: Final = 1024
-"""Of a stream that are read before other tasks run: a fifth of a millisecond of the smallest events."""
+"""Bytes of a stream that are read before other tasks run: 0.2 ms for the smallest events."""
 _WORK_S: Final = 0.001
-"""Of CPU time that reading takes before it pauses as long. Other tasks consist of many short steps: one step of theirs
-for each slice would be too slow."""
+"""CPU time of reading after which it pauses for the same time. Other tasks consist of many short steps, so that one of
+their steps for each slice would be too slow for them."""
 _TRAILER_WAIT_S: Final = 5.0
 _CLOSING_WAIT_S: Final = 0.1
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
@@ -42,9 +42,9 @@ class Event:
 
 
 class EventReader:
-    """Feed it chunks, it yields events. One event may have `most_event_bytes`; a longer one is malformed.
+    """Takes chunks and yields events. An event may have at most `most_event_bytes`; a longer one is malformed.
 
-    Lines are decoded by nobody here: a chunk may end inside a character, inside CRLF, or inside a field's name.
+    Lines are not decoded here, because a chunk may end inside a character, inside CRLF, or inside a field's name.
     """
 
     def __init__(self, most_event_bytes: int) -> None:
@@ -63,7 +63,7 @@ class EventReader:
             chunk = chunk.removeprefix(b"\n")
         if chunk.endswith(b"\r"):
             self._after_cr = True
-        # bytes.splitlines splits at CR, LF and CRLF and, other than str's, at nothing else.
+        # bytes.splitlines splits at CR, LF and CRLF and, unlike str.splitlines, at nothing else.
         for piece in chunk.splitlines(keepends=True):
             self._size += len(piece)
             if self._size > self._most_event_bytes:
@@ -101,7 +101,7 @@ class EventReader:
             self._name = "error"
             self._data.append(value)
         elif not name:
-            # A comment: a heartbeat may be all that comes for hours, and is no part of any event.
+            # A comment: for hours there may be nothing but heartbeats, and they are no part of any event.
             self._size = max(0, self._size - len(line) - 2)
         return None
 
@@ -119,7 +119,7 @@ class BrokenStreamError(Exception):
 
 
 class EmptyStreamError(Exception):
-    """The stream ended properly and not one event was in it."""
+    """The stream ended properly but had no event."""
 
 
 class DeltaTap:
@@ -150,7 +150,7 @@ class ReplyRoom:
         self._left_chars = MOST_REPLY_CHARS
 
     def take(self, piece: str) -> str:
-        """The piece itself. Raises `MalformedAnswerError` when there is no room for it."""
+        """The piece itself. Raises `MalformedAnswerError` when it exceeds the remaining size."""
         self._left_chars -= len(piece)
         if self._left_chars < 0:
             raise MalformedAnswerError(f"it has more than {MOST_REPLY_CHARS} characters")
@@ -158,7 +158,7 @@ class ReplyRoom:
 
 
 class TextFlow:
-    """Text that arrives in pieces and leaves storable. Half of a surrogate pair waits for its other half."""
+    """Makes text that arrives in pieces storable. Half of a surrogate pair is held until its other half arrives."""
 
     def __init__(self, room: ReplyRoom) -> None:
         self._room = room
@@ -189,10 +189,10 @@ class TextFlow:
 
 
 class Assembly(ABC):
-    """Puts the events of one answer together.
+    """Assembles the events of one answer.
 
-    `has_finish` once the finish reason is known, `is_over` once the end mark has come; `usage` is what has been
-    reported so far.
+    `has_finish` is true once the finish reason is known, `is_over` once the end mark has arrived; `usage` is what has
+    been reported so far.
     """
 
     def __init__(self) -> None:
@@ -212,7 +212,7 @@ class Assembly(ABC):
         """The whole answer; raises `MalformedAnswerError`."""
 
     def rest(self) -> Delta:
-        """What was held back, when nothing more comes."""
+        """The text that was held back, for the end of the stream."""
         return Delta(self._text.rest(), self._reasoning.rest())
 
 
@@ -220,8 +220,8 @@ async def read_stream(chunks: AsyncGenerator[bytes], assembly: Assembly, tap: De
     """Reads to the end mark, or to the end of a stream that has its finish reason.
 
     After the finish reason, a server that neither continues nor closes is waited for only briefly. Raises what the
-    assembly raises, `AttemptError` when the connection breaks, `BrokenStreamError` when the stream just ends, and
-    `EmptyStreamError` when it ends before it began.
+    assembly raises, `AttemptError` when the connection breaks, `BrokenStreamError` when the stream ends too early, and
+    `EmptyStreamError` when it ends without any event.
     """
     patience = asyncio.timeout(None)
     try:
@@ -242,7 +242,7 @@ async def read_stream(chunks: AsyncGenerator[bytes], assembly: Assembly, tap: De
 async def _read_events(
     chunks: AsyncGenerator[bytes], assembly: Assembly, tap: DeltaTap, patience: asyncio.Timeout
 ) -> bool:
-    """Whether there was an event. Other tasks, and the deadline, can run after every slice."""
+    """Reads all events; returns whether there was one. Other tasks, and the deadline, can run after every slice."""
     events = EventReader(MOST_EVENT_BYTES)
     now = asyncio.get_running_loop().time
     count = silent_bytes = 0
@@ -258,7 +258,7 @@ async def _read_events(
             if count > MOST_EVENTS:
                 raise MalformedAnswerError(f"it has more than {MOST_EVENTS} events")
             tap(assembly.read(event))
-            if assembly.is_over:  # only the closing bytes are left, and with them the connection can be used again
+            if assembly.is_over:  # only closing bytes are left; once they are read, the connection is reusable
                 patience.reschedule(now() + _CLOSING_WAIT_S)
             elif assembly.has_finish and patience.when() is None:
                 patience.reschedule(now() + _TRAILER_WAIT_S)
@@ -273,7 +273,7 @@ async def _read_events(
 
 
 async def _sliced(chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """Slices of a stream. One that arrives faster than it is read takes at most half of the event loop's time."""
+    """Slices of a stream. A stream that arrives faster than it is read takes at most half of the event loop's time."""
     worked_s = 0.0
     async for chunk in chunks:
         for start in range(0, len(chunk), _SLICE_BYTES):

@@ -1,8 +1,8 @@
 """HTTP to a provider: one connection pool for each alias, no redirects, no cookies, bounded bodies, mapped errors;
 and the only retry loop.
 
-httpx's request and response objects travel over aiohttp's transport, called directly: less than half the CPU of
-httpx's client for each call. Nothing follows a redirect, so a key never goes to another origin.
+httpx's request and response objects are passed to aiohttp's transport directly, which takes less than half the CPU time
+of httpx's client for each call. Redirects are not followed, so a key never goes to another origin.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from app.domain.errors import ProviderDown, ProviderError, ProviderTimeout
 from app.providers.wire import MalformedAnswerError
 
 MOST_ANSWER_BYTES: Final = 4 * 1024 * 1024
-"""Of an answer that is read whole, as transferred and decompressed. It is parsed at once, so it must be small."""
+"""Largest answer that is read whole, as transferred and decompressed. It is parsed at once, so it must be small."""
 MOST_ERROR_BYTES: Final = 256 * 1024
-"""Likewise, of an error's body."""
+"""The same for the body of an error."""
 _SLICE_BYTES: Final = 64 * 1024
 _WHOLE_BYTES: Final = 256 * 1024
-"""Of a request's body that is handed over as a whole."""
+"""Largest request body that is handed to the connection as a whole."""
 _GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32
 _RECEIVE_BYTES: Final = 16 * 1024
-"""Of a socket's receive buffer, whose content is parsed as HTTP at once."""
+"""Size of a socket's receive buffer, whose content is parsed as HTTP at once."""
 _CONNECT_TIMEOUT_S: Final = 10.0
 _MOST_CONNECTIONS: Final = 1_000
 _KEEPALIVE_S: Final = 60.0
@@ -59,7 +59,7 @@ class HttpReply:
         return self._response.headers.get("retry-after")
 
     async def chunks(self, most_bytes: int) -> AsyncGenerator[bytes]:
-        """The body as it comes, decompressed, in slices of 64 KiB at most; other tasks run between them.
+        """The body as it arrives, decompressed, in slices of 64 KiB at most; other tasks run between them.
 
         `most_bytes` applies before and after decompression. Raises `AttemptError` when the connection
         breaks, else `MalformedAnswerError`.
@@ -95,7 +95,7 @@ class HttpTransport:
 
     def __init__(self, label: str, *, encrypted: bool) -> None:
         self._label = label
-        # Certificates are checked wherever there are any; a plain http address needs none loaded.
+        # Certificates are always checked with https; a plain http address needs none loaded.
         self._transport = AiohttpTransport(verify=encrypted)
         self._transport.client = self._open_session
 
@@ -127,7 +127,7 @@ class HttpTransport:
 
 
 async def _slices(body: bytes) -> AsyncGenerator[bytes]:
-    """A long body, as the connection takes it: written at once it is copied on the event loop as a whole."""
+    """The slices of a long body: written at once, it would be copied as a whole on the event loop."""
     for at in range(0, len(body), _SLICE_BYTES):
         yield body[at : at + _SLICE_BYTES]
 
@@ -199,7 +199,7 @@ class RetryPolicy:
     """Full jitter, exponential: before attempt n+1 a wait of up to `min(cap_s, base_s * 2**(n-1))` seconds.
 
     A provider's Retry-After is waited for in full, but one above `longest_retry_after_s` ends the call at once.
-    `jitter` draws from 0 to its argument, `sleep` waits; both are arguments so that a test can decide them.
+    `jitter` draws from 0 to its argument, `sleep` waits; both are arguments so that tests can replace them.
     """
 
     max_attempts: int = 3

