@@ -119,6 +119,18 @@ def test_a_compaction_stands_for_what_comes_before_it(messages: list[Any], left:
     assert (found.compaction.handle, found.compaction.turn_seq) == (_MADE, 7)
 
 
+def test_what_stands_before_a_compaction_that_failed_stays() -> None:
+    text = {"type": "text", "text": "Read."}
+    messages = [
+        {"role": "assistant", "content": [_BLOCK, text, _FAILED]},
+        {"role": "user", "content": "Go on."},
+        {"role": "assistant", "content": [text, _FAILED]},
+        {"role": "user", "content": "And now?"},
+    ]
+    found = read_list(None, messages)
+    assert [message.content for message in found.messages] == ["Read.", "Go on.", "Read.", "And now?"]
+
+
 def test_a_compaction_that_failed_stands_for_nothing() -> None:
     messages = [("user", "One"), ("assistant", [_FAILED, text("Two")]), ("user", "Three")]
     found = read_list(None, [{"role": role, "content": content} for role, content in messages])

@@ -96,6 +96,15 @@ def test_matches_are_whole_where_they_are_short_and_in_part_where_they_are_long(
     assert "[m5 user] The crane is red.\n[m6 assistant] Noted." in text
 
 
+@pytest.mark.parametrize("page_tokens", [120, 200, 300])
+def test_a_text_is_shown_uncut_where_a_cut_would_win_nothing(page_tokens: int) -> None:
+    for characters in range(20, 400):
+        content = "1" * (characters - 3) + " 90"
+        found = page_of_matches([_message(4, content)], "90", 1, page_tokens, _estimate)
+        shown = _text(found).split("] ", 1)[1] if found else ""
+        assert shown == content or len(shown) < len(content)
+
+
 def test_matches_go_on_from_page_to_page_until_there_are_no_more() -> None:
     messages = [_message(seq, f"crane number {seq} " + "word " * 20, "user") for seq in range(1, 30)]
     seqs: list[int] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
@@ -17,7 +18,7 @@ from app.engine.window.pruning import worth_per_token
 from app.engine.window.snapshot import Snapshot
 from tests.engine.histories import GUARDED, History, UnitShape, chat, estimate, snapshot_of
 from tests.engine.readings import never_dropped, ready_of, sent_ids
-from tests.engine.strategies import guarded_policies, snapshots
+from tests.engine.strategies import guarded_policies, policies, snapshots
 from tests.engine.turn_stand_in import decide
 
 _NO_SUMMARY = replace(GUARDED, auto_summarize=False, protected_turns=2)
@@ -105,6 +106,14 @@ def test_what_a_prune_has_taken_stays_away_from_later_prompts(
     for at in range(1, len(turns)):
         if prompts[at - 1] and prompts[at]:
             assert _without(turns[: at - 1], prompts[at - 1]) <= _without(turns[: at - 1], prompts[at])
+
+
+@given(snapshots(policies(prune_unit="turn", prune_protected=True, prune_block_share=0.2)))
+def test_of_a_settled_turn_all_leaves_or_nothing_also_in_blocks(snapshot: Snapshot) -> None:
+    taken = decide(snapshot)
+    whole = Counter(piece.turn_seq for piece in taken.snapshot.past.pieces if piece.state == "settled")
+    left = Counter(piece.turn_seq for piece in taken.decision.window.past if piece.state == "settled")
+    assert all(left[turn_seq] in (0, pieces) for turn_seq, pieces in whole.items())
 
 
 def test_in_blocks_most_prompts_begin_with_the_whole_of_the_prompt_before() -> None:

@@ -44,16 +44,20 @@ def read_list(system: str | Sequence[Block] | None, messages: Sequence[Mapping[s
         neighbours = list(group)
         place = neighbours[0][0]
         blocks = [block for _, message in neighbours for block in _blocks_of(message)]
-        if made := [at for at, block in enumerate(blocks) if block["type"] == "compaction"]:
-            if block := next((blocks[at] for at in reversed(made) if blocks[at].get("content") is not None), None):
-                compaction = read_handle(block.get("encrypted_content"), str(place), "content")
-                before, read = read or before, []
-            if not (blocks := blocks[made[-1] + 1 :]):
-                continue
-        read += [_reply(place, blocks)] if is_reply else _of_user(place, blocks)
+        if made := [at for at, block in enumerate(blocks) if _is_compaction(block)]:
+            compaction = read_handle(blocks[made[-1]].get("encrypted_content"), str(place), "content")
+            before, read = read or before, []
+            blocks = blocks[made[-1] + 1 :]
+        # A compaction without content, of a model that made no summary, stands for nothing.
+        if said := [block for block in blocks if block["type"] != "compaction"]:
+            read += [_reply(place, said)] if is_reply else _of_user(place, said)
     return IncomingList(
         _instructions(system), tuple(read) if compaction is None else after_compaction(before, read), compaction
     )
+
+
+def _is_compaction(block: Block) -> bool:
+    return block["type"] == "compaction" and block.get("content") is not None
 
 
 def conversation_of(user_id: str | None) -> str | None:

@@ -58,7 +58,7 @@ async def messages_without_vectors(
 async def save_vectors(
     tx: Transaction, session_id: SessionId, model: str, seqs: Sequence[int], vectors: Sequence[bytes]
 ) -> None:
-    """Stores packed vectors of messages. Raises `NotFound` where the session is erased meanwhile."""
+    """Stores packed vectors of messages. Stores nothing if the session has been erased meanwhile."""
     await tx.execute(_SAVE, session_id=session_id, model=model, seqs=seqs, vectors=vectors)
 
 

@@ -78,10 +78,12 @@ class AnthropicProvider(RemoteModel):
 
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
         """Calls the model, with retries, within the alias's deadline. Raises a `ProviderError`."""
-        call = _MessagesCall(request, self._endpoint, self._accepted)
+        first_form = self._accepted
+        call = _MessagesCall(request, self._endpoint, first_form)
         answer = await self._call(call, on_delta, request.headers)
-        # Thinking is refused because of one prompt's content; other refusals apply to the server and are remembered.
-        self._accepted = replace(call.form, with_thinking=True)
+        if call.form != first_form:  # else what another call has learned meanwhile is kept
+            # Thinking is refused because of one prompt's content; other refusals apply to the server.
+            self._accepted = replace(call.form, with_thinking=True)
         return answer
 
     async def count_tokens(self, request: CompletionRequest) -> int | None:

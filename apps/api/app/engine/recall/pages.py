@@ -263,7 +263,9 @@ def _page_at(pages: Sequence[str], place: int) -> int:
 
 
 def _excerpt(text: str, place: int, most_chars: int) -> str:
-    """At most `most_chars` characters of a longer text around a position, with `…` where it is cut."""
+    """At most `most_chars` characters of the text around a position, with `…` where it is cut."""
+    if len(text) <= most_chars:
+        return text
     start = max(0, min(place - most_chars // 2, len(text) - most_chars + 1))
     room = most_chars - (start > 0) - (start + most_chars - 1 < len(text))
     return "…" * (start > 0) + text[start : start + room] + "…" * (start + room < len(text))

@@ -223,7 +223,7 @@ def _document_messages(
         parts.append(f' {{"id": "{short_id}", "role": "{source.role}",')
         if source.day is not None and source.day != day:
             parts.append(f' "date": "{day_text(source.day)}",')
-        day = source.day
+            day = source.day
         parts.append(f' "text": {_json(source.text)}}},')
     return _document_list(name, parts)
 

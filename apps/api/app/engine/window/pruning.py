@@ -48,7 +48,7 @@ def prune_older(window: Window) -> Window:
     if policy.prune_unit == "turn":
         queue = _turns(prune, _turn_kind(policy), window.may_drop, by_value=by_value)
     else:
-        queue = _messages(prune, by_value=by_value)
+        queue = _messages(prune, window.may_drop, by_value=by_value)
 
     def prune_before(end: int, to_tokens: float) -> None:
         if policy.prune_unit == "message":
@@ -72,8 +72,10 @@ def prune_protected(window: Window) -> Window:
     policy, over = window.snapshot.policy, window.budget.input_budget + 1
     prune = Prune(window, "over_budget")
     # Earlier tool rounds of the running turn may be dropped as well, whatever the unit (contract.md, decision 8).
-    turns = _turns(prune, _turn_kind(policy), window.may_drop) if policy.prune_unit == "turn" else None
-    messages = _messages(prune)
+    turns, messages = None, _messages(prune, window.may_drop)
+    if policy.prune_unit == "turn":
+        turns = _turns(prune, _turn_kind(policy), window.may_drop)
+        messages = _messages(prune, lambda piece: piece.state != "settled" and window.may_drop(piece))
 
     def prune_before(end: int, to_tokens: float) -> None:
         if turns is not None:
@@ -253,7 +255,7 @@ class Prune:
             self.history_tokens += tokens
 
 
-def _messages(prune: Prune, *, by_value: bool = False) -> _Queue:
+def _messages(prune: Prune, may_leave: Callable[[Piece], bool], *, by_value: bool = False) -> _Queue:
     """A queue in which every piece is a group."""
 
     def removal(left: Sequence[Piece]) -> Removal:
@@ -267,7 +269,7 @@ def _messages(prune: Prune, *, by_value: bool = False) -> _Queue:
         )
 
     ends = range(1, len(prune.pieces) + 1)
-    return _Queue(ends, prune.window.may_drop, removal, by_value)
+    return _Queue(ends, may_leave, removal, by_value)
 
 
 def dropped_kind(piece: Piece) -> TrimKind:
