@@ -33,7 +33,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
 
 @router.get("", response_model=OpenTurns, responses=_ANSWERS | refusals(401, 429, 503))
 async def get_events(call: Call) -> JsonObject | Response:
-    """The tenant's open turns; with `Accept: text/event-stream` also an event for every change of a status."""
+    """The tenant's open turns; with `Accept: text/event-stream` also an event for each change of a status."""
     accepted = call.headers.get("accept", "")
     if EVENT_STREAM not in accepted:
         return {"items": await call.service.activity.open_turns(call.rt, call.tenant_id), "next_cursor": None}
