@@ -551,7 +551,8 @@ export interface paths {
         };
         /**
          * Search
-         * @description The session's messages that contain words of `q`, in the window or not, best match first. Writes nothing.
+         * @description The session's messages that contain words of `q`, in the window or not, best match first. Writes nothing but
+         *     the usage of an embedding model.
          */
         get: operations["search_session"];
         put?: never;
@@ -572,7 +573,7 @@ export interface paths {
         /**
          * Get Look Back
          * @description Stored messages as a model reads them back: those that match `q`, best first, or the one with the `handle`, page
-         *     by page. With both, the page of that message that has the words. Writes nothing.
+         *     by page. With both, the page of that message that has the words. Writes nothing but the usage of an embedding model.
          */
         get: operations["look_back"];
         put?: never;
@@ -1485,7 +1486,7 @@ export interface components {
             trigger?: (components["schemas"]["SomeTokens"] | components["schemas"]["SomeUses"]) | null;
             /** @description Number of newest results that are kept; default 3. */
             keep?: components["schemas"]["KeptUses"] | null;
-            /** @description Nothing is cleared if that saves less. */
+            /** @description Nothing is cleared if that would save less. */
             clear_at_least?: components["schemas"]["SomeTokens"] | null;
             /** Exclude Tools */
             exclude_tools?: string[] | null;
@@ -1533,12 +1534,12 @@ export interface components {
         };
         /**
          * CompactIn
-         * @description A conversation to summarize now: a list, the one that a previous response ended, or both.
+         * @description A conversation to summarize now: a list, the conversation up to a previous response, or both.
          */
         CompactIn: {
             /**
              * Model
-             * @description An alias of the catalogue; defaults to the catalogue's default.
+             * @description An alias of the catalogue; if absent, its default.
              */
             model?: string | null;
             /**
@@ -2045,7 +2046,7 @@ export interface components {
         };
         /**
          * ForkedFrom
-         * @description The session that it was forked from, and the last turn taken over; null if there is none.
+         * @description The session that it was forked from, and the last turn that was copied; null if none was.
          */
         ForkedFrom: {
             /**
@@ -3083,7 +3084,7 @@ export interface components {
             relevance_from: "given" | "computed";
             /**
              * Matched
-             * @description Words of these in the pin, if computed.
+             * @description Which of these words the pin has, if computed.
              */
             matched: string[];
             /** Related */
@@ -3565,7 +3566,7 @@ export interface components {
         ResponseIn: {
             /**
              * Model
-             * @description An alias of the catalogue; defaults to the catalogue's default.
+             * @description An alias of the catalogue; if absent, its default.
              */
             model?: string | null;
             /**
@@ -3597,7 +3598,7 @@ export interface components {
             stream?: boolean | null;
             /**
              * Background
-             * @description Answer at once; fetch the response until it has ended.
+             * @description Return at once; poll the response until it has ended.
              */
             background?: boolean | null;
             /**
@@ -3843,7 +3844,7 @@ export interface components {
         SessionIn: {
             /**
              * Model Alias
-             * @description An alias of the catalogue; defaults to the catalogue's default.
+             * @description An alias of the catalogue; if absent, its default.
              */
             model_alias?: string | null;
             /**
@@ -3937,7 +3938,7 @@ export interface components {
         SessionPatch: {
             /**
              * Model Alias
-             * @description An alias of the catalogue; defaults to the catalogue's default.
+             * @description An alias of the catalogue; if absent, its default.
              */
             model_alias?: string | null;
             /**
@@ -3996,7 +3997,7 @@ export interface components {
             model_aliases?: string[] | null;
             /**
              * Max Turns
-             * @description Later turns are left out (`truncated`). The maximum falls with many policies and models. Default: `1000`.
+             * @description Later turns are left out (`truncated`). The limit is lower with many policies and models. Default: `1000`.
              */
             max_turns?: number;
         };
@@ -4161,7 +4162,7 @@ export interface components {
             message_ids?: string[];
             /**
              * Kept
-             * @description The value that the item was read with. Default: `false`.
+             * @description The value that the item had when it was read. Default: `false`.
              */
             kept?: boolean;
         };
@@ -4176,7 +4177,7 @@ export interface components {
             message_ids: string[];
             /**
              * Kept
-             * @description Whether the summarizer omitted it and the service added it.
+             * @description Whether the summarizer omitted it and the service added it, so that it is not lost.
              * @default false
              */
             kept: boolean;
@@ -5041,7 +5042,7 @@ export interface components {
             turns_to_next_summary: number | null;
             /**
              * Summary Trigger Tokens
-             * @description Null if the policy has no trigger in tokens.
+             * @description Null if no number of tokens triggers a summary.
              */
             summary_trigger_tokens: number | null;
             /** Prune Trigger Tokens */
@@ -7627,7 +7628,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The open turns; with `Accept: text/event-stream` a stream: `stream.ready` with them, then `turn.changed` for every change of a turn's status, and `stream.gap` where some may be missing. */
+            /** @description The open turns; with `Accept: text/event-stream` a stream: `stream.ready` with them, then `turn.changed` for every change of a turn's status, and `stream.gap` if some may be missing. */
             200: {
                 headers: {
                     [name: string]: unknown;

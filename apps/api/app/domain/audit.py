@@ -158,8 +158,8 @@ class Audit(TurnContext):
     cache_break: CacheBreak | None = field(
         default=None,
         metadata={
-            "description": "The first part that differs from the session's previous prompt. Null if the prompt continues "
-            "that one, or if this process does not know it."
+            "description": "The first part that differs from the session's previous prompt. Null if the prompt "
+            "continues that one, or if this process does not know it."
         },
     )
     created_at: datetime | None = None

@@ -48,7 +48,7 @@ class PinFigures:
     relevance_from: Literal["given", "computed"] = field(
         metadata={"description": "Computed: by a search for the words of the room goal and the newest message."}
     )
-    matched: Sequence[str] = field(metadata={"description": "Words of these in the pin, if computed."})
+    matched: Sequence[str] = field(metadata={"description": "Which of these words the pin has, if computed."})
     related: Sequence[JsonObject] = field(metadata={"description": "Related words in the pin in place of others."})
     similarity: float | None = field(
         metadata={"description": "Similarity in meaning to the newest message; null if it is not near."}
@@ -72,7 +72,9 @@ class CurrentWindow:
     raw_turns: int = field(metadata={"description": "Turns that are not summarized."})
     active_summary_id: SummaryId | None
     turns_to_next_summary: int | None = field(metadata={"description": "Null if the policy does not count turns."})
-    summary_trigger_tokens: int | None = field(metadata={"description": "Null if the policy has no trigger in tokens."})
+    summary_trigger_tokens: int | None = field(
+        metadata={"description": "Null if no number of tokens triggers a summary."}
+    )
     prune_trigger_tokens: int
 
 

@@ -68,7 +68,8 @@ async def get_window(call: Call, session_id: SessionId) -> CurrentWindow:
 
 @router.get("/search", response_model=FoundOut, responses=refusals(*READ), operation_id="search_session")
 async def search(call: Call, session_id: SessionId, q: SearchWords, limit: MostFound = DEFAULT_FOUND) -> Found:
-    """The session's messages that contain words of `q`, in the window or not, best match first. Writes nothing."""
+    """The session's messages that contain words of `q`, in the window or not, best match first. Writes nothing but
+    the usage of an embedding model."""
     return await search_session(call.rt, call.session_ref(session_id), q, limit)
 
 
@@ -77,7 +78,7 @@ async def get_look_back(
     call: Call, session_id: SessionId, q: LookBackWords = "", handle: Handle = None, page: PageNumber = None
 ) -> FoundPage:
     """Stored messages as a model reads them back: those that match `q`, best first, or the one with the `handle`, page
-    by page. With both, the page of that message that has the words. Writes nothing."""
+    by page. With both, the page of that message that has the words. Writes nothing but the usage of an embedding model."""
     return await look_back(call.rt, call.session_ref(session_id), query=q.strip(), handle=handle, page=page)
 
 

@@ -25,7 +25,7 @@ _LOOK_UP_S = 1.0
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {
         "description": f"The open turns; with `Accept: {EVENT_STREAM}` a stream: `stream.ready` with them, then "
-        "`turn.changed` for every change of a turn's status, and `stream.gap` where some may be missing.",
+        "`turn.changed` for every change of a turn's status, and `stream.gap` if some may be missing.",
         "content": event_stream({"type": "string"}),
     }
 }

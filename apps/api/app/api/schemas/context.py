@@ -134,7 +134,9 @@ class SummaryItemOut(In):
 
     text: str
     message_ids: list[Id]
-    kept: bool = Field(default=False, description="Whether the summarizer omitted it and the service added it.")
+    kept: bool = Field(
+        default=False, description="Whether the summarizer omitted it and the service added it, so that it is not lost."
+    )
 
 
 class SummaryFields(row_of(StoredSummary, without=("session_id",))):
@@ -171,7 +173,7 @@ class SummaryItemIn(In):
 
     text: SummaryText
     message_ids: list[Annotated[UUID, Field(strict=False)]] = Field(default_factory=list[UUID], max_length=100)
-    kept: bool = Field(default=False, description="The value that the item was read with.")
+    kept: bool = Field(default=False, description="The value that the item had when it was read.")
 
 
 _Items = Annotated[list[SummaryItemIn], Field(max_length=200)] | None
@@ -244,7 +246,7 @@ class SimulateIn(In):
         default=1000,
         ge=1,
         le=3000,
-        description="Later turns are left out (`truncated`). The maximum falls with many policies and models.",
+        description="Later turns are left out (`truncated`). The limit is lower with many policies and models.",
     )
 
     @field_validator("policies")

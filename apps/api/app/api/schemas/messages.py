@@ -201,7 +201,7 @@ class ClearToolUsesEdit(In):
         default=None, description="Default: 100,000 input tokens."
     )
     keep: KeptUses | None = Field(default=None, description="Number of newest results that are kept; default 3.")
-    clear_at_least: SomeTokens | None = Field(default=None, description="Nothing is cleared if that saves less.")
+    clear_at_least: SomeTokens | None = Field(default=None, description="Nothing is cleared if that would save less.")
     exclude_tools: list[Name] | None = Field(default=None, max_length=MOST_EXCLUDED_TOOLS)
     clear_tool_inputs: bool | None = Field(
         default=None, description="Whether the inputs of the calls are cleared too. A list of tools is refused."

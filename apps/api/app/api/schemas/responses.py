@@ -136,9 +136,7 @@ class CompactAt(In):
 class ResponseIn(In):
     """A request of OpenAI's Responses. Fields that are not listed are refused, because they would have no effect."""
 
-    model: Name | None = Field(
-        default=None, description="An alias of the catalogue; defaults to the catalogue's default."
-    )
+    model: Name | None = Field(default=None, description="An alias of the catalogue; if absent, its default.")
     input: InputIn = Field(
         description="The user's text, or items. A history that the conversation has is not stored again."
     )
@@ -149,7 +147,7 @@ class ResponseIn(In):
     previous_response_id: str | None = Field(default=None, description="The response to continue from.")
     store: bool | None = Field(default=None, description="If false, the response cannot be fetched later.")
     stream: bool | None = None
-    background: bool | None = Field(default=None, description="Answer at once; fetch the response until it has ended.")
+    background: bool | None = Field(default=None, description="Return at once; poll the response until it has ended.")
     truncation: Literal["auto", "disabled"] | None = Field(
         default=None,
         description="`auto` (default) reduces the prompt to the budget by the policy; `disabled` refuses instead.",
@@ -208,11 +206,9 @@ class ResponseOut(Open):
 
 
 class CompactIn(In):
-    """A conversation to summarize now: a list, the one that a previous response ended, or both."""
+    """A conversation to summarize now: a list, the conversation up to a previous response, or both."""
 
-    model: Name | None = Field(
-        default=None, description="An alias of the catalogue; defaults to the catalogue's default."
-    )
+    model: Name | None = Field(default=None, description="An alias of the catalogue; if absent, its default.")
     input: InputIn | None = Field(default=None, description="As for a response. New items are stored but not answered.")
     previous_response_id: str | None = Field(default=None, description="The response to continue from.")
     instructions: str | None = Field(default=None, description="Also used to recognize a resent history.")

@@ -40,9 +40,7 @@ class LimitsIn(In):
 class SessionIn(In):
     """A new session; every field is optional."""
 
-    model_alias: Name | None = Field(
-        default=None, description="An alias of the catalogue; defaults to the catalogue's default."
-    )
+    model_alias: Name | None = Field(default=None, description="An alias of the catalogue; if absent, its default.")
     mode: Name | None = Field(default=None, description="Selects system layer 2 of the catalogue's instructions.")
     agent_role: Name | None = Field(default=None, description="Selects system layer 3 of the catalogue's instructions.")
     room_goal: str | None = Field(default=None, description="What the session is for. Never dropped from a prompt.")
@@ -76,7 +74,7 @@ class ForkIn(In):
 
 
 class ForkedFrom(BaseModel):
-    """The session that it was forked from, and the last turn taken over; null if there is none."""
+    """The session that it was forked from, and the last turn that was copied; null if none was."""
 
     session_id: UUID
     turn_id: UUID | None

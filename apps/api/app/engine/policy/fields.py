@@ -63,10 +63,10 @@ MEANINGS: Mapping[str, str] = {
     ),
     "unknown_window_tokens": "Window of a model whose window is unknown, in tokens; null: by unknown_window_outputs.",
     "unknown_window_outputs": (
-        "Window of a model whose window is unknown, as a multiple of max_output_tokens; null: CONTEXT_FALLBACK_LIMIT."
+        "Window of a model whose window is unknown, in multiples of max_output_tokens; null: CONTEXT_FALLBACK_LIMIT."
     ),
     "estimator": "How tokens are counted; heuristic: characters x 2 / 5.",
-    "max_output_tokens": "Largest output reserve, in tokens; also at most a fifth of the window. Not used with an allocation.",
+    "max_output_tokens": "Largest output reserve, in tokens; at most a fifth of the window. Unused with an allocation.",
     "show_time": "Whether a prompt shows on which days its messages were sent.",
     "show_names": (
         "Whether `Anna:` precedes the text of a named message for every model. If false, only for providers without a "

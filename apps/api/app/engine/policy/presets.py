@@ -34,13 +34,14 @@ GUARDED = Preset(
 )
 _POST_TURN = Preset(
     "post_turn",
-    "After the answer, in the background: a summary at 80 % of the window by a separate model; the last 5 turns are not "
-    "summarized.",
+    "After the answer, in the background: a summary at 80 % of the window by a separate model; the last 5 turns are "
+    "not summarized.",
     replace(_PUBLISHED, preset="post_turn", usage_threshold=0.80, protected_turns=5, summarize_when="post_turn"),
 )
 _ROLLING = Preset(
     "rolling",
-    "Before the call, at 80 % of the window: new messages are added to the summary, except as many recent turns as fit.",
+    "Before the call, at 80 % of the window: the summary is extended by the new messages, without as many recent turns "
+    "as fit.",
     replace(
         _PUBLISHED,
         preset="rolling",
