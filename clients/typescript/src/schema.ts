@@ -552,7 +552,7 @@ export interface paths {
         /**
          * Search
          * @description The session's messages that contain words of `q`, in the window or not, best match first. Writes nothing but
-         *     the usage of an embedding model.
+         *     an embedding model's usage.
          */
         get: operations["search_session"];
         put?: never;
@@ -573,7 +573,7 @@ export interface paths {
         /**
          * Get Look Back
          * @description Stored messages as a model reads them back: those that match `q`, best first, or the one with the `handle`, page
-         *     by page. With both, the page of that message that has the words. Writes nothing but the usage of an embedding model.
+         *     by page. With both, the page of that message that has the words. Writes nothing but an embedding model's usage.
          */
         get: operations["look_back"];
         put?: never;
@@ -595,7 +595,8 @@ export interface paths {
         put?: never;
         /**
          * Preview
-         * @description The prompt that the next turn would send, or its refusal, as a 200. Calls no model and writes nothing.
+         * @description The prompt that the next turn would send, or its refusal, as a 200. Calls no language model. Writes nothing but
+         *     an embedding model's usage.
          */
         post: operations["preview_turn"];
         delete?: never;
@@ -5505,7 +5506,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description 1 to 255 visible ASCII characters. Requests with the same key and body are one turn. */
+                /** @description 1 to 255 visible ASCII characters. The same key and body return the same turn. */
                 "Idempotency-Key"?: string | null;
             };
             path: {
@@ -5864,7 +5865,7 @@ export interface operations {
                 "X-Session-Id"?: string | null;
                 /** @description `true` creates a new session if the request names none. */
                 "X-Session-New"?: boolean;
-                /** @description 1 to 255 visible ASCII characters. Requests with the same key and body are one turn. */
+                /** @description 1 to 255 visible ASCII characters. The same key and body return the same turn. */
                 "Idempotency-Key"?: string | null;
             };
             path?: never;
@@ -5923,7 +5924,7 @@ export interface operations {
             header?: {
                 /** @description The session's id, or a name that the client chooses; a new name creates a session. Without it the session is recognized by the messages before the newest ones, or created; the answer has its id. */
                 "X-Session-Id"?: string | null;
-                /** @description 1 to 255 visible ASCII characters. Requests with the same key and body are one turn. */
+                /** @description 1 to 255 visible ASCII characters. The same key and body return the same turn. */
                 "Idempotency-Key"?: string | null;
             };
             path?: never;
@@ -5980,7 +5981,7 @@ export interface operations {
                 "X-Session-Id"?: string | null;
                 /** @description `true` creates a new session if the request names none. */
                 "X-Session-New"?: boolean;
-                /** @description 1 to 255 visible ASCII characters. Requests with the same key and body are one turn. */
+                /** @description 1 to 255 visible ASCII characters. The same key and body return the same turn. */
                 "Idempotency-Key"?: string | null;
             };
             path?: never;
@@ -6041,7 +6042,7 @@ export interface operations {
                 "X-Session-Id"?: string | null;
                 /** @description `true` creates a new session if the request names none. */
                 "X-Session-New"?: boolean;
-                /** @description 1 to 255 visible ASCII characters. Requests with the same key and body are one turn. */
+                /** @description 1 to 255 visible ASCII characters. The same key and body return the same turn. */
                 "Idempotency-Key"?: string | null;
             };
             path?: never;
@@ -6155,7 +6156,7 @@ export interface operations {
                 "X-Session-Id"?: string | null;
                 /** @description `true` creates a new session if the request names none. */
                 "X-Session-New"?: boolean;
-                /** @description 1 to 255 visible ASCII characters. Requests with the same key and body are one turn. */
+                /** @description 1 to 255 visible ASCII characters. The same key and body return the same turn. */
                 "Idempotency-Key"?: string | null;
             };
             path?: never;

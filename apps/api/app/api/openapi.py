@@ -34,7 +34,7 @@ IdempotencyKey = Annotated[
     Header(
         alias="Idempotency-Key",
         pattern="^[!-~]{1,255}$",
-        description="1 to 255 visible ASCII characters. Requests with the same key and body are one turn.",
+        description="1 to 255 visible ASCII characters. The same key and body return the same turn.",
     ),
 ]
 Order = Annotated[

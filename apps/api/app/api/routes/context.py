@@ -69,7 +69,7 @@ async def get_window(call: Call, session_id: SessionId) -> CurrentWindow:
 @router.get("/search", response_model=FoundOut, responses=refusals(*READ), operation_id="search_session")
 async def search(call: Call, session_id: SessionId, q: SearchWords, limit: MostFound = DEFAULT_FOUND) -> Found:
     """The session's messages that contain words of `q`, in the window or not, best match first. Writes nothing but
-    the usage of an embedding model."""
+    an embedding model's usage."""
     return await search_session(call.rt, call.session_ref(session_id), q, limit)
 
 
@@ -78,7 +78,7 @@ async def get_look_back(
     call: Call, session_id: SessionId, q: LookBackWords = "", handle: Handle = None, page: PageNumber = None
 ) -> FoundPage:
     """Stored messages as a model reads them back: those that match `q`, best first, or the one with the `handle`, page
-    by page. With both, the page of that message that has the words. Writes nothing but the usage of an embedding model."""
+    by page. With both, the page of that message that has the words. Writes nothing but an embedding model's usage."""
     return await look_back(call.rt, call.session_ref(session_id), query=q.strip(), handle=handle, page=page)
 
 
@@ -95,7 +95,8 @@ async def search_all(
 
 @router.post("/context/preview", response_model=PreviewOut, responses=refusals(*WRITE), operation_id="preview_turn")
 async def preview(call: Call, session_id: SessionId, body: PreviewIn) -> Preview:
-    """The prompt that the next turn would send, or its refusal, as a 200. Calls no model and writes nothing."""
+    """The prompt that the next turn would send, or its refusal, as a 200. Calls no language model. Writes nothing but
+    an embedding model's usage."""
     seen = await preview_turn(call.rt, call.session_ref(session_id), turn_request(call, body))
     return replace(seen, refusal=seen.refusal and problems.complete(seen.refusal))
 
