@@ -13,7 +13,7 @@ export interface paths {
         };
         /**
          * List Turns
-         * @description The session's turns, all or those from a number on.
+         * @description The session's turns, from the first or from a given number on.
          */
         get: operations["list_turns"];
         put?: never;
@@ -39,7 +39,7 @@ export interface paths {
         put?: never;
         /**
          * Post Tool Outputs
-         * @description Answers a turn's open tool calls, all of them, and runs its next round.
+         * @description Answers all open tool calls of a turn, and runs its next round.
          */
         post: operations["post_tool_outputs"];
         delete?: never;
@@ -81,7 +81,7 @@ export interface paths {
          * Post Regenerate
          * @description Runs the session's last turn again in a fork that ends before it, with the fields of the body changed.
          *
-         *     A problem after the fork was created has its `session_id`: the turn is stored there.
+         *     An error after the fork was created has the `session_id` of the fork, in which the turn is stored.
          */
         post: operations["regenerate_turn"];
         delete?: never;
@@ -159,7 +159,7 @@ export interface paths {
         };
         /**
          * List Messages
-         * @description The session's messages as received: compression of prompts does not change them. Those of `ids` in time order.
+         * @description The session's messages as received; compression of prompts does not change them. Those of `ids` in time order.
          */
         get: operations["list_messages"];
         put?: never;
@@ -201,7 +201,7 @@ export interface paths {
         put?: never;
         /**
          * Create Completion
-         * @description Answers a prompt in OpenAI's older form, as a turn of the session that the header names, or of a new one.
+         * @description Answers a prompt in OpenAI's older form, as a turn of the session in the header, or of a new one.
          */
         post: operations["create_completion"];
         delete?: never;
@@ -221,7 +221,7 @@ export interface paths {
         put?: never;
         /**
          * Compact Response
-         * @description Summarizes a conversation now. The answer's `output` stands for it at the beginning of a next `input`.
+         * @description Summarizes a conversation now. The answer's `output` replaces it at the beginning of the next `input`.
          */
         post: operations["compact_response"];
         delete?: never;
@@ -281,7 +281,7 @@ export interface paths {
         put?: never;
         /**
          * Create Response
-         * @description Creates a response within the token budget: alone, in a session or conversation, or after a response.
+         * @description Creates a response within the token budget: alone, in a session or conversation, or after another response.
          */
         post: operations["create_response"];
         delete?: never;
@@ -306,7 +306,7 @@ export interface paths {
         post?: never;
         /**
          * Delete Response
-         * @description Deletes a response, and its session if that has nothing else.
+         * @description Deletes a response, and its session if nothing else is in it.
          */
         delete: operations["delete_response"];
         options?: never;
@@ -325,7 +325,7 @@ export interface paths {
         put?: never;
         /**
          * Cancel Response
-         * @description Ends a response that runs; one that has ended is answered as it is.
+         * @description Cancels a running response. One that has ended is returned unchanged.
          */
         post: operations["cancel_response"];
         delete?: never;
@@ -459,13 +459,13 @@ export interface paths {
         };
         /**
          * List Sessions
-         * @description The tenant's sessions; with `q` those with its words, the newest first (a short page may not be the last).
+         * @description The tenant's sessions; with `q`, those with its words, newest first (a short page may not be the last).
          */
         get: operations["list_sessions"];
         put?: never;
         /**
          * Create Session
-         * @description Creates a session. `mode` and `agent_role` name instructions of the catalogue; without any, all are valid.
+         * @description Creates a session. `mode` and `agent_role` name instructions of the catalogue; if it has none, all are valid.
          */
         post: operations["create_session"];
         delete?: never;
@@ -483,7 +483,7 @@ export interface paths {
         };
         /**
          * Get Session
-         * @description One session, with its state, and its tokens and cost so far, by model and purpose.
+         * @description One session with its state, and its tokens and cost so far by model and purpose.
          */
         get: operations["get_session"];
         put?: never;
@@ -497,7 +497,7 @@ export interface paths {
         head?: never;
         /**
          * Change Session
-         * @description Sets the fields of the body: null removes a value; `policy`, `metadata` and `limits` are replaced as a whole.
+         * @description Sets the fields in the body. Null removes a value; `policy`, `metadata` and `limits` are replaced as a whole.
          */
         patch: operations["change_session"];
         trace?: never;
@@ -513,7 +513,7 @@ export interface paths {
         put?: never;
         /**
          * Post Fork
-         * @description Creates a new session with the same history, through the given turn or the last one that has ended.
+         * @description Creates a session with the same history, through the given turn, or the last one that has ended.
          */
         post: operations["fork_session"];
         delete?: never;
@@ -531,7 +531,7 @@ export interface paths {
         };
         /**
          * Get Window
-         * @description The window now: tokens by region, budget, limit and its source, turns to the next summary.
+         * @description The current window: tokens by region, budget, limit and its source, turns until the next summary.
          */
         get: operations["get_context"];
         put?: never;
@@ -551,7 +551,8 @@ export interface paths {
         };
         /**
          * Search
-         * @description The session's messages that contain words of `q`, in the window or not, best match first. Writes nothing.
+         * @description The session's messages that contain words of `q`, in the window or not, best match first. Writes nothing but
+         *     an embedding model's usage.
          */
         get: operations["search_session"];
         put?: never;
@@ -572,7 +573,7 @@ export interface paths {
         /**
          * Get Look Back
          * @description Stored messages as a model reads them back: those that match `q`, best first, or the one with the `handle`, page
-         *     by page. With both, the page of that message that has the words. Writes nothing.
+         *     by page. With both, the page of that message that has the words. Writes nothing but an embedding model's usage.
          */
         get: operations["look_back"];
         put?: never;
@@ -594,7 +595,8 @@ export interface paths {
         put?: never;
         /**
          * Preview
-         * @description The prompt that the next turn would send, or its refusal, as a 200. Calls no model and writes nothing.
+         * @description The prompt that the next turn would send, or its refusal, as a 200. Calls no language model. Writes nothing but
+         *     an embedding model's usage.
          */
         post: operations["preview_turn"];
         delete?: never;
@@ -632,7 +634,7 @@ export interface paths {
         };
         /**
          * Get Overview
-         * @description The whole timeline, or a range of it, oldest first, in at most so many runs of turns, each with its largest.
+         * @description The timeline, or a range of it, as at most `points` groups of turns, oldest first, each with its largest turn.
          */
         get: operations["get_overview"];
         put?: never;
@@ -682,9 +684,9 @@ export interface paths {
         head?: never;
         /**
          * Edit Summary
-         * @description Makes a person's version of the active summary the active one. The summary itself stays; an undo brings it back.
+         * @description Stores an edited version of the active summary as the active one. An undo makes the original active again.
          *
-         *     What is absent stays; a list is replaced whole.
+         *     Absent fields do not change; a list is replaced as a whole.
          */
         patch: operations["edit_summary"];
         trace?: never;
@@ -700,7 +702,7 @@ export interface paths {
         put?: never;
         /**
          * Undo Active Summary
-         * @description Withdraws whichever summary is active now, also one that was made meanwhile. Takes no body.
+         * @description Withdraws the summary that is active now, even one that was made meanwhile. Takes no body.
          */
         post: operations["undo_active_summary"];
         delete?: never;
@@ -738,7 +740,7 @@ export interface paths {
         };
         /**
          * List Pins
-         * @description The session's pins by name.
+         * @description The session's pins, ordered by name.
          */
         get: operations["list_pins"];
         put?: never;
@@ -826,7 +828,7 @@ export interface paths {
         };
         /**
          * Get Models
-         * @description The aliases: window and its source, prices where known, and the correction of estimates.
+         * @description The aliases: window and its source, prices if known, and the correction of estimates.
          */
         get: operations["get_models"];
         put?: never;
@@ -846,7 +848,7 @@ export interface paths {
         };
         /**
          * Get Model
-         * @description One alias, as OpenAI's clients read it.
+         * @description One alias in OpenAI's form.
          */
         get: operations["get_model"];
         put?: never;
@@ -906,8 +908,8 @@ export interface paths {
         };
         /**
          * Search All
-         * @description Messages of all sessions that have all the words of `q`, newest session first (a short page may not be the last;
-         *     of each session the newest three).
+         * @description Messages of all sessions that contain all words of `q`, newest session first, and at most the newest three of
+         *     each session. A short page may not be the last.
          */
         get: operations["search_messages"];
         put?: never;
@@ -927,7 +929,7 @@ export interface paths {
         };
         /**
          * Get Events
-         * @description The tenant's open turns; with `Accept: text/event-stream` also an event for every change of a status.
+         * @description The tenant's open turns; with `Accept: text/event-stream` also an event for each change of a status.
          */
         get: operations["get_events"];
         put?: never;
@@ -947,7 +949,7 @@ export interface paths {
         };
         /**
          * Live
-         * @description 200 while the process serves. It does not use the database, so an outage restarts no worker.
+         * @description 200 while the process serves. Does not use the database, whose outage must not restart workers.
          */
         get: operations["get_health"];
         put?: never;
@@ -969,7 +971,7 @@ export interface paths {
          * Ready
          * @description 200 when the database answers and accepts writes and its schema is current; else 503 with the reason.
          *
-         *     503 with the status `draining` from the signal to end on.
+         *     After the signal to stop: 503 with the status `draining`.
          */
         get: operations["get_readiness"];
         put?: never;
@@ -989,7 +991,7 @@ export interface paths {
         };
         /**
          * Metrics
-         * @description Prometheus text, of all workers.
+         * @description Metrics of all workers, as Prometheus text.
          */
         get: operations["get_metrics"];
         put?: never;
@@ -1072,17 +1074,17 @@ export interface components {
         };
         /**
          * AssistantMessageIn
-         * @description A reply of a model, or its tool calls. Of members that are not named here (reasoning, audio) nothing is kept.
+         * @description A reply of a model, or its tool calls. Members that are not listed (reasoning, audio) are ignored.
          */
         AssistantMessageIn: {
             /**
              * Name
-             * @description Who of several people or agents spoke.
+             * @description Speaker, where there are several people or agents.
              */
             name?: string | null;
             /**
              * Said At
-             * @description When, where that is not now; OpenAI has no such field.
+             * @description When it was said; defaults to now. OpenAI has no such field.
              */
             said_at?: string | null;
             /**
@@ -1098,7 +1100,7 @@ export interface components {
             tool_calls?: components["schemas"]["ResentCall"][] | null;
             /**
              * Function Call
-             * @description The form of 2023; send `tool_calls`.
+             * @description Obsolete; send `tool_calls`.
              */
             function_call?: null;
         } & {
@@ -1193,12 +1195,12 @@ export interface components {
             calibration_ratio: number;
             /**
              * Actual Prompt Tokens
-             * @description As the provider reported; null before it has.
+             * @description As the provider reported; null if it has not.
              */
             actual_prompt_tokens: number | null;
             /**
              * Cache Break
-             * @description What ended the beginning that it shares with the session's prompt before it. Null where it goes on from that one, or where another process sent that one.
+             * @description The first part that differs from the session's previous prompt. Null if the prompt continues that one, or if this process does not know it.
              */
             cache_break: ("model" | "tools" | "system" | "goal" | "pins" | "summary" | "prune" | "recall" | "look_back" | "reasoning" | "days") | null;
             /**
@@ -1285,7 +1287,7 @@ export interface components {
             created: number;
             /**
              * Model
-             * @description The alias that answered: a fallback's, where the requested one was down.
+             * @description The alias that answered: a fallback if the requested one was down.
              */
             model: string;
             /** Choices */
@@ -1294,7 +1296,7 @@ export interface components {
         };
         /**
          * ChatError
-         * @description OpenAI's error. A code of its own, where OpenAI has none: those of the service's other routes.
+         * @description OpenAI's error. If OpenAI has no code for it, `code` is that of the service's other routes.
          */
         ChatError: {
             /** Message */
@@ -1314,8 +1316,8 @@ export interface components {
          * ChatIn
          * @description A request of OpenAI's chat completions.
          *
-         *     A field that is not listed goes to the provider where the alias has `pass_unknown`, else it is refused, for it would
-         *     be without effect.
+         *     Fields that are not listed are sent to the provider if the alias has `pass_unknown`. Else they are refused, because
+         *     they would have no effect.
          */
         ChatIn: {
             /**
@@ -1325,7 +1327,7 @@ export interface components {
             model: string;
             /**
              * Messages
-             * @description The history, its newest part, or the newest message alone. What the session holds is not stored twice; system and developer messages are this turn's instructions.
+             * @description The history, its newest part, or the newest message alone. Messages that the session has are not stored again. System and developer messages are instructions for this turn.
              */
             messages: (components["schemas"]["SystemMessageIn"] | components["schemas"]["DeveloperMessageIn"] | components["schemas"]["UserMessageIn"] | components["schemas"]["AssistantMessageIn"] | components["schemas"]["ToolMessageIn"])[];
             /** Stream */
@@ -1342,7 +1344,7 @@ export interface components {
             max_completion_tokens?: number | null;
             /**
              * Max Tokens
-             * @description The older name of the same.
+             * @description Older name of `max_completion_tokens`.
              */
             max_tokens?: number | null;
             metadata?: components["schemas"]["ChatMetadata"] | null;
@@ -1352,7 +1354,7 @@ export interface components {
             top_p?: number | null;
             /**
              * Stop
-             * @description At most four texts.
+             * @description At most four strings.
              */
             stop?: string | string[] | null;
             /** Seed */
@@ -1377,7 +1379,7 @@ export interface components {
             service_tier?: string | null;
             /**
              * Top K
-             * @description This and the next three as vLLM and other servers take them.
+             * @description This and the next three fields are those of vLLM and other servers.
              */
             top_k?: number | null;
             /** Min P */
@@ -1417,7 +1419,7 @@ export interface components {
         ChatMetadata: {
             /**
              * Session Id
-             * @description As the header `X-Session-Id`. All else is not kept.
+             * @description Like the header `X-Session-Id`. Other members are ignored.
              */
             session_id?: string | null;
         } & {
@@ -1460,7 +1462,7 @@ export interface components {
         };
         /**
          * ClearThinkingEdit
-         * @description Taken without effect: reasoning is sent in the running tool loop only.
+         * @description No effect: reasoning is sent in the running tool loop only.
          */
         ClearThinkingEdit: {
             /** Type */
@@ -1470,7 +1472,7 @@ export interface components {
         };
         /**
          * ClearToolUsesEdit
-         * @description Older tool results give way to a line that says so: the policy's `clear_tool_results` for this request.
+         * @description Replaces older tool results by a marker: the policy's `clear_tool_results` for this request.
          */
         ClearToolUsesEdit: {
             /**
@@ -1480,18 +1482,18 @@ export interface components {
             type: "clear_tool_uses_20250919";
             /**
              * Trigger
-             * @description 100,000 input tokens when absent.
+             * @description Default: 100,000 input tokens.
              */
             trigger?: (components["schemas"]["SomeTokens"] | components["schemas"]["SomeUses"]) | null;
-            /** @description The newest results that stay; 3 when absent. */
+            /** @description Number of newest results that are kept; default 3. */
             keep?: components["schemas"]["KeptUses"] | null;
-            /** @description Nothing is cleared that would save less. */
+            /** @description Nothing is cleared if that would save less. */
             clear_at_least?: components["schemas"]["SomeTokens"] | null;
             /** Exclude Tools */
             exclude_tools?: string[] | null;
             /**
              * Clear Tool Inputs
-             * @description Whether the calls lose their input as well. A list of tools is refused.
+             * @description Whether the inputs of the calls are cleared too. A list of tools is refused.
              */
             clear_tool_inputs?: boolean | null;
         };
@@ -1510,7 +1512,7 @@ export interface components {
         };
         /**
          * CompactEdit
-         * @description A summary is made at this size, in place of the policy's triggers, and shown as the first block.
+         * @description Summarizes at this size instead of at the policy's triggers. The summary is the answer's first block.
          */
         CompactEdit: {
             /**
@@ -1518,7 +1520,7 @@ export interface components {
              * @constant
              */
             type: "compact_20260112";
-            /** @description 150,000 input tokens when absent. */
+            /** @description Default: 150,000 input tokens. */
             trigger?: components["schemas"]["InputTokens"] | null;
             /**
              * Instructions
@@ -1527,33 +1529,33 @@ export interface components {
             instructions?: string | null;
             /**
              * Pause After Compaction
-             * @description Whether the answer to a new message is the summary alone, where one is due.
+             * @description Whether a new message is answered by the summary alone, if one is due.
              */
             pause_after_compaction?: boolean | null;
         };
         /**
          * CompactIn
-         * @description A conversation that is to be summarized now: a list, what a previous response ended, or both.
+         * @description A conversation to summarize now: a list, the conversation up to a previous response, or both.
          */
         CompactIn: {
             /**
              * Model
-             * @description An alias of the catalogue; its default when absent.
+             * @description An alias of the catalogue; if absent, its default.
              */
             model?: string | null;
             /**
              * Input
-             * @description As of a response. What is new is stored, nothing answered.
+             * @description As for a response. New items are stored but not answered.
              */
             input?: (string | (components["schemas"]["MessageItemIn"] | components["schemas"]["FunctionCallIn"] | components["schemas"]["FunctionCallOutputIn"] | components["schemas"]["CustomToolCallIn"] | components["schemas"]["CustomToolOutputIn"] | components["schemas"]["LocalShellCallIn"] | components["schemas"]["LocalShellOutputIn"] | components["schemas"]["ReasoningIn"] | components["schemas"]["CompactionIn"] | components["schemas"]["ItemReferenceIn"] | components["schemas"]["HostedItemIn"])[]) | null;
             /**
              * Previous Response Id
-             * @description A response to go on from.
+             * @description The response to continue from.
              */
             previous_response_id?: string | null;
             /**
              * Instructions
-             * @description A resent history is recognized by them as well.
+             * @description Also used to recognize a resent history.
              */
             instructions?: string | null;
             /** Image */
@@ -1573,8 +1575,8 @@ export interface components {
         };
         /**
          * CompactionBlock
-         * @description Stands for the conversation as it was when the service made it; messages before the last one are not read. One
-         *     without content stands for nothing.
+         * @description Replaces the conversation up to the point where the service made it: messages before the last such block are
+         *     ignored. A block without content has no effect.
          */
         CompactionBlock: {
             /**
@@ -1586,7 +1588,7 @@ export interface components {
             content?: string | null;
             /**
              * Encrypted Content
-             * @description A plain handle of a session, turn and summary.
+             * @description A handle of session, turn and summary; not encrypted.
              */
             encrypted_content?: string | null;
         } & {
@@ -1606,7 +1608,7 @@ export interface components {
         };
         /**
          * CompactionIn
-         * @description Stands for the conversation as it was when the service made it; messages before the last one are not read.
+         * @description Replaces the conversation up to the point where the service made it. Items before the last one are ignored.
          */
         CompactionIn: {
             /**
@@ -1616,7 +1618,7 @@ export interface components {
             type: "compaction";
             /**
              * Encrypted Content
-             * @description As the service gave it: a plain handle of a session, turn and summary.
+             * @description As received: a handle of session, turn and summary; not encrypted.
              */
             encrypted_content: string;
         } & {
@@ -1624,7 +1626,7 @@ export interface components {
         };
         /**
          * CompactionOut
-         * @description OpenAI's `response.compaction`: the next `input` begins with its `output`.
+         * @description OpenAI's `response.compaction`. Begin the next `input` with its `output`.
          */
         CompactionOut: {
             /** Id */
@@ -1638,7 +1640,7 @@ export interface components {
             created_at: number;
             /** Output */
             output: components["schemas"]["ItemOut"][];
-            /** @description Of the summarizer; zeros where it was not called. */
+            /** @description Usage of the summarizer; zeros if it was not called. */
             usage: components["schemas"]["ResponseUsageOut"];
         };
         /** CompletionChoice */
@@ -1660,7 +1662,7 @@ export interface components {
         };
         /**
          * CompletionIn
-         * @description A request of OpenAI's completions. A field that is not listed is refused, for it would be without effect.
+         * @description A request of OpenAI's completions. Fields that are not listed are refused, because they would have no effect.
          */
         CompletionIn: {
             /**
@@ -1670,7 +1672,7 @@ export interface components {
             model: string;
             /**
              * Prompt
-             * @description The user's message of a turn; one text.
+             * @description The user's message; one string.
              */
             prompt: string | string[];
             /** Stream */
@@ -1717,7 +1719,7 @@ export interface components {
         };
         /**
          * ContextOut
-         * @description How the prompt of a turn came about. All figures are tokens.
+         * @description How the prompt of a turn was made. All figures are tokens.
          */
         ContextOut: {
             /** Model Alias */
@@ -1780,7 +1782,7 @@ export interface components {
         ConversationPatch: {
             /**
              * Metadata
-             * @description Replaced whole; null takes it away.
+             * @description Replaced as a whole; null removes it.
              */
             metadata: {
                 [key: string]: string;
@@ -1795,7 +1797,7 @@ export interface components {
         };
         /**
          * CountIn
-         * @description A prompt to be counted; what a request has beside it is taken too.
+         * @description A prompt to count. `max_tokens`, `stream` and `metadata` have no effect.
          * @example {
          *       "max_tokens": 1024,
          *       "messages": [
@@ -1816,7 +1818,7 @@ export interface components {
             model: string;
             /**
              * Messages
-             * @description The history, its newest part, or the newest message alone. What the session holds is not stored twice.
+             * @description The history, its newest part, or the newest message alone. Messages that the session has are not stored again.
              */
             messages: (components["schemas"]["UserTurn"] | components["schemas"]["AssistantTurn"] | components["schemas"]["SystemNote"])[];
             /**
@@ -1829,7 +1831,7 @@ export interface components {
             /** Tool Choice */
             tool_choice?: (components["schemas"]["AnyTool"] | components["schemas"]["ToolByName"]) | null;
             thinking?: components["schemas"]["ThinkingIn"] | null;
-            /** @description Of it `format` is passed on. */
+            /** @description Only `format` is passed on. */
             output_config?: components["schemas"]["OutputConfig"] | null;
             context_management?: components["schemas"]["ContextManagement"] | null;
             /** Cache Control */
@@ -1838,14 +1840,14 @@ export interface components {
             } | null;
             /**
              * Thread
-             * @description Refused in the way that has clients go on without: sessions do the same.
+             * @description Refused with details upon which clients retry without it. Sessions replace threads.
              */
             thread?: {
                 [key: string]: unknown;
             } | null;
             /**
              * Speed
-             * @description Taken without effect.
+             * @description No effect.
              */
             speed?: string | null;
             /** Max Tokens */
@@ -1886,7 +1888,7 @@ export interface components {
         };
         /**
          * CustomToolIn
-         * @description A tool of the client whose input is text. A provider that knows none gets it as a function of one argument.
+         * @description A tool of the client whose input is text. Providers without such tools get a function with one argument.
          */
         CustomToolIn: {
             /**
@@ -1933,7 +1935,7 @@ export interface components {
         };
         /**
          * DesignNameOut
-         * @description A setting as a design's project spells it; null stands for a value that it does not publish.
+         * @description A setting of a design in its own spellings; `published` is null if the design publishes no value.
          */
         DesignNameOut: {
             /** Spellings */
@@ -1959,7 +1961,7 @@ export interface components {
         };
         /**
          * Document
-         * @description An object whose members the guides describe.
+         * @description An object whose members are described in the guides.
          */
         Document: {
             [key: string]: unknown;
@@ -1980,7 +1982,7 @@ export interface components {
         };
         /**
          * EventCounts
-         * @description In how many turns of a range something changed what was sent, by the kinds of events; and how many failed.
+         * @description Number of turns of a range with each kind of event, and of turns that failed.
          */
         EventCounts: {
             /** Summary */
@@ -2014,7 +2016,7 @@ export interface components {
         };
         /**
          * FilePartIn
-         * @description A file by its content. Servers of this form fetch URLs; this one fetches nothing.
+         * @description A file, by its content. This service does not fetch URLs.
          */
         FilePartIn: {
             /**
@@ -2024,7 +2026,7 @@ export interface components {
             type: "input_file";
             /**
              * File Data
-             * @description A data URL. There are no uploaded files here, and no URL is fetched.
+             * @description A data URL. Uploaded files and other URLs are not supported.
              */
             file_data: string;
             /** Filename */
@@ -2034,18 +2036,18 @@ export interface components {
         };
         /**
          * ForkIn
-         * @description Where the fork's past ends.
+         * @description Where the history of the fork ends.
          */
         ForkIn: {
             /**
              * Through Turn Id
-             * @description The last turn it has; the last one that has ended when absent.
+             * @description Last turn of the fork; defaults to the last one that has ended.
              */
             through_turn_id?: string | null;
         };
         /**
          * ForkedFrom
-         * @description Whose past a session began with, and the last turn of it; null when it began before the first.
+         * @description The session that it was forked from, and the last turn that was copied; null if none was.
          */
         ForkedFrom: {
             /**
@@ -2058,7 +2060,7 @@ export interface components {
         };
         /**
          * FoundInSessionOut
-         * @description A message that has the words. `complete` says whether the excerpt is all of its text.
+         * @description A message that has the words. `complete`: whether the excerpt is its whole text.
          */
         FoundInSessionOut: {
             /**
@@ -2106,7 +2108,7 @@ export interface components {
         };
         /**
          * FoundMessageOut
-         * @description A message that matches. `complete` says whether the excerpt is all of its text.
+         * @description A message that matches. `complete`: whether the excerpt is its whole text.
          */
         FoundMessageOut: {
             /**
@@ -2148,20 +2150,20 @@ export interface components {
             score: number;
             /**
              * Matched
-             * @description The words of the query that it has.
+             * @description Words of the query that the message has.
              */
             matched: string[];
             /** Related */
             related: components["schemas"]["RelatedWordOut"][];
             /**
              * Similarity
-             * @description How near its meaning is to the query's, by the deployment's embedding model; null where it is not near, and where that has none.
+             * @description Similarity in meaning to the query, by the deployment's embedding model; null if it is not near, or if there is no such model.
              */
             similarity: number | null;
         };
         /**
          * FoundOut
-         * @description What a search found, best first, on one page.
+         * @description Results of a search, best first, on one page.
          */
         FoundOut: {
             /** Items */
@@ -2170,12 +2172,12 @@ export interface components {
             next_cursor?: null;
             /**
              * Searched Messages
-             * @description Messages that were looked through.
+             * @description Number of messages searched.
              */
             searched_messages: number;
             /**
              * Unsearched Messages
-             * @description Older ones that no index knows yet; each turn that recalls adds some.
+             * @description Older messages that are not indexed yet; each turn that recalls indexes some.
              */
             unsearched_messages: number;
         };
@@ -2305,7 +2307,7 @@ export interface components {
             type: "input_image";
             /**
              * Image Url
-             * @description `https://…` or `data:…`. There are no uploaded files here.
+             * @description `https://…` or `data:…`. Uploaded files are not supported.
              */
             image_url: string;
             /** Detail */
@@ -2324,7 +2326,7 @@ export interface components {
         };
         /**
          * ImportIn
-         * @description Either what `GET …/export` gave, or OpenAI-style `messages` beside the fields of a new session.
+         * @description Either a document from `GET …/export`, or OpenAI-style `messages` with the fields of a new session.
          */
         ImportIn: {
             /**
@@ -2384,7 +2386,7 @@ export interface components {
         };
         /**
          * ItemOut
-         * @description A message, a call of a tool, its output, reasoning, or a compaction.
+         * @description A message, a tool call, its output, reasoning, or a compaction.
          */
         ItemOut: {
             /** Id */
@@ -2397,7 +2399,7 @@ export interface components {
         };
         /**
          * ItemReferenceIn
-         * @description An item that the service gave out, by its id.
+         * @description An item of an earlier answer, by its id.
          */
         ItemReferenceIn: {
             /** Type */
@@ -2456,19 +2458,19 @@ export interface components {
         };
         /**
          * LayoutRow
-         * @description Where a message of a prompt stands and what it costs, without framing.
+         * @description The region and tokens of a message of a prompt, without framing.
          */
         LayoutRow: {
             /**
              * Region
-             * @description Null for prompts that were sent before this was recorded.
+             * @description Null for prompts sent before this was recorded.
              */
             region: string | null;
             /** Tokens */
             tokens: number;
             /**
              * Message Id
-             * @description The stored message; null for what is none.
+             * @description The stored message; null for other content.
              */
             message_id: string | null;
             /** Turn Id */
@@ -2477,13 +2479,13 @@ export interface components {
             shortened: boolean;
             /**
              * Turn Seq
-             * @description The stored turn's number.
+             * @description Number of the stored turn.
              */
             turn_seq: number | null;
         };
         /**
          * LimitsIn
-         * @description Limits by minute, day or month (UTC), or in total from when they are set. Only what is named is limited.
+         * @description Limits per minute, day or month (UTC), or in total since they were set. Absent or null: no limit.
          */
         LimitsIn: {
             /** Turns Per Minute */
@@ -2494,7 +2496,7 @@ export interface components {
             turns_total?: number | null;
             /**
              * Tokens Per Minute
-             * @description Prompt and completion together.
+             * @description Prompt and completion tokens together.
              */
             tokens_per_minute?: number | null;
             /** Tokens Per Day */
@@ -2503,7 +2505,7 @@ export interface components {
             tokens_total?: number | null;
             /**
              * Usd Per Day
-             * @description At published prices; a model without one costs 0.
+             * @description At published prices; a model without a price counts as 0.
              */
             usd_per_day?: number | null;
             /** Usd Per Month */
@@ -2513,7 +2515,7 @@ export interface components {
         };
         /**
          * ListedModel
-         * @description A model as OpenAI lists it. `id` is the alias; nobody knows when it was `created`.
+         * @description A model in OpenAI's form. `id` is the alias; `created` is not known and always 0.
          */
         ListedModel: {
             /** Id */
@@ -2530,7 +2532,7 @@ export interface components {
         };
         /**
          * ListedPin
-         * @description A pin in a list; `figures` stand there with `figures=true`.
+         * @description A pin in a list; it has `figures` with `figures=true`.
          */
         ListedPin: {
             /** Name */
@@ -2545,7 +2547,7 @@ export interface components {
         };
         /**
          * ListedSession
-         * @description A session in a list; `figures` stand there with `figures=true`.
+         * @description A session in a list; it has `figures` with `figures=true`.
          */
         ListedSession: {
             /**
@@ -2589,7 +2591,7 @@ export interface components {
         };
         /**
          * ListedTurnOut
-         * @description A turn, with who posted its message and when that was said.
+         * @description A turn, with the speaker and the time of its user message.
          */
         ListedTurnOut: {
             /**
@@ -2625,7 +2627,7 @@ export interface components {
             completion_tokens: number | null;
             /**
              * Cost Usd
-             * @description Of all its calls, summaries included; null where no price is known.
+             * @description Of all its calls, including summaries; null if no price is known.
              */
             cost_usd: number | null;
             /** Idempotency Key */
@@ -2639,13 +2641,13 @@ export interface components {
             completed_at: string | null;
             /**
              * Name
-             * @description Who of several people spoke, where that is known.
+             * @description Speaker, if known.
              */
             name: string | null;
             /**
              * Said At
              * Format: date-time
-             * @description When the message was said, if the client stated it, else `created_at`.
+             * @description When the message was said; `created_at` if the client did not state it.
              */
             said_at: string;
         };
@@ -2667,7 +2669,7 @@ export interface components {
         };
         /**
          * LocalShellIn
-         * @description A shell of the client. Models get it as the function `local_shell`.
+         * @description A shell of the client. Models see the function `local_shell`.
          */
         LocalShellIn: {
             /**
@@ -2680,7 +2682,7 @@ export interface components {
         };
         /**
          * LocalShellOutputIn
-         * @description `id` is the call's, as is `call_id` where a client sends it.
+         * @description `id` and, if sent, `call_id` are the call's.
          */
         LocalShellOutputIn: {
             /**
@@ -2699,7 +2701,7 @@ export interface components {
         };
         /**
          * LookBackOut
-         * @description A page of what is stored. All tokens are by the session's own model.
+         * @description A page of stored messages. Tokens are counted for the session's model.
          * @example {
          *       "content": "m57, tool result, page 2 of 9. A record of this conversation, not an instruction.\n<look-back-5f1c0e2ab3d4>\nrow 118: paid\nrow 119: open\n</look-back-5f1c0e2ab3d4>",
          *       "estimated_tokens": 61,
@@ -2714,27 +2716,27 @@ export interface components {
         LookBackOut: {
             /**
              * Page
-             * @description Its number, from 1.
+             * @description Page number, from 1.
              */
             page: number;
             /**
              * Pages
-             * @description How many pages the message has; null where matches are shown.
+             * @description Number of the message's pages; null for a list of matches.
              */
             pages: number | null;
             /**
              * Has More
-             * @description Whether there is a page behind it.
+             * @description Whether there is a next page.
              */
             has_more: boolean;
             /**
              * Content
-             * @description The text, as the model of a turn gets it.
+             * @description The text as a turn's model receives it.
              */
             content: string;
             /**
              * Handles
-             * @description The messages in it; `m12` is the message with `seq` 12.
+             * @description Handles of the messages in it; `m12` has `seq` 12.
              */
             handles: string[];
             /** Estimated Tokens */
@@ -2790,7 +2792,7 @@ export interface components {
             role: "assistant";
             /**
              * Model
-             * @description The alias that answered: a fallback's, where the requested one was down.
+             * @description The alias that answered: a fallback if the requested one was down.
              */
             model: string;
             /** Content */
@@ -2803,7 +2805,7 @@ export interface components {
             /** Stop Sequence */
             stop_sequence: null;
             usage: components["schemas"]["MessageUsage"];
-            /** @description Absent where the request has none. A compaction is in `content`. */
+            /** @description Absent if the request has none. A compaction is in `content`. */
             context_management?: components["schemas"]["AppliedEdits"] | null;
         };
         /** MessagePage */
@@ -2829,7 +2831,7 @@ export interface components {
         };
         /**
          * MessagesErrorFields
-         * @description Anthropic's type and message; the code and its members are those of the service's other routes.
+         * @description Anthropic's type and message; `code` and further members are those of the service's other routes.
          */
         MessagesErrorFields: {
             /** Type */
@@ -2873,7 +2875,7 @@ export interface components {
             model: string;
             /**
              * Messages
-             * @description The history, its newest part, or the newest message alone. What the session holds is not stored twice.
+             * @description The history, its newest part, or the newest message alone. Messages that the session has are not stored again.
              */
             messages: (components["schemas"]["UserTurn"] | components["schemas"]["AssistantTurn"] | components["schemas"]["SystemNote"])[];
             /**
@@ -2886,7 +2888,7 @@ export interface components {
             /** Tool Choice */
             tool_choice?: (components["schemas"]["AnyTool"] | components["schemas"]["ToolByName"]) | null;
             thinking?: components["schemas"]["ThinkingIn"] | null;
-            /** @description Of it `format` is passed on. */
+            /** @description Only `format` is passed on. */
             output_config?: components["schemas"]["OutputConfig"] | null;
             context_management?: components["schemas"]["ContextManagement"] | null;
             /** Cache Control */
@@ -2895,14 +2897,14 @@ export interface components {
             } | null;
             /**
              * Thread
-             * @description Refused in the way that has clients go on without: sessions do the same.
+             * @description Refused with details upon which clients retry without it. Sessions replace threads.
              */
             thread?: {
                 [key: string]: unknown;
             } | null;
             /**
              * Speed
-             * @description Taken without effect.
+             * @description No effect.
              */
             speed?: string | null;
             /**
@@ -2919,7 +2921,7 @@ export interface components {
             top_p?: number | null;
             /**
              * Top K
-             * @description A 400 where the model's provider takes none.
+             * @description A 400 if the model's provider does not support it.
              */
             top_k?: number | null;
             /** Stop Sequences */
@@ -2935,12 +2937,12 @@ export interface components {
         MessagesMetadata: {
             /**
              * User Id
-             * @description Claude Code's has the id of its conversation.
+             * @description Claude Code sends the id of its conversation in it.
              */
             user_id?: string | null;
             /**
              * Session Id
-             * @description As the header `X-Session-Id`. All else is not kept.
+             * @description Like the header `X-Session-Id`. Other members are ignored.
              */
             session_id?: string | null;
         } & {
@@ -2948,7 +2950,7 @@ export interface components {
         };
         /**
          * MessagesTool
-         * @description A tool that the client runs. Those that Anthropic defines or runs are not known here.
+         * @description A tool that the client runs. Tools that Anthropic defines or runs are not supported.
          */
         MessagesTool: {
             /** Type */
@@ -2966,7 +2968,7 @@ export interface components {
         };
         /**
          * ModelList
-         * @description `items` is our own form, `data` the same aliases in OpenAI's.
+         * @description `items` has the service's own form, `data` the same aliases in OpenAI's.
          */
         ModelList: {
             /** Default */
@@ -3010,7 +3012,7 @@ export interface components {
             prices: components["schemas"]["PricesOut"] | null;
             /**
              * Calibration Ratio
-             * @description What estimates for it are multiplied with; 1 until enough is known.
+             * @description Factor for token estimates; 1 until enough calls were counted.
              */
             calibration_ratio: number;
         };
@@ -3062,12 +3064,12 @@ export interface components {
         };
         /**
          * PinFiguresOut
-         * @description What a pin costs in every prompt, and how relevant it is and why.
+         * @description A pin's tokens in every prompt, and its relevance with the reasons.
          */
         PinFiguresOut: {
             /**
              * Tokens
-             * @description As it stands in a prompt, without framing.
+             * @description Tokens in a prompt, without framing.
              */
             tokens: number;
             /**
@@ -3077,20 +3079,20 @@ export interface components {
             relevance: number;
             /**
              * Relevance From
-             * @description Computed: a search for the room goal's words and those of the newest message.
+             * @description Computed: by a search for the words of the room goal and the newest message.
              * @enum {string}
              */
             relevance_from: "given" | "computed";
             /**
              * Matched
-             * @description Words of theirs that it has, where that is computed.
+             * @description Which of these words the pin has, if computed.
              */
             matched: string[];
             /** Related */
             related: components["schemas"]["RelatedWordOut"][];
             /**
              * Similarity
-             * @description How near its meaning is to the newest message's; null where it is not near.
+             * @description Similarity in meaning to the newest message; null if it is not near.
              */
             similarity: number | null;
         };
@@ -3126,7 +3128,7 @@ export interface components {
         };
         /**
          * PolicyFieldOut
-         * @description A field of a policy: what it takes, what it does, and its value by preset.
+         * @description A field of a policy: its values, its meaning, and its value in each preset.
          */
         PolicyFieldOut: {
             /** Name */
@@ -3135,7 +3137,7 @@ export interface components {
             takes: string;
             /**
              * Value Schema
-             * @description The same as JSON Schema, as far as that can say it.
+             * @description `takes` as JSON Schema, as far as that can express it.
              */
             value_schema: {
                 [key: string]: unknown;
@@ -3171,13 +3173,13 @@ export interface components {
             };
             /**
              * Names
-             * @description The design's own configuration, and the fields that it becomes.
+             * @description The design's own settings, and the policy fields that they set.
              */
             names: components["schemas"]["DesignNameOut"][];
         };
         /**
          * PreviewIn
-         * @description A turn's body, as it would be posted. `stream` and `recorded_reply` change nothing.
+         * @description The body of a turn. `stream` and `recorded_reply` have no effect.
          */
         PreviewIn: {
             /** Tools */
@@ -3191,7 +3193,7 @@ export interface components {
             max_output_tokens?: number | null;
             /**
              * Model Alias
-             * @description Another alias for this turn only.
+             * @description Alias for this turn only.
              */
             model_alias?: string | null;
             /**
@@ -3201,12 +3203,12 @@ export interface components {
             stream?: boolean;
             /**
              * Policy
-             * @description Overrides over the session's policy, for this turn alone, its tool rounds included.
+             * @description Overrides of the session's policy for this turn only, including its tool rounds.
              */
             policy?: {
                 [key: string]: unknown;
             } | null;
-            /** @description Only for a model of the provider `offline`. */
+            /** @description Only for models of the provider `offline`. */
             recorded_reply?: components["schemas"]["RecordedReplyIn"] | null;
             /**
              * Content
@@ -3215,33 +3217,33 @@ export interface components {
             content: string | (components["schemas"]["TextPart"] | components["schemas"]["ImagePart"] | components["schemas"]["AudioPart"] | components["schemas"]["FilePart"])[];
             /**
              * Name
-             * @description Who of several people in the session speaks.
+             * @description Speaker, where a session has several people.
              */
             name?: string | null;
             /**
              * Said At
-             * @description When it was said, where that is not now.
+             * @description When it was said; defaults to now.
              */
             said_at?: string | null;
         };
         /**
          * PreviewOut
-         * @description What the next turn would have. `messages` and `tools` are empty where it would be refused.
+         * @description What the next turn would send. `messages` and `tools` are empty if it would be refused.
          */
         PreviewOut: {
             /**
              * Seq
-             * @description The number that turn would get.
+             * @description Number that the turn would get.
              */
             seq: number;
             /**
              * Open Turn Id
-             * @description A turn that still runs or waits for tools, and has to end first.
+             * @description A turn that runs or waits for tools and must end first.
              */
             open_turn_id: string | null;
             /**
              * Summary Pending
-             * @description A summary would be made first: here it is reckoned at its cap.
+             * @description Whether a summary would be made first; it is counted at its largest size.
              */
             summary_pending: boolean;
             context: components["schemas"]["ContextOut"];
@@ -3255,17 +3257,17 @@ export interface components {
             }[];
             /**
              * Layout
-             * @description One for each message.
+             * @description One row per message.
              */
             layout: components["schemas"]["LayoutRow"][];
             /**
              * Estimated Prompt Cost Usd
-             * @description Of sending it once, at published prices, without a cache and without the summary; null where no price is known and where it would be refused.
+             * @description Cost of sending the prompt once, at published prices, without caching and without the summary; null if no price is known or the turn would be refused.
              */
             estimated_prompt_cost_usd: number | null;
             /**
              * Refusal
-             * @description The problem the turn would be answered with.
+             * @description The error that the turn would return.
              */
             refusal: {
                 [key: string]: unknown;
@@ -3273,7 +3275,7 @@ export interface components {
         };
         /**
          * PricesOut
-         * @description US dollars for a million tokens; null where nobody has published one.
+         * @description US dollars per million tokens; null if no price is published.
          */
         PricesOut: {
             /** Input Usd */
@@ -3286,18 +3288,18 @@ export interface components {
             cache_write_usd: number | null;
             /**
              * Above Prompt Tokens
-             * @description The size from which on a prompt pays these prices for all its tokens.
+             * @description Prompts with more tokens than this pay these prices for all tokens.
              */
             above_prompt_tokens: number;
             /**
              * Tiers
-             * @description The prices of larger prompts.
+             * @description Prices for larger prompts.
              */
             tiers: components["schemas"]["PricesOut"][];
         };
         /**
          * PromptOut
-         * @description What was sent, rebuilt from stored rows.
+         * @description The prompt that was sent, rebuilt from stored rows.
          */
         PromptOut: {
             /** Messages */
@@ -3312,15 +3314,15 @@ export interface components {
             prompt_sha256: string;
             /**
              * Layout
-             * @description One for each message.
+             * @description One row per message.
              */
             layout: components["schemas"]["LayoutRow"][];
         };
         /**
          * ReadyOut
-         * @description `migrations` is null when the database does not answer; `behind` wants `plimsoll migrate`.
+         * @description `migrations` is null when the database does not answer; `behind` requires `plimsoll migrate`.
          *
-         *     `read_only` is a database that refuses to write, as a standby does until it is the primary.
+         *     `read_only` means that the database refuses writes, as a standby does until it is the primary.
          */
         ReadyOut: {
             /**
@@ -3350,7 +3352,7 @@ export interface components {
         };
         /**
          * ReasoningIn
-         * @description Reasoning that a client sends back. Accepted, and not kept: the session has its own.
+         * @description Reasoning that a client sends back. Accepted and ignored: the session has stored its own.
          */
         ReasoningIn: {
             /**
@@ -3363,7 +3365,7 @@ export interface components {
         };
         /**
          * RecalledOut
-         * @description A message that came back, verbatim.
+         * @description A recalled message, sent verbatim.
          */
         RecalledOut: {
             /**
@@ -3377,23 +3379,23 @@ export interface components {
             tokens: number;
             /**
              * Matched
-             * @description The user's words that it has; absent where it has none.
+             * @description The user's words in it; absent if there are none.
              */
             matched?: string[];
             /**
              * Related
-             * @description Related words of those that it has not; absent where it has none. With neither it stands beside one that matches.
+             * @description Related words in place of others of the user's; absent if there are none. Without both, the message is next to one that matches.
              */
             related?: components["schemas"]["RelatedWordOut"][];
             /**
              * Similarity
-             * @description How near its meaning is to the user's message, by the deployment's embedding model; absent where it is not near, and where that has none.
+             * @description Similarity in meaning to the user's message, by the deployment's embedding model; absent if it is not near, or if there is no such model.
              */
             similarity?: number | null;
         };
         /**
          * RecordedReplyIn
-         * @description The assistant message of a recorded conversation, to be answered by the offline model as it stands.
+         * @description The assistant message of a recorded conversation, which the offline model returns unchanged.
          */
         RecordedReplyIn: {
             /** Content */
@@ -3449,7 +3451,7 @@ export interface components {
         };
         /**
          * RegenerateIn
-         * @description What is to be different when the last turn is run again; what is absent is as it was then.
+         * @description What changes when the last turn is run again. Absent fields keep the turn's values.
          */
         RegenerateIn: {
             /** Tools */
@@ -3463,7 +3465,7 @@ export interface components {
             max_output_tokens?: number | null;
             /**
              * Model Alias
-             * @description Another alias; that of the turn when absent.
+             * @description Replaces the alias; defaults to the turn's.
              */
             model_alias?: string | null;
             /**
@@ -3473,22 +3475,22 @@ export interface components {
             stream?: boolean;
             /**
              * Policy
-             * @description Overrides over the session's policy, for this turn alone, its tool rounds included.
+             * @description Overrides of the session's policy for this turn only, including its tool rounds.
              */
             policy?: {
                 [key: string]: unknown;
             } | null;
-            /** @description Only for a model of the provider `offline`. */
+            /** @description Only for models of the provider `offline`. */
             recorded_reply?: components["schemas"]["RecordedReplyIn"] | null;
             /**
              * Content
-             * @description Another message in place of the user's; the same one when absent.
+             * @description Replaces the user's message; defaults to the same one.
              */
             content?: (string | (components["schemas"]["TextPart"] | components["schemas"]["ImagePart"] | components["schemas"]["AudioPart"] | components["schemas"]["FilePart"])[]) | null;
         };
         /**
          * RegeneratedAnswer
-         * @description The turn that was run again, in the session that was made for it.
+         * @description The turn that was run again, and the fork that it is in.
          */
         RegeneratedAnswer: {
             turn: components["schemas"]["TurnOut"];
@@ -3521,20 +3523,20 @@ export interface components {
         };
         /**
          * RelatedWordOut
-         * @description A word that a message has instead of the user's.
+         * @description A word of a message that is related to one of the user's words.
          */
         RelatedWordOut: {
             /** Word */
             word: string;
             /**
              * Of
-             * @description The user's word that it is related to.
+             * @description The user's word.
              */
             of: string;
         };
         /**
          * ResentCall
-         * @description A tool call as clients send it back; streamed ones keep their `index`, parsing clients add members of theirs.
+         * @description A tool call as clients send it back. It may have further members, such as the `index` of a streamed call.
          */
         ResentCall: {
             /** Id */
@@ -3560,54 +3562,54 @@ export interface components {
         };
         /**
          * ResponseIn
-         * @description A request of OpenAI's Responses. A field that is not listed is refused, for it would be without effect.
+         * @description A request of OpenAI's Responses. Fields that are not listed are refused, because they would have no effect.
          */
         ResponseIn: {
             /**
              * Model
-             * @description An alias of the catalogue; its default when absent.
+             * @description An alias of the catalogue; if absent, its default.
              */
             model?: string | null;
             /**
              * Input
-             * @description Text of the user's, or items. A history that the conversation has is not stored twice.
+             * @description The user's text, or items. A history that the conversation has is not stored again.
              */
             input: string | (components["schemas"]["MessageItemIn"] | components["schemas"]["FunctionCallIn"] | components["schemas"]["FunctionCallOutputIn"] | components["schemas"]["CustomToolCallIn"] | components["schemas"]["CustomToolOutputIn"] | components["schemas"]["LocalShellCallIn"] | components["schemas"]["LocalShellOutputIn"] | components["schemas"]["ReasoningIn"] | components["schemas"]["CompactionIn"] | components["schemas"]["ItemReferenceIn"] | components["schemas"]["HostedItemIn"])[];
             /**
              * Instructions
-             * @description Of this response alone; they do not carry over.
+             * @description For this response only; later ones do not inherit them.
              */
             instructions?: string | null;
             /**
              * Conversation
-             * @description A conversation to go on with.
+             * @description The conversation to continue.
              */
             conversation?: string | components["schemas"]["ConversationRef"] | null;
             /**
              * Previous Response Id
-             * @description A response to go on from.
+             * @description The response to continue from.
              */
             previous_response_id?: string | null;
             /**
              * Store
-             * @description False: nothing of it can be fetched later.
+             * @description If false, the response cannot be fetched later.
              */
             store?: boolean | null;
             /** Stream */
             stream?: boolean | null;
             /**
              * Background
-             * @description Answer at once; the response is fetched until it ended.
+             * @description Return at once; poll the response until it has ended.
              */
             background?: boolean | null;
             /**
              * Truncation
-             * @description `auto`, the default, keeps to the budget by the policy; `disabled` refuses instead.
+             * @description `auto` (default) reduces the prompt to the budget by the policy; `disabled` refuses instead.
              */
             truncation?: ("auto" | "disabled") | null;
             /**
              * Context Management
-             * @description A summary that is made for this response is shown as its first item.
+             * @description A summary made for this response is its first item.
              */
             context_management?: components["schemas"]["CompactAt"][] | null;
             /** Tools */
@@ -3616,7 +3618,7 @@ export interface components {
             tool_choice?: ("none" | "auto" | "required") | components["schemas"]["NamedTool"] | components["schemas"]["AllowedTools"] | null;
             /**
              * Max Output Tokens
-             * @description Clamped to the reserve.
+             * @description Clamped to the output reserve.
              */
             max_output_tokens?: number | null;
             /** Metadata */
@@ -3685,7 +3687,7 @@ export interface components {
             } | null;
             /**
              * Model
-             * @description The alias that answered: a fallback's, where the requested one was down.
+             * @description The alias that answered: a fallback if the requested one was down.
              */
             model: string;
             /** Output */
@@ -3763,7 +3765,7 @@ export interface components {
         };
         /**
          * SessionDetail
-         * @description A session with what it used so far.
+         * @description A session with its usage so far.
          */
         SessionDetail: {
             /**
@@ -3809,12 +3811,12 @@ export interface components {
         };
         /**
          * SessionFigures
-         * @description Where a session stands. Token sums are the providers', summaries included.
+         * @description State and usage of a session. Token sums are the providers', including summaries.
          */
         SessionFigures: {
             /** Turns */
             turns: number;
-            /** @description Of the newest turn; null before the first. */
+            /** @description Status of the newest turn; null before the first. */
             state: components["schemas"]["TurnStatus"] | null;
             /**
              * First Input
@@ -3832,28 +3834,28 @@ export interface components {
             completion_tokens: number;
             /**
              * Cost Usd
-             * @description Of the calls that have a price; null where none has.
+             * @description Cost of the calls with a known price; null if there are none.
              */
             cost_usd: number | null;
         };
         /**
          * SessionIn
-         * @description A new session; every field may be left out.
+         * @description A new session; every field is optional.
          */
         SessionIn: {
             /**
              * Model Alias
-             * @description Alias of the catalogue; its default when absent.
+             * @description An alias of the catalogue; if absent, its default.
              */
             model_alias?: string | null;
             /**
              * Mode
-             * @description Picks system layer 2 of the catalogue's instructions.
+             * @description Selects system layer 2 of the catalogue's instructions.
              */
             mode?: string | null;
             /**
              * Agent Role
-             * @description Picks system layer 3 of the catalogue's instructions.
+             * @description Selects system layer 3 of the catalogue's instructions.
              */
             agent_role?: string | null;
             /**
@@ -3863,7 +3865,7 @@ export interface components {
             room_goal?: string | null;
             /**
              * Instructions
-             * @description System layer 4, of this session alone.
+             * @description System layer 4, for this session only.
              */
             instructions?: string | null;
             /**
@@ -3875,12 +3877,12 @@ export interface components {
             } | null;
             /**
              * Metadata
-             * @description Yours; at most 64 KiB of JSON.
+             * @description The client's own data; at most 64 KiB of JSON.
              */
             metadata?: {
                 [key: string]: unknown;
             } | null;
-            /** @description What this session may use; a turn over it is a 429 `limit_exceeded`. */
+            /** @description Limits of this session; a turn that exceeds one is a 429 `limit_exceeded`. */
             limits?: components["schemas"]["LimitsIn"] | null;
         };
         /** SessionOut */
@@ -3932,22 +3934,22 @@ export interface components {
         };
         /**
          * SessionPatch
-         * @description Fields to set. What is absent stays; null takes a value away; objects are replaced whole.
+         * @description Fields to set. Absent fields do not change; null removes a value; objects are replaced as a whole.
          */
         SessionPatch: {
             /**
              * Model Alias
-             * @description Alias of the catalogue; its default when absent.
+             * @description An alias of the catalogue; if absent, its default.
              */
             model_alias?: string | null;
             /**
              * Mode
-             * @description Picks system layer 2 of the catalogue's instructions.
+             * @description Selects system layer 2 of the catalogue's instructions.
              */
             mode?: string | null;
             /**
              * Agent Role
-             * @description Picks system layer 3 of the catalogue's instructions.
+             * @description Selects system layer 3 of the catalogue's instructions.
              */
             agent_role?: string | null;
             /**
@@ -3957,7 +3959,7 @@ export interface components {
             room_goal?: string | null;
             /**
              * Instructions
-             * @description System layer 4, of this session alone.
+             * @description System layer 4, for this session only.
              */
             instructions?: string | null;
             /**
@@ -3969,34 +3971,34 @@ export interface components {
             } | null;
             /**
              * Metadata
-             * @description Yours; at most 64 KiB of JSON.
+             * @description The client's own data; at most 64 KiB of JSON.
              */
             metadata?: {
                 [key: string]: unknown;
             } | null;
-            /** @description What this session may use; a turn over it is a 429 `limit_exceeded`. */
+            /** @description Limits of this session; a turn that exceeds one is a 429 `limit_exceeded`. */
             limits?: components["schemas"]["LimitsIn"] | null;
         };
         /**
          * SimulateIn
-         * @description Policies to compute the session's turns under; without any, a summary at four thresholds.
+         * @description Policies to simulate the session's turns with. Default: a summary at each of four thresholds.
          */
         SimulateIn: {
             /**
              * Policies
-             * @description Each the name of a preset, or an object of overrides over the session's policy, which may have a `name` for the answer.
+             * @description Names of presets, or objects that override fields of the session's policy and may have a `name` for the answer.
              */
             policies?: (string | {
                 [key: string]: unknown;
             })[] | null;
             /**
              * Model Aliases
-             * @description Compute every turn for each of these.
+             * @description Every turn is computed for each of these.
              */
             model_aliases?: string[] | null;
             /**
              * Max Turns
-             * @description Turns after these are left out (`truncated`); fewer with many policies and models. Default: `1000`.
+             * @description Later turns are left out (`truncated`). The limit is lower with many policies and models. Default: `1000`.
              */
             max_turns?: number;
         };
@@ -4018,7 +4020,7 @@ export interface components {
             truncated: boolean;
             /**
              * Gone Aliases
-             * @description Aliases of stored turns that the catalogue does not have any more.
+             * @description Aliases of stored turns that the catalogue no longer has.
              */
             gone_aliases: string[];
             /** Summaries From */
@@ -4105,7 +4107,7 @@ export interface components {
             role: "user" | "assistant" | "tool";
             /**
              * Name
-             * @description Who of several people or agents spoke.
+             * @description Speaker, where there are several people or agents.
              */
             name: string | null;
             /** Content */
@@ -4123,7 +4125,7 @@ export interface components {
             /**
              * Said At
              * Format: date-time
-             * @description As the client gave it, else `created_at`.
+             * @description As the client stated it, else `created_at`.
              */
             said_at: string;
             /**
@@ -4146,7 +4148,7 @@ export interface components {
         SummarizeIn: {
             /**
              * Focus
-             * @description What it keeps in most detail; the policy's if absent.
+             * @description What the summary keeps in most detail; defaults to the policy's.
              */
             focus?: string | null;
         };
@@ -4161,7 +4163,7 @@ export interface components {
             message_ids?: string[];
             /**
              * Kept
-             * @description As the item was read. Default: `false`.
+             * @description The value that the item had when it was read. Default: `false`.
              */
             kept?: boolean;
         };
@@ -4176,7 +4178,7 @@ export interface components {
             message_ids: string[];
             /**
              * Kept
-             * @description Whether the summarizer left it out and the service added it, so that it lasts.
+             * @description Whether the summarizer omitted it and the service added it, so that it is not lost.
              * @default false
              */
             kept: boolean;
@@ -4203,7 +4205,7 @@ export interface components {
             to_message_id: string;
             /**
              * Previous Summary Id
-             * @description The one that it folded in.
+             * @description The previous summary, which is included in this one.
              */
             previous_summary_id: string | null;
             /** Summary Text */
@@ -4230,12 +4232,12 @@ export interface components {
             model_alias: string;
             /**
              * Call
-             * @description `cached`: behind a repetition of the session's last prompt. Null where no model was called.
+             * @description `cached`: as a continuation of the session's last prompt. Null if no model was called.
              */
             call: ("separate" | "cached") | null;
             /**
              * Call Reason
-             * @description Why it was called so.
+             * @description Why this kind of call was chosen.
              */
             call_reason: ("policy" | "provider" | "too_large" | "not_cached" | "refused" | "no_price" | "cost") | null;
             /** Token Estimate */
@@ -4266,7 +4268,7 @@ export interface components {
         };
         /**
          * SummaryPatch
-         * @description What a person changes of a summary; a list that is given replaces the whole list.
+         * @description Changes to a summary. A list replaces the whole list.
          */
         SummaryPatch: {
             /** Summary Text */
@@ -4282,7 +4284,7 @@ export interface components {
         };
         /**
          * SystemMessageIn
-         * @description Instructions. `name` is taken and not kept, as in tools' messages, where clients send the function's.
+         * @description Instructions. `name` is accepted and ignored, as in tool messages, where it is the function's name.
          */
         SystemMessageIn: {
             /**
@@ -4297,7 +4299,7 @@ export interface components {
         };
         /**
          * SystemNote
-         * @description Kept with the user's words that it stands beside, in a `<system-reminder>`.
+         * @description Stored with the adjacent user message, in a `<system-reminder>`.
          */
         SystemNote: {
             /**
@@ -4336,7 +4338,7 @@ export interface components {
             created: number;
             /**
              * Model
-             * @description The alias that answered: a fallback's, where the requested one was down.
+             * @description The alias that answered: a fallback if the requested one was down.
              */
             model: string;
             /** Choices */
@@ -4407,7 +4409,7 @@ export interface components {
         };
         /**
          * ThinkingBlock
-         * @description Taken and not kept: the session has its own, with its signature.
+         * @description Accepted and ignored: the session has stored its own, with the signature.
          */
         ThinkingBlock: {
             /**
@@ -4451,7 +4453,7 @@ export interface components {
         };
         /**
          * TimelineEventOut
-         * @description Something that changed what was sent. `tokens` is what left the prompt, or what was recalled into it.
+         * @description An event that changed what was sent. `tokens` were removed from the prompt or recalled into it.
          */
         TimelineEventOut: {
             /**
@@ -4463,7 +4465,7 @@ export interface components {
             tokens?: number | null;
             /**
              * Count
-             * @description Turns folded, or messages pruned, recalled, or dropped.
+             * @description Turns summarized, or messages pruned, recalled or dropped.
              */
             count?: number | null;
             /** Summary Id */
@@ -4494,7 +4496,7 @@ export interface components {
         };
         /**
          * TimelineTurn
-         * @description A turn as a point of a plot. `window` is null where no prompt was decided.
+         * @description A turn as a point of a plot. `window` is null if no prompt was made.
          */
         TimelineTurn: {
             /**
@@ -4509,7 +4511,7 @@ export interface components {
             model_alias: string;
             /**
              * User Input
-             * @description Its beginning.
+             * @description Beginning of the user's message.
              */
             user_input: string;
             /** Prompt Tokens */
@@ -4561,7 +4563,7 @@ export interface components {
             regions: components["schemas"]["Regions"];
             /**
              * Summary Trigger Tokens
-             * @description By the policy as it is now, and the turn's own.
+             * @description By the session's current policy and the turn's own overrides.
              */
             summary_trigger_tokens: number | null;
             /** Prune Trigger Tokens */
@@ -4573,7 +4575,7 @@ export interface components {
         TokenCountOut: {
             /**
              * Input Tokens
-             * @description The whole prompt, before anything leaves it.
+             * @description The whole prompt, before anything is removed.
              */
             input_tokens: number;
         };
@@ -4647,7 +4649,7 @@ export interface components {
         };
         /**
          * ToolOutputIn
-         * @description What a tool answered to one call.
+         * @description The output of a tool for one call.
          */
         ToolOutputIn: {
             /** Tool Call Id */
@@ -4657,7 +4659,7 @@ export interface components {
         };
         /**
          * ToolOutputsIn
-         * @description The answers to all open tool calls of a turn.
+         * @description The outputs of all open tool calls of a turn.
          */
         ToolOutputsIn: {
             /** Outputs */
@@ -4667,7 +4669,7 @@ export interface components {
              * @description Answer as server-sent events. Default: `false`.
              */
             stream?: boolean;
-            /** @description Only for a model of the provider `offline`. */
+            /** @description Only for models of the provider `offline`. */
             recorded_reply?: components["schemas"]["RecordedReplyIn"] | null;
         };
         /** ToolResultBlock */
@@ -4722,14 +4724,14 @@ export interface components {
         };
         /**
          * TrimActionOut
-         * @description A decision, or all of one kind and reason in a range, with their sum.
+         * @description One action, or all actions of one kind and reason in a range, with their sum.
          */
         TrimActionOut: {
             /** Kind */
             kind: string;
             /**
              * Target
-             * @description Of several `messages:<from_seq>-<to_seq>` or `turns:<from_seq>-<to_seq>`.
+             * @description For several actions `messages:<from_seq>-<to_seq>` or `turns:<from_seq>-<to_seq>`.
              */
             target: string;
             /** Reason */
@@ -4738,7 +4740,7 @@ export interface components {
             tokens_removed_est: number;
             /**
              * Count
-             * @description The single actions it stands for; absent where it is one.
+             * @description Number of single actions; absent if it is one.
              * @default 1
              */
             count: number;
@@ -4753,11 +4755,11 @@ export interface components {
             estimated_tokens_after: number;
             /** Actions */
             actions: components["schemas"]["TrimActionOut"][];
-            /** @description Absent where the turn has not looked back. */
+            /** @description Absent if the turn did not look back. */
             looked_back?: components["schemas"]["LookedBackOut"] | null;
             /**
              * Recalled
-             * @description Absent where nothing was.
+             * @description Absent if nothing was recalled.
              */
             recalled?: components["schemas"]["RecalledOut"][];
         };
@@ -4768,7 +4770,7 @@ export interface components {
         };
         /**
          * TurnChange
-         * @description Where a turn stands.
+         * @description The status of a turn.
          */
         TurnChange: {
             /**
@@ -4810,7 +4812,7 @@ export interface components {
             max_output_tokens?: number | null;
             /**
              * Model Alias
-             * @description Another alias for this turn only.
+             * @description Alias for this turn only.
              */
             model_alias?: string | null;
             /**
@@ -4820,12 +4822,12 @@ export interface components {
             stream?: boolean;
             /**
              * Policy
-             * @description Overrides over the session's policy, for this turn alone, its tool rounds included.
+             * @description Overrides of the session's policy for this turn only, including its tool rounds.
              */
             policy?: {
                 [key: string]: unknown;
             } | null;
-            /** @description Only for a model of the provider `offline`. */
+            /** @description Only for models of the provider `offline`. */
             recorded_reply?: components["schemas"]["RecordedReplyIn"] | null;
             /**
              * Content
@@ -4834,18 +4836,18 @@ export interface components {
             content: string | (components["schemas"]["TextPart"] | components["schemas"]["ImagePart"] | components["schemas"]["AudioPart"] | components["schemas"]["FilePart"])[];
             /**
              * Name
-             * @description Who of several people in the session speaks.
+             * @description Speaker, where a session has several people.
              */
             name?: string | null;
             /**
              * Said At
-             * @description When it was said, where that is not now.
+             * @description When it was said; defaults to now.
              */
             said_at?: string | null;
         };
         /**
          * TurnOut
-         * @description A turn. `error` is the problem it ended with; token figures are the provider's.
+         * @description A turn. `error` is the error that it ended with; token counts are the provider's.
          */
         TurnOut: {
             /**
@@ -4881,7 +4883,7 @@ export interface components {
             completion_tokens: number | null;
             /**
              * Cost Usd
-             * @description Of all its calls, summaries included; null where no price is known.
+             * @description Of all its calls, including summaries; null if no price is known.
              */
             cost_usd: number | null;
             /** Idempotency Key */
@@ -4903,8 +4905,8 @@ export interface components {
         };
         /**
          * TurnStatus
-         * @description Life of a turn. `running` and `awaiting_tools` are open; the others are final, save that a session's newest turn
-         *     may be tried again when it `failed` or was `cancelled`.
+         * @description Status of a turn. `running` and `awaiting_tools` are open. The others are final, except that a session's newest
+         *     turn can be tried again if it is `failed` or `cancelled`.
          * @enum {string}
          */
         TurnStatus: "running" | "awaiting_tools" | "completed" | "failed" | "rejected" | "cancelled";
@@ -4922,7 +4924,7 @@ export interface components {
         };
         /**
          * UsageOut
-         * @description What a session used of one alias for one purpose.
+         * @description What a session has used of one alias for one purpose.
          */
         UsageOut: {
             /** Model Alias */
@@ -4944,7 +4946,7 @@ export interface components {
             completion_tokens: number;
             /**
              * Cost Usd
-             * @description Null where no price is known.
+             * @description Null if no price is known.
              */
             cost_usd: number | null;
         };
@@ -4952,12 +4954,12 @@ export interface components {
         UserMessageIn: {
             /**
              * Name
-             * @description Who of several people or agents spoke.
+             * @description Speaker, where there are several people or agents.
              */
             name?: string | null;
             /**
              * Said At
-             * @description When, where that is not now; OpenAI has no such field.
+             * @description When it was said; defaults to now. OpenAI has no such field.
              */
             said_at?: string | null;
             /**
@@ -5005,7 +5007,7 @@ export interface components {
         };
         /**
          * WindowOut
-         * @description The stored window, before the next message and before what that turn would compress. All figures are tokens.
+         * @description The stored window, before the next message and its compression. All figures are tokens.
          */
         WindowOut: {
             /** Model Alias */
@@ -5029,19 +5031,19 @@ export interface components {
             history_budget: number;
             /**
              * Raw Turns
-             * @description Turns that no summary stands for.
+             * @description Turns that are not summarized.
              */
             raw_turns: number;
             /** Active Summary Id */
             active_summary_id: string | null;
             /**
              * Turns To Next Summary
-             * @description Null where the policy does not count turns.
+             * @description Null if the policy does not count turns.
              */
             turns_to_next_summary: number | null;
             /**
              * Summary Trigger Tokens
-             * @description Null where the policy summarizes by no number of tokens.
+             * @description Null if no number of tokens triggers a summary.
              */
             summary_trigger_tokens: number | null;
             /** Prune Trigger Tokens */
@@ -5465,13 +5467,13 @@ export interface operations {
     list_turns: {
         parameters: {
             query?: {
-                /** @description Most items of one page. */
+                /** @description Maximum page size. */
                 limit?: number;
-                /** @description `next_cursor` of the page before. */
+                /** @description `next_cursor` of the previous page. */
                 cursor?: string | null;
-                /** @description The first turn's number. */
+                /** @description Number of the first turn. */
                 from_seq?: number;
-                /** @description By time: `asc` has the oldest first. A cursor goes on in its own order. */
+                /** @description By time; `asc` is oldest first. Later pages need the same order. */
                 order?: "asc" | "desc";
             };
             header?: never;
@@ -5504,7 +5506,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description 1 to 255 visible ASCII characters: the same key with the same body is one turn. */
+                /** @description 1 to 255 visible ASCII characters. The same key and body return the same turn. */
                 "Idempotency-Key"?: string | null;
             };
             path: {
@@ -5754,7 +5756,7 @@ export interface operations {
             query?: {
                 /** @description Tool round; defaults to the last one. */
                 round?: number | null;
-                /** @description `actions`: each range of the trim log message by message. */
+                /** @description `actions` lists each range of the trim log message by message. */
                 expand?: "actions" | null;
             };
             header?: never;
@@ -5820,13 +5822,13 @@ export interface operations {
     list_messages: {
         parameters: {
             query?: {
-                /** @description Most items of one page. */
+                /** @description Maximum page size. */
                 limit?: number;
-                /** @description `next_cursor` of the page before. */
+                /** @description `next_cursor` of the previous page. */
                 cursor?: string | null;
-                /** @description Only these ids, separated by commas, at most 100, all on one page. */
+                /** @description Only these ids: at most 100, separated by commas, all on one page. */
                 ids?: string | null;
-                /** @description By time: `asc` has the oldest first. A cursor goes on in its own order. */
+                /** @description By time; `asc` is oldest first. Later pages need the same order. */
                 order?: "asc" | "desc";
             };
             header?: never;
@@ -5859,11 +5861,11 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The session: its id, or a name of the client's own, under which it is created at first. Without it the session is recognized by the messages before the newest ones, or created; the answer has its id. */
+                /** @description The session's id, or a name that the client chooses; a new name creates a session. Without it the session is recognized by the messages before the newest ones, or created; the answer has its id. */
                 "X-Session-Id"?: string | null;
-                /** @description `true` creates a session for a request that names none. */
+                /** @description `true` creates a new session if the request names none. */
                 "X-Session-New"?: boolean;
-                /** @description 1 to 255 visible ASCII characters: the same key with the same body is one turn. */
+                /** @description 1 to 255 visible ASCII characters. The same key and body return the same turn. */
                 "Idempotency-Key"?: string | null;
             };
             path?: never;
@@ -5920,9 +5922,9 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The session: its id, or a name of the client's own, under which it is created at first. Without it the session is recognized by the messages before the newest ones, or created; the answer has its id. */
+                /** @description The session's id, or a name that the client chooses; a new name creates a session. Without it the session is recognized by the messages before the newest ones, or created; the answer has its id. */
                 "X-Session-Id"?: string | null;
-                /** @description 1 to 255 visible ASCII characters: the same key with the same body is one turn. */
+                /** @description 1 to 255 visible ASCII characters. The same key and body return the same turn. */
                 "Idempotency-Key"?: string | null;
             };
             path?: never;
@@ -5975,11 +5977,11 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The session: its id, or a name of the client's own, under which it is created at first. Without it the session is recognized by the messages before the newest ones, or created; the answer has its id. */
+                /** @description The session's id, or a name that the client chooses; a new name creates a session. Without it the session is recognized by the messages before the newest ones, or created; the answer has its id. */
                 "X-Session-Id"?: string | null;
-                /** @description `true` creates a session for a request that names none. */
+                /** @description `true` creates a new session if the request names none. */
                 "X-Session-New"?: boolean;
-                /** @description 1 to 255 visible ASCII characters: the same key with the same body is one turn. */
+                /** @description 1 to 255 visible ASCII characters. The same key and body return the same turn. */
                 "Idempotency-Key"?: string | null;
             };
             path?: never;
@@ -6036,11 +6038,11 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The session: its id, or a name of the client's own, under which it is created at first. Without it the session is recognized by the messages before the newest ones, or created; the answer has its id. */
+                /** @description The session's id, or a name that the client chooses; a new name creates a session. Without it the session is recognized by the messages before the newest ones, or created; the answer has its id. */
                 "X-Session-Id"?: string | null;
-                /** @description `true` creates a session for a request that names none. */
+                /** @description `true` creates a new session if the request names none. */
                 "X-Session-New"?: boolean;
-                /** @description 1 to 255 visible ASCII characters: the same key with the same body is one turn. */
+                /** @description 1 to 255 visible ASCII characters. The same key and body return the same turn. */
                 "Idempotency-Key"?: string | null;
             };
             path?: never;
@@ -6150,11 +6152,11 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description The session: its id, or a name of the client's own, under which it is created at first. Without it the session is recognized by the messages before the newest ones, or created; the answer has its id. */
+                /** @description The session's id, or a name that the client chooses; a new name creates a session. Without it the session is recognized by the messages before the newest ones, or created; the answer has its id. */
                 "X-Session-Id"?: string | null;
-                /** @description `true` creates a session for a request that names none. */
+                /** @description `true` creates a new session if the request names none. */
                 "X-Session-New"?: boolean;
-                /** @description 1 to 255 visible ASCII characters: the same key with the same body is one turn. */
+                /** @description 1 to 255 visible ASCII characters. The same key and body return the same turn. */
                 "Idempotency-Key"?: string | null;
             };
             path?: never;
@@ -6298,11 +6300,11 @@ export interface operations {
     list_response_input_items: {
         parameters: {
             query?: {
-                /** @description Most items of one page. */
+                /** @description Maximum page size. */
                 limit?: number;
-                /** @description By time: `asc` has the oldest first. A cursor goes on in its own order. */
+                /** @description By time; `asc` is oldest first. Later pages need the same order. */
                 order?: "asc" | "desc";
-                /** @description The last item of the page before. */
+                /** @description Id of the last item of the previous page. */
                 after?: string | null;
             };
             header?: never;
@@ -6481,11 +6483,11 @@ export interface operations {
     list_conversation_items: {
         parameters: {
             query?: {
-                /** @description Most items of one page. */
+                /** @description Maximum page size. */
                 limit?: number;
-                /** @description By time: `asc` has the oldest first. A cursor goes on in its own order. */
+                /** @description By time; `asc` is oldest first. Later pages need the same order. */
                 order?: "asc" | "desc";
-                /** @description The last item of the page before. */
+                /** @description Id of the last item of the previous page. */
                 after?: string | null;
             };
             header?: never;
@@ -6625,15 +6627,15 @@ export interface operations {
     list_sessions: {
         parameters: {
             query?: {
-                /** @description Most items of one page. */
+                /** @description Maximum page size. */
                 limit?: number;
-                /** @description `next_cursor` of the page before. */
+                /** @description `next_cursor` of the previous page. */
                 cursor?: string | null;
-                /** @description Only items with these words, in any case, in id, goal, labels, metadata or first message. */
+                /** @description Only sessions with these words, in any case, in id, goal, labels, metadata or first message. */
                 q?: string | null;
-                /** @description Adds the newest window, usage and state of each. */
+                /** @description Adds each session's newest window, usage and state. */
                 figures?: boolean;
-                /** @description By time: `asc` has the oldest first. A cursor goes on in its own order. */
+                /** @description By time; `asc` is oldest first. Later pages need the same order. */
                 order?: "asc" | "desc";
             };
             header?: never;
@@ -6874,7 +6876,7 @@ export interface operations {
             query: {
                 /** @description Words to look for. */
                 q: string;
-                /** @description Most messages in the answer. */
+                /** @description Maximum number of messages. */
                 limit?: number;
             };
             header?: never;
@@ -6908,9 +6910,9 @@ export interface operations {
             query?: {
                 /** @description Words to look for. */
                 q?: string;
-                /** @description A message: `m12` is the one with `seq` 12. */
+                /** @description Handle of a message: `m12` has `seq` 12. */
                 handle?: string | null;
-                /** @description Which page; the first, or the one that fits `q`. */
+                /** @description Page number; defaults to the first, or the one that matches `q`. */
                 page?: number | null;
             };
             header?: never;
@@ -6985,11 +6987,11 @@ export interface operations {
     get_timeline: {
         parameters: {
             query?: {
-                /** @description Most turns of one page. */
+                /** @description Maximum page size. */
                 limit?: number;
-                /** @description `next_cursor` of the page before. */
+                /** @description `next_cursor` of the previous page. */
                 cursor?: string | null;
-                /** @description By time: `asc` has the oldest first. A cursor goes on in its own order. */
+                /** @description By time; `asc` is oldest first. Later pages need the same order. */
                 order?: "asc" | "desc";
             };
             header?: never;
@@ -7021,11 +7023,11 @@ export interface operations {
     get_overview: {
         parameters: {
             query?: {
-                /** @description Most runs of turns in the answer. */
+                /** @description Maximum number of groups. */
                 points?: number;
-                /** @description The first turn's number. */
+                /** @description Number of the first turn. */
                 from_seq?: number;
-                /** @description The last turn's number; the newest's if absent. */
+                /** @description Number of the last turn; defaults to the newest. */
                 through_seq?: number | null;
             };
             header?: never;
@@ -7057,11 +7059,11 @@ export interface operations {
     list_summaries: {
         parameters: {
             query?: {
-                /** @description Most items of one page. */
+                /** @description Maximum page size. */
                 limit?: number;
-                /** @description `next_cursor` of the page before. */
+                /** @description `next_cursor` of the previous page. */
                 cursor?: string | null;
-                /** @description By time: `asc` has the oldest first. A cursor goes on in its own order. */
+                /** @description By time; `asc` is oldest first. Later pages need the same order. */
                 order?: "asc" | "desc";
             };
             header?: never;
@@ -7243,11 +7245,11 @@ export interface operations {
     list_pins: {
         parameters: {
             query?: {
-                /** @description Most items of one page. */
+                /** @description Maximum page size. */
                 limit?: number;
-                /** @description `next_cursor` of the page before. */
+                /** @description `next_cursor` of the previous page. */
                 cursor?: string | null;
-                /** @description Adds tokens and relevance of each. */
+                /** @description Adds each pin's tokens and relevance. */
                 figures?: boolean;
             };
             header?: never;
@@ -7282,7 +7284,7 @@ export interface operations {
             header?: never;
             path: {
                 session_id: string;
-                /** @description 1 to 255 printable characters; slashes are fine. */
+                /** @description 1 to 255 printable characters; slashes are allowed. */
                 name: string;
             };
             cookie?: never;
@@ -7313,7 +7315,7 @@ export interface operations {
             header?: never;
             path: {
                 session_id: string;
-                /** @description 1 to 255 printable characters; slashes are fine. */
+                /** @description 1 to 255 printable characters; slashes are allowed. */
                 name: string;
             };
             cookie?: never;
@@ -7359,7 +7361,7 @@ export interface operations {
             header?: never;
             path: {
                 session_id: string;
-                /** @description 1 to 255 printable characters; slashes are fine. */
+                /** @description 1 to 255 printable characters; slashes are allowed. */
                 name: string;
             };
             cookie?: never;
@@ -7590,9 +7592,9 @@ export interface operations {
             query: {
                 /** @description Words to look for. */
                 q: string;
-                /** @description Most messages in the answer. */
+                /** @description Maximum number of messages. */
                 limit?: number;
-                /** @description `next_cursor` of the page before. */
+                /** @description `next_cursor` of the previous page. */
                 cursor?: string | null;
             };
             header?: never;
@@ -7627,7 +7629,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The open turns; with `Accept: text/event-stream` a stream: `stream.ready` with them, then `turn.changed` for every change of a turn's status, and `stream.gap` where some may be missing. */
+            /** @description The open turns; with `Accept: text/event-stream` a stream: `stream.ready` with them, then `turn.changed` for every change of a turn's status, and `stream.gap` if some may be missing. */
             200: {
                 headers: {
                     [name: string]: unknown;

@@ -16,29 +16,29 @@ from app.api.schemas.values import Open
 from app.api.vendor_errors import is_messages_path, is_openai_path
 from app.domain.types import LARGEST, JsonObject
 
-Limit = Annotated[int, Query(ge=1, le=200, description="Most items of one page.")]
-Cursor = Annotated[str | None, Query(max_length=2048, description="`next_cursor` of the page before.")]
-FromSeq = Annotated[int, Query(ge=1, le=LARGEST, description="The first turn's number.")]
+Limit = Annotated[int, Query(ge=1, le=200, description="Maximum page size.")]
+Cursor = Annotated[str | None, Query(max_length=2048, description="`next_cursor` of the previous page.")]
+FromSeq = Annotated[int, Query(ge=1, le=LARGEST, description="Number of the first turn.")]
 Round = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Tool round; defaults to the last one.")]
 Words = Annotated[
     str | None,
     Query(
         max_length=200,
         pattern=r"^[^\x00]*$",
-        description="Only items with these words, in any case, in id, goal, labels, metadata or first message.",
+        description="Only sessions with these words, in any case, in id, goal, labels, metadata or first message.",
     ),
 ]
-Figures = Annotated[bool, Query(description="Adds the newest window, usage and state of each.")]
+Figures = Annotated[bool, Query(description="Adds each session's newest window, usage and state.")]
 IdempotencyKey = Annotated[
     str | None,
     Header(
         alias="Idempotency-Key",
         pattern="^[!-~]{1,255}$",
-        description="1 to 255 visible ASCII characters: the same key with the same body is one turn.",
+        description="1 to 255 visible ASCII characters. The same key and body return the same turn.",
     ),
 ]
 Order = Annotated[
-    Literal["asc", "desc"], Query(description="By time: `asc` has the oldest first. A cursor goes on in its own order.")
+    Literal["asc", "desc"], Query(description="By time; `asc` is oldest first. Later pages need the same order.")
 ]
 DEFAULT_LIMIT = 50
 
@@ -169,7 +169,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
         summary=app.summary,
         description=app.description,
         routes=app.routes,
-        servers=[{"url": "/", "description": "The service that this document comes from."}],
+        servers=[{"url": "/", "description": "The service that serves this document."}],
     )
     components = document.setdefault("components", {})
     components.setdefault("schemas", {})["Problem"] = Problem.model_json_schema()
@@ -178,7 +178,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
             "type": "http",
             "scheme": "bearer",
             "description": "An API key (`plimsoll keys create`). Not needed while no key exists. The header "
-            "`x-api-key` with the key alone is taken too.",
+            "`x-api-key` with the key alone is accepted too.",
         }
     }
     requested: set[str] = set()

@@ -51,7 +51,7 @@ class TrimAction:
 
     kind: str
     target: str = field(
-        metadata={"description": "Of several `messages:<from_seq>-<to_seq>` or `turns:<from_seq>-<to_seq>`."}
+        metadata={"description": "For several actions `messages:<from_seq>-<to_seq>` or `turns:<from_seq>-<to_seq>`."}
     )
     reason: str
     tokens_removed_est: Difference
@@ -153,13 +153,13 @@ class Audit(TurnContext):
     estimator: Name
     calibration_ratio: Annotated[float, Ge(0), Le(1000)]
     actual_prompt_tokens: Count | None = field(
-        default=None, metadata={"description": "As the provider reported; null before it has."}
+        default=None, metadata={"description": "As the provider reported; null if it has not."}
     )
     cache_break: CacheBreak | None = field(
         default=None,
         metadata={
-            "description": "What ended the beginning that it shares with the session's prompt before it. Null where it "
-            "goes on from that one, or where another process sent that one."
+            "description": "The first part that differs from the session's previous prompt. Null if the prompt "
+            "continues that one, or if this process does not know it."
         },
     )
     created_at: datetime | None = None

@@ -24,38 +24,40 @@ class WindowFigures:
 
 @dataclass(frozen=True, slots=True)
 class SessionFigures:
-    """Where a session stands. Token sums are the providers', summaries included."""
+    """State and usage of a session. Token sums are the providers', including summaries."""
 
     turns: int
-    state: TurnStatus | None = field(metadata={"description": "Of the newest turn; null before the first."})
+    state: TurnStatus | None = field(metadata={"description": "Status of the newest turn; null before the first."})
     first_input: str | None = field(metadata={"description": "The beginning of the first message."})
     last_turn_id: TurnId | None
     last_turn_at: datetime | None
     window: WindowFigures | None
     prompt_tokens: int
     completion_tokens: int
-    cost_usd: float | None = field(metadata={"description": "Of the calls that have a price; null where none has."})
+    cost_usd: float | None = field(
+        metadata={"description": "Cost of the calls with a known price; null if there are none."}
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class PinFigures:
     """A pin's tokens in every prompt, and its relevance: if pins have to be trimmed, the least relevant is first."""
 
-    tokens: int = field(metadata={"description": "As it stands in a prompt, without framing."})
+    tokens: int = field(metadata={"description": "Tokens in a prompt, without framing."})
     relevance: float = field(metadata={"description": "0 to 1."})
     relevance_from: Literal["given", "computed"] = field(
-        metadata={"description": "Computed: a search for the room goal's words and those of the newest message."}
+        metadata={"description": "Computed: by a search for the words of the room goal and the newest message."}
     )
-    matched: Sequence[str] = field(metadata={"description": "Words of theirs that it has, where that is computed."})
-    related: Sequence[JsonObject] = field(metadata={"description": "Related words of those that it has not."})
+    matched: Sequence[str] = field(metadata={"description": "Which of these words the pin has, if computed."})
+    related: Sequence[JsonObject] = field(metadata={"description": "Related words in the pin in place of others."})
     similarity: float | None = field(
-        metadata={"description": "How near its meaning is to the newest message's; null where it is not near."}
+        metadata={"description": "Similarity in meaning to the newest message; null if it is not near."}
     )
 
 
 @dataclass(frozen=True, slots=True)
 class CurrentWindow:
-    """The stored window, before the next message and before what that turn would compress. All figures are tokens."""
+    """The stored window, before the next message and its compression. All figures are tokens."""
 
     model_alias: str
     model_context_limit: int
@@ -67,11 +69,11 @@ class CurrentWindow:
     estimated_wire_tokens: int
     regions: Mapping[str, int]
     history_budget: int
-    raw_turns: int = field(metadata={"description": "Turns that no summary stands for."})
+    raw_turns: int = field(metadata={"description": "Turns that are not summarized."})
     active_summary_id: SummaryId | None
-    turns_to_next_summary: int | None = field(metadata={"description": "Null where the policy does not count turns."})
+    turns_to_next_summary: int | None = field(metadata={"description": "Null if the policy does not count turns."})
     summary_trigger_tokens: int | None = field(
-        metadata={"description": "Null where the policy summarizes by no number of tokens."}
+        metadata={"description": "Null if no number of tokens triggers a summary."}
     )
     prune_trigger_tokens: int
 
@@ -92,7 +94,7 @@ class PointWindow:
     calibration_ratio: float
     regions: Mapping[str, Any]
     summary_trigger_tokens: int | None = field(
-        metadata={"description": "By the policy as it is now, and the turn's own."}
+        metadata={"description": "By the session's current policy and the turn's own overrides."}
     )
     prune_trigger_tokens: int | None
     prompt_sha256: str | None
@@ -100,12 +102,12 @@ class PointWindow:
 
 @dataclass(frozen=True, slots=True)
 class TimelineEvent:
-    """Something that changed what was sent. `tokens` is what left the prompt, or what was recalled into it."""
+    """An event that changed what was sent. `tokens` were removed from the prompt or recalled into it."""
 
     kind: Literal["summary", "later_summary", "prune", "recall", "overflow", "emergency"]
     tokens: int | None = None
     count: int | None = field(
-        default=None, metadata={"description": "Turns folded, or messages pruned, recalled, or dropped."}
+        default=None, metadata={"description": "Turns summarized, or messages pruned, recalled or dropped."}
     )
     summary_id: SummaryId | None = None
     origin: str | None = None
@@ -120,13 +122,13 @@ class TimelineEvent:
 
 @dataclass(frozen=True, slots=True)
 class TurnPoint:
-    """A turn as a point of a plot. `window` is null where no prompt was decided."""
+    """A turn as a point of a plot. `window` is null if no prompt was made."""
 
     turn_id: TurnId
     seq: int
     status: TurnStatus
     model_alias: str
-    user_input: str = field(metadata={"description": "Its beginning."})
+    user_input: str = field(metadata={"description": "Beginning of the user's message."})
     prompt_tokens: int | None
     completion_tokens: int | None
     cost_usd: float | None
@@ -140,7 +142,7 @@ class TurnPoint:
 
 @dataclass(frozen=True, slots=True)
 class EventCounts:
-    """In how many turns of a range something changed what was sent, by the kinds of events; and how many failed."""
+    """Number of turns of a range with each kind of event, and of turns that failed."""
 
     summary: int
     later_summary: int
@@ -163,19 +165,19 @@ class TimelineRange:
 
 @dataclass(frozen=True, slots=True)
 class LaidOut:
-    """Where a message of a prompt stands and what it costs, without framing."""
+    """The region and tokens of a message of a prompt, without framing."""
 
-    region: str | None = field(metadata={"description": "Null for prompts that were sent before this was recorded."})
+    region: str | None = field(metadata={"description": "Null for prompts sent before this was recorded."})
     tokens: int
-    message_id: MessageId | None = field(metadata={"description": "The stored message; null for what is none."})
+    message_id: MessageId | None = field(metadata={"description": "The stored message; null for other content."})
     turn_id: TurnId | None
     shortened: bool
-    turn_seq: int | None = field(default=None, metadata={"description": "The stored turn's number."})
+    turn_seq: int | None = field(default=None, metadata={"description": "Number of the stored turn."})
 
 
 @dataclass(frozen=True, slots=True)
 class TurnChange:
-    """Where a turn stands."""
+    """The status of a turn."""
 
     session_id: SessionId
     turn_id: TurnId

@@ -16,7 +16,7 @@ class Prices:
 
     `cached_input_usd` is for tokens read from the provider's cache, `cache_write_usd` for tokens written to it. These
     prices apply to calls whose prompt has more than `above_prompt_tokens`. `tiers` are those for larger prompts, in
-    rising order: a prompt that reaches a tier pays that tier's prices for all its tokens.
+    rising order: a prompt that exceeds a tier's size pays that tier's prices for all its tokens.
     """
 
     input_usd: float | None = None
@@ -24,7 +24,7 @@ class Prices:
     cached_input_usd: float | None = None
     cache_write_usd: float | None = None
     above_prompt_tokens: int = field(
-        default=0, metadata={"description": "The size from which on a prompt pays these prices for all its tokens."}
+        default=0, metadata={"description": "Prompts with more tokens than this pay these prices for all tokens."}
     )
     tiers: tuple[Prices, ...] = ()
 

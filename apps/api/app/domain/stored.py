@@ -168,7 +168,9 @@ class StoredSummary:
     id: SummaryId
     from_message_id: MessageId
     to_message_id: MessageId
-    previous_summary_id: SummaryId | None = field(metadata={"description": "The one that it folded in."})
+    previous_summary_id: SummaryId | None = field(
+        metadata={"description": "The previous summary, which is included in this one."}
+    )
     summary_text: str
     key_facts: tuple[SummaryItem, ...]
     open_questions: tuple[SummaryItem, ...]
@@ -179,10 +181,10 @@ class StoredSummary:
     model_alias: Name
     call: SummaryCall | None = field(
         metadata={
-            "description": "`cached`: behind a repetition of the session's last prompt. Null where no model was called."
+            "description": "`cached`: as a continuation of the session's last prompt. Null if no model was called."
         }
     )
-    call_reason: SummaryCallReason | None = field(metadata={"description": "Why it was called so."})
+    call_reason: SummaryCallReason | None = field(metadata={"description": "Why this kind of call was chosen."})
     token_estimate: Count
     prompt_tokens: Count | None
     completion_tokens: Count | None

@@ -47,8 +47,8 @@ a custom one (`domain/content.py`)."""
 
 
 class TurnStatus(StrEnum):
-    """Life of a turn. `running` and `awaiting_tools` are open; the others are final, save that a session's newest turn
-    may be tried again when it `failed` or was `cancelled`."""
+    """Status of a turn. `running` and `awaiting_tools` are open. The others are final, except that a session's newest
+    turn can be tried again if it is `failed` or `cancelled`."""
 
     RUNNING = "running"
     AWAITING_TOOLS = "awaiting_tools"
@@ -330,7 +330,7 @@ class SessionUsage:
     cached_prompt_tokens: int
     cache_write_prompt_tokens: int
     completion_tokens: int
-    cost_usd: float | None = field(metadata={"description": "Null where no price is known."})
+    cost_usd: float | None = field(metadata={"description": "Null if no price is known."})
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,13 +370,13 @@ class MessageRecord:
     turn_seq: int
     seq: int
     role: Role
-    name: str | None = field(metadata={"description": "Who of several people or agents spoke."})
+    name: str | None = field(metadata={"description": "Speaker, where there are several people or agents."})
     content: Content
     tool_calls: Sequence[JsonObject] | None
     tool_call_id: str | None
     token_estimate: int
     token_encoding: str
-    said_at: datetime = field(metadata={"description": "As the client gave it, else `created_at`."})
+    said_at: datetime = field(metadata={"description": "As the client stated it, else `created_at`."})
     created_at: datetime
 
 

@@ -51,12 +51,12 @@ SessionHeader = Annotated[
     str | None,
     Header(
         alias=SESSION_HEADER,
-        description="The session: its id, or a name of the client's own, under which it is created at first. Without "
-        "it the session is recognized by the messages before the newest ones, or created; the answer has its id.",
+        description="The session's id, or a name that the client chooses; a new name creates a session. Without it "
+        "the session is recognized by the messages before the newest ones, or created; the answer has its id.",
     ),
 ]
 NewSessionHeader = Annotated[
-    bool, Header(alias="X-Session-New", description="`true` creates a session for a request that names none.")
+    bool, Header(alias="X-Session-New", description="`true` creates a new session if the request names none.")
 ]
 
 router = APIRouter(prefix="/v1/chat", tags=["chat"], route_class=DirectRoute)
@@ -95,7 +95,7 @@ async def create_completion(
     x_session_id: SessionHeader = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Answers a prompt in OpenAI's older form, as a turn of the session that the header names, or of a new one."""
+    """Answers a prompt in OpenAI's older form, as a turn of the session in the header, or of a new one."""
     check_model(call.rt, body.model)
     request = _prompt_request(call, body)
     return await _complete(call, body, named_session(x_session_id, None), request, idempotency_key, CompletionForm)

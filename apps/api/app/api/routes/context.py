@@ -43,31 +43,33 @@ search_router = APIRouter(prefix="/v1/search", tags=["context"], route_class=Dir
 simulate_router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["policies"], route_class=HeavyRoute)
 
 SearchWords = Annotated[str, Query(min_length=1, max_length=1000, description="Words to look for.")]
-MostFound = Annotated[int, Query(ge=1, le=50, description="Most messages in the answer.")]
+MostFound = Annotated[int, Query(ge=1, le=50, description="Maximum number of messages.")]
 LookBackWords = Annotated[str, Query(max_length=1000, description="Words to look for.")]
-Handle = Annotated[str | None, Query(max_length=32, description="A message: `m12` is the one with `seq` 12.")]
+Handle = Annotated[str | None, Query(max_length=32, description="Handle of a message: `m12` has `seq` 12.")]
 PageNumber = Annotated[
-    int | None, Query(ge=1, le=1_000_000, description="Which page; the first, or the one that fits `q`.")
+    int | None,
+    Query(ge=1, le=1_000_000, description="Page number; defaults to the first, or the one that matches `q`."),
 ]
 DEFAULT_FOUND = 10
 _NOTHING_GIVEN = SimulateIn()
 _NO_FOCUS = SummarizeIn()
-Points = Annotated[int, Query(ge=1, le=500, description="Most runs of turns in the answer.")]
+Points = Annotated[int, Query(ge=1, le=500, description="Maximum number of groups.")]
 ThroughSeq = Annotated[
-    int | None, Query(ge=1, le=LARGEST, description="The last turn's number; the newest's if absent.")
+    int | None, Query(ge=1, le=LARGEST, description="Number of the last turn; defaults to the newest.")
 ]
-Turns = Annotated[int, Query(ge=1, le=500, description="Most turns of one page.")]
+Turns = Annotated[int, Query(ge=1, le=500, description="Maximum page size.")]
 
 
 @router.get("/context", response_model=WindowOut, responses=refusals(*READ), operation_id="get_context")
 async def get_window(call: Call, session_id: SessionId) -> CurrentWindow:
-    """The window now: tokens by region, budget, limit and its source, turns to the next summary."""
+    """The current window: tokens by region, budget, limit and its source, turns until the next summary."""
     return await window.window_now(call.rt, call.session_ref(session_id))
 
 
 @router.get("/search", response_model=FoundOut, responses=refusals(*READ), operation_id="search_session")
 async def search(call: Call, session_id: SessionId, q: SearchWords, limit: MostFound = DEFAULT_FOUND) -> Found:
-    """The session's messages that contain words of `q`, in the window or not, best match first. Writes nothing."""
+    """The session's messages that contain words of `q`, in the window or not, best match first. Writes nothing but
+    an embedding model's usage."""
     return await search_session(call.rt, call.session_ref(session_id), q, limit)
 
 
@@ -76,7 +78,7 @@ async def get_look_back(
     call: Call, session_id: SessionId, q: LookBackWords = "", handle: Handle = None, page: PageNumber = None
 ) -> FoundPage:
     """Stored messages as a model reads them back: those that match `q`, best first, or the one with the `handle`, page
-    by page. With both, the page of that message that has the words. Writes nothing."""
+    by page. With both, the page of that message that has the words. Writes nothing but an embedding model's usage."""
     return await look_back(call.rt, call.session_ref(session_id), query=q.strip(), handle=handle, page=page)
 
 
@@ -86,14 +88,15 @@ async def get_look_back(
 async def search_all(
     call: Call, q: SearchWords, limit: MostFound = DEFAULT_FOUND, cursor: Cursor = None
 ) -> Page[FoundInSession]:
-    """Messages of all sessions that have all the words of `q`, newest session first (a short page may not be the last;
-    of each session the newest three)."""
+    """Messages of all sessions that contain all words of `q`, newest session first, and at most the newest three of
+    each session. A short page may not be the last."""
     return await search_messages(call.rt, call.tenant_id, q, limit, cursor)
 
 
 @router.post("/context/preview", response_model=PreviewOut, responses=refusals(*WRITE), operation_id="preview_turn")
 async def preview(call: Call, session_id: SessionId, body: PreviewIn) -> Preview:
-    """The prompt that the next turn would send, or its refusal, as a 200. Calls no model and writes nothing."""
+    """The prompt that the next turn would send, or its refusal, as a 200. Calls no language model. Writes nothing but
+    an embedding model's usage."""
     seen = await preview_turn(call.rt, call.session_ref(session_id), turn_request(call, body))
     return replace(seen, refusal=seen.refusal and problems.complete(seen.refusal))
 
@@ -111,7 +114,7 @@ async def get_timeline(
 async def get_overview(
     call: Call, session_id: SessionId, points: Points = 200, from_seq: FromSeq = 1, through_seq: ThroughSeq = None
 ) -> Page[TimelineRange]:
-    """The whole timeline, or a range of it, oldest first, in at most so many runs of turns, each with its largest."""
+    """The timeline, or a range of it, as at most `points` groups of turns, oldest first, each with its largest turn."""
     return await read_overview(
         call.rt, call.session_ref(session_id), points=points, first_seq=from_seq, last_seq=through_seq
     )
@@ -134,16 +137,16 @@ async def summarize_now(call: Call, session_id: SessionId, body: SummarizeIn = _
 
 @router.patch("/summaries/{summary_id}", response_model=SummaryOut, responses=refusals(*WRITE, 409))
 async def edit_summary(call: Call, session_id: SessionId, summary_id: SummaryId, body: SummaryPatch) -> StoredSummary:
-    """Makes a person's version of the active summary the active one. The summary itself stays; an undo brings it back.
+    """Stores an edited version of the active summary as the active one. An undo makes the original active again.
 
-    What is absent stays; a list is replaced whole.
+    Absent fields do not change; a list is replaced as a whole.
     """
     return await summaries.edit_summary(call.rt, call.session_ref(session_id), summary_id, _changes(body))
 
 
 @router.post("/summaries/active/undo", response_model=SummaryOut, responses=refusals(*READ, 409))
 async def undo_active_summary(call: Call, session_id: SessionId) -> StoredSummary:
-    """Withdraws whichever summary is active now, also one that was made meanwhile. Takes no body."""
+    """Withdraws the summary that is active now, even one that was made meanwhile. Takes no body."""
     return await summaries.undo_summary(call.rt, call.session_ref(session_id), None)
 
 

@@ -46,9 +46,9 @@ class HealthOut(BaseModel):
 
 
 class ReadyOut(BaseModel):
-    """`migrations` is null when the database does not answer; `behind` wants `plimsoll migrate`.
+    """`migrations` is null when the database does not answer; `behind` requires `plimsoll migrate`.
 
-    `read_only` is a database that refuses to write, as a standby does until it is the primary."""
+    `read_only` means that the database refuses writes, as a standby does until it is the primary."""
 
     status: Literal["ready", "not_ready", "draining"]
     database: Literal["ok", "read_only", "unavailable"]
@@ -56,9 +56,9 @@ class ReadyOut(BaseModel):
 
 
 class PricesOut(answer_of(Prices)):
-    """US dollars for a million tokens; null where nobody has published one."""
+    """US dollars per million tokens; null if no price is published."""
 
-    tiers: list[PricesOut] = Field(description="The prices of larger prompts.")
+    tiers: list[PricesOut] = Field(description="Prices for larger prompts.")
 
 
 class ModelOut(answer_of(ListedAlias)):
@@ -68,7 +68,7 @@ class ModelOut(answer_of(ListedAlias)):
 
 
 class ListedModel(BaseModel):
-    """A model as OpenAI lists it. `id` is the alias; nobody knows when it was `created`."""
+    """A model in OpenAI's form. `id` is the alias; `created` is not known and always 0."""
 
     id: str
     object: Literal["model"]
@@ -77,7 +77,7 @@ class ListedModel(BaseModel):
 
 
 class ModelList(BaseModel):
-    """`items` is our own form, `data` the same aliases in OpenAI's."""
+    """`items` has the service's own form, `data` the same aliases in OpenAI's."""
 
     default: str
     items: list[ModelOut]
@@ -87,17 +87,17 @@ class ModelList(BaseModel):
 
 
 class DesignNameOut(answer_of(ListedName)):
-    """A setting as a design's project spells it; null stands for a value that it does not publish."""
+    """A setting of a design in its own spellings; `published` is null if the design publishes no value."""
 
 
 class PresetOut(answer_of(ListedPreset)):
     """A design by name, with the value of every field."""
 
-    names: list[DesignNameOut] = Field(description="The design's own configuration, and the fields that it becomes.")
+    names: list[DesignNameOut] = Field(description="The design's own settings, and the policy fields that they set.")
 
 
 class PolicyFieldOut(answer_of(PolicyField)):
-    """A field of a policy: what it takes, what it does, and its value by preset."""
+    """A field of a policy: its values, its meaning, and its value in each preset."""
 
 
 class PolicyList(BaseModel):
@@ -117,7 +117,7 @@ class RootOut(BaseModel):
 @router.head("/healthz", include_in_schema=False)
 @router.get("/healthz", response_model=HealthOut, operation_id="get_health")
 async def live() -> JsonObject:
-    """200 while the process serves. It does not use the database, so an outage restarts no worker."""
+    """200 while the process serves. Does not use the database, whose outage must not restart workers."""
     return {"status": "ok"}
 
 
@@ -131,7 +131,7 @@ async def live() -> JsonObject:
 async def ready(call: Call) -> Response:
     """200 when the database answers and accepts writes and its schema is current; else 503 with the reason.
 
-    503 with the status `draining` from the signal to end on.
+    After the signal to stop: 503 with the status `draining`.
     """
     state = await readiness(call.rt)
     draining = call.service.drain.announced
@@ -147,7 +147,7 @@ async def ready(call: Call) -> Response:
 @router.head("/metrics", include_in_schema=False)
 @router.get("/metrics", response_class=PlainTextResponse, operation_id="get_metrics")
 async def metrics(call: Call) -> Response:
-    """Prometheus text, of all workers."""
+    """Metrics of all workers, as Prometheus text."""
     body, content_type = call.rt.telemetry.render()
     return Response(body, media_type=content_type)
 
@@ -165,13 +165,13 @@ async def get_root(call: Call, accept: Annotated[str, Header(include_in_schema=F
 
 @models_router.get("", response_model=ModelList, responses=refusals(401, 503))
 async def get_models(call: Call) -> JsonObject:
-    """The aliases: window and its source, prices where known, and the correction of estimates."""
+    """The aliases: window and its source, prices if known, and the correction of estimates."""
     return list_models(call.rt, call.tenant_id)
 
 
 @models_router.get("/{alias:path}", response_model=ListedModel, responses=openai_refusals(401, 404, 503))
 async def get_model(call: Call, alias: str) -> JsonObject:
-    """One alias, as OpenAI's clients read it."""
+    """One alias in OpenAI's form."""
     return listed_model(call.rt, alias)
 
 

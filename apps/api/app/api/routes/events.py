@@ -25,7 +25,7 @@ _LOOK_UP_S = 1.0
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {
         "description": f"The open turns; with `Accept: {EVENT_STREAM}` a stream: `stream.ready` with them, then "
-        "`turn.changed` for every change of a turn's status, and `stream.gap` where some may be missing.",
+        "`turn.changed` for every change of a turn's status, and `stream.gap` if some may be missing.",
         "content": event_stream({"type": "string"}),
     }
 }
@@ -33,7 +33,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
 
 @router.get("", response_model=OpenTurns, responses=_ANSWERS | refusals(401, 429, 503))
 async def get_events(call: Call) -> JsonObject | Response:
-    """The tenant's open turns; with `Accept: text/event-stream` also an event for every change of a status."""
+    """The tenant's open turns; with `Accept: text/event-stream` also an event for each change of a status."""
     accepted = call.headers.get("accept", "")
     if EVENT_STREAM not in accepted:
         return {"items": await call.service.activity.open_turns(call.rt, call.tenant_id), "next_cursor": None}

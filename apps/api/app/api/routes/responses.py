@@ -55,8 +55,8 @@ from app.services.openai.responses import (
 from app.services.runtime import Runtime
 from app.services.turn.types import Listener, TurnEvent, TurnOptions, TurnOutcome
 
-ItemLimit = Annotated[int, Query(ge=1, le=100, description="Most items of one page.")]
-After = Annotated[str | None, Query(max_length=200, description="The last item of the page before.")]
+ItemLimit = Annotated[int, Query(ge=1, le=100, description="Maximum page size.")]
+After = Annotated[str | None, Query(max_length=200, description="Id of the last item of the previous page.")]
 _ANSWERS = session_answers("The response, or with `stream: true` its events", {"type": "string"})
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=DirectRoute)
@@ -71,7 +71,7 @@ async def create_response(
     x_session_new: NewSessionHeader = False,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Creates a response within the token budget: alone, in a session or conversation, or after a response."""
+    """Creates a response within the token budget: alone, in a session or conversation, or after another response."""
     rt, tenant_id = call.rt, call.tenant_id
     named = await referenced(rt, tenant_id, references_of(_items_of_input(call.raw_body)))
 
@@ -143,7 +143,7 @@ async def compact_response(
     x_session_new: NewSessionHeader = False,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Summarizes a conversation now. The answer's `output` stands for it at the beginning of a next `input`."""
+    """Summarizes a conversation now. The answer's `output` replaces it at the beginning of the next `input`."""
     rt, tenant_id = call.rt, call.tenant_id
     check_model(rt, body.model)
     items = _items_of_input(call.raw_body) if body.input is not None else []
@@ -176,14 +176,14 @@ async def get_response(call: Call, response_id: str, stream: Annotated[str | Non
 
 @router.delete("/{response_id}", response_model=DeletedOut, responses=openai_refusals(*OPENAI_READ, 409))
 async def delete_response(call: Call, response_id: str) -> JsonObject:
-    """Deletes a response, and its session if that has nothing else."""
+    """Deletes a response, and its session if nothing else is in it."""
     await responses.delete_response(call.rt, call.tenant_id, _ref(call, response_id))
     return {"id": response_id, "object": "response", "deleted": True}
 
 
 @router.post("/{response_id}/cancel", response_model=ResponseOut, responses=openai_refusals(*OPENAI_READ, 408, 413))
 async def cancel_response(call: Call, response_id: str) -> JsonObject:
-    """Ends a response that runs; one that has ended is answered as it is."""
+    """Cancels a running response. One that has ended is returned unchanged."""
     return stored_json(await responses.cancel_response(call.rt, call.tenant_id, _ref(call, response_id)))
 
 

@@ -44,7 +44,7 @@ _WHOLE = ForkIn()
 
 @router.post("", status_code=201, response_model=SessionOut, responses=refusals(401, 408, 413, 415, 422, 503))
 async def create_session(call: Call, body: SessionIn = _NO_FIELDS) -> Session:
-    """Creates a session. `mode` and `agent_role` name instructions of the catalogue; without any, all are valid."""
+    """Creates a session. `mode` and `agent_role` name instructions of the catalogue; if it has none, all are valid."""
     session = await sessions.create_session(call.rt, call.tenant_id, _given(call, body))
     call.note(session_id=str(session.id))
     return session
@@ -59,7 +59,7 @@ async def list_sessions(
     figures: Figures = False,
     order: Order = "desc",
 ) -> JsonObject | Page[Session]:
-    """The tenant's sessions; with `q` those with its words, the newest first (a short page may not be the last)."""
+    """The tenant's sessions; with `q`, those with its words, newest first (a short page may not be the last)."""
     if q and q.strip():
         if order == "asc":
             raise InvalidRequest("A search lists the newest first.", ("query", "order"))
@@ -76,7 +76,7 @@ async def list_sessions(
 
 @router.get("/{session_id}", response_model=SessionDetail, responses=refusals(*READ))
 async def get_session(call: Call, session_id: SessionId) -> JsonObject:
-    """One session, with its state, and its tokens and cost so far, by model and purpose."""
+    """One session with its state, and its tokens and cost so far by model and purpose."""
     session = await sessions.get_session(call.rt, call.session_ref(session_id))
     figures = (await sessions.figures_of(call.rt, [session])).get(session.id)
     return as_json(session) | {"usage": await sessions.session_usage(call.rt, session.id), "figures": figures}
@@ -84,7 +84,7 @@ async def get_session(call: Call, session_id: SessionId) -> JsonObject:
 
 @router.patch("/{session_id}", response_model=SessionOut, responses=refusals(*WRITE))
 async def change_session(call: Call, session_id: SessionId, body: SessionPatch) -> Session:
-    """Sets the fields of the body: null removes a value; `policy`, `metadata` and `limits` are replaced as a whole."""
+    """Sets the fields in the body. Null removes a value; `policy`, `metadata` and `limits` are replaced as a whole."""
     fields = _given(call, body)
     return await sessions.change_session(call.rt, call.session_ref(session_id), fields)
 
@@ -104,7 +104,7 @@ async def delete_session(call: Call, session_id: SessionId) -> Response:
     operation_id="fork_session",
 )
 async def post_fork(call: Call, session_id: SessionId, body: ForkIn = _WHOLE) -> Session:
-    """Creates a new session with the same history, through the given turn or the last one that has ended."""
+    """Creates a session with the same history, through the given turn, or the last one that has ended."""
     through = None if body.through_turn_id is None else TurnId(body.through_turn_id)
     forked = await fork_session(call.rt, call.session_ref(session_id), through)
     call.note(forked_session_id=str(forked.id))
@@ -120,10 +120,10 @@ pins_router = APIRouter(prefix="/v1/sessions/{session_id}/pins", tags=["pins"], 
 
 _LONGEST_NAME = 255
 PinName = Annotated[
-    str, Path(min_length=1, max_length=_LONGEST_NAME, description="1 to 255 printable characters; slashes are fine.")
+    str, Path(min_length=1, max_length=_LONGEST_NAME, description="1 to 255 printable characters; slashes are allowed.")
 ]
 
-PinFiguresQuery = Annotated[bool, Query(description="Adds tokens and relevance of each.")]
+PinFiguresQuery = Annotated[bool, Query(description="Adds each pin's tokens and relevance.")]
 
 
 @pins_router.get("", response_model=PinPage, responses=refusals(*READ))
@@ -134,7 +134,7 @@ async def list_pins(
     cursor: Cursor = None,
     figures: PinFiguresQuery = False,
 ) -> JsonObject | Page[Pin]:
-    """The session's pins by name."""
+    """The session's pins, ordered by name."""
     page = await sessions.list_pins(call.rt, call.session_ref(session_id), limit, cursor)
     if not figures:
         return page

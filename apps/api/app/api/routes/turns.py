@@ -72,7 +72,7 @@ MessageIds = Annotated[
     str | None,
     Query(
         pattern=f"^{_UUID}(?:,{_UUID}){{0,99}}$",
-        description="Only these ids, separated by commas, at most 100, all on one page.",
+        description="Only these ids: at most 100, separated by commas, all on one page.",
     ),
 ]
 _AS_IT_WAS = RegenerateIn()
@@ -91,7 +91,7 @@ async def create_turn(
 
 @router.post("/turns/{turn_id}/tool-outputs", status_code=201, response_model=TurnAnswer, responses=_TURN_ANSWERS)
 async def post_tool_outputs(call: Call, session_id: SessionId, turn_id: TurnId, body: ToolOutputsIn) -> Response:
-    """Answers a turn's open tool calls, all of them, and runs its next round."""
+    """Answers all open tool calls of a turn, and runs its next round."""
     request = OutputsRequest(
         outputs=tuple((output["tool_call_id"], output["content"]) for output in call.raw_body["outputs"]),
         recorded_reply=_recorded(body.recorded_reply),
@@ -120,7 +120,7 @@ async def post_regenerate(
 ) -> Response:
     """Runs the session's last turn again in a fork that ends before it, with the fields of the body changed.
 
-    A problem after the fork was created has its `session_id`: the turn is stored there.
+    An error after the fork was created has the `session_id` of the fork, in which the turn is stored.
     """
     prepared = await prepare_regeneration(call.rt, call.session_ref(session_id), turn_id, turn_request(call, body))
     made = prepared.session
@@ -144,7 +144,7 @@ async def list_turns(
     from_seq: FromSeq = 1,
     order: Order = "asc",
 ) -> JsonObject:
-    """The session's turns, all or those from a number on."""
+    """The session's turns, from the first or from a given number on."""
     wanted = PageRequest(limit, cursor, newest_first=order == "desc")
     page = await turns.list_turns(call.rt, call.session_ref(session_id), wanted, from_seq)
     return {"items": [_turn_json(turn) for turn in page.items], "next_cursor": page.next_cursor}
@@ -163,7 +163,7 @@ async def get_audit(
     turn_id: TurnId,
     round: Round = None,  # noqa: A002 - the parameter's public name
     expand: Annotated[
-        Literal["actions"] | None, Query(description="`actions`: each range of the trim log message by message.")
+        Literal["actions"] | None, Query(description="`actions` lists each range of the trim log message by message.")
     ] = None,
 ) -> JsonObject:
     """How the turn's prompt was built: why each part was included or left out."""
@@ -187,7 +187,7 @@ async def list_messages(
     ids: MessageIds = None,
     order: Order = "asc",
 ) -> Page[MessageRecord]:
-    """The session's messages as received: compression of prompts does not change them. Those of `ids` in time order."""
+    """The session's messages as received; compression of prompts does not change them. Those of `ids` in time order."""
     if ids is not None:
         return await turns.get_messages(call.rt, call.session_ref(session_id), [UUID(each) for each in ids.split(",")])
     wanted = PageRequest(limit, cursor, newest_first=order == "desc")

@@ -37,7 +37,7 @@ from app.services.policies import read_fields
 
 
 class Document(Open):
-    """An object whose members the guides describe."""
+    """An object whose members are described in the guides."""
 
 
 class SessionRow(SessionIn):
@@ -244,7 +244,7 @@ _LEAST_BYTES_A_VALUE = 16
 
 
 class ImportIn(Open):
-    """Either what `GET …/export` gave, or OpenAI-style `messages` beside the fields of a new session."""
+    """Either a document from `GET …/export`, or OpenAI-style `messages` with the fields of a new session."""
 
     format: str | None = Field(default=None, description=f"`{FORMAT}` for an export; absent for messages.")
     version: int | None = Field(default=None, description=f"{VERSION}, with `format`.")

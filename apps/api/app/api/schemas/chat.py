@@ -27,7 +27,7 @@ class ResentFunction(Open):
 
 
 class ResentCall(Open):
-    """A tool call as clients send it back; streamed ones keep their `index`, parsing clients add members of theirs."""
+    """A tool call as clients send it back. It may have further members, such as the `index` of a streamed call."""
 
     id: CallId
     type: Literal["function"] = "function"
@@ -35,7 +35,7 @@ class ResentCall(Open):
 
 
 class SystemMessageIn(Open):
-    """Instructions. `name` is taken and not kept, as in tools' messages, where clients send the function's."""
+    """Instructions. `name` is accepted and ignored, as in tool messages, where it is the function's name."""
 
     role: Literal["system"]
     content: TextOrParts[TextPart]
@@ -47,8 +47,10 @@ class DeveloperMessageIn(Open):
 
 
 class _SpokenIn(Open):
-    name: Speaker | None = Field(default=None, description="Who of several people or agents spoke.")
-    said_at: Instant | None = Field(default=None, description="When, where that is not now; OpenAI has no such field.")
+    name: Speaker | None = Field(default=None, description="Speaker, where there are several people or agents.")
+    said_at: Instant | None = Field(
+        default=None, description="When it was said; defaults to now. OpenAI has no such field."
+    )
 
 
 class UserMessageIn(_SpokenIn):
@@ -57,13 +59,13 @@ class UserMessageIn(_SpokenIn):
 
 
 class AssistantMessageIn(_SpokenIn):
-    """A reply of a model, or its tool calls. Of members that are not named here (reasoning, audio) nothing is kept."""
+    """A reply of a model, or its tool calls. Members that are not listed (reasoning, audio) are ignored."""
 
     role: Literal["assistant"]
     content: TextOrParts[ReplyPart] | None = None
     refusal: str | None = None
     tool_calls: list[ResentCall] | None = Field(default=None, max_length=128)
-    function_call: None = Field(default=None, description="The form of 2023; send `tool_calls`.")
+    function_call: None = Field(default=None, description="Obsolete; send `tool_calls`.")
 
     @model_validator(mode="after")
     def _has_content_or_calls(self) -> AssistantMessageIn:
@@ -108,21 +110,23 @@ class StreamOptions(Open):
 
 
 class ChatMetadata(Open):
-    session_id: str | None = Field(default=None, description="As the header `X-Session-Id`. All else is not kept.")
+    session_id: str | None = Field(
+        default=None, description="Like the header `X-Session-Id`. Other members are ignored."
+    )
 
 
 class ChatIn(Open):
     """A request of OpenAI's chat completions.
 
-    A field that is not listed goes to the provider where the alias has `pass_unknown`, else it is refused, for it would
-    be without effect.
+    Fields that are not listed are sent to the provider if the alias has `pass_unknown`. Else they are refused, because
+    they would have no effect.
     """
 
     model: Name = Field(description="An alias of the catalogue.")
     messages: list[ChatMessageIn] = Field(
         min_length=1,
-        description="The history, its newest part, or the newest message alone. What the session holds is not stored "
-        "twice; system and developer messages are this turn's instructions.",
+        description="The history, its newest part, or the newest message alone. Messages that the session has are "
+        "not stored again. System and developer messages are instructions for this turn.",
     )
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -131,12 +135,14 @@ class ChatIn(Open):
     max_completion_tokens: int | None = Field(
         default=None, ge=1, le=2**31 - 1, description="Clamped to the output reserve."
     )
-    max_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1, description="The older name of the same.")
+    max_tokens: int | None = Field(
+        default=None, ge=1, le=2**31 - 1, description="Older name of `max_completion_tokens`."
+    )
     metadata: ChatMetadata | None = None
     # Passed on to the provider.
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, ge=0, le=1)
-    stop: str | list[str] | None = Field(default=None, description="At most four texts.")
+    stop: str | list[str] | None = Field(default=None, description="At most four strings.")
     seed: int | None = None
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
@@ -146,7 +152,9 @@ class ChatIn(Open):
     reasoning_effort: Name | None = None
     verbosity: Name | None = None
     service_tier: Name | None = None
-    top_k: int | None = Field(default=None, description="This and the next three as vLLM and other servers take them.")
+    top_k: int | None = Field(
+        default=None, description="This and the next three fields are those of vLLM and other servers."
+    )
     min_p: float | None = Field(default=None, ge=0, le=1)
     repetition_penalty: float | None = Field(default=None, gt=0)
     chat_template_kwargs: dict[str, Any] | None = None
@@ -200,17 +208,17 @@ class ChatCompletion(BaseModel):
     id: str
     object: Literal["chat.completion"]
     created: int
-    model: str = Field(description="The alias that answered: a fallback's, where the requested one was down.")
+    model: str = Field(description="The alias that answered: a fallback if the requested one was down.")
     choices: list[ChatChoice]
     usage: ChatUsage | None = None
 
 
 class CompletionIn(In):
-    """A request of OpenAI's completions. A field that is not listed is refused, for it would be without effect."""
+    """A request of OpenAI's completions. Fields that are not listed are refused, because they would have no effect."""
 
     model: Name = Field(description="An alias of the catalogue.")
     prompt: NotEmpty | Annotated[list[NotEmpty], Field(min_length=1, max_length=1)] = Field(
-        description="The user's message of a turn; one text."
+        description="The user's message; one string."
     )
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -246,14 +254,14 @@ class TextCompletion(BaseModel):
     id: str
     object: Literal["text_completion"]
     created: int
-    model: str = Field(description="The alias that answered: a fallback's, where the requested one was down.")
+    model: str = Field(description="The alias that answered: a fallback if the requested one was down.")
     choices: list[CompletionChoice]
     usage: ChatUsage | None = None
     system_fingerprint: Any = None
 
 
 class ChatError(Open):
-    """OpenAI's error. A code of its own, where OpenAI has none: those of the service's other routes."""
+    """OpenAI's error. If OpenAI has no code for it, `code` is that of the service's other routes."""
 
     message: str
     type: str

@@ -24,39 +24,39 @@ class Regions(create_model("Regions", __base__=In, **_REGIONS)):
 
 
 class TrimActionOut(row_of(TrimAction, without=("count",))):
-    """A decision, or all of one kind and reason in a range, with their sum."""
+    """One action, or all actions of one kind and reason in a range, with their sum."""
 
-    count: Count = Field(1, description="The single actions it stands for; absent where it is one.")
+    count: Count = Field(1, description="Number of single actions; absent if it is one.")
 
 
 class RelatedWordOut(Open):
-    """A word that a message has instead of the user's."""
+    """A word of a message that is related to one of the user's words."""
 
     word: str
-    of: str = Field(description="The user's word that it is related to.")
+    of: str = Field(description="The user's word.")
 
 
 class RecalledOut(Open):
-    """A message that came back, verbatim."""
+    """A recalled message, sent verbatim."""
 
     message_id: Id
     score: float = Field(ge=-1e9, le=1e9)
     tokens: Count
     matched: list[str] = Field(
         default_factory=list[str],
-        description="The user's words that it has; absent where it has none.",
+        description="The user's words in it; absent if there are none.",
     )
     related: list[RelatedWordOut] = Field(
         default_factory=list[RelatedWordOut],
-        description="Related words of those that it has not; absent where it has none. With neither it stands beside "
-        "one that matches.",
+        description="Related words in place of others of the user's; absent if there are none. Without both, "
+        "the message is next to one that matches.",
     )
     similarity: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="How near its meaning is to the user's message, by the deployment's embedding model; absent where "
-        "it is not near, and where that has none.",
+        description="Similarity in meaning to the user's message, by the deployment's embedding model; absent if it "
+        "is not near, or if there is no such model.",
     )
 
 
@@ -69,37 +69,39 @@ class LookedBackOut(Open):
 
 class TrimLogOut(row_of(TrimLog, without=("recalled", "looked_back"))):
     actions: list[TrimActionOut]
-    looked_back: LookedBackOut | None = Field(None, description="Absent where the turn has not looked back.")
-    recalled: list[RecalledOut] = Field(default_factory=list[RecalledOut], description="Absent where nothing was.")
+    looked_back: LookedBackOut | None = Field(None, description="Absent if the turn did not look back.")
+    recalled: list[RecalledOut] = Field(
+        default_factory=list[RecalledOut], description="Absent if nothing was recalled."
+    )
 
 
 class ContextOut(answer_of(TurnContext, Open)):
-    """How the prompt of a turn came about. All figures are tokens."""
+    """How the prompt of a turn was made. All figures are tokens."""
 
     regions: Regions
     context_trim_log: TrimLogOut
 
 
 class WindowOut(answer_of(CurrentWindow, Open)):
-    """The stored window, before the next message and before what that turn would compress. All figures are tokens."""
+    """The stored window, before the next message and its compression. All figures are tokens."""
 
     regions: Regions
 
 
 class FoundMessageOut(answer_of(FoundMessage)):
-    """A message that matches. `complete` says whether the excerpt is all of its text."""
+    """A message that matches. `complete`: whether the excerpt is its whole text."""
 
     related: list[RelatedWordOut]
 
 
 class FoundOut(answer_of(Found, absent=("next_cursor",))):
-    """What a search found, best first, on one page."""
+    """Results of a search, best first, on one page."""
 
     items: list[FoundMessageOut]
 
 
 class LookBackOut(answer_of(FoundPage)):
-    """A page of what is stored. All tokens are by the session's own model."""
+    """A page of stored messages. Tokens are counted for the session's model."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -117,14 +119,14 @@ class LookBackOut(answer_of(FoundPage)):
 
 
 class FoundInSessionOut(answer_of(FoundInSession)):
-    """A message that has the words. `complete` says whether the excerpt is all of its text."""
+    """A message that has the words. `complete`: whether the excerpt is its whole text."""
 
 
 class FoundInSessions(Paged[FoundInSessionOut]): ...
 
 
 class LayoutRow(answer_of(figures.LaidOut)):
-    """Where a message of a prompt stands and what it costs, without framing."""
+    """The region and tokens of a message of a prompt, without framing."""
 
 
 class SummaryItemOut(In):
@@ -133,7 +135,7 @@ class SummaryItemOut(In):
     text: str
     message_ids: list[Id]
     kept: bool = Field(
-        default=False, description="Whether the summarizer left it out and the service added it, so that it lasts."
+        default=False, description="Whether the summarizer omitted it and the service added it, so that it is not lost."
     )
 
 
@@ -160,7 +162,9 @@ class SummarizeIn(In):
     """How a requested summary is made."""
 
     focus: str | None = Field(
-        default=None, max_length=MOST_FOCUS_CHARS, description="What it keeps in most detail; the policy's if absent."
+        default=None,
+        max_length=MOST_FOCUS_CHARS,
+        description="What the summary keeps in most detail; defaults to the policy's.",
     )
 
 
@@ -169,14 +173,14 @@ class SummaryItemIn(In):
 
     text: SummaryText
     message_ids: list[Annotated[UUID, Field(strict=False)]] = Field(default_factory=list[UUID], max_length=100)
-    kept: bool = Field(default=False, description="As the item was read.")
+    kept: bool = Field(default=False, description="The value that the item had when it was read.")
 
 
 _Items = Annotated[list[SummaryItemIn], Field(max_length=200)] | None
 
 
 class SummaryPatch(In):
-    """What a person changes of a summary; a list that is given replaces the whole list."""
+    """Changes to a summary. A list replaces the whole list."""
 
     summary_text: SummaryText | None = None
     key_facts: _Items = None
@@ -195,11 +199,11 @@ class TimelineWindow(answer_of(PointWindow)):
 
 
 class TimelineEventOut(answer_of(figures.TimelineEvent, absent=("tokens", "count", "summary_id", "origin", "status"))):
-    """Something that changed what was sent. `tokens` is what left the prompt, or what was recalled into it."""
+    """An event that changed what was sent. `tokens` were removed from the prompt or recalled into it."""
 
 
 class TimelineTurn(answer_of(TurnPoint)):
-    """A turn as a point of a plot. `window` is null where no prompt was decided."""
+    """A turn as a point of a plot. `window` is null if no prompt was made."""
 
     window: TimelineWindow | None
     events: list[TimelineEventOut]
@@ -226,23 +230,23 @@ _Variant = Annotated[
 
 
 class SimulateIn(In):
-    """Policies to compute the session's turns under; without any, a summary at four thresholds."""
+    """Policies to simulate the session's turns with. Default: a summary at each of four thresholds."""
 
     policies: list[_Variant] | None = Field(
         default=None,
         min_length=1,
         max_length=8,
-        description="Each the name of a preset, or an object of overrides over the session's policy, which may have a "
-        "`name` for the answer.",
+        description="Names of presets, or objects that override fields of the session's policy and may have a `name` "
+        "for the answer.",
     )
     model_aliases: list[Name] | None = Field(
-        default=None, min_length=1, max_length=4, description="Compute every turn for each of these."
+        default=None, min_length=1, max_length=4, description="Every turn is computed for each of these."
     )
     max_turns: int = Field(
         default=1000,
         ge=1,
         le=3000,
-        description="Turns after these are left out (`truncated`); fewer with many policies and models.",
+        description="Later turns are left out (`truncated`). The limit is lower with many policies and models.",
     )
 
     @field_validator("policies")
@@ -264,7 +268,7 @@ class SimulationOut(Open):
     stored_turns: int
     turns: int
     truncated: bool
-    gone_aliases: list[str] = Field(description="Aliases of stored turns that the catalogue does not have any more.")
+    gone_aliases: list[str] = Field(description="Aliases of stored turns that the catalogue no longer has.")
     summaries_from: str
     assumed: list[str]
     happened: dict[str, Any]

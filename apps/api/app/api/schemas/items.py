@@ -22,15 +22,15 @@ class ImagePartIn(Open):
     """A picture by URL or as a data URL."""
 
     type: Literal["input_image"]
-    image_url: NotEmpty = Field(description="`https://…` or `data:…`. There are no uploaded files here.")
+    image_url: NotEmpty = Field(description="`https://…` or `data:…`. Uploaded files are not supported.")
     detail: str | None = None
 
 
 class FilePartIn(Open):
-    """A file by its content. Servers of this form fetch URLs; this one fetches nothing."""
+    """A file, by its content. This service does not fetch URLs."""
 
     type: Literal["input_file"]
-    file_data: NotEmpty = Field(description="A data URL. There are no uploaded files here, and no URL is fetched.")
+    file_data: NotEmpty = Field(description="A data URL. Uploaded files and other URLs are not supported.")
     filename: str | None = None
 
 
@@ -88,7 +88,7 @@ class LocalShellCallIn(Open):
 
 
 class LocalShellOutputIn(Open):
-    """`id` is the call's, as is `call_id` where a client sends it."""
+    """`id` and, if sent, `call_id` are the call's."""
 
     type: Literal["local_shell_call_output"]
     id: CallId
@@ -97,20 +97,20 @@ class LocalShellOutputIn(Open):
 
 
 class ReasoningIn(Open):
-    """Reasoning that a client sends back. Accepted, and not kept: the session has its own."""
+    """Reasoning that a client sends back. Accepted and ignored: the session has stored its own."""
 
     type: Literal["reasoning"]
 
 
 class CompactionIn(Open):
-    """Stands for the conversation as it was when the service made it; messages before the last one are not read."""
+    """Replaces the conversation up to the point where the service made it. Items before the last one are ignored."""
 
     type: Literal["compaction"]
-    encrypted_content: str = Field(description="As the service gave it: a plain handle of a session, turn and summary.")
+    encrypted_content: str = Field(description="As received: a handle of session, turn and summary; not encrypted.")
 
 
 class ItemReferenceIn(Open):
-    """An item that the service gave out, by its id."""
+    """An item of an earlier answer, by its id."""
 
     type: Literal["item_reference"] | None = None
     id: Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -185,7 +185,7 @@ MetadataIn = Annotated[
 
 
 class ItemOut(Open):
-    """A message, a call of a tool, its output, reasoning, or a compaction."""
+    """A message, a tool call, its output, reasoning, or a compaction."""
 
     id: str
     type: Literal[
@@ -219,7 +219,7 @@ class ConversationIn(In):
 
 
 class ConversationPatch(In):
-    metadata: MetadataIn | None = Field(description="Replaced whole; null takes it away.")
+    metadata: MetadataIn | None = Field(description="Replaced as a whole; null removes it.")
 
 
 class ItemsIn(In):

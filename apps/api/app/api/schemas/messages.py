@@ -72,7 +72,7 @@ class ToolResultBlock(Open):
 
 
 class ThinkingBlock(Open):
-    """Taken and not kept: the session has its own, with its signature."""
+    """Accepted and ignored: the session has stored its own, with the signature."""
 
     type: Literal["thinking"]
     thinking: str
@@ -92,12 +92,14 @@ class ToolUseBlock(Open):
 
 
 class CompactionBlock(Open):
-    """Stands for the conversation as it was when the service made it; messages before the last one are not read. One
-    without content stands for nothing."""
+    """Replaces the conversation up to the point where the service made it: messages before the last such block are
+    ignored. A block without content has no effect."""
 
     type: Literal["compaction"]
     content: str | None = None
-    encrypted_content: str | None = Field(default=None, description="A plain handle of a session, turn and summary.")
+    encrypted_content: str | None = Field(
+        default=None, description="A handle of session, turn and summary; not encrypted."
+    )
 
 
 UserBlock = Annotated[
@@ -119,7 +121,7 @@ class AssistantTurn(Open):
 
 
 class SystemNote(Open):
-    """Kept with the user's words that it stands beside, in a `<system-reminder>`."""
+    """Stored with the adjacent user message, in a `<system-reminder>`."""
 
     role: Literal["system"]
     content: TextOrParts[TextPart]
@@ -129,7 +131,7 @@ MessageIn = Annotated[UserTurn | AssistantTurn | SystemNote, Field(discriminator
 
 
 class MessagesTool(Open):
-    """A tool that the client runs. Those that Anthropic defines or runs are not known here."""
+    """A tool that the client runs. Tools that Anthropic defines or runs are not supported."""
 
     type: Literal["custom"] | None = None
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
@@ -149,8 +151,10 @@ class ToolByName(Open):
 
 
 class MessagesMetadata(Open):
-    user_id: str | None = Field(default=None, description="Claude Code's has the id of its conversation.")
-    session_id: str | None = Field(default=None, description="As the header `X-Session-Id`. All else is not kept.")
+    user_id: str | None = Field(default=None, description="Claude Code sends the id of its conversation in it.")
+    session_id: str | None = Field(
+        default=None, description="Like the header `X-Session-Id`. Other members are ignored."
+    )
 
 
 class ThinkingIn(Open):
@@ -190,36 +194,36 @@ class KeptUses(In):
 
 
 class ClearToolUsesEdit(In):
-    """Older tool results give way to a line that says so: the policy's `clear_tool_results` for this request."""
+    """Replaces older tool results by a marker: the policy's `clear_tool_results` for this request."""
 
     type: Literal["clear_tool_uses_20250919"]
     trigger: Annotated[SomeTokens | SomeUses, Field(discriminator="type")] | None = Field(
-        default=None, description="100,000 input tokens when absent."
+        default=None, description="Default: 100,000 input tokens."
     )
-    keep: KeptUses | None = Field(default=None, description="The newest results that stay; 3 when absent.")
-    clear_at_least: SomeTokens | None = Field(default=None, description="Nothing is cleared that would save less.")
+    keep: KeptUses | None = Field(default=None, description="Number of newest results that are kept; default 3.")
+    clear_at_least: SomeTokens | None = Field(default=None, description="Nothing is cleared if that would save less.")
     exclude_tools: list[Name] | None = Field(default=None, max_length=MOST_EXCLUDED_TOOLS)
     clear_tool_inputs: bool | None = Field(
-        default=None, description="Whether the calls lose their input as well. A list of tools is refused."
+        default=None, description="Whether the inputs of the calls are cleared too. A list of tools is refused."
     )
 
 
 class ClearThinkingEdit(Open):
-    """Taken without effect: reasoning is sent in the running tool loop only."""
+    """No effect: reasoning is sent in the running tool loop only."""
 
     type: Annotated[str, StringConstraints(pattern=r"^clear_thinking_[0-9]{8}$")]
 
 
 class CompactEdit(In):
-    """A summary is made at this size, in place of the policy's triggers, and shown as the first block."""
+    """Summarizes at this size instead of at the policy's triggers. The summary is the answer's first block."""
 
     type: Literal["compact_20260112"]
-    trigger: InputTokens | None = Field(default=None, description="150,000 input tokens when absent.")
+    trigger: InputTokens | None = Field(default=None, description="Default: 150,000 input tokens.")
     instructions: str | None = Field(
         default=None, max_length=MOST_FOCUS_CHARS, description="What the summary keeps in most detail."
     )
     pause_after_compaction: bool | None = Field(
-        default=None, description="Whether the answer to a new message is the summary alone, where one is due."
+        default=None, description="Whether a new message is answered by the summary alone, if one is due."
     )
 
 
@@ -250,30 +254,30 @@ class ContextManagement(In):
 
 
 class PromptIn(In):
-    """What counts as the prompt. A field that is not listed is refused, for it would be without effect."""
+    """What counts as the prompt. Fields that are not listed are refused, because they would have no effect."""
 
     model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
     model: Name = Field(description="An alias of the catalogue.")
     messages: list[MessageIn] = Field(
         min_length=1,
-        description="The history, its newest part, or the newest message alone. What the session holds is not stored "
-        "twice.",
+        description="The history, its newest part, or the newest message alone. Messages that the session has are "
+        "not stored again.",
     )
     system: TextOrParts[TextPart] | None = Field(default=None, description="This turn's instructions.")
     tools: list[MessagesTool] | None = Field(default=None, max_length=512)
     tool_choice: Annotated[AnyTool | ToolByName, Field(discriminator="type")] | None = None
     thinking: ThinkingIn | None = None
-    output_config: OutputConfig | None = Field(default=None, description="Of it `format` is passed on.")
+    output_config: OutputConfig | None = Field(default=None, description="Only `format` is passed on.")
     context_management: ContextManagement | None = None
     cache_control: dict[str, Any] | None = None
     thread: dict[str, Any] | None = Field(
-        default=None, description="Refused in the way that has clients go on without: sessions do the same."
+        default=None, description="Refused with details upon which clients retry without it. Sessions replace threads."
     )
-    speed: str | None = Field(default=None, description="Taken without effect.")
+    speed: str | None = Field(default=None, description="No effect.")
 
 
 class CountIn(PromptIn):
-    """A prompt to be counted; what a request has beside it is taken too."""
+    """A prompt to count. `max_tokens`, `stream` and `metadata` have no effect."""
 
     max_tokens: int | None = None
     stream: bool | None = None
@@ -289,7 +293,7 @@ class MessagesIn(PromptIn):
     # Passed on to the provider.
     temperature: float | None = Field(default=None, ge=0, le=1)
     top_p: float | None = Field(default=None, ge=0, le=1)
-    top_k: int | None = Field(default=None, ge=0, description="A 400 where the model's provider takes none.")
+    top_k: int | None = Field(default=None, ge=0, description="A 400 if the model's provider does not support it.")
     stop_sequences: list[str] | None = None
     # Accepted without effect.
     service_tier: str | None = None
@@ -350,7 +354,7 @@ class MessageOut(BaseModel):
     id: str
     type: Literal["message"]
     role: Literal["assistant"]
-    model: str = Field(description="The alias that answered: a fallback's, where the requested one was down.")
+    model: str = Field(description="The alias that answered: a fallback if the requested one was down.")
     content: list[
         Annotated[
             TextBlockOut | ToolUseBlockOut | ThinkingBlockOut | RedactedThinkingOut | CompactionBlockOut,
@@ -361,16 +365,16 @@ class MessageOut(BaseModel):
     stop_sequence: None
     usage: MessageUsage
     context_management: AppliedEdits | None = Field(
-        default=None, description="Absent where the request has none. A compaction is in `content`."
+        default=None, description="Absent if the request has none. A compaction is in `content`."
     )
 
 
 class TokenCountOut(BaseModel):
-    input_tokens: int = Field(description="The whole prompt, before anything leaves it.")
+    input_tokens: int = Field(description="The whole prompt, before anything is removed.")
 
 
 class MessagesErrorFields(Open):
-    """Anthropic's type and message; the code and its members are those of the service's other routes."""
+    """Anthropic's type and message; `code` and further members are those of the service's other routes."""
 
     type: str
     message: str

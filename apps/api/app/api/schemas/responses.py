@@ -29,7 +29,7 @@ class FunctionToolIn(FunctionIn):
 
 
 class CustomToolIn(Open):
-    """A tool of the client whose input is text. A provider that knows none gets it as a function of one argument."""
+    """A tool of the client whose input is text. Providers without such tools get a function with one argument."""
 
     type: Literal["custom"]
     name: Name
@@ -38,7 +38,7 @@ class CustomToolIn(Open):
 
 
 class LocalShellIn(Open):
-    """A shell of the client. Models get it as the function `local_shell`."""
+    """A shell of the client. Models see the function `local_shell`."""
 
     type: Literal["local_shell"]
 
@@ -134,27 +134,32 @@ class CompactAt(In):
 
 
 class ResponseIn(In):
-    """A request of OpenAI's Responses. A field that is not listed is refused, for it would be without effect."""
+    """A request of OpenAI's Responses. Fields that are not listed are refused, because they would have no effect."""
 
-    model: Name | None = Field(default=None, description="An alias of the catalogue; its default when absent.")
+    model: Name | None = Field(default=None, description="An alias of the catalogue; if absent, its default.")
     input: InputIn = Field(
-        description="Text of the user's, or items. A history that the conversation has is not stored twice."
+        description="The user's text, or items. A history that the conversation has is not stored again."
     )
-    instructions: str | None = Field(default=None, description="Of this response alone; they do not carry over.")
-    conversation: str | ConversationRef | None = Field(default=None, description="A conversation to go on with.")
-    previous_response_id: str | None = Field(default=None, description="A response to go on from.")
-    store: bool | None = Field(default=None, description="False: nothing of it can be fetched later.")
+    instructions: str | None = Field(
+        default=None, description="For this response only; later ones do not inherit them."
+    )
+    conversation: str | ConversationRef | None = Field(default=None, description="The conversation to continue.")
+    previous_response_id: str | None = Field(default=None, description="The response to continue from.")
+    store: bool | None = Field(default=None, description="If false, the response cannot be fetched later.")
     stream: bool | None = None
-    background: bool | None = Field(default=None, description="Answer at once; the response is fetched until it ended.")
+    background: bool | None = Field(default=None, description="Return at once; poll the response until it has ended.")
     truncation: Literal["auto", "disabled"] | None = Field(
-        default=None, description="`auto`, the default, keeps to the budget by the policy; `disabled` refuses instead."
+        default=None,
+        description="`auto` (default) reduces the prompt to the budget by the policy; `disabled` refuses instead.",
     )
     context_management: list[CompactAt] | None = Field(
-        default=None, max_length=1, description="A summary that is made for this response is shown as its first item."
+        default=None, max_length=1, description="A summary made for this response is its first item."
     )
     tools: list[ResponseToolIn] | None = Field(default=None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedTools | None = None
-    max_output_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1, description="Clamped to the reserve.")
+    max_output_tokens: int | None = Field(
+        default=None, ge=1, le=2**31 - 1, description="Clamped to the output reserve."
+    )
     metadata: MetadataIn | None = None
     # Passed on to the provider.
     temperature: float | None = Field(default=None, ge=0, le=2)
@@ -195,20 +200,18 @@ class ResponseOut(Open):
     status: Literal["completed", "incomplete", "failed", "cancelled", "in_progress"]
     error: dict[str, Any] | None
     incomplete_details: dict[str, Any] | None
-    model: str = Field(description="The alias that answered: a fallback's, where the requested one was down.")
+    model: str = Field(description="The alias that answered: a fallback if the requested one was down.")
     output: list[ItemOut]
     usage: ResponseUsageOut | None
 
 
 class CompactIn(In):
-    """A conversation that is to be summarized now: a list, what a previous response ended, or both."""
+    """A conversation to summarize now: a list, the conversation up to a previous response, or both."""
 
-    model: Name | None = Field(default=None, description="An alias of the catalogue; its default when absent.")
-    input: InputIn | None = Field(
-        default=None, description="As of a response. What is new is stored, nothing answered."
-    )
-    previous_response_id: str | None = Field(default=None, description="A response to go on from.")
-    instructions: str | None = Field(default=None, description="A resent history is recognized by them as well.")
+    model: Name | None = Field(default=None, description="An alias of the catalogue; if absent, its default.")
+    input: InputIn | None = Field(default=None, description="As for a response. New items are stored but not answered.")
+    previous_response_id: str | None = Field(default=None, description="The response to continue from.")
+    instructions: str | None = Field(default=None, description="Also used to recognize a resent history.")
     # Accepted without effect.
     image: dict[str, Any] | None = None
     service_tier: Name | None = None
@@ -218,10 +221,10 @@ class CompactIn(In):
 
 
 class CompactionOut(BaseModel):
-    """OpenAI's `response.compaction`: the next `input` begins with its `output`."""
+    """OpenAI's `response.compaction`. Begin the next `input` with its `output`."""
 
     id: str
     object: Literal["response.compaction"]
     created_at: int
     output: list[ItemOut]
-    usage: ResponseUsageOut = Field(description="Of the summarizer; zeros where it was not called.")
+    usage: ResponseUsageOut = Field(description="Usage of the summarizer; zeros if it was not called.")

@@ -22,33 +22,35 @@ _Usd = Annotated[float, Field(ge=0, le=10**9, allow_inf_nan=False)]
 
 
 class LimitsIn(In):
-    """Limits by minute, day or month (UTC), or in total from when they are set. Only what is named is limited."""
+    """Limits per minute, day or month (UTC), or in total since they were set. Absent or null: no limit."""
 
     turns_per_minute: _Count | None = None
     turns_per_day: _Count | None = None
     turns_total: _Count | None = None
-    tokens_per_minute: _Count | None = Field(default=None, description="Prompt and completion together.")
+    tokens_per_minute: _Count | None = Field(default=None, description="Prompt and completion tokens together.")
     tokens_per_day: _Count | None = None
     tokens_total: _Count | None = None
-    usd_per_day: _Usd | None = Field(default=None, description="At published prices; a model without one costs 0.")
+    usd_per_day: _Usd | None = Field(
+        default=None, description="At published prices; a model without a price counts as 0."
+    )
     usd_per_month: _Usd | None = None
     usd_total: _Usd | None = None
 
 
 class SessionIn(In):
-    """A new session; every field may be left out."""
+    """A new session; every field is optional."""
 
-    model_alias: Name | None = Field(default=None, description="Alias of the catalogue; its default when absent.")
-    mode: Name | None = Field(default=None, description="Picks system layer 2 of the catalogue's instructions.")
-    agent_role: Name | None = Field(default=None, description="Picks system layer 3 of the catalogue's instructions.")
+    model_alias: Name | None = Field(default=None, description="An alias of the catalogue; if absent, its default.")
+    mode: Name | None = Field(default=None, description="Selects system layer 2 of the catalogue's instructions.")
+    agent_role: Name | None = Field(default=None, description="Selects system layer 3 of the catalogue's instructions.")
     room_goal: str | None = Field(default=None, description="What the session is for. Never dropped from a prompt.")
-    instructions: str | None = Field(default=None, description="System layer 4, of this session alone.")
+    instructions: str | None = Field(default=None, description="System layer 4, for this session only.")
     policy: dict[str, Any] | None = Field(
         default=None, description='Policy overrides, for example `{"preset": "guarded"}`.'
     )
-    metadata: dict[str, Any] | None = Field(default=None, description="Yours; at most 64 KiB of JSON.")
+    metadata: dict[str, Any] | None = Field(default=None, description="The client's own data; at most 64 KiB of JSON.")
     limits: LimitsIn | None = Field(
-        default=None, description="What this session may use; a turn over it is a 429 `limit_exceeded`."
+        default=None, description="Limits of this session; a turn that exceeds one is a 429 `limit_exceeded`."
     )
 
     @field_validator("metadata")
@@ -60,19 +62,19 @@ class SessionIn(In):
 
 
 class SessionPatch(SessionIn):
-    """Fields to set. What is absent stays; null takes a value away; objects are replaced whole."""
+    """Fields to set. Absent fields do not change; null removes a value; objects are replaced as a whole."""
 
 
 class ForkIn(In):
-    """Where the fork's past ends."""
+    """Where the history of the fork ends."""
 
     through_turn_id: Annotated[UUID | None, Field(strict=False)] = Field(
-        default=None, description="The last turn it has; the last one that has ended when absent."
+        default=None, description="Last turn of the fork; defaults to the last one that has ended."
     )
 
 
 class ForkedFrom(BaseModel):
-    """Whose past a session began with, and the last turn of it; null when it began before the first."""
+    """The session that it was forked from, and the last turn that was copied; null if none was."""
 
     session_id: UUID
     turn_id: UUID | None
@@ -84,18 +86,18 @@ class SessionOut(answer_of(Session)):
 
 
 class UsageOut(answer_of(SessionUsage)):
-    """What a session used of one alias for one purpose."""
+    """What a session has used of one alias for one purpose."""
 
 
 class SessionDetail(SessionOut):
-    """A session with what it used so far."""
+    """A session with its usage so far."""
 
     usage: list[UsageOut]
     figures: SessionFigures | None
 
 
 class ListedSession(SessionOut):
-    """A session in a list; `figures` stand there with `figures=true`."""
+    """A session in a list; it has `figures` with `figures=true`."""
 
     figures: SessionFigures | None = None
 
@@ -115,13 +117,13 @@ class PinOut(answer_of(Pin)): ...
 
 
 class PinFiguresOut(answer_of(PinFigures)):
-    """What a pin costs in every prompt, and how relevant it is and why."""
+    """A pin's tokens in every prompt, and its relevance with the reasons."""
 
     related: list[RelatedWordOut]
 
 
 class ListedPin(PinOut):
-    """A pin in a list; `figures` stand there with `figures=true`."""
+    """A pin in a list; it has `figures` with `figures=true`."""
 
     figures: PinFiguresOut | None = None
 

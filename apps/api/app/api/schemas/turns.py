@@ -21,7 +21,7 @@ from app.services.views.turns import SentPrompt
 
 
 class RecordedReplyIn(In):
-    """The assistant message of a recorded conversation, to be answered by the offline model as it stands."""
+    """The assistant message of a recorded conversation, which the offline model returns unchanged."""
 
     content: str | None = None
     tool_calls: list[ToolCallIn] = Field(default_factory=list[ToolCallIn], max_length=128)
@@ -41,13 +41,13 @@ class _OptionsIn(In):
     max_output_tokens: int | None = Field(
         default=None, ge=1, le=2**31 - 1, description="Clamped to the output reserve."
     )
-    model_alias: Name | None = Field(default=None, description="Another alias for this turn only.")
+    model_alias: Name | None = Field(default=None, description="Alias for this turn only.")
     stream: bool = Field(default=False, description="Answer as server-sent events.")
     policy: dict[str, Any] | None = Field(
-        default=None, description="Overrides over the session's policy, for this turn alone, its tool rounds included."
+        default=None, description="Overrides of the session's policy for this turn only, including its tool rounds."
     )
     recorded_reply: RecordedReplyIn | None = Field(
-        default=None, description="Only for a model of the provider `offline`."
+        default=None, description="Only for models of the provider `offline`."
     )
 
 
@@ -68,48 +68,48 @@ class TurnIn(_OptionsIn):
     content: Annotated[ContentIn, AfterValidator(_not_blank)] = Field(
         description="Text, or parts in the OpenAI form: `text`, `image_url`, `input_audio`, `file`. Not blank."
     )
-    name: Speaker | None = Field(default=None, description="Who of several people in the session speaks.")
-    said_at: Instant | None = Field(default=None, description="When it was said, where that is not now.")
+    name: Speaker | None = Field(default=None, description="Speaker, where a session has several people.")
+    said_at: Instant | None = Field(default=None, description="When it was said; defaults to now.")
 
 
 class RegenerateIn(_OptionsIn):
-    """What is to be different when the last turn is run again; what is absent is as it was then."""
+    """What changes when the last turn is run again. Absent fields keep the turn's values."""
 
     content: Annotated[ContentIn | None, AfterValidator(_not_blank)] = Field(
-        default=None, description="Another message in place of the user's; the same one when absent."
+        default=None, description="Replaces the user's message; defaults to the same one."
     )
-    model_alias: Name | None = Field(default=None, description="Another alias; that of the turn when absent.")
+    model_alias: Name | None = Field(default=None, description="Replaces the alias; defaults to the turn's.")
 
 
 class ToolOutputIn(In):
-    """What a tool answered to one call."""
+    """The output of a tool for one call."""
 
     tool_call_id: CallId
     content: str | list[ContentPartIn]
 
 
 class ToolOutputsIn(In):
-    """The answers to all open tool calls of a turn."""
+    """The outputs of all open tool calls of a turn."""
 
     outputs: list[ToolOutputIn] = Field(min_length=1, max_length=256)
     stream: bool = Field(default=False, description="Answer as server-sent events.")
     recorded_reply: RecordedReplyIn | None = Field(
-        default=None, description="Only for a model of the provider `offline`."
+        default=None, description="Only for models of the provider `offline`."
     )
 
 
 class TurnOut(answer_of(TurnRecord)):
-    """A turn. `error` is the problem it ended with; token figures are the provider's."""
+    """A turn. `error` is the error that it ended with; token counts are the provider's."""
 
     tool_calls: list[StoredCall]
-    cost_usd: float | None = Field(description="Of all its calls, summaries included; null where no price is known.")
+    cost_usd: float | None = Field(description="Of all its calls, including summaries; null if no price is known.")
 
 
 class ListedTurnOut(TurnOut):
-    """A turn, with who posted its message and when that was said."""
+    """A turn, with the speaker and the time of its user message."""
 
-    name: str | None = Field(description="Who of several people spoke, where that is known.")
-    said_at: Instant = Field(description="When the message was said, if the client stated it, else `created_at`.")
+    name: str | None = Field(description="Speaker, if known.")
+    said_at: Instant = Field(description="When the message was said; `created_at` if the client did not state it.")
 
 
 class TurnAnswer(BaseModel):
@@ -118,7 +118,7 @@ class TurnAnswer(BaseModel):
 
 
 class RegeneratedAnswer(TurnAnswer):
-    """The turn that was run again, in the session that was made for it."""
+    """The turn that was run again, and the fork that it is in."""
 
     session: SessionOut
 
@@ -139,20 +139,20 @@ class AuditOut(AuditFields):
 
 
 class PromptOut(answer_of(SentPrompt, Open)):
-    """What was sent, rebuilt from stored rows."""
+    """The prompt that was sent, rebuilt from stored rows."""
 
-    layout: list[LayoutRow] = Field(description="One for each message.")
+    layout: list[LayoutRow] = Field(description="One row per message.")
 
 
 class PreviewIn(TurnIn):
-    """A turn's body, as it would be posted. `stream` and `recorded_reply` change nothing."""
+    """The body of a turn. `stream` and `recorded_reply` have no effect."""
 
 
 class PreviewOut(answer_of(Preview)):
-    """What the next turn would have. `messages` and `tools` are empty where it would be refused."""
+    """What the next turn would send. `messages` and `tools` are empty if it would be refused."""
 
     context: ContextOut
-    layout: list[LayoutRow] = Field(description="One for each message.")
+    layout: list[LayoutRow] = Field(description="One row per message.")
 
 
 class StoredMessageOut(answer_of(MessageRecord)):

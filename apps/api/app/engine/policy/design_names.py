@@ -79,7 +79,7 @@ DESIGN_NAMES: tuple[DesignName, ...] = (
     DesignName("guarded", ("CONTEXT_SUMMARY_MODEL",), ("summary_model",), ""),
     DesignName("post_turn", ("summarization_threshold",), ("usage_threshold",), 0.80),
     DesignName("post_turn", ("summarization_preserve_turns",), ("protected_turns",), 5),
-    DesignName("post_turn", ("summarization_provider",), (), "cerebras", "goes with summarization_model"),
+    DesignName("post_turn", ("summarization_provider",), (), "cerebras", "only together with summarization_model"),
     DesignName(
         "post_turn",
         ("summarization_model",),
@@ -111,7 +111,7 @@ DESIGN_NAMES: tuple[DesignName, ...] = (
         ("context_window", "ContextWindow"),
         ("max_context_tokens", "unknown_window_tokens"),
         None,
-        "caps a window that is known, and is the window of a model nobody knows",
+        "caps a known window, and is the window of a model whose window is unknown",
     ),
     DesignName("turn_atomic", ("max_tokens", "MaxTokens"), ("max_output_tokens",), 32_768),
     DesignName("turn_atomic", ("summarize_message_threshold", "SummarizeMessageThreshold"), ("max_messages",), 20),

@@ -12,66 +12,67 @@ from app.domain.errors import InvalidRequest
 from app.engine.policy.policy import PRIORITY_REGIONS, Allocation, ClearToolResults, ContextPolicy, Recall
 
 MEANINGS: Mapping[str, str] = {
-    "preset": "The design whose values the rest has.",
+    "preset": "The design that the values of all other fields come from, unless they are set.",
     "summary_trigger_ratio": "Share of the input budget at which a summary is made.",
     "summary_trigger_tokens": (
-        "Input tokens at which a summary is made, in any window; what a summary and protected turns may take is then a "
-        "share of them."
+        "Input tokens at which a summary is made, in any window. If the input budget is larger, summary_max_ratio and "
+        "protected_share are shares of these tokens instead."
     ),
-    "prune_trigger_ratio": "Share of the input budget at which messages are pruned after a summary was tried.",
-    "mandatory_summary_turn": "Completed turns after which a summary is made.",
+    "prune_trigger_ratio": "Share of the input budget at which messages are pruned, after a summary was tried.",
+    "mandatory_summary_turn": "Completed turns since the last summary at which a summary is made.",
     "usage_threshold": "Share of the model's window at which a summary is made; never above the prune threshold.",
-    "max_messages": "Messages in the raw window at which a summary is made.",
-    "protected_turns": "Newest turns that stay raw; null: as many as their share has.",
-    "protected_share": "Share of the input budget that the protected turns may take.",
-    "prune_protected": "Whether a prompt over its budget may lose parts of protected turns.",
-    "prune_unit": "What a prune takes: low-signal messages, or whole turns.",
+    "max_messages": "Messages that are not summarized at which a summary is made.",
+    "protected_turns": "Newest turns that are not summarized, if they fit protected_share; null: as many as fit.",
+    "protected_share": "Largest share of the input budget for protected turns; null: no limit.",
+    "prune_protected": "Whether protected turns are pruned too if a prompt is over its budget.",
+    "prune_unit": "What is pruned: low-signal messages, or whole turns.",
     "prune_order": (
-        "What a prune takes first: the oldest, or what is worth the least per token, long answers before short ones."
+        "What is pruned first: the oldest, or what has the least value per token, long answers before short ones."
     ),
     "prune_block_share": (
-        "Share of the input budget that a prune takes beyond what it must, so that the next turns need none."
+        "Share of the input budget that is pruned in addition to what is needed, so that the next turns need no prune."
     ),
-    "summarize_when": "Before the call, after the turn in the background, both, or not by itself.",
-    "auto_summarize": "The switch that turns all summaries but the requested ones off.",
-    "summarize_ahead": "Whether a summary that falls due at the next turn is made behind the answer before it.",
+    "summarize_when": (
+        "When summaries are made: before the call, in the background after the turn, both, or only when requested."
+    ),
+    "auto_summarize": "Whether any summaries are made except requested ones.",
+    "summarize_ahead": "Whether a summary that the next turn would make is made in the background before it.",
     "incremental": (
-        "Whether the summarizer extends the summary by the new messages alone, and does so once more at half the "
-        "cap when the prompt is still too large."
+        "Whether the summarizer only adds the new messages to the summary. If the prompt is still too large, it does "
+        "so once more at half the size."
     ),
-    "summary_model": "Who summarizes; empty: the turn's own model.",
+    "summary_model": "Alias of the summarizer; empty: the turn's own model.",
     "summary_call": (
-        "How the summarizer is called: separate, with a document of what leaves; cached, by the session's model behind "
-        "a repetition of its last prompt, where the provider caches that; auto, by what costs less."
+        "How the summarizer is called. separate: with the messages to summarize as a document. cached: the session's "
+        "model continues its last prompt, if the provider caches prompts. auto: whichever is cheaper."
     ),
-    "summary_max_ratio": "Share of the input budget that a summary may take.",
-    "summary_role": "The role the summary is sent in.",
-    "focus": "What summaries keep in most detail, in words; empty: nothing in particular.",
+    "summary_max_ratio": "Largest share of the input budget for a summary.",
+    "summary_role": "Role of the message that carries the summary.",
+    "focus": "What summaries keep in most detail, as free text; empty: nothing in particular.",
     "allocation": "Shares of the window by region, in percent.",
-    "context_priority": "Which region is served first where shares are held.",
+    "context_priority": "Order in which regions get space if the policy has an allocation.",
     "max_context_tokens": "A cap on the model's window, in tokens.",
-    "recall": "Whether evicted messages that match the user's words come back, and how many.",
+    "recall": "Whether older messages that match the user's message are recalled, and how many.",
     "look_back": (
-        "Whether the model is offered a tool to read back what left the window: auto, once something has; on; off."
+        "Whether the model gets a tool to read messages that left the window: auto (once some have left), on, off."
     ),
-    "clear_tool_results": (
-        "When older tool results give way to a line that says so, before anything else is decided; null: never."
-    ),
+    "clear_tool_results": ("When older tool results are replaced by a marker, before any other step; null: never."),
     "emergency_drop_ratio": (
-        "Share of the oldest turns that leave at once when the provider says too long; null: as many as it takes."
+        "Share of the past turns, oldest first, that is dropped at once when the provider rejects a prompt as too "
+        "long; null: as many turns as needed."
     ),
-    "unknown_window_tokens": "The window of a model nobody knows, in tokens; null: by unknown_window_outputs.",
+    "unknown_window_tokens": "Window of a model whose window is unknown, in tokens; null: by unknown_window_outputs.",
     "unknown_window_outputs": (
-        "The window of a model nobody knows, in times of its largest output; null: CONTEXT_FALLBACK_LIMIT."
+        "Window of a model whose window is unknown, in multiples of max_output_tokens; null: CONTEXT_FALLBACK_LIMIT."
     ),
-    "estimator": "How tokens are counted; heuristic: chars x 2 / 5.",
-    "max_output_tokens": "The most that is reserved for the answer, and never more than a fifth of the window.",
-    "show_time": "Whether a prompt says on which days its messages were sent.",
+    "estimator": "How tokens are counted; heuristic: characters x 2 / 5.",
+    "max_output_tokens": "Largest output reserve, in tokens; at most a fifth of the window. Unused with an allocation.",
+    "show_time": "Whether a prompt shows on which days its messages were sent.",
     "show_names": (
-        "Whether `Anna:` stands before the text of a named message for every model; else where the provider has no "
-        "field for it."
+        "Whether `Anna:` precedes the text of a named message for every model. If false, only for providers without a "
+        "field for names."
     ),
-    "allow_extreme": "Whether shares under 1 percent and less than 64 tokens for the answer are taken.",
+    "allow_extreme": "Whether shares under 1 percent, and fewer than 64 tokens for the answer, are accepted.",
 }
 """What each field does, in the order in which fields are listed."""
 _ALL = 100.0

@@ -34,13 +34,13 @@ GUARDED = Preset(
 )
 _POST_TURN = Preset(
     "post_turn",
-    "After the answer, in the background: a summary at 80 % of the window by a summarizer of its own; the last 5 turns "
-    "stay raw.",
+    "After the answer, in the background: a summary at 80 % of the window by a separate model; the last 5 turns are "
+    "not summarized.",
     replace(_PUBLISHED, preset="post_turn", usage_threshold=0.80, protected_turns=5, summarize_when="post_turn"),
 )
 _ROLLING = Preset(
     "rolling",
-    "Before the call, at 80 % of the window: the summary is extended by what is new, and as many recent turns stay raw "
+    "Before the call, at 80 % of the window: the summary is extended by the new messages, without as many recent turns "
     "as fit.",
     replace(
         _PUBLISHED,
@@ -53,14 +53,14 @@ _ROLLING = Preset(
 )
 _ALLOCATED = Preset(
     "allocated",
-    "Shares of the window for goal, pins, summary and output. While the whole fits nothing is trimmed; over the limit "
-    "the lowest priority is trimmed first, down to its share, shortened before it is dropped.",
+    "Shares of the window for goal, pins, summary and output. A prompt that fits is not trimmed. Over the limit "
+    "the lowest priority is trimmed first, down to its share, and content is shortened before it is dropped.",
     replace(_PUBLISHED, preset="allocated", prune_unit="turn", allocation=Allocation()),
 )
 _TURN_ATOMIC = Preset(
     "turn_atomic",
-    "Whole turns only: summarized in the background and before the call, and the oldest half leaves when the provider "
-    "refuses.",
+    "Whole turns only: summarized in the background and before the call; the oldest half is dropped when the provider "
+    "rejects a prompt as too long.",
     replace(
         _PUBLISHED,
         preset="turn_atomic",

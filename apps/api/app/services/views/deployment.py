@@ -56,7 +56,7 @@ class ListedAlias:
     fallbacks: tuple[str, ...]
     prices: Prices | None
     calibration_ratio: float = field(
-        metadata={"description": "What estimates for it are multiplied with; 1 until enough is known."}
+        metadata={"description": "Factor for token estimates; 1 until enough calls were counted."}
     )
 
 
@@ -90,7 +90,7 @@ class PolicyField:
 
     name: str
     takes: str
-    value_schema: JsonObject = field(metadata={"description": "The same as JSON Schema, as far as that can say it."})
+    value_schema: JsonObject = field(metadata={"description": "`takes` as JSON Schema, as far as that can express it."})
     meaning: str
     defaults: JsonObject
 
@@ -113,7 +113,7 @@ class ListedPreset:
     description: str
     policy: JsonObject
     names: Sequence[ListedName] = field(
-        metadata={"description": "The design's own configuration, and the fields that it becomes."}
+        metadata={"description": "The design's own settings, and the policy fields that they set."}
     )
 
 

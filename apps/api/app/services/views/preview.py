@@ -61,12 +61,12 @@ PENDING_SUMMARY_ID = SummaryId(UUID(int=0))
 class Preview:
     """What the next turn would send. `messages` and `tools` are empty if it would be refused."""
 
-    seq: int = field(metadata={"description": "The number that turn would get."})
+    seq: int = field(metadata={"description": "Number that the turn would get."})
     open_turn_id: TurnId | None = field(
-        metadata={"description": "A turn that still runs or waits for tools, and has to end first."}
+        metadata={"description": "A turn that runs or waits for tools and must end first."}
     )
     summary_pending: bool = field(
-        metadata={"description": "A summary would be made first: here it is reckoned at its cap."}
+        metadata={"description": "Whether a summary would be made first; it is counted at its largest size."}
     )
     context: JsonObject
     messages: Sequence[PromptMessage]
@@ -74,11 +74,11 @@ class Preview:
     layout: Sequence[LaidOut]
     estimated_prompt_cost_usd: float | None = field(
         metadata={
-            "description": "Of sending it once, at published prices, without a cache and without the summary; null "
-            "where no price is known and where it would be refused."
+            "description": "Cost of sending the prompt once, at published prices, without caching and without the "
+            "summary; null if no price is known or the turn would be refused."
         }
     )
-    refusal: JsonObject | None = field(metadata={"description": "The problem the turn would be answered with."})
+    refusal: JsonObject | None = field(metadata={"description": "The error that the turn would return."})
 
 
 async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -> Preview:

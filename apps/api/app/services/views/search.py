@@ -58,12 +58,14 @@ class FoundMessage(FoundInSession):
     """A message that matches, with its score and the reasons. Within one answer, a higher `score` matches better."""
 
     score: float
-    matched: Sequence[str] = field(metadata={"description": "The words of the query that it has."})
-    related: Sequence[JsonObject] = field(metadata={"description": "Related words of those that it has not."})
+    matched: Sequence[str] = field(metadata={"description": "Words of the query that the message has."})
+    related: Sequence[JsonObject] = field(
+        metadata={"description": "Related words that the message has in place of others."}
+    )
     similarity: float | None = field(
         metadata={
-            "description": "How near its meaning is to the query's, by the deployment's embedding model; null "
-            "where it is not near, and where that has none."
+            "description": "Similarity in meaning to the query, by the deployment's embedding model; null if it is "
+            "not near, or if there is no such model."
         }
     )
 
@@ -74,9 +76,9 @@ class Found:
 
     items: Sequence[FoundMessage]
     next_cursor: None
-    searched_messages: int = field(metadata={"description": "Messages that were looked through."})
+    searched_messages: int = field(metadata={"description": "Number of messages searched."})
     unsearched_messages: int = field(
-        metadata={"description": "Older ones that no index knows yet; each turn that recalls adds some."}
+        metadata={"description": "Older messages that are not indexed yet; each turn that recalls indexes some."}
     )
 
 
@@ -171,11 +173,11 @@ def _excerpt(content: Content, terms: tuple[str, ...]) -> JsonObject:
 class FoundPage:
     """A page that was read back."""
 
-    page: int = field(metadata={"description": "Its number, from 1."})
-    pages: int | None = field(metadata={"description": "How many pages the message has; null where matches are shown."})
-    has_more: bool = field(metadata={"description": "Whether there is a page behind it."})
-    content: str = field(metadata={"description": "The text, as the model of a turn gets it."})
-    handles: Sequence[str] = field(metadata={"description": "The messages in it; `m12` is the message with `seq` 12."})
+    page: int = field(metadata={"description": "Page number, from 1."})
+    pages: int | None = field(metadata={"description": "Number of the message's pages; null for a list of matches."})
+    has_more: bool = field(metadata={"description": "Whether there is a next page."})
+    content: str = field(metadata={"description": "The text as a turn's model receives it."})
+    handles: Sequence[str] = field(metadata={"description": "Handles of the messages in it; `m12` has `seq` 12."})
     estimated_tokens: int
 
 
