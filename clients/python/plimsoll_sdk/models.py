@@ -92,7 +92,7 @@ class WindowFigures(Answer):
 
 
 class SessionFigures(Answer):
-    """Where a session stands. `state` is the newest turn's; token sums are the providers', summaries included."""
+    """A session's newest figures. `state` is the newest turn's; token sums are the providers', summaries included."""
 
     turns: int
     state: str | None
@@ -217,7 +217,7 @@ class RelatedWord(Answer):
 
 
 class RecalledMessage(Answer):
-    """A message that came back, verbatim. `matched` are the user's words that it has, `related` words that it has
+    """A recalled message, verbatim. `matched` are the user's words that it has, `related` words that it has
     instead of others, and `similarity` is how near its meaning is to the user's message, 0 to 1; without any of them it
     stands beside one that has some."""
 
@@ -248,7 +248,7 @@ class TrimLog(Answer):
 
 
 class Context(Answer):
-    """How the prompt of a turn came about."""
+    """How the prompt of a turn was decided."""
 
     model_alias: str
     model_context_limit: int
@@ -294,7 +294,7 @@ class TurnAnswer(Answer):
 
 
 class RegeneratedAnswer(TurnAnswer):
-    """The turn that was run again, in the session that was made for it."""
+    """The turn that was run again, in the session that was created for it."""
 
     session: Session
 
@@ -324,7 +324,7 @@ class Prompt(Answer):
 
 
 class Preview(Answer):
-    """What the next turn would have. `refusal` is the problem it would be answered with."""
+    """The prompt and figures that the next turn would have. `refusal` is the problem it would be answered with."""
 
     seq: int
     open_turn_id: str | None
@@ -461,7 +461,7 @@ class TimelineWindow(Answer):
 
 
 class TimelineEvent(Answer):
-    """Something that changed what was sent. `tokens` is what left the prompt, or what was recalled into it.
+    """Something that changed what was sent. `tokens` are those removed from the prompt, or recalled into it.
 
     `kind` is `summary`, `later_summary`, `prune`, `recall`, `overflow` or `emergency`; `count` is of turns folded, or
     of messages pruned, recalled or dropped.
@@ -476,7 +476,7 @@ class TimelineEvent(Answer):
 
 
 class TimelineTurn(Answer):
-    """A turn as a point of a plot. `window` is None where no prompt was decided; `user_input` is its beginning."""
+    """A turn as a point of a plot. `window` is None if no prompt was decided; `user_input` is its beginning."""
 
     turn_id: str
     seq: int
@@ -600,7 +600,7 @@ class Model(Answer):
 
 
 class ListedModel(Answer):
-    """A model as OpenAI lists it; `id` is the alias."""
+    """A model in OpenAI's form; `id` is the alias."""
 
     id: str
     object: str

@@ -17,8 +17,9 @@ from app.db.sessions import ON_ITS_NODE, locked_session
 from app.db.sql import CLOCK, binds, insert_from, insert_row, json_rows, sql
 from app.db.turns import TURN_COLUMNS, turn_record
 from app.domain.audit import Audit
+from app.domain.figures import SessionUsage
 from app.domain.stored import names_of, values_of
-from app.domain.types import JsonObject, SessionId, SessionUsage, TurnRecord, TurnStatus, Usage
+from app.domain.types import JsonObject, SessionId, TurnRecord, TurnStatus, Usage
 
 
 def _of_turn(table: sa.Table, parameter: str, **values: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from app.domain.types import JsonObject, MessageId, SessionId, SummaryId, TurnId, TurnStatus
+from app.domain.types import JsonObject, MessageId, Purpose, SessionId, SummaryId, TurnId, TurnStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,20 @@ class WindowFigures:
     input_budget: int
     estimated_input_tokens: int
     estimated_wire_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionUsage:
+    """What a session used of one alias for one purpose."""
+
+    model_alias: str
+    purpose: Purpose
+    calls: int
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    cache_write_prompt_tokens: int
+    completion_tokens: int
+    cost_usd: float | None = field(metadata={"description": "Null if no price is known."})
 
 
 @dataclass(frozen=True, slots=True)

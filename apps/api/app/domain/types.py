@@ -320,20 +320,6 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionUsage:
-    """What a session used of one alias for one purpose."""
-
-    model_alias: str
-    purpose: Purpose
-    calls: int
-    prompt_tokens: int
-    cached_prompt_tokens: int
-    cache_write_prompt_tokens: int
-    completion_tokens: int
-    cost_usd: float | None = field(metadata={"description": "Null if no price is known."})
-
-
-@dataclass(frozen=True, slots=True)
 class SessionRef:
     """A session's id with its tenant, so that another tenant's session is never found."""
 

@@ -13,7 +13,7 @@ from app.db.figures import session_figures
 from app.db.records import usage_totals
 from app.db.turns import cancel_open_turns
 from app.domain.errors import InvalidRequest, NotFound, existing, located
-from app.domain.figures import SessionFigures
+from app.domain.figures import SessionFigures, SessionUsage
 from app.domain.types import (
     MOST_PINS,
     MOST_PINS_BYTES,
@@ -22,7 +22,6 @@ from app.domain.types import (
     Session,
     SessionId,
     SessionRef,
-    SessionUsage,
     TenantId,
 )
 from app.openai.items import joined_directions

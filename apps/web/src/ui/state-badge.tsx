@@ -14,7 +14,7 @@ export function stateWord(state: TurnState): string {
   return state === "completed" ? "completed" : WORDS[state];
 }
 
-/** Where a session stands. */
+/** The state of a session's newest turn. */
 export function StateBadge({ state }: { state: TurnState | null }) {
   return <span class={`badge ${state ?? "unused"}`}>{state ? WORDS[state] : "no turns yet"}</span>;
 }

@@ -11,8 +11,8 @@ from pydantic import BaseModel, Field, StringConstraints, field_validator
 
 from app.api.schemas.context import RelatedWordOut
 from app.api.schemas.values import In, NotEmpty, Paged, answer_of
-from app.domain.figures import PinFigures, SessionFigures
-from app.domain.types import Name, Pin, Session, SessionUsage
+from app.domain.figures import PinFigures, SessionFigures, SessionUsage
+from app.domain.types import Name, Pin, Session
 
 _METADATA_BYTES = 64 * 1024
 
