@@ -196,8 +196,8 @@ async def purge(
 
     Activity is what changes a session: a turn or a round of one, a change, a pin, a summary; reading is not. Each
     batch is its own transaction, after which `progress` is called, so an interrupted purge loses nothing and can be
-    started again. A session with a running turn is kept; turns of dead workers are ended first. Raises
-    `InvalidRequest` for an age under a day, `DatabaseUnavailable`.
+    started again. A session with a running turn is kept; turns of dead workers are ended first, except with `dry_run`.
+    Raises `InvalidRequest` for an age under a day, `DatabaseUnavailable`.
     """
     if older_than < SHORTEST_AGE:
         raise InvalidRequest("Nothing younger than 24 hours is purged: idempotency keys are kept that long.", ("age",))
