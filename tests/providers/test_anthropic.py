@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from app.domain.types import CompletionRequest, JsonObject
 from app.providers.anthropic import messages_url
 from app.providers.base import Endpoint
 
-from .server import Answer, Step, serving
+from .server import Answer, Seen, Step, serving
 from .wires import ANTHROPIC, SECRET, ModelReply
 
 OK = ANTHROPIC.whole(ModelReply())
@@ -375,6 +377,25 @@ async def test_what_a_server_refuses_is_left_out_and_breakpoints_stay_out() -> N
         await provider.complete(request)
     assert ["cache_control" in json.dumps(seen.json) for seen in server.seen] == [True, False, False]
     assert first.attempts == 2
+
+
+async def test_what_a_call_has_learned_stays_when_an_older_one_ends_later() -> None:
+    arrived, learned = asyncio.Event(), asyncio.Event()
+    refusal = Answer({"error": {"message": "system.0.cache_control: Extra inputs are not permitted"}}, 400)
+    request = CompletionRequest(messages=[system("Be kind."), user("Hi")], max_output_tokens=9)
+
+    def slow(_: Seen) -> Answer:
+        arrived.set()
+        return replace(OK, after=learned.is_set)
+
+    async with serving(slow, refusal, OK) as server, ANTHROPIC.provider_at(server.base_url) as provider:
+        older = asyncio.create_task(provider.complete(request))
+        await arrived.wait()
+        await provider.complete(request)
+        learned.set()
+        await older
+        await provider.complete(request)
+    assert ["cache_control" in json.dumps(seen.json) for seen in server.seen] == [True, True, False, False]
 
 
 async def test_refused_thoughts_are_left_out_of_that_call_alone() -> None:
