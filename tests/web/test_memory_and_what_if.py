@@ -187,7 +187,7 @@ async def test_the_next_turn_under_other_fields_stands_beside_what_the_sessions_
         form = page.get_by_role("region", name="The next turn")
         await form.get_by_role("textbox", name="Message").fill("What did we decide about minor units?")
         await form.get_by_label("Policy", exact=True).select_option("rolling")
-        await expect(form.get_by_text("the summary is extended by what is new")).to_be_visible()
+        await expect(form.get_by_text("older messages are added to the summary")).to_be_visible()
         await form.get_by_text("Fields").click()
         share = form.get_by_label("prune_trigger_ratio", exact=True)
         await share.fill("1.5")

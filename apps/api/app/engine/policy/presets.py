@@ -40,8 +40,8 @@ _POST_TURN = Preset(
 )
 _ROLLING = Preset(
     "rolling",
-    "Before the call, at 80 % of the window: the summary is extended by the new messages, without as many recent turns "
-    "as fit.",
+    "Before the call, at 80 % of the window: older messages are added to the summary, and as many recent turns as fit "
+    "are sent as they are.",
     replace(
         _PUBLISHED,
         preset="rolling",
