@@ -131,6 +131,15 @@ def test_what_stands_before_a_compaction_that_failed_stays() -> None:
     assert [message.content for message in found.messages] == ["Read.", "Go on.", "Read.", "And now?"]
 
 
+def test_an_empty_reply_is_a_message() -> None:
+    messages: list[Any] = [
+        {"role": "user", "content": "One"},
+        {"role": "assistant", "content": []},
+        {"role": "user", "content": "Two"},
+    ]
+    assert [message.content for message in read_list(None, messages).messages] == ["One", "", "Two"]
+
+
 def test_a_compaction_that_failed_stands_for_nothing() -> None:
     messages = [("user", "One"), ("assistant", [_FAILED, text("Two")]), ("user", "Three")]
     found = read_list(None, [{"role": role, "content": content} for role, content in messages])

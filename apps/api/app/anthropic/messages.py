@@ -44,13 +44,15 @@ def read_list(system: str | Sequence[Block] | None, messages: Sequence[Mapping[s
         neighbours = list(group)
         place = neighbours[0][0]
         blocks = [block for _, message in neighbours for block in _blocks_of(message)]
+        rest = blocks
         if made := [at for at, block in enumerate(blocks) if _is_compaction(block)]:
             compaction = read_handle(blocks[made[-1]].get("encrypted_content"), str(place), "content")
             before, read = read or before, []
-            blocks = blocks[made[-1] + 1 :]
-        # A compaction without content, of a model that made no summary, stands for nothing.
-        if said := [block for block in blocks if block["type"] != "compaction"]:
-            read += [_reply(place, said)] if is_reply else _of_user(place, said)
+            rest = blocks[made[-1] + 1 :]
+        # A compaction without content is of a model that made no summary. An empty reply is a message all the same.
+        rest = [block for block in rest if block["type"] != "compaction"]
+        if rest or not blocks:
+            read += [_reply(place, rest)] if is_reply else _of_user(place, rest)
     return IncomingList(
         _instructions(system), tuple(read) if compaction is None else after_compaction(before, read), compaction
     )

@@ -252,7 +252,7 @@ class CompletionRequest:
     the catalogue's own; an adapter sends those that its wire format has. `headers` are sent in addition to the
     adapter's own, so that a call can be traced across servers. Calls with one `cache_key` have prompts with a common
     prefix: a provider with prefix caching sends them to the same cache. The first `lasting_messages` messages are that
-    prefix; a provider that has to be told what to cache caches these. `size_bytes` is the approximate size of its JSON.
+    prefix; a provider that caches only marked messages caches these. `size_bytes` is the approximate size of its JSON.
     """
 
     messages: Sequence[PromptMessage]

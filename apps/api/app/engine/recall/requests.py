@@ -1,7 +1,7 @@
 """Which sentences of a message ask for something: those with a question mark, or with the first words of a request.
 
-A request often has no question mark: it may be a wish ("Tell me when …"), and chats often omit the mark. The first
-words are those of English and of some other languages.
+A request often has no question mark: it may be a sentence such as "Tell me when …", and chats often omit the mark.
+The first words are those of English and of some other languages.
 """
 
 from __future__ import annotations
