@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,15 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from app.db.database import Database
+from app.db.sql import sql
 from app.db.tables import metadata
 from app.db.vectors import save_vectors
-from app.domain.errors import NotFound, PlimsollError, TurnCancelled
+from app.domain.errors import NotFound, PlimsollError, SessionBusy, TurnCancelled
 from app.domain.responses import ResponseNote
 from app.domain.types import Pin, Session, SessionId, SessionRef, TenantId
 from app.services.limits import set_limits
+from app.services.process_state import HeavyWork
 from app.services.sessions import create_session, delete_session, put_pin
 from app.services.summaries import summarize_now
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
@@ -137,6 +141,29 @@ async def test_a_turn_that_runs_is_cancelled_and_what_it_had_reserved_counts_as_
         (counted,) = await usage(at)
         assert (counted["reserved_tokens"], counted["tokens"]) == (0, held["reserved_tokens"])
         assert set((await rows_of(at, session.id)).values()) == {0}
+
+
+async def test_an_erasure_that_could_not_settle_what_a_turn_had_reserved_is_done_whole_by_the_next_try(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with with_models(database_url, tmp_path, Answer(chat("Late.").body, delay_s=60)) as (at, server):
+        await set_limits(at.rt.database, TENANT, {"tokens_total": Decimal(100_000)})
+        session = await at.session()
+        running = asyncio.create_task(at.turn(session.id, "Slow"))
+        await server.arrived.wait()
+        (held,) = await usage(at)
+        impatient = Database(database_url, pool_size=2, lock_timeout_s=0.2)
+        async with at.rt.database.begin() as tx:
+            await tx.fetch(sql("SELECT 1 FROM tenant_usage FOR UPDATE"))
+            with pytest.raises(SessionBusy):
+                await delete_session(replace(at.rt, heavy=HeavyWork(impatient, 1.0)), ref_of(session.id))
+        await impatient.aclose()
+        assert await at.rows("SELECT status FROM turns") == [{"status": "running"}]
+        await delete_session(at.rt, ref_of(session.id))
+        with pytest.raises(TurnCancelled):
+            await running
+        (counted,) = await usage(at)
+        assert (counted["reserved_tokens"], counted["tokens"]) == (0, held["reserved_tokens"])
 
 
 async def test_a_summary_that_is_made_meanwhile_ends_as_not_found_and_leaves_nothing(

@@ -183,7 +183,7 @@ async def delete_session(rt: Runtime, session: SessionRef) -> None:
 
 @retried
 async def _cancel_open(rt: Runtime, database: Database, session: SessionRef) -> None:
-    async with database.autocommit() as tx:
+    async with database.begin(locking=session.id) as tx:
         cancelled = await cancel_open_turns(tx, session)
     rt.leases.cancel(session.id, *cancelled)
 
