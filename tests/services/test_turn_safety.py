@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from app.db.claims import claim_turn
+from app.db.claims import claim_turn, reclaim_turn, waiting_turn
 from app.db.sql import Statement
 from app.domain.errors import (
     IdempotencyInFlight,
@@ -25,11 +25,11 @@ from app.domain.errors import (
     TurnInProgress,
     TurnLost,
 )
-from app.domain.types import SessionId, TurnStatus
+from app.domain.types import RecordedReply, SessionId, ToolCall, TurnStatus
 from app.services.background import renew_forever, sweep_forever
 from app.services.sessions import delete_session
-from app.services.turn.claim import claim_drafted, draft_turn
-from app.services.turn.take import cancel_turn
+from app.services.turn.claim import claim_drafted, draft_outputs, draft_turn
+from app.services.turn.take import cancel_turn, retry_turn
 from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.turns import get_prompt, get_turn
 from app.tokenizers.counters import Tokenizers
@@ -38,6 +38,7 @@ from tests.providers.server import Answer, Seen, serving
 from tests.services.service import chat, models_toml, ref_of, service
 from torture.databases import citus_servers
 
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 _LOCK = Statement("SELECT 1 FROM sessions WHERE id = $1 FOR UPDATE", ("session_id",))
 
 
@@ -206,6 +207,47 @@ async def test_a_worker_that_lost_its_lease_can_not_write(database_url: str, tmp
         assert [(row["status"], row["assistant_output"]) for row in rows] == [("failed", None), ("completed", "Late.")]
         assert len(await at.rows("SELECT 1 FROM messages WHERE role = 'assistant'")) == 1
         assert outcome.turn.seq == 2
+
+
+async def test_outputs_that_were_checked_against_an_earlier_round_are_not_stored_in_a_later_one(
+    database_url: str,
+) -> None:
+    """Another process answers the calls and gets new ones between this one's check and its claim."""
+    first, second = (RecordedReply(None, (ToolCall(name, "look", "{}"),)) for name in ("first", "second"))
+    async with service(database_url) as at:
+        session = ref_of((await at.session()).id)
+        turn = (await at.turn(session.id, "Look twice.", tools=(TOOL,), recorded_reply=first)).turn
+        (output,) = await draft_outputs(at.rt, [("first", "here")])
+        async with at.rt.database.begin() as tx:
+            waiting = await waiting_turn(tx, session, turn.id)
+            assert waiting is not None
+            await at.outputs(session.id, turn.id, {"first": "here"}, second)
+            assert await reclaim_turn(tx, session, turn.id, waiting, [output], 30) is None
+        stored = await at.rows("SELECT tool_call_id FROM messages WHERE role = 'tool'")
+        assert [row["tool_call_id"] for row in stored] == ["first"]
+        done = await at.outputs(session.id, turn.id, {"second": "there"}, RecordedReply("Seen."))
+        assert done.turn.assistant_output == "Seen."
+
+
+async def test_a_failed_turn_is_not_run_again_once_another_one_followed_it(database_url: str, tmp_path: Path) -> None:
+    """Its answer would stand after the later turn's messages."""
+    script = [Answer({"error": {"message": "no"}}, status=401), chat("Yes."), chat("Too late.")]
+    async with (
+        serving(lambda _: script.pop(0)) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        session = await at.session()
+        with pytest.raises(ProviderRefused):
+            await at.turn(session.id, "First")
+        await at.turn(session.id, "Second")
+        (failed, _) = await at.rows("SELECT id FROM turns ORDER BY seq")
+        with pytest.raises(TurnInProgress):
+            await retry_turn(at.rt, ref_of(session.id), failed["id"], TurnOptions(), "main")
+        assert server.hits == 2
+        assert [row["status"] for row in await at.rows("SELECT status FROM turns ORDER BY seq")] == [
+            "failed",
+            "completed",
+        ]
 
 
 @pytest.mark.parametrize("erased", [False, True])

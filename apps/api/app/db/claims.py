@@ -104,8 +104,10 @@ _RECLAIM = sql(f"""
         UPDATE turns
         SET status = 'running', fence = fence + 1, error = NULL, completed_at = NULL,
             request = coalesce(:request, request), lease_expires_at = {_LEASE_END}
-        WHERE session_id = :session_id AND id = :turn_id
+        WHERE session_id = :session_id AND id = :turn_id AND fence = :found_fence
             AND status = ANY(:found_as) AND (status <> 'completed' OR assistant_output IS NULL)
+            AND NOT EXISTS (SELECT FROM turns later
+                WHERE later.session_id = :session_id AND later.seq > turns.seq AND later.status <> 'rejected')
         RETURNING session_id, id, fence
     ), m AS (
         {_OUTPUTS}
@@ -202,6 +204,7 @@ class WaitingTurn:
 
     status: TurnStatus
     seq: int
+    fence: int
     model_alias: str
     request: JsonObject | None
     open_calls: tuple[ToolCall, ...]
@@ -249,8 +252,9 @@ async def reclaim_turn(
     *,
     ended_as: Sequence[TurnStatus] = (),
 ) -> Claim | None:
-    """Stores the outputs and sets the turn to running again, under the session's lock; None when it no longer waits.
+    """Stores the outputs and sets the turn to running again, under the session's lock.
 
+    None if it is no longer as `waiting`, which was read without the lock, or a turn that was not rejected followed it.
     `request`, if given, replaces the stored request. With `ended_as` the turn is one that ended with such a status.
     """
     row = await tx.fetchrow(
@@ -265,6 +269,7 @@ async def reclaim_turn(
         outputs=_rows_of(outputs, row["last_message_seq"] - len(outputs)),
         lease_s=lease_s,
         request=request,
+        found_fence=waiting.fence,
         found_as=[status.value for status in ended_as or (TurnStatus.AWAITING_TOOLS,)],
     )
     if fence is None:
