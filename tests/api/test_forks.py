@@ -111,6 +111,17 @@ def test_only_a_last_turn_that_has_ended_is_run_again(client: httpx.Client) -> N
     assert done.json()["turn"]["status"] == "completed"
 
 
+def test_a_turn_that_a_limit_does_not_allow_again_leaves_no_session_behind(client: httpx.Client) -> None:
+    source = new_session(client)
+    last = post_turn(client, source, "One")
+    path = f"/v1/sessions/{source}/turns/{last['id']}/regenerate"
+    client.patch(f"/v1/sessions/{source}", json={"limits": {"tokens_total": 1}})
+    for stream in (False, True):
+        problem = assert_problem(client.post(path, json={"stream": stream}), 429, "limit_exceeded")
+        assert "session_id" not in problem
+    assert [session["id"] for session in client.get("/v1/sessions").json()["items"]] == [source]
+
+
 def test_a_turn_that_fails_again_is_answered_with_the_session_it_is_in(client: httpx.Client) -> None:
     source = new_session(client)
     last = post_turn(client, source, "One")

@@ -95,6 +95,12 @@ async def check_session(tx: Transaction, session: SessionRef) -> None:
         raise NotFound("session")
 
 
+async def has_session(rt: Runtime, session: SessionRef) -> bool:
+    """Whether the tenant's session exists."""
+    async with rt.database.autocommit() as tx:
+        return await store.session_exists(tx, session)
+
+
 async def not_found(tx: Transaction, session: SessionRef, noun: str) -> NotFound:
     """The error for something that a session does not have; it names the session if that does not exist either."""
     return NotFound(noun if await store.session_exists(tx, session) else "session")

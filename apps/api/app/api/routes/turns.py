@@ -45,7 +45,7 @@ from app.api.schemas.turns import (
 from app.api.schemas.values import as_json
 from app.api.streaming import answer_turn, encoded_event
 from app.domain.content import tool_call_json
-from app.domain.errors import InvalidRequest, PlimsollError
+from app.domain.errors import InvalidRequest, LimitExceeded, PlimsollError
 from app.domain.types import (
     JsonObject,
     MessageRecord,
@@ -59,7 +59,7 @@ from app.domain.types import (
 )
 from app.services.paging import Page, PageRequest
 from app.services.policies import given_policy
-from app.services.sessions import check_alias
+from app.services.sessions import check_alias, has_session
 from app.services.turn.take import cancel_turn, continue_turn, prepare_regeneration, regenerate_turn, take_turn
 from app.services.turn.types import OutputsRequest, TurnEvent, TurnOptions, TurnOutcome, TurnRequest
 from app.services.views import turns
@@ -131,6 +131,8 @@ async def post_regenerate(
     except InvalidRequest:
         raise
     except PlimsollError as error:
+        if isinstance(error, LimitExceeded) and not await has_session(call.rt, call.session_ref(made.id)):
+            raise
         problem = problems.document_of(error) | {"session_id": str(made.id)}
         return problems.answer(call.scope["path"], problem, problems.headers_of(error))
 
