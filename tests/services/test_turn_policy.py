@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from app.domain.errors import InvalidRequest
+from app.domain.types import TurnStatus
+from app.engine.policy.policy import ContextPolicy
 from app.services.sessions import change_session
 from app.services.summaries import list_summaries
 from app.services.turn.take import prepare_regeneration, regenerate_turn
@@ -135,3 +137,14 @@ async def test_a_combination_is_judged_over_what_the_session_has(database_url: s
         session = await at.session(policy={"prune_trigger_ratio": 0.98})
         outcome = await at.turn(session.id, "Hello", policy={"summary_trigger_ratio": 0.95})
         assert outcome.turn.assistant_output
+
+
+async def test_a_turn_is_answered_though_the_sessions_own_policy_is_no_longer_allowed(database_url: str) -> None:
+    """The turn's policy makes it a possible one. What is done after the turn goes by the session's own."""
+    async with service(database_url) as at:
+        session = await at.session(policy={"summary_trigger_ratio": 0.88})
+    async with service(database_url, policy=ContextPolicy(prune_trigger_ratio=0.85)) as at:
+        with pytest.raises(InvalidRequest):
+            await at.turn(session.id, "Hello")
+        outcome = await at.turn(session.id, "Hello", policy={"prune_trigger_ratio": 0.95})
+        assert outcome.turn.status is TurnStatus.COMPLETED

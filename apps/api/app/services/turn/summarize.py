@@ -21,7 +21,7 @@ from app.db import summaries as store
 from app.db.claims import Claim
 from app.db.records import add_usages
 from app.db.summaries import AttemptNote
-from app.domain.errors import DatabaseUnavailable, NotFound
+from app.domain.errors import DatabaseUnavailable, InvalidRequest, NotFound
 from app.domain.stored import NewSummary, values_of
 from app.domain.types import (
     OPEN_STATUSES,
@@ -326,7 +326,10 @@ def start_after_turn(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, reply: Mess
     if "summary_trigger_tokens" in (options.policy or {}):
         return  # the client controls when summaries are made, and gets each of them
     is_own = not (options.policy or options.whole_past) and plan.model.alias == session.model_alias
-    own = plan.rows.policy if is_own else session_policy(rt, session.policy)
+    try:
+        own = plan.rows.policy if is_own else session_policy(rt, session.policy)
+    except InvalidRequest:
+        return  # it is no longer allowed; the turn's own policy made the turn possible
     if not (own.summarizes_after_turns or own.summarizes_ahead):
         return
     window, reply_tokens = plan.decided.window, reply.tokens + reply.reasoning_tokens
