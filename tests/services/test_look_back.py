@@ -278,7 +278,10 @@ async def test_every_call_of_a_turn_that_looks_back_counts_against_limits_and_on
             await at.turn(session.id, "Hello again")
         assert server.hits == 3
         assert await at.rows(counted) == [{"turns": 2, "tokens": 197, "reserved_tokens": 0}]
-        assert (await at.rows("SELECT status FROM turns ORDER BY seq"))[-1]["status"] == "failed"
+        turn = (await at.rows("SELECT id, status FROM turns ORDER BY seq"))[-1]
+        assert turn["status"] == "failed"
+        sent = await get_prompt(at.rt, ref_of(session.id), turn["id"], None)
+        assert sent.messages[-1]["content"] == "Hello again", "the call that was made has its audit"
 
 
 async def test_a_turn_is_cancelled_while_it_looks_back(database_url: str, tmp_path: Path) -> None:

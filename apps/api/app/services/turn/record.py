@@ -157,24 +157,20 @@ class Record:
         """Ends a turn whose prompt does not fit; nothing was sent."""
         self._audits = [plan.audit(self._turn.claim, self._rt.new_id(), 1, None)]
         self._blocks = {}
-        cost_usd = total_cost(self.summary_costs)
-        await self._end(self._end_as(TurnStatus.REJECTED, [], cost_usd, error=error.stored()), self._audits[-1])
+        await self._end(self._end_as(TurnStatus.REJECTED, [], total_cost(self.summary_costs), error=error.stored()))
 
     async def failed(self, error: ProviderError) -> None:
         """Ends a turn whose model call failed or broke off; the user's message is kept."""
         partial = {"partial_output": error.partial} if error.partial else {}
-        usages = [*self._usages, *await self._delivered_usages(error.usage)]
-        cost_usd = total_cost([*self.summary_costs, *(used["cost_usd"] for used in usages)])
-        end = self._end_as(TurnStatus.FAILED, usages, cost_usd, error=error.stored() | partial)
-        await self._end(end, self._audits[-1])
+        await self._end(await self._end_as_failed(error.stored() | partial, error.usage))
 
     async def broken(self, error: Exception) -> None:
-        """Ends a turn that failed because of an error on our side."""
-        stored = error.stored() if isinstance(error, PlimsollError) else _OUR_FAULT
-        usages = [*self._usages, *await self._delivered_usages(None)]
-        end = TurnEnd(TurnStatus.FAILED, self.model_alias, self.steps.rows, [], error=stored, usages=usages)
+        """Ends a turn that failed because of an error that is not the model's."""
+        end = await self._end_as_failed(error.stored() if isinstance(error, PlimsollError) else _OUR_FAULT, None)
+        if not isinstance(error, PlimsollError):
+            end = replace(end, audits=[], blocks=[])  # the error may be theirs
         # After a database wait that failed, the end is tried only once: the expiry of the lease ends the turn.
-        await self._end(end, None, patience_s=0.0 if isinstance(error, DatabaseUnavailable) else None)
+        await self._end(end, patience_s=0.0 if isinstance(error, DatabaseUnavailable) else None)
 
     async def completed(self, completion: Completion) -> TurnOutcome:
         """Ends a turn that was answered; a turn whose reply calls tools waits for their outputs."""
@@ -198,15 +194,15 @@ class Record:
             completion_tokens=usage.completion_tokens if usage else None,
             conversation_sha256=of_list and with_reply(of_list, completion.text, calls),
         )
-        turn = await self._end(end, self._audits[-1])
+        turn = await self._end(end)
         summary = plan.snapshot.summary if plan.rows.policy.recall.enabled else None
         start_vectors(self._rt, claim.session_id, summary.to_message_seq if summary else 0)
         if any(removal.kind in PIN_KINDS for removal in plan.decided.window.log.actions):
             start_pin_vectors(self._rt, claim.session, plan.snapshot.pins)
         if not calls and not self.found_summary_in_progress:  # the one in progress is enough
             self._start_after_turn(plan, completion, message, turn)
-        ended, context = replace(turn, tool_calls=calls), self._audits[-1].public()
-        return TurnOutcome(ended, context, completion, claim.assistant_seq, self.summary)
+        context = self._audits[-1].public()
+        return TurnOutcome(replace(turn, tool_calls=calls), context, completion, claim.assistant_seq, self.summary)
 
     def _start_after_turn(self, plan: TurnPlan, completion: Completion, stored: JsonObject, turn: TurnRecord) -> None:
         reply = Message(
@@ -221,9 +217,9 @@ class Record:
             reasoning_tokens=stored["reasoning_tokens"],
             said_at=turn.completed_at,
         )
-        is_sound = stored["token_encoding"] == plan.rows.encoding
-        is_sound = is_sound and all(step["status"] == "success" for step in self.steps.rows)
-        start_after_turn(self._rt, self._turn, plan, reply, is_sound=is_sound)
+        is_counted = stored["token_encoding"] == plan.rows.encoding
+        succeeded = all(step["status"] == "success" for step in self.steps.rows)
+        start_after_turn(self._rt, self._turn, plan, reply, is_sound=is_counted and succeeded)
 
     def _used(self, completion: Completion) -> list[JsonObject]:
         """The usage row of an answered call; empty if the provider reported no usage."""
@@ -241,10 +237,7 @@ class Record:
         if reasoning:
             reasoning, self._before_reasoning = self._before_reasoning + reasoning, ""
         self._delivered += (text, reasoning)
-        data: JsonObject = {"text": text}
-        if reasoning:
-            data["reasoning"] = reasoning
-        self.listen(TurnEvent("output.delta", data))
+        self.listen(TurnEvent("output.delta", {"text": text} | ({"reasoning": reasoning} if reasoning else {})))
 
     async def _reply_row(self, plan: TurnPlan, completion: Completion) -> JsonObject:
         """The row of the assistant's message, by column."""
@@ -282,6 +275,12 @@ class Record:
         )
         return [used_row(self._rt, plan.model, "turn", usage, self._turn.claim.round)]
 
+    async def _end_as_failed(self, error: JsonObject, usage: Usage | None) -> TurnEnd:
+        """The end of a turn that failed; `usage` is what the provider reported of an answer that broke off."""
+        usages = [*self._usages, *await self._delivered_usages(usage)]
+        costs = [*self.summary_costs, *(used["cost_usd"] for used in usages)]
+        return self._end_as(TurnStatus.FAILED, usages, total_cost(costs), error=error)
+
     def _end_as(
         self, status: TurnStatus, usages: Sequence[JsonObject], cost_usd: Decimal | None, **fields: Any
     ) -> TurnEnd:
@@ -290,12 +289,12 @@ class Record:
         alias = self.sent.model.alias if self.sent else self.model_alias
         return TurnEnd(status, alias, self.steps.rows, self._audits, blocks, usages=usages, cost_usd=cost_usd, **fields)
 
-    async def _end(self, end: TurnEnd, audit: Audit | None, *, patience_s: float | None = None) -> TurnRecord:
+    async def _end(self, end: TurnEnd, *, patience_s: float | None = None) -> TurnRecord:
         """Runs transaction two and reports the turn's metrics. Raises the errors of `store_end`."""
+        audit = end.audits[-1] if end.audits else None
         if self._turn.reservation is not None:
             # Limits count further calls of the same claim separately (`services/limits.py`).
-            first = self._first_round
-            of_call = [used for used in end.usages if used["round"] == first]
+            of_call = [used for used in end.usages if used["round"] == self._first_round]
             end = replace(end, spent=spent_of(self._turn.reservation, end.status, of_call))
         with self._rt.tracer.span("settle") as span:
             turn = await store_end(self._rt, self._turn.claim, end, patience_s=patience_s)
