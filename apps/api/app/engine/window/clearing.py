@@ -37,7 +37,7 @@ class _Use(NamedTuple):
 def lay_out_cleared(snapshot: Snapshot, estimate: Estimate) -> Window:
     """The window of a snapshot, complete except for the tool results that its policy clears."""
     window, rule = lay_out(snapshot, estimate), snapshot.policy.clear_tool_results
-    return window if rule is None or snapshot.policy.whole_past else _cleared(window, rule)
+    return window if rule is None else _cleared(window, rule)
 
 
 def _cleared(window: Window, rule: ClearToolResults) -> Window:
