@@ -23,7 +23,7 @@ from app.engine.window.plan import Ready, assemble, plan
 from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild
 from app.engine.window.recalled import room_for_result, seqs_beside_result
 from app.engine.window.snapshot import Snapshot, in_ranges
-from tests.engine.histories import GUARDED, History, chat, estimate, snapshot_of, text_of
+from tests.engine.histories import GUARDED, History, UnitShape, chat, estimate, snapshot_of, text_of
 from tests.engine.prompt_hash import prompt_sha256
 from tests.engine.window.test_days import recalling_snapshot
 
@@ -160,7 +160,8 @@ def test_what_gives_way_to_a_page_does_not_count_as_sent() -> None:
 
 def test_a_call_whose_inputs_were_cleared_does_not_count_as_sent() -> None:
     history = History()
-    turns = (history.turn(*[("tool_group", 400, 1)] * 5, ("assistant", 20, 1)),)
+    rounds: list[tuple[UnitShape, int, int]] = [("tool_group", 400, 1)] * 5
+    turns = (history.turn(*rounds, ("assistant", 20, 1)),)
     rule = ClearToolResults(trigger_tokens=1, keep=3, clear_inputs=True)
     snapshot = replace(snapshot_of(turns, history.turn(), input_budget=5000), may_look_back=True)
     prompt = _ready(snapshot, replace(GUARDED, clear_tool_results=rule)).prompt

@@ -11,7 +11,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
-from operator import itemgetter
 from typing import NamedTuple
 
 from app.domain.audit import CLEARED
@@ -59,7 +58,7 @@ def _cleared(window: Window, rule: ClearToolResults) -> Window:
             saved_tokens += sum(each.tokens_removed for each in found)
         passed = end
         if waiting and saved_tokens >= rule.at_least_tokens:
-            for at, of_piece in groupby(waiting, itemgetter(0)):
+            for at, of_piece in groupby(waiting, key=lambda each: each[0]):
                 if piece := prune.kept[at]:
                     prune.replace_items(at, piece, [each for _, each in of_piece])
             cleared, saved_tokens, waiting = passed, 0, []

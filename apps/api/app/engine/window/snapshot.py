@@ -104,7 +104,7 @@ class Snapshot:
 
     @cached_property
     def protected_from(self) -> int:
-        """The number (`seq`) of the first protected message; without a protected turn, that of the running turn."""
+        """The number (`seq`) of the first protected message; without a protected turn, the one after the past."""
         return self.protected_from_before(None)
 
     def protected_from_before(self, end: int | None) -> int:
