@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict, fields, replace
+from itertools import pairwise
 from typing import Any, cast
 
 import jsonschema
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from app.domain.errors import InvalidRequest
 from app.engine.policy.fields import MEANINGS
 from app.engine.policy.policy import Allocation, ContextPolicy, Recall
 from app.engine.policy.presets import PRESETS
-from app.services.policies import read_fields, resolve_policy
+from app.services.policies import read_fields, read_given, resolve_policy
 from app.services.views.deployment import value_schemas
 
 _VALID: dict[str, tuple[object, ...]] = {
@@ -126,6 +129,17 @@ def test_the_defaults_are_the_contracts() -> None:
 def test_every_field_takes_its_values(field: str, value: object) -> None:
     defaults = ContextPolicy(summary_trigger_ratio=0.5)
     assert getattr(resolve_policy(defaults, {field: value}), field) == value
+
+
+@given(st.lists(st.integers(1, 999), min_size=3, max_size=3, unique=True).map(sorted))
+@example([261, 381, 888])
+def test_shares_in_tenths_of_a_percent_that_sum_to_the_whole_are_taken(cuts: list[int]) -> None:
+    tenths = [after - before for before, after in pairwise((0, *cuts, 1000))]
+    names = ("goal_pct", "pinned_files_pct", "map_pct", "reserved_for_output_pct")
+    shares = {name: tenth / 10 for name, tenth in zip(names, tenths, strict=True)}
+    assert resolve_policy(ContextPolicy(), read_given({"allocation": shares, "allow_extreme": True})).allocation
+    fractions = {name: tenth / 1000 for name, tenth in zip(names, tenths, strict=True)}
+    assert resolve_policy(ContextPolicy(), read_given({"allocation": fractions, "allow_extreme": True})).allocation
 
 
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field in _INVALID for value in _INVALID[field]])

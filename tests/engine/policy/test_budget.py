@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.engine.policy.budget import Budget, budget_for
+
+
+def _hundredths(count: int) -> float:
+    return count / 100
 
 
 @pytest.mark.parametrize(
@@ -68,3 +72,21 @@ def test_input_tokens_are_the_calibrated_wire_less_what_the_overhead_reserve_pay
     assert counted == budget.input_tokens(
         wire_tokens=wire_tokens, overhead_tokens=overhead_tokens, calibration_ratio=calibration_ratio
     )
+
+
+@given(
+    st.integers(1, 2_000_000), st.integers(0, 3000), st.one_of(st.floats(0.5, 3), st.integers(50, 300).map(_hundredths))
+)
+@example(131_861, 733, 2.45)
+def test_a_prompt_of_the_wire_room_fits_and_one_token_more_does_not(
+    input_budget: int, overhead_tokens: int, calibration_ratio: float
+) -> None:
+    budget = Budget(input_budget + 3072, "test", 2048, 1024, input_budget)
+    room = budget.wire_room(overhead_tokens=overhead_tokens, calibration_ratio=calibration_ratio)
+    counted, one_more = (
+        budget.input_tokens(
+            wire_tokens=wire_tokens, overhead_tokens=overhead_tokens, calibration_ratio=calibration_ratio
+        )
+        for wire_tokens in (room, room + 1)
+    )
+    assert counted <= input_budget < one_more

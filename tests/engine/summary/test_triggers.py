@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
-from app.domain.types import SummaryBody, SummaryItem
+from app.domain.types import SummaryBody, SummaryItem, Turn, TurnId, TurnStatus
 from app.engine.policy.policy import ContextPolicy
 from app.engine.window.plan import Ready, Refused, SummaryDue, plan
 from app.engine.window.snapshot import Snapshot
+from app.engine.window.triggers import fold_after_turn, fold_on_request
 from tests.engine.histories import (
     GUARDED,
     History,
@@ -165,3 +167,16 @@ def test_only_facts_decisions_and_questions_anchor_messages_not_action_items() -
     sent = {item.message.id for item in decision.prompt.items if item.message}
     assert answers[0].id in sent
     assert answers[1].id not in sent
+
+
+@pytest.mark.parametrize("prune_protected", [True, False])
+def test_behind_an_answer_turns_that_are_not_protected_leave_room_for_their_summary(prune_protected: bool) -> None:
+    history = History()
+    turns = chat(history, 10, user_tokens=390, assistant_tokens=1)
+    policy = replace(GUARDED, protected_turns=0, prune_protected=prune_protected, summarize_when="post_turn")
+    nothing_said = Turn(TurnId(UUID(int=0)), 11, TurnStatus.RUNNING, unresolved=True, messages=())
+    snapshot = snapshot_of(turns, nothing_said, input_budget=4000, policy=policy)
+    for fold in (fold_after_turn(snapshot, estimate), fold_on_request(snapshot, estimate)):
+        assert fold is not None
+        assert fold.turns == turns
+        assert fold.cap_tokens == policy.most_summary_tokens(4000)

@@ -9,8 +9,11 @@ from typing import Any
 
 from app.domain.types import Turn, TurnStatus
 from app.engine.policy.policy import ClearToolResults
+from app.engine.window.columns import Columns
 from app.engine.window.layout import layout_of, singly
+from app.engine.window.past import Kept, past_of_kept
 from app.engine.window.plan import Ready, SummaryDue, assemble, plan
+from app.engine.window.prompt import PromptItem
 from app.engine.window.prompt_refs import SentHashes, rebuild
 from app.engine.window.snapshot import in_ranges
 from tests.engine.histories import GUARDED, History, UnitShape, estimate, snapshot_of
@@ -109,3 +112,35 @@ def test_what_was_cleared_makes_no_summary_due() -> None:
     )
     assert isinstance(bare, SummaryDue)
     assert _cleared(_plan(turns, ClearToolResults(trigger_tokens=1000), 3000, protected_turns=0)) == [3, 5, 7]
+
+
+class _CountedReads(Columns):
+    """Columns that count how often the messages of a piece are read."""
+
+    reads = 0
+
+    def items(self, place: int) -> tuple[PromptItem, ...]:
+        self.reads += 1
+        return super().items(place)
+
+
+def _reads(calls: int) -> int:
+    """How often a plan reads the pieces of a turn with a group of this many calls, all of which it clears."""
+    history, columns = History(), _CountedReads(0)
+    columns.extend((history.turn(("tool_group", 400, calls), ("assistant", 10, 1)),))
+    past = past_of_kept(Kept(columns, 0, columns.turns))
+    rule = ClearToolResults(trigger_tokens=1, keep=0, clear_inputs=True)
+    snapshot = snapshot_of(
+        (),
+        history.turn(status=TurnStatus.RUNNING),
+        input_budget=_ROOMY,
+        policy=replace(GUARDED, clear_tool_results=rule),
+    )
+    ready = plan(replace(snapshot, past=past), estimate)
+    assert isinstance(ready, Ready)
+    assert len(_cleared(ready)) == calls + 1
+    return columns.reads
+
+
+def test_a_group_of_many_calls_is_read_no_more_often_than_one_of_few() -> None:
+    assert _reads(40) == _reads(2)

@@ -8,7 +8,7 @@ import pytest
 
 from app.domain.types import Completion, Message, SummaryBody, ToolCall, TurnStatus
 from app.engine.messages.tokens import message_tokens, tools_tokens
-from app.engine.policy.policy import ContextPolicy
+from app.engine.policy.policy import ClearToolResults, ContextPolicy
 from app.engine.policy.presets import PRESETS
 from app.engine.recall.pages import TextPage
 from app.engine.window.look_back import (
@@ -23,7 +23,7 @@ from app.engine.window.plan import Ready, assemble, plan
 from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild
 from app.engine.window.recalled import room_for_result, seqs_beside_result
 from app.engine.window.snapshot import Snapshot, in_ranges
-from tests.engine.histories import GUARDED, History, chat, estimate, snapshot_of, text_of
+from tests.engine.histories import GUARDED, History, UnitShape, chat, estimate, snapshot_of, text_of
 from tests.engine.prompt_hash import prompt_sha256
 from tests.engine.window.test_days import recalling_snapshot
 
@@ -156,6 +156,17 @@ def test_what_gives_way_to_a_page_does_not_count_as_sent() -> None:
     beside = seqs_beside_result(window, room_for_result(window, 0) - 1)
     assert not recalled & beside
     assert {message.seq for turn in window.snapshot.turns for message in turn.messages} <= beside
+
+
+def test_a_call_whose_inputs_were_cleared_does_not_count_as_sent() -> None:
+    history = History()
+    rounds: list[tuple[UnitShape, int, int]] = [("tool_group", 400, 1)] * 5
+    turns = (history.turn(*rounds, ("assistant", 20, 1)),)
+    rule = ClearToolResults(trigger_tokens=1, keep=3, clear_inputs=True)
+    snapshot = replace(snapshot_of(turns, history.turn(), input_budget=5000), may_look_back=True)
+    prompt = _ready(snapshot, replace(GUARDED, clear_tool_results=rule)).prompt
+    assert [item.message.seq for item in prompt.items if item.message and item.inputs_cleared] == [2, 4]
+    assert prompt.seqs_as_stored() == {1, *range(6, 14)}
 
 
 def test_only_the_projects_own_preset_offers_it_by_itself() -> None:

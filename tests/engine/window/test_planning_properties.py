@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from app.domain.types import TurnStatus
 from app.engine.policy.policy import with_whole_past
@@ -133,9 +134,11 @@ def test_the_assembled_prompt_is_checked_for_torn_tool_groups() -> None:
             assemble(replace(ready, window=window))
 
 
-@given(snapshots(policies()))
-def test_where_the_whole_past_is_wanted_all_of_it_is_sent_as_it_is_stored_or_nothing(snapshot: Snapshot) -> None:
-    snapshot = replace(snapshot, policy=with_whole_past(snapshot.policy), summary=None)
+@given(snapshots(policies()), st.booleans())
+def test_where_the_whole_past_is_wanted_all_of_it_is_sent_as_it_is_stored_or_nothing(
+    snapshot: Snapshot, overflowed: bool
+) -> None:
+    snapshot = replace(snapshot, policy=with_whole_past(snapshot.policy), summary=None, overflowed=overflowed)
     decision = plan(snapshot, estimate)
     assert isinstance(decision, Ready | Refused)
     assert (decision.accounts.actions, decision.accounts.recalled) == ((), ())

@@ -47,6 +47,8 @@ class Budget:
         room = floor(chargeable / calibration_ratio)
         while ceil(room * calibration_ratio) > chargeable:  # the division rounded up
             room -= 1
+        while ceil((room + 1) * calibration_ratio) <= chargeable:  # or down
+            room += 1
         return room
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, TypeGuard, cast
 from app.domain.errors import InvalidRequest
 from app.domain.types import JsonObject
 from app.engine.policy.budget import LEAST_OUTPUT_TOKENS, budget_for
+from app.engine.policy.fields import SUM_ROUNDING
 from app.engine.policy.policy import Allocation
 from app.engine.policy.presets import PRESETS
 
@@ -19,7 +20,6 @@ either is returned unchanged, because the field then rejects it by name."""
 
 LEAST_SHARE = 0.01
 """Least share, as a fraction. A smaller one is taken for a mistake in its unit, unless `allow_extreme` is set."""
-_ROUNDING = 1e-9
 _REGIONS = {"pinned_files_by_relevance": "pins", "map_summary": "summary"}
 
 
@@ -55,8 +55,8 @@ def _percents(value: object) -> object:
     if not shares.keys() <= defaults.keys() or not all(_is_number(share) and share >= 0 for share in shares.values()):
         return shares
     as_fractions = {name: round(share * 100, 9) for name, share in shares.items()}
-    read = as_fractions if sum(shares.values()) <= 1 + _ROUNDING else shares
-    if sum((defaults | read).values()) > 100 + _ROUNDING:
+    read = as_fractions if sum(shares.values()) <= 1 + SUM_ROUNDING else shares
+    if sum((defaults | read).values()) > 100 + SUM_ROUNDING:
         of_fractions, of_percents = (sum((defaults | each).values()) for each in (as_fractions, shares))
         raise ValueError(
             f"shares out more than 100 percent: read as fractions of 1 {of_fractions:g} percent, read as percents "

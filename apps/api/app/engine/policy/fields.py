@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from app.domain.errors import InvalidRequest
 from app.engine.policy.policy import PRIORITY_REGIONS, Allocation, ClearToolResults, ContextPolicy, Recall
@@ -76,6 +76,8 @@ MEANINGS: Mapping[str, str] = {
 }
 """What each field does, in the order in which fields are listed."""
 _ALL = 100.0
+SUM_ROUNDING: Final = 1e-9
+"""Shares with decimals that sum to a whole may exceed it by this in floating point: 26.1 + 12 + 50.7 + 11.2."""
 
 
 def policy_values(policy: ContextPolicy) -> dict[str, Any]:
@@ -92,7 +94,7 @@ def _plain(value: Any) -> Any:
 def check_allocation(allocation: Allocation | None) -> Allocation | None:
     """Raise `ValueError` if the shares sum to more than 100 percent, or the output's share is not between 0 and 100."""
     if allocation is not None:
-        if sum(asdict(allocation).values()) > _ALL:
+        if sum(asdict(allocation).values()) > _ALL + SUM_ROUNDING:
             raise ValueError("shares out more than 100 percent")
         if not 0 < allocation.reserved_for_output_pct < _ALL:
             raise ValueError("must leave the output a share, and not all")

@@ -159,5 +159,12 @@ def with_whole_past(policy: ContextPolicy) -> ContextPolicy:
     """The policy of a turn that sends the whole past verbatim, or is refused. Nothing is summarized, pruned, shortened
     or recalled, and existing summaries do not replace the messages that they folded."""
     return replace(
-        policy, whole_past=True, summarize_when="never", allocation=None, recall=replace(policy.recall, enabled=False)
+        policy,
+        whole_past=True,
+        summarize_when="never",
+        allocation=None,
+        recall=replace(policy.recall, enabled=False),
+        look_back="off",
+        clear_tool_results=None,
+        emergency_drop_ratio=None,
     )

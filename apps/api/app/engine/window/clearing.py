@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import NamedTuple
 
 from app.domain.audit import CLEARED
@@ -24,22 +25,23 @@ from app.engine.window.window import Window, lay_out
 
 
 class _Use(NamedTuple):
-    """A tool's result, and the position of its piece. `is_last` marks the last result of a tool group."""
+    """A tool's result that is cleared if `result` is set, and the position of its piece. The last use of a tool group
+    has the group's `call` if the call's arguments are cleared too."""
 
     place: int
-    result: PromptItem
-    is_last: bool
+    result: PromptItem | None
+    call: PromptItem | None
 
 
 def lay_out_cleared(snapshot: Snapshot, estimate: Estimate) -> Window:
     """The window of a snapshot, complete except for the tool results that its policy clears."""
     window, rule = lay_out(snapshot, estimate), snapshot.policy.clear_tool_results
-    return window if rule is None or snapshot.policy.whole_past else _cleared(window, rule)
+    return window if rule is None else _cleared(window, rule)
 
 
 def _cleared(window: Window, rule: ClearToolResults) -> Window:
     prune = Prune(window, CLEARED)
-    uses = list(_uses(prune.pieces))
+    uses = list(_uses(prune.pieces, rule))
     places = [use.place for use in uses]
     passed = cleared = saved_tokens = 0
     waiting: list[tuple[int, Shortening]] = []
@@ -51,36 +53,40 @@ def _cleared(window: Window, rule: ClearToolResults) -> Window:
         # Keep the newest results: they are what this call is about.
         end = max(passed, min(count - rule.keep, bisect_left(places, place)))
         for use in uses[passed:end]:
-            found = list(_shortenings(prune.pieces[use.place], use, window, rule))
+            found = list(_shortenings(prune.pieces[use.place], use, window))
             waiting += [(use.place, each) for each in found]
             saved_tokens += sum(each.tokens_removed for each in found)
         passed = end
         if waiting and saved_tokens >= rule.at_least_tokens:
-            for at, each in waiting:
+            for at, of_piece in groupby(waiting, key=lambda each: each[0]):
                 if piece := prune.kept[at]:
-                    prune.replace_items(at, piece, [each])
+                    prune.replace_items(at, piece, [each for _, each in of_piece])
             cleared, saved_tokens, waiting = passed, 0, []
     return prune.window_now()
 
 
-def _uses(pieces: Sequence[Piece]) -> Iterator[_Use]:
+def _uses(pieces: Sequence[Piece], rule: ClearToolResults) -> Iterator[_Use]:
+    excluded = frozenset(rule.exclude_tools)
     for place, piece in enumerate(pieces):
-        if piece.kind == "tool_group":
-            results = [item for item in piece.items if item.message and item.message.role == "tool"]
-            yield from (_Use(place, item, item is results[-1]) for item in results)
+        if piece.kind != "tool_group":
+            continue
+        call, *results = piece.items
+        names = {each.id: each.name for each in call.message.tool_calls} if call.message else {}
+        clears_call = rule.clear_inputs and excluded.isdisjoint(names.values())
+        for result in results:
+            name = names.get(result.message.tool_call_id or "") if result.message else None
+            is_last = result is results[-1]
+            yield _Use(place, None if name in excluded else result, call if clears_call and is_last else None)
 
 
-def _shortenings(piece: Piece, use: _Use, window: Window, rule: ClearToolResults) -> Iterator[Shortening]:
-    """The replacements that clear a use: of its result and, if it is the last of its group, of the group's calls."""
+def _shortenings(piece: Piece, use: _Use, window: Window) -> Iterator[Shortening]:
+    """The replacements that clear a use."""
     if not window.may_drop(piece):
         return
-    call = piece.items[0]
-    names = {each.id: each.name for each in call.message.tool_calls} if call.message else {}
-    name = names.get(use.result.message.tool_call_id or "") if use.result.message else None
-    if name not in rule.exclude_tools:
+    if use.result is not None:
         yield from _result(use.result, window.estimate, with_handle=window.offers_look_back)
-    if rule.clear_inputs and use.is_last and not set(names.values()) & set(rule.exclude_tools):
-        yield from _inputs(call, window.estimate)
+    if use.call is not None:
+        yield from _inputs(use.call, window.estimate)
 
 
 def cleared_items(piece: Piece, estimate: Estimate, *, with_handles: bool) -> list[Shortening]:

@@ -87,7 +87,7 @@ def may_look_back(
     It is not offered if the client chooses which tools are called, or has a tool of the same name. Unless the policy
     says `on`, it is not offered with a `response_format` either, which not every server accepts together with tools.
     """
-    if policy.look_back == "off" or policy.whole_past or not takes_tools:
+    if policy.look_back == "off" or not takes_tools:
         return False
     names = set(map(tool_name, tools))
     is_free = policy.look_back == "on" or "response_format" not in provider_options

@@ -251,7 +251,7 @@ class Prompt:
             if isinstance(part, Run):
                 for stretch in part.past.stretches_of_run(part.first, part.end):
                     seqs.update(range(stretch.first_seq, stretch.last_seq + 1))
-            elif part.message is not None and part.block is None:
+            elif part.message is not None and not part.is_shortened:
                 seqs.add(part.message.seq)
         return frozenset(seqs)
 

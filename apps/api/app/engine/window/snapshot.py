@@ -19,7 +19,7 @@ from app.engine.recall.vectors import Meaning
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import anchors_of
 from app.engine.window.look_back import LOOK_BACK
-from app.engine.window.past import Past, first_seq
+from app.engine.window.past import Past
 
 
 class Removal(NamedTuple):
@@ -104,12 +104,12 @@ class Snapshot:
 
     @cached_property
     def protected_from(self) -> int:
-        """The number (`seq`) of the first protected message."""
+        """The number (`seq`) of the first protected message; without a protected turn, the one after the past."""
         return self.protected_from_before(None)
 
     def protected_from_before(self, end: int | None) -> int:
         """The same if the past ended before the turn at position `end`."""
-        return self.past.first_seq(self.first_protected(end)) or first_seq((self.current,))
+        return self.past.first_seq(self.first_protected(end)) or self.past.last_seq + 1
 
     def first_protected(self, end: int | None = None) -> int:
         """The position of the oldest protected turn if the past ended before the turn at position `end`."""

@@ -42,8 +42,10 @@ def over_and_unshielded(window: Cost) -> bool:
 
 
 def over_in_emergency(window: Cost) -> bool:
-    """The window is over its input budget, and the provider has rejected a prompt of the turn as too long."""
-    return window.snapshot.overflowed and window.is_over
+    """The window is over its input budget, the provider has rejected a prompt of the turn as too long, and the policy
+    does not have `whole_past`."""
+    snapshot = window.snapshot
+    return snapshot.overflowed and not snapshot.policy.whole_past and window.is_over
 
 
 def over_some_budget(window: Cost) -> bool:
