@@ -187,6 +187,24 @@ def test_a_body_that_does_not_say_it_is_json_is_a_415(client: httpx.Client, sid:
     assert_nothing_stored(client, sid)
 
 
+def test_a_content_type_of_many_spaces_keeps_nobody_waiting(client: httpx.Client, sid: str) -> None:
+    for kind in ("application/json", "application/json;", "application/json; charset=utf-8"):
+        started = time.process_time()
+        headers = {"content-type": f"{kind}{' ' * 28_000}x"}
+        answer = client.post(f"/v1/sessions/{sid}/turns", content=b'{"content": "a"}', headers=headers)
+        assert_problem(answer, 415, "unsupported_media_type")
+        assert time.process_time() - started < 1, "the time grows with the header's length, not with its square"
+
+
+def test_a_text_of_json_with_escapes_that_nothing_can_store_can_be_summarized(client: httpx.Client, sid: str) -> None:
+    for text in (r'{"title": "cut in an emoji \ud83d"}', r'{"title": "a \u0000 b"}'):
+        assert client.post(f"/v1/sessions/{sid}/turns", json={"content": text}).status_code == 201
+    for _ in range(4):
+        assert client.post(f"/v1/sessions/{sid}/turns", json={"content": "Go on"}).status_code == 201
+    summary = client.post(f"/v1/sessions/{sid}/summaries", json={})
+    assert summary.status_code == 201, summary.text
+
+
 def test_an_id_that_cannot_exist_is_a_404_of_its_noun(client: httpx.Client) -> None:
     unknown = str(uuid4())
     for method, path in BODY_ROUTES + READ_ROUTES:

@@ -50,6 +50,9 @@ def test_written_calls_and_what_came_of_them_are_calls_and_outputs_and_the_next_
         ("Calling tools:\n[{'id': " + "[" * 9000, "Observation:\nPaid.", None),
         ("Calling tools:\n[{'id': 'c', 'function': 'look_up'}]", "Observation:\nPaid.", None),
         ("Calling tools:\n[{'id': 'c', 'function': {'name': [], 'arguments': 1}}]", "Observation:\nPaid.", None),
+        (f"Calling tools:\n{[LOOK_UP | {'id': 'NUL'}]}".replace("NUL", r"\0"), "Observation:\nPaid.", None),
+        (f"Calling tools:\n{[LOOK_UP]}".replace("{'id': 7}", r"'\0'"), "Observation:\nPaid.", None),
+        (f"Calling tools:\n{[LOOK_UP]}".replace("7", r"'\ud800'"), "Observation:\nPaid.", None),
     ],
 )
 def test_what_is_no_list_of_calls_of_the_requests_tools_stays_text(assistant: str, user: str, tools: Any) -> None:

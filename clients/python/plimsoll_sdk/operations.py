@@ -412,7 +412,7 @@ def preview_turn(
     name: str | None = None,
     said_at: str | None = None,
 ) -> Request[Preview]:
-    """The prompt that the next turn would send. Calls no model and writes nothing."""
+    """The prompt that the next turn would send. Calls no language model; writes only an embedding model's usage."""
     body = given(
         content=content,
         tools=tools,

@@ -68,7 +68,7 @@ export const OPERATIONS = {
   getPrompt: operation("get", "/v1/sessions/{session_id}/turns/{turn_id}/prompt", "query"),
   /** The window now: tokens by region, budget, limit and its source, turns to the next summary. */
   getContext: operation("get", "/v1/sessions/{session_id}/context", "nothing"),
-  /** The prompt that the next turn would send. Calls no model and writes nothing. */
+  /** The prompt that the next turn would send. Calls no language model; writes only an embedding model's usage. */
   previewTurn: operation("post", "/v1/sessions/{session_id}/context/preview", "body", REPEATABLE),
   /** One page of the window turn by turn, newest first unless `order` is `asc`. */
   getTimeline: operation("get", "/v1/sessions/{session_id}/timeline", "query"),

@@ -76,6 +76,12 @@ def test_an_image_costs_what_its_models_maker_publishes(
     assert image_rule_for(model)(image(png(*size), detail=detail)) == tokens
 
 
+def test_a_header_that_states_an_absurd_size_costs_no_more_than_the_longest_side_that_formats_have() -> None:
+    tokens = image_rule_for("gemini-2.5-pro")(image(png(2**32 - 1, 2**32 - 1)))
+    assert tokens == image_rule_for("gemini-2.5-pro")(image(png(65_535, 65_535)))
+    assert tokens * 100_000 < 2**63, "of as many images as a body can have, the database stores the sum"
+
+
 @pytest.mark.parametrize("model", ["llava:13b", "qwen2.5-vl", "mistral-small", "offline", "", "my-gpt-4o-tune", "o365"])
 def test_an_image_for_a_family_nobody_knows_costs_the_flat_figure(model: str) -> None:
     assert size_rule_for(model) is None

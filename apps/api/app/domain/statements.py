@@ -222,7 +222,10 @@ def _of_lines(text: str) -> list[str]:
 
 
 def _of_json(text: str) -> list[str]:
-    """`key: value` pairs of each object, after the name of what contains it; empty if the text is not JSON."""
+    """`key: value` pairs of each object, after the name of what contains it; empty if the text is not JSON.
+
+    NUL and lone surrogates, which JSON can escape but nothing can store or send, are replaced.
+    """
     if text[:1] not in {"{", "["} or len(text) > _MOST_JSON_CHARS:
         return []
     try:
@@ -238,7 +241,7 @@ def _of_json(text: str) -> list[str]:
         if scalars:
             found += _in_length(f"{lead[:_LONGEST_LEAD_CHARS]}: {', '.join(scalars)}" if lead else ", ".join(scalars))
         waiting += reversed([(name, of) for name, of in members if _holds(of)])
-    return found
+    return [piece.replace("\0", " ").encode(errors="replace").decode() for piece in found]
 
 
 def _members(lead: str, value: object) -> list[tuple[str, object]]:

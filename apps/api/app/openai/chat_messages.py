@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import zip_longest
-from typing import Any, cast
+from typing import Any
 
 from app.domain.content import content_text, tool_calls_from_json, with_name
 from app.domain.errors import InvalidRequest
@@ -142,6 +142,7 @@ def misplaced(message: IncomingMessage, detail: str) -> InvalidRequest:
 _CALLS = re.compile(r"(?:\A|\n)Calling tools:\n(?=\[\{'id': )")
 _OBSERVED = re.compile(r"Observation:\n|Call id: \S+\nError:\n")
 _NEXT_TASK = "\nNew task:\n"
+_NOT_STORED = re.compile("[\0\ud800-\udfff]")
 _LONGEST_CALLS = 16 * 1024
 """Longest list of calls that is parsed, in characters. It takes up to two microseconds per character."""
 _MOST_READ = 128 * 1024
@@ -194,9 +195,14 @@ def _read(text: str, tools: Collection[str]) -> tuple[ToolCall, ...]:
         calls = [ToolCall(call["id"], call["function"]["name"], _arguments(call["function"])) for call in listed]
     except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
         return ()
-    texts = [text for call in calls for text in (call.id, call.name)]
-    is_known = all(isinstance(cast(object, text), str) for text in texts) and all(call.name in tools for call in calls)
+    texts: list[object] = [text for call in calls for text in (call.id, call.name, call.arguments)]
+    is_known = all(map(_is_storable, texts)) and all(call.name in tools for call in calls)
     return tuple(calls) if is_known and len({call.id for call in calls}) == len(calls) else ()
+
+
+def _is_storable(text: object) -> bool:
+    """Whether it is a text without NUL and lone surrogates, which a Python literal can escape."""
+    return isinstance(text, str) and _NOT_STORED.search(text) is None
 
 
 def _arguments(function: dict[str, Any]) -> str:

@@ -34,7 +34,7 @@ def _overrides_model() -> type[BaseModel]:
 
 _OVERRIDES = _overrides_model()
 _SHOWN_CHARS = 200
-"""Longest part of a refused value, in characters, that its error quotes."""
+"""Longest part of a refused name or value, in characters, that its error quotes."""
 _KEPT_BYTES = 2_048
 """Largest overrides, in bytes of JSON, whose policy is cached; larger ones could fill the memory."""
 
@@ -71,20 +71,22 @@ def read_fields(overrides: Mapping[str, object]) -> dict[str, Any]:
         # From JSON: there, strict mode too accepts an array for a tuple and an object for a dataclass.
         read = _OVERRIDES.model_validate_json(_written(overrides))
     except ValidationError as error:
-        names = list(overrides)
+        places = {name: at for at, name in enumerate(overrides)}
         faults = error.errors(include_url=False, include_input=False)
-        raise _refused(min(faults, key=lambda fault: names.index(str(fault["loc"][0])))) from error
+        raise _refused(min(faults, key=lambda fault: places[str(fault["loc"][0])])) from error
     return {name: getattr(read, name) for name in overrides}
 
 
 def _refused(fault: ErrorDetails) -> InvalidRequest:
     name, *inner = map(str, fault["loc"])
     if fault["type"] == "extra_forbidden" and not inner:
-        return InvalidRequest(f"There is no policy field {name!r}.", ("policy", name))
+        return InvalidRequest(f"There is no policy field {name[:_SHOWN_CHARS]!r}.", ("policy", name))
     if fault["type"] == "value_error":
         reason = str(fault["ctx"]["error"]) if "ctx" in fault else fault["msg"]
         return InvalidRequest(f"The policy field {name} {reason}.", ("policy", name))
-    return InvalidRequest(f"The policy field {'.'.join((name, *inner))}: {fault['msg']}.", ("policy", name))
+    return InvalidRequest(
+        f"The policy field {'.'.join((name, *inner))[:_SHOWN_CHARS]}: {fault['msg']}.", ("policy", name)
+    )
 
 
 def read_given(given: Mapping[str, object]) -> JsonObject:

@@ -95,8 +95,8 @@ async def search_all(
 
 @router.post("/context/preview", response_model=PreviewOut, responses=refusals(*WRITE), operation_id="preview_turn")
 async def preview(call: Call, session_id: SessionId, body: PreviewIn) -> Preview:
-    """The prompt that the next turn would send, or its refusal, as a 200. Calls no language model. Writes nothing but
-    an embedding model's usage."""
+    """The prompt that the next turn would send, or its refusal, as a 200. Calls no language model, but the
+    provider may count the tokens if the alias has `exact_counts`. Writes nothing but an embedding model's usage."""
     seen = await preview_turn(call.rt, call.session_ref(session_id), turn_request(call, body))
     return replace(seen, refusal=seen.refusal and problems.complete(seen.refusal))
 

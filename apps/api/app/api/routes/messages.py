@@ -105,7 +105,8 @@ async def create_message(
     "/count_tokens", response_model=TokenCountOut, responses=messages_refusals(), operation_id="count_message_tokens"
 )
 async def count_message_tokens(call: Call, body: CountIn) -> Response:
-    """Counts a prompt as a turn would. Nothing is stored and no model is called."""
+    """Counts a prompt as a turn would. Calls no language model; behind a compaction, an embedding model and the
+    provider's count may be called, as for a preview. Stores nothing but an embedding model's usage."""
     request = await call.aside(lambda: _request(call, body))
     if request.compaction is not None:
         tokens = await count_behind(call.rt, call.tenant_id, request, request.compaction)

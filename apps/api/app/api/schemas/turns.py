@@ -76,7 +76,7 @@ class RegenerateIn(_OptionsIn):
     """What changes when the last turn is run again. Absent fields keep the turn's values."""
 
     content: Annotated[ContentIn | None, AfterValidator(_not_blank)] = Field(
-        default=None, description="Replaces the user's message; defaults to the same one."
+        default=None, description="Replaces the user's message, whose speaker and time stay; defaults to the same one."
     )
     model_alias: Name | None = Field(default=None, description="Replaces the alias; defaults to the turn's.")
 
