@@ -178,6 +178,17 @@ FAULTS: dict[str, Fault] = {
         variables(CONTEXT_SUMMARY_TRIGGER_RATIO="0.9", CONTEXT_PRUNE_TRIGGER_RATIO="0.8"),
         ("CONTEXT_PRUNE_TRIGGER_RATIO: ", "0.8", "0.9"),
     ),
+    "lease without an end": Fault(variables(PLIMSOLL_TURN_LEASE_S="inf"), ("PLIMSOLL_TURN_LEASE_S: ", "86400")),
+    "pause beyond all clocks": Fault(variables(PLIMSOLL_SHUTDOWN_DELAY_S="1e300"), ("PLIMSOLL_SHUTDOWN_DELAY_S: ",)),
+    "wait that Postgres would round to none": Fault(
+        variables(PLIMSOLL_DB_LOCK_TIMEOUT_S="0.0004"), ("PLIMSOLL_DB_LOCK_TIMEOUT_S: ", "0.001")
+    ),
+    "window beyond bigint": Fault(
+        variables(CONTEXT_FALLBACK_LIMIT="1" + "0" * 19), ("CONTEXT_FALLBACK_LIMIT: ", "less than or equal")
+    ),
+    "size beyond a double": Fault(
+        variables(PLIMSOLL_MAX_BODIES_BYTES="1" + "0" * 400), ("PLIMSOLL_MAX_BODIES_BYTES: ", "less than or equal")
+    ),
     "summarizer that is not there": Fault(
         variables(CONTEXT_SUMMARY_MODEL="nobody"), ("CONTEXT_SUMMARY_MODEL: ", "'nobody'", "offline")
     ),
@@ -203,6 +214,9 @@ FAULTS: dict[str, Fault] = {
     ),
     "no connection string": Fault(
         variables(DATABASE_URL=f"mysql://u:{SECRET}@h/db"), ("DATABASE_URL", "percent-encoded")
+    ),
+    "port of a database that is none": Fault(
+        variables(DATABASE_URL=f"postgresql://u:{SECRET}@127.0.0.1:65536/db"), ("DATABASE_URL", "host:port")
     ),
     "empty connection string": Fault(variables(DATABASE_URL=""), ("DATABASE_URL",)),
     "certificate that is not there": Fault(
