@@ -294,7 +294,8 @@ def own_database(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Pa
     asyncio.run(upgrade(server.dsn))
     rules = folder / "postgres" / "data" / "pg_hba.conf"
     rules.write_text(f"local all someone scram-sha-256\n{rules.read_text()}")
-    for statement in ("CREATE ROLE someone LOGIN PASSWORD 'another'", "SELECT pg_reload_conf()"):
+    roles = ("CREATE ROLE someone LOGIN PASSWORD 'another'", "CREATE ROLE stranger LOGIN")
+    for statement in (*roles, "SELECT pg_reload_conf()"):
         asyncio.run(execute(server.dsn, statement))
     yield folder, server.dsn
     server.stop()
@@ -306,6 +307,7 @@ def own_database(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Pa
         (("postgres@/", f"someone:{SECRET}@/"), "password authentication failed"),
         (("postgres@/", f"nobody:{SECRET}@/"), '"nobody" does not exist'),
         (("/plimsoll?", "/absent?"), '"absent" does not exist'),
+        (("postgres@/", "stranger@/"), "permission denied for table alembic_version"),
     ],
 )
 def test_a_database_that_refuses_us_is_quoted(
