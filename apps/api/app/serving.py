@@ -98,6 +98,7 @@ def create_worker() -> FastAPI:
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # of a closed terminal, which the parent process gets too
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     settings = Settings()
     app = create_app(settings)
@@ -105,9 +106,11 @@ def create_worker() -> FastAPI:
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+        hangup = signal.getsignal(signal.SIGHUP)
         async with serving(app):
             _drain_first(app.state.service.drain, settings.shutdown_delay_s)
             yield
+        signal.signal(signal.SIGHUP, hangup)  # uvicorn does this for the others
 
     app.router.lifespan_context = lifespan
     return app
@@ -134,11 +137,17 @@ def _drain_first(drain: Drain, shutdown_delay_s: float) -> None:
         else:
             leaving.append(asyncio.create_task(leave(hand_on)))
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        uvicorns = signal.getsignal(number)
-        if callable(uvicorns):
+    uvicorns = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    # uvicorn does not handle SIGHUP, which a closed terminal sends.
+    for number, meant in (
+        (signal.SIGTERM, signal.SIGTERM),
+        (signal.SIGINT, signal.SIGINT),
+        (signal.SIGHUP, signal.SIGTERM),
+    ):
+        handler = uvicorns[meant]
+        if callable(handler) and callable(signal.getsignal(number)):
             # uvicorn puts back what was there before it when it ends.
-            hand_on = partial(uvicorns, number, None)
+            hand_on = partial(handler, meant, None)
             signal.signal(number, lambda _number, _frame, hand_on=hand_on: loop.call_soon_threadsafe(begin, hand_on))
 
 
