@@ -122,6 +122,18 @@ def test_ctrl_c_in_the_terminal_and_closing_it_drain_and_then_stop_the_database(
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
+def test_under_nohup_a_closed_terminal_changes_nothing(tmp_path: Path, database_url: str) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does; the process inherits it
+    try:
+        with serving(tmp_path, DATABASE_URL=database_url) as (process, printed):
+            process.send_signal(signal.SIGHUP)
+            time.sleep(1)
+            assert httpx.get(address(printed) + "/readyz").status_code == 200
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert process.returncode == 0
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_at_sigterm_balancers_know_at_once_and_requests_are_served_until_the_delay_is_over(
     tmp_path: Path, database_url: str, workers: str

@@ -80,8 +80,9 @@ def serve(settings: Settings, first_session: Callable[[], bytes] | None = None) 
     if settings.traces != "off" and not traces_can_be_made():
         raise CommandRefused("PLIMSOLL_TRACES needs packages that are not installed: the extra otel of plimsoll-server")
     guarded_policy(settings)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
+    signal.signal(signal.SIGTERM, _end)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
+        signal.signal(signal.SIGHUP, _end)
     with _listening(settings.host, settings.port) as listener, database_url(settings, keep_running=True) as dsn:
         keys_exist = _check_database(dsn, listener)
         if first_session is not None and settings.demo and settings.database_url is None and not keys_exist:
