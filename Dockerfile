@@ -40,7 +40,8 @@ EXPOSE 8000
 # /healthz asks nothing of the database: an outage there is no reason to restart this.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \
     CMD ["python", "-c", "import os, urllib.request as r; r.urlopen('http://127.0.0.1:' + os.environ['PLIMSOLL_PORT'] + '/healthz', timeout=2)"]
-# SIGTERM lets running turns end, for at most 30 s.
+# SIGTERM lets requests end, for at most 30 s, then turns without a waiting request and background summaries, 20 s each:
+# start it with a stop timeout of 80 s.
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["plimsoll"]
 CMD ["serve"]

@@ -178,6 +178,17 @@ FAULTS: dict[str, Fault] = {
         variables(CONTEXT_SUMMARY_TRIGGER_RATIO="0.9", CONTEXT_PRUNE_TRIGGER_RATIO="0.8"),
         ("CONTEXT_PRUNE_TRIGGER_RATIO: ", "0.8", "0.9"),
     ),
+    "lease without an end": Fault(variables(PLIMSOLL_TURN_LEASE_S="inf"), ("PLIMSOLL_TURN_LEASE_S: ", "86400")),
+    "pause beyond all clocks": Fault(variables(PLIMSOLL_SHUTDOWN_DELAY_S="1e300"), ("PLIMSOLL_SHUTDOWN_DELAY_S: ",)),
+    "wait that Postgres would round to none": Fault(
+        variables(PLIMSOLL_DB_LOCK_TIMEOUT_S="0.0004"), ("PLIMSOLL_DB_LOCK_TIMEOUT_S: ", "0.001")
+    ),
+    "window beyond bigint": Fault(
+        variables(CONTEXT_FALLBACK_LIMIT="1" + "0" * 19), ("CONTEXT_FALLBACK_LIMIT: ", "less than or equal")
+    ),
+    "size beyond a double": Fault(
+        variables(PLIMSOLL_MAX_BODIES_BYTES="1" + "0" * 400), ("PLIMSOLL_MAX_BODIES_BYTES: ", "less than or equal")
+    ),
     "summarizer that is not there": Fault(
         variables(CONTEXT_SUMMARY_MODEL="nobody"), ("CONTEXT_SUMMARY_MODEL: ", "'nobody'", "offline")
     ),
@@ -203,6 +214,9 @@ FAULTS: dict[str, Fault] = {
     ),
     "no connection string": Fault(
         variables(DATABASE_URL=f"mysql://u:{SECRET}@h/db"), ("DATABASE_URL", "percent-encoded")
+    ),
+    "port of a database that is none": Fault(
+        variables(DATABASE_URL=f"postgresql://u:{SECRET}@127.0.0.1:65536/db"), ("DATABASE_URL", "host:port")
     ),
     "empty connection string": Fault(variables(DATABASE_URL=""), ("DATABASE_URL",)),
     "certificate that is not there": Fault(
@@ -280,7 +294,8 @@ def own_database(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Pa
     asyncio.run(upgrade(server.dsn))
     rules = folder / "postgres" / "data" / "pg_hba.conf"
     rules.write_text(f"local all someone scram-sha-256\n{rules.read_text()}")
-    for statement in ("CREATE ROLE someone LOGIN PASSWORD 'another'", "SELECT pg_reload_conf()"):
+    roles = ("CREATE ROLE someone LOGIN PASSWORD 'another'", "CREATE ROLE stranger LOGIN")
+    for statement in (*roles, "SELECT pg_reload_conf()"):
         asyncio.run(execute(server.dsn, statement))
     yield folder, server.dsn
     server.stop()
@@ -292,6 +307,7 @@ def own_database(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Pa
         (("postgres@/", f"someone:{SECRET}@/"), "password authentication failed"),
         (("postgres@/", f"nobody:{SECRET}@/"), '"nobody" does not exist'),
         (("/plimsoll?", "/absent?"), '"absent" does not exist'),
+        (("postgres@/", "stranger@/"), "permission denied for table alembic_version"),
     ],
 )
 def test_a_database_that_refuses_us_is_quoted(

@@ -110,13 +110,28 @@ def test_data_of_an_earlier_version_below_the_folder_are_found(tmp_path: Path) -
     assert not (tmp_path / "plimsoll").exists()
 
 
-def test_ctrl_c_in_the_terminal_drains_and_then_stops_the_database(tmp_path: Path, database_url: str) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGHUP], ids=lambda sent: sent.name)
+def test_ctrl_c_in_the_terminal_and_closing_it_drain_and_then_stop_the_database(
+    tmp_path: Path, database_url: str, sent: signal.Signals
+) -> None:
     with serving(tmp_path, DATABASE_URL=database_url) as (process, printed):
         assert httpx.get(address(printed) + "/healthz").status_code == 200
-        process.send_signal(signal.SIGINT)
+        process.send_signal(sent)
         process.wait(timeout=30)
         assert process.returncode == 0
     assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_under_nohup_a_closed_terminal_changes_nothing(tmp_path: Path, database_url: str) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does; the process inherits it
+    try:
+        with serving(tmp_path, DATABASE_URL=database_url) as (process, printed):
+            process.send_signal(signal.SIGHUP)
+            time.sleep(1)
+            assert httpx.get(address(printed) + "/readyz").status_code == 200
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

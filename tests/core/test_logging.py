@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import io
 import json
 import logging
@@ -83,6 +85,26 @@ def test_an_error_is_logged_by_type_and_place_and_not_by_its_message(restored: N
         event = json.loads(line)
         assert event["error_type"] == "builtins.ValueError"
         assert "test_an_error_is_logged" in event["trace"][-1]
+
+
+def test_an_error_that_nobody_awaited_is_logged_by_type_and_place_too(restored: None) -> None:
+    async def fail() -> None:
+        raise ValueError("the user's own words")
+
+    async def leave_it_alone() -> None:
+        task = asyncio.create_task(fail())
+        await asyncio.sleep(0)
+        del task
+        gc.collect()
+
+    out = io.StringIO()
+    configure_logging("INFO", "json", out)
+    asyncio.run(leave_it_alone())
+    assert "own words" not in out.getvalue()
+    event = json.loads(out.getvalue())
+    assert event["event"] == "Task exception was never retrieved"
+    assert event["error_type"] == "builtins.ValueError"
+    assert event["trace"][-1].endswith(" fail")
 
 
 def test_every_line_of_a_request_carries_its_ids(restored: None) -> None:

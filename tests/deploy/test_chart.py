@@ -45,7 +45,7 @@ def environment_of(container: dict[str, Any], secrets: dict[str, dict[str, str]]
 def test_what_the_chart_runs_makes_a_service_that_only_the_charts_key_opens(
     tmp_path: Path, empty_database_url: str
 ) -> None:
-    made = rendered(workers=1)
+    made = rendered()
     secret = made["Secret"]
     key = base64.b64decode(secret["data"]["PLIMSOLL_API_KEY"]).decode()
     secrets = {
@@ -62,7 +62,13 @@ def test_what_the_chart_runs_makes_a_service_that_only_the_charts_key_opens(
         assert key not in done.stdout + done.stderr
     (api,) = pod_of(made["Deployment"])["containers"]
     assert api["args"] == ["serve"]
-    with serving(tmp_path, PLIMSOLL_HOST="0.0.0.0", **environment_of(api, secrets)) as (_, printed):
+    settings = environment_of(api, secrets)
+    # The image's own folder is on a read-only file system here, and several workers share a folder for their metrics.
+    assert int(settings["PLIMSOLL_WORKERS"]) > 1
+    mounts = [mount["mountPath"] for mount in api["volumeMounts"] if not mount.get("readOnly")]
+    assert settings["PLIMSOLL_DATA_DIR"] in mounts
+    settings["PLIMSOLL_DATA_DIR"] = str(tmp_path / "mount")
+    with serving(tmp_path, PLIMSOLL_HOST="0.0.0.0", **settings) as (_, printed):
         sessions = address(printed) + "/v1/sessions"
         assert httpx.get(sessions).status_code == 401
         assert httpx.get(sessions, headers={"Authorization": f"Bearer {key}"}).status_code == 200

@@ -14,7 +14,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
+from app.core.config import Settings
+from app.serving import DRAIN_S
 from tests.deploy.clean_root import IS_ROOT, refusal, run_in
 from tests.docs.pages import ROOT
 
@@ -47,6 +50,13 @@ def test_what_the_image_copies_is_there_and_reaches_the_engine() -> None:
     for source in COPIED:
         assert (ROOT / source).exists(), source
         assert source in admitted, source
+
+
+def test_compose_gives_the_service_the_time_that_it_may_take_to_end() -> None:
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    grace_s = int(compose["services"]["api"]["stop_grace_period"].removesuffix("s"))
+    settings = Settings(_env_file=None)  # type: ignore[call-arg] # known to pydantic-settings
+    assert grace_s >= settings.shutdown_delay_s + DRAIN_S + 2 * settings.drain_s + 10
 
 
 def test_the_steps_of_the_image_make_a_service_that_is_healthy_and_ends_on_its_signal(tmp_path: Path) -> None:

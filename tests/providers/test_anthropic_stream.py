@@ -74,6 +74,20 @@ async def test_a_gateway_that_sends_a_whole_call_or_none_of_its_arguments_is_und
     assert answer.finish_reason == "tool_calls"
 
 
+async def test_blocks_that_a_gateway_gives_one_number_are_all_kept() -> None:
+    first: JsonObject = {"type": "tool_use", "id": "t1", "name": "f", "input": {}}
+    second: JsonObject = {"type": "tool_use", "id": "t2", "name": "g", "input": {}}
+    answer, _ = await streamed(
+        *ANTHROPIC.begin(),
+        *block_events(0, THOUGHT, []),
+        *block_events(0, first, [{"type": "input_json_delta", "partial_json": '{"a": 1}'}]),
+        *block_events(0, second, []),
+        *ANTHROPIC.end(ModelReply()),
+    )
+    assert answer.tool_calls == (ToolCall("t1", "f", '{"a": 1}'), ToolCall("t2", "g", "{}"))
+    assert answer.reasoning_blocks == (THOUGHT,)
+
+
 async def test_what_the_api_may_add_is_passed_over() -> None:
     answer, _ = await streamed(
         *ANTHROPIC.begin(),

@@ -53,6 +53,12 @@ async def test_a_reply_quotes_what_the_summary_of_the_prompt_records() -> None:
     assert "the summary records: “The hotel is in Lisbon.”" in text
 
 
+@pytest.mark.parametrize("value", ["5", "null", "{}", '"text"', "[null]"])
+async def test_a_message_that_ends_like_a_summary_and_is_none_is_answered(value: str) -> None:
+    text = f'{{"key_facts": {value}, "summary": {value}}}</conversation-record>'
+    assert (await ask(("user", text), ("user", "Which hotel is it?"))).startswith(LABEL)
+
+
 async def test_a_recorded_reply_is_given_as_it_is() -> None:
     recorded = RecordedReply("As it was said.", (ToolCall("t", "f", "{}"),))
     request = CompletionRequest(

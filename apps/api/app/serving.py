@@ -80,8 +80,9 @@ def serve(settings: Settings, first_session: Callable[[], bytes] | None = None) 
     if settings.traces != "off" and not traces_can_be_made():
         raise CommandRefused("PLIMSOLL_TRACES needs packages that are not installed: the extra otel of plimsoll-server")
     guarded_policy(settings)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
+    signal.signal(signal.SIGTERM, _end)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
+        signal.signal(signal.SIGHUP, _end)
     with _listening(settings.host, settings.port) as listener, database_url(settings, keep_running=True) as dsn:
         keys_exist = _check_database(dsn, listener)
         if first_session is not None and settings.demo and settings.database_url is None and not keys_exist:
@@ -98,6 +99,7 @@ def create_worker() -> FastAPI:
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # of a closed terminal, which the parent process gets too
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     settings = Settings()
     app = create_app(settings)
@@ -105,9 +107,11 @@ def create_worker() -> FastAPI:
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+        hangup = signal.getsignal(signal.SIGHUP)
         async with serving(app):
             _drain_first(app.state.service.drain, settings.shutdown_delay_s)
             yield
+        signal.signal(signal.SIGHUP, hangup)  # uvicorn does this for the others
 
     app.router.lifespan_context = lifespan
     return app
@@ -134,11 +138,17 @@ def _drain_first(drain: Drain, shutdown_delay_s: float) -> None:
         else:
             leaving.append(asyncio.create_task(leave(hand_on)))
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        uvicorns = signal.getsignal(number)
-        if callable(uvicorns):
+    uvicorns = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    # uvicorn does not handle SIGHUP, which a closed terminal sends.
+    for number, meant in (
+        (signal.SIGTERM, signal.SIGTERM),
+        (signal.SIGINT, signal.SIGINT),
+        (signal.SIGHUP, signal.SIGTERM),
+    ):
+        handler = uvicorns[meant]
+        if callable(handler) and callable(signal.getsignal(number)):
             # uvicorn puts back what was there before it when it ends.
-            hand_on = partial(uvicorns, number, None)
+            hand_on = partial(handler, meant, None)
             signal.signal(number, lambda _number, _frame, hand_on=hand_on: loop.call_soon_threadsafe(begin, hand_on))
 
 

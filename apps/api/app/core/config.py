@@ -14,6 +14,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from app.core.fairness import share_of
 
 _ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:\d{1,5})?")
+_MOST = 2**40
+"""Largest count, or number of bytes or tokens."""
+_LONGEST_S = 86_400.0
 
 
 def _named(variable: str, default: Any, **bounds: Any) -> Any:
@@ -37,16 +40,16 @@ class Settings(BaseSettings):
     workers: int = Field(default=1, ge=1, le=64)
     allowed_hosts: str = ""
     cors_origins: str = ""
-    max_connections: int = Field(default=2048, ge=1)
-    max_connections_per_address: int = Field(default=1024, ge=1)
+    max_connections: int = Field(default=2048, ge=1, le=_MOST)
+    max_connections_per_address: int = Field(default=1024, ge=1, le=_MOST)
     models_file: Path | None = _named("MODELS_FILE", None)
 
-    context_max_output_tokens: int = _named("CONTEXT_MAX_OUTPUT_TOKENS", 2048, ge=1)
+    context_max_output_tokens: int = _named("CONTEXT_MAX_OUTPUT_TOKENS", 2048, ge=1, le=_MOST)
     context_summary_trigger_ratio: float = _named("CONTEXT_SUMMARY_TRIGGER_RATIO", 0.70, gt=0, le=1)
     context_prune_trigger_ratio: float = _named("CONTEXT_PRUNE_TRIGGER_RATIO", 0.90, gt=0, le=1)
     context_mandatory_summary_turn: int = _named("CONTEXT_MANDATORY_SUMMARY_TURN", 8, ge=1)
     context_protected_turns: int = _named("CONTEXT_PROTECTED_TURNS", 4, ge=0)
-    context_fallback_limit: int = _named("CONTEXT_FALLBACK_LIMIT", 8192, ge=1)
+    context_fallback_limit: int = _named("CONTEXT_FALLBACK_LIMIT", 8192, ge=1, le=_MOST)
     context_summary_model: str = _named("CONTEXT_SUMMARY_MODEL", "")
     context_embedding_model: str = _named("CONTEXT_EMBEDDING_MODEL", "")
     context_embedding_wait_ms: int = _named("CONTEXT_EMBEDDING_WAIT_MS", 150, ge=0, le=5_000)
@@ -54,19 +57,19 @@ class Settings(BaseSettings):
     summarize_ahead: bool = True
     recognize_sessions: bool = True
 
-    max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
-    max_import_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
-    turn_lease_s: float = Field(default=30.0, gt=0)
-    heartbeat_s: float = Field(default=15.0, gt=0)
+    max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, le=_MOST)
+    max_import_bytes: int = Field(default=64 * 1024 * 1024, ge=1024, le=_MOST)
+    turn_lease_s: float = Field(default=30.0, gt=0, le=_LONGEST_S)
+    heartbeat_s: float = Field(default=15.0, gt=0, le=_LONGEST_S)
     on_disconnect: Literal["finish", "cancel"] = "finish"
-    shutdown_delay_s: float = Field(default=0.0, ge=0)
-    drain_s: float = Field(default=20.0, ge=0)
-    db_pool_size: int = Field(default=10, ge=1)
-    db_heavy_pool_size: int = Field(default=2, ge=1)
-    db_lock_timeout_s: float = Field(default=5.0, gt=0)
-    max_event_streams: int = Field(default=500, ge=1)
-    max_bodies_bytes: int = Field(default=256 * 1024 * 1024, ge=1024)
-    session_cache_bytes: int = Field(default=64 * 1024 * 1024, ge=0)
+    shutdown_delay_s: float = Field(default=0.0, ge=0, le=_LONGEST_S)
+    drain_s: float = Field(default=20.0, ge=0, le=_LONGEST_S)
+    db_pool_size: int = Field(default=10, ge=1, le=_MOST)
+    db_heavy_pool_size: int = Field(default=2, ge=1, le=_MOST)
+    db_lock_timeout_s: float = Field(default=5.0, ge=0.001, le=_LONGEST_S)  # in Postgres 0 ms is no timeout
+    max_event_streams: int = Field(default=500, ge=1, le=_MOST)
+    max_bodies_bytes: int = Field(default=256 * 1024 * 1024, ge=1024, le=_MOST)
+    session_cache_bytes: int = Field(default=64 * 1024 * 1024, ge=0, le=_MOST)
     tenant_share: float = Field(default=0.75, gt=0, le=1)
     db_pooler: Literal["none", "transaction"] = "none"
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"

@@ -56,7 +56,7 @@ def configure_logging(
     handler = logging.StreamHandler(out)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
+            foreign_pre_chain=[_without_reprs, *shared],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
         )
     )
@@ -76,6 +76,13 @@ def _add_request_fields(_logger: object, _method: str, event: EventDict) -> Even
     if fields:
         for name, value in fields.items():
             event.setdefault(name, value)
+    return event
+
+
+def _without_reprs(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Of what asyncio logs, the first line: further ones are reprs, of tasks for example, which quote their errors."""
+    if event["_record"].name == "asyncio":
+        event["event"] = event["event"].partition("\n")[0]
     return event
 
 

@@ -179,7 +179,7 @@ async def reach(dsn: str) -> SchemaState:
         raise DatabaseUnreachable(f"DATABASE_URL: the database can not be reached: {_reason(error)}") from error
     except asyncpg.PostgresError as error:
         raise DatabaseUnreachable(f"DATABASE_URL: the database refuses us: {error}") from error
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:  # the second for a port above 65535
         # The driver's message quotes what it could not parse, which can be the password.
         raise DatabaseUnreachable(
             "DATABASE_URL is no connection string: postgresql://user:password@host:port/database, with "

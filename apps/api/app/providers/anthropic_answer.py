@@ -132,7 +132,8 @@ class MessageAssembly(Assembly):
 
     def __init__(self) -> None:
         super().__init__()
-        self._blocks: dict[int | str | None, _BlockInParts] = {}
+        self._blocks: list[_BlockInParts] = []
+        self._by_number: dict[int | str | None, _BlockInParts] = {}
         self._message: JsonObject = {}
         self._counts: JsonObject = {}
         self._stop_reason: Any = None
@@ -163,7 +164,7 @@ class MessageAssembly(Assembly):
         return _completion(
             self._text.text,
             self._reasoning.text,
-            [block.whole() for block in self._blocks.values()],
+            [block.whole() for block in self._blocks],
             self._stop_reason,
             self.usage,
             self._message,
@@ -184,14 +185,16 @@ class MessageAssembly(Assembly):
         kind = kept.get("type")
         if kind == "tool_use":
             kept["input"] = self._room.take(storable_json(block.get("input") or {}))
-        self._blocks[_number(index)] = started = _BlockInParts(kept)
+        started = _BlockInParts(kept)
+        self._blocks.append(started)
+        self._by_number[_number(index)] = started  # gateways may give one number to several blocks, one after the other
         if len(self._blocks) > MOST_ITEMS:
             raise MalformedAnswerError(f"it has more than {MOST_ITEMS} blocks")
         text = block.get(kind) if kind in {"text", "thinking"} else None
         return self._add_text(started, text) if isinstance(text, str) else Delta()
 
     def _grow(self, index: Any, delta: JsonObject) -> Delta:
-        block = self._blocks.get(_number(index))
+        block = self._by_number.get(_number(index))
         if block is None:
             raise MalformedAnswerError("a delta belongs to no block")
         for kind in ("text", "thinking"):

@@ -41,15 +41,21 @@ class CatalogueError(Exception):
 
 
 def _base_url(value: str) -> str:
-    try:
-        url = httpx.URL(value)
-    except httpx.InvalidURL:
-        url = httpx.URL("")
-    if url.scheme not in {"http", "https"} or not url.host or url.userinfo or url.fragment:
+    if not _is_address(value):
         raise PydanticCustomError(
             "base_url", "must be an http or https address without user name, password or fragment"
         )
     return value
+
+
+def _is_address(value: str) -> bool:
+    try:
+        url = httpx.URL(value)
+        url.raw_host.decode().encode("idna")  # as its look-up does: no label may be empty or longer than 63 bytes
+        has_host, has_port = url.host != "", url.port is None or 1 <= url.port <= 65_535
+    except (httpx.InvalidURL, UnicodeError):
+        return False
+    return url.scheme in {"http", "https"} and has_host and has_port and not url.userinfo and not url.fragment
 
 
 def _parameters(value: dict[str, Any]) -> dict[str, Any]:

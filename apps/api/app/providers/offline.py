@@ -28,7 +28,7 @@ from app.domain.types import (
     Usage,
 )
 from app.providers.base import DeltaSink
-from app.providers.wire import fields_of, texts_of
+from app.providers.wire import fields_of, list_of, texts_of
 
 LABEL: Final = "[offline responder, not a language model]"
 _INLINE_CHARS: Final = 32_768
@@ -159,7 +159,7 @@ def _summary_lines(text: str) -> list[str]:
         fields = fields_of(orjson.loads(text[text.index("{") : text.rindex("}") + 1]))
     except ValueError:
         return []
-    listed = [line for kind in SUMMARY_LISTS for line in fields.get(kind, ()) if isinstance(line, str)]
+    listed = [line for kind in SUMMARY_LISTS for line in list_of(fields.get(kind)) if isinstance(line, str)]
     summary = fields.get("summary")
     return [*listed, *(summary.splitlines() if isinstance(summary, str) else [])]
 
