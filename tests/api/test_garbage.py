@@ -187,7 +187,7 @@ def test_a_body_that_does_not_say_it_is_json_is_a_415(client: httpx.Client, sid:
     assert_nothing_stored(client, sid)
 
 
-def test_a_content_type_of_many_spaces_keeps_nobody_waiting(client: httpx.Client, sid: str) -> None:
+def test_a_content_type_of_many_spaces_is_refused_in_linear_time(client: httpx.Client, sid: str) -> None:
     for kind in ("application/json", "application/json;", "application/json; charset=utf-8"):
         started = time.process_time()
         headers = {"content-type": f"{kind}{' ' * 28_000}x"}

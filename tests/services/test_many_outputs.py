@@ -15,7 +15,7 @@ from app.services.turn.claim import check_outputs
 
 def waiting_for(ids: Sequence[str]) -> WaitingTurn:
     calls = tuple(ToolCall(call_id, "look_up", "{}") for call_id in ids)
-    return WaitingTurn(TurnStatus.AWAITING_TOOLS, 1, "main", None, calls, rounds=1, steps=0)
+    return WaitingTurn(TurnStatus.AWAITING_TOOLS, 1, 1, "main", None, calls, rounds=1, steps=0)
 
 
 def test_thousands_of_outputs_are_held_to_their_calls_in_no_time() -> None:

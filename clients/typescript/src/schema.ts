@@ -261,7 +261,8 @@ export interface paths {
         put?: never;
         /**
          * Count Message Tokens
-         * @description Counts a prompt as a turn would. Nothing is stored and no model is called.
+         * @description Counts a prompt as a turn would. Calls no language model; behind a compaction, an embedding model and the
+         *     provider's count may be called, as for a preview. Stores nothing but an embedding model's usage.
          */
         post: operations["count_message_tokens"];
         delete?: never;
@@ -595,8 +596,8 @@ export interface paths {
         put?: never;
         /**
          * Preview
-         * @description The prompt that the next turn would send, or its refusal, as a 200. Calls no language model. Writes nothing but
-         *     an embedding model's usage.
+         * @description The prompt that the next turn would send, or its refusal, as a 200. Calls no language model, but the
+         *     provider may count the tokens if the alias has `exact_counts`. Writes nothing but an embedding model's usage.
          */
         post: operations["preview_turn"];
         delete?: never;
@@ -3484,7 +3485,7 @@ export interface components {
             recorded_reply?: components["schemas"]["RecordedReplyIn"] | null;
             /**
              * Content
-             * @description Replaces the user's message; defaults to the same one.
+             * @description Replaces the user's message, whose speaker and time stay; defaults to the same one.
              */
             content?: (string | (components["schemas"]["TextPart"] | components["schemas"]["ImagePart"] | components["schemas"]["AudioPart"] | components["schemas"]["FilePart"])[]) | null;
         };
