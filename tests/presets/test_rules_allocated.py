@@ -17,7 +17,7 @@ SMALL: dict[str, Any] = {"preset": "allocated", **PUBLISHED, "max_context_tokens
 NO_SUMMARIES = SMALL | {"auto_summarize": False}
 
 
-def test_the_published_configuration_is_taken_as_it_stands_and_shown_in_our_fields(design: Design) -> None:
+def test_the_published_configuration_is_accepted_unchanged_and_shown_in_our_fields(design: Design) -> None:
     session = design.session({"preset": "allocated", **PUBLISHED})
     percents = {"goal_pct": 15, "pinned_files_pct": 50, "map_pct": 25, "reserved_for_output_pct": 10}
     assert design.get(session)["policy"] == {
@@ -41,7 +41,7 @@ def test_shares_that_can_be_read_in_neither_unit_are_refused_with_both_readings(
     assert "as percents 110.15" in problem["detail"]
 
 
-def test_while_the_whole_fits_nothing_is_trimmed_and_shares_only_plan(design: Design) -> None:
+def test_while_the_whole_prompt_fits_nothing_is_trimmed_and_shares_are_not_enforced(design: Design) -> None:
     session = design.session(SMALL)
     # More than the half that pins have, and a history where it has no share at all.
     design.pin(session, "docs/architecture.md", words(2600), 0.9)
@@ -80,7 +80,7 @@ def test_a_goal_that_leaves_no_room_for_anything_is_refused_before_a_call(design
     assert design.model.hits == calls
 
 
-def test_history_gives_way_before_pins(design: Design) -> None:
+def test_history_is_trimmed_before_pins(design: Design) -> None:
     session = design.session(NO_SUMMARIES)
     design.pin(session, "docs/architecture.md", words(2000), 0.9)
     design.pin(session, "docs/menu.md", words(400), 0.1)
@@ -92,7 +92,7 @@ def test_history_gives_way_before_pins(design: Design) -> None:
     assert turn["context"]["regions"]["pins"] > 2400
 
 
-def test_history_is_left_out_whole_where_the_goal_takes_its_room(design: Design) -> None:
+def test_the_whole_history_is_left_out_if_the_goal_needs_its_share(design: Design) -> None:
     session = design.session(NO_SUMMARIES, room_goal=words(4300, "goal"))
     design.turns(session, 3, words(100))
     last = design.turn(session, words(100))
@@ -113,7 +113,7 @@ def test_the_summary_is_shortened_after_the_history_and_before_pins(design: Desi
     design.model.script[:] = [reply()]
 
 
-def test_pins_give_way_by_relevance_shortened_before_dropped_and_the_most_relevant_keeps_the_most(
+def test_pins_are_trimmed_by_relevance_shortened_before_dropped_and_the_most_relevant_keeps_the_most(
     design: Design,
 ) -> None:
     session = design.session(SMALL)
@@ -136,7 +136,7 @@ def _by_name(design: Design, session: str, turn: Any) -> tuple[str, str, str]:
     return menu, architecture, fees
 
 
-def test_pins_are_dropped_only_when_all_of_them_shortened_are_too_much(design: Design) -> None:
+def test_pins_are_dropped_only_if_all_of_them_shortened_are_still_too_large(design: Design) -> None:
     session = design.session(SMALL)
     for number in range(20):
         design.pin(session, f"docs/{number}.md", words(400), number / 20)
@@ -148,7 +148,7 @@ def test_pins_are_dropped_only_when_all_of_them_shortened_are_too_much(design: D
     assert all(kind == "pinned_trim" for kind, _ in kinds[len(dropped) :])
 
 
-def test_a_pin_is_trimmed_in_the_prompt_and_stays_as_it_was_declared(design: Design) -> None:
+def test_a_pin_is_trimmed_in_the_prompt_and_stored_unchanged(design: Design) -> None:
     session = design.session(SMALL)
     content = words(6000)
     design.pin(session, "docs/architecture.md", content, 0.9)
@@ -157,7 +157,7 @@ def test_a_pin_is_trimmed_in_the_prompt_and_stays_as_it_was_declared(design: Des
     assert design.get(f"{session}/pins/docs%2Farchitecture.md")["content"] == content
 
 
-def test_the_trim_log_says_what_was_trimmed_why_and_by_how_much_and_is_kept(design: Design) -> None:
+def test_the_trim_log_stores_what_was_trimmed_why_and_by_how_much(design: Design) -> None:
     session = design.session(NO_SUMMARIES)
     design.pin(session, "docs/architecture.md", words(3000), 0.2)
     design.turns(session, 3, words(500))
@@ -182,7 +182,7 @@ def test_a_tenth_of_what_system_text_and_message_leave_is_reserved_for_the_answe
     assert (call.get("max_completion_tokens") or call.get("max_tokens")) == context["output_reserve"]
 
 
-def test_room_that_a_region_leaves_is_used_by_another(design: Design) -> None:
+def test_the_unused_share_of_a_region_is_used_by_another(design: Design) -> None:
     session = design.session(SMALL)
     design.pin(session, "docs/architecture.md", words(9000), 0.9)
     context = design.turn(session, "Hello.")["context"]

@@ -31,7 +31,7 @@ TOOLS: list[Any] = [
 ]
 
 
-def test_the_settings_are_taken_by_their_environment_names(design: Design) -> None:
+def test_settings_are_accepted_by_their_environment_names(design: Design) -> None:
     session = design.session({"preset": "guarded", **PUBLISHED})
     assert design.get(session)["policy"] == {
         "preset": "guarded",
@@ -85,12 +85,12 @@ def test_a_window_without_room_for_input_is_refused(design: Design) -> None:
     assert_problem(answer, 422, "context_budget_exceeded")
 
 
-def test_a_window_nobody_knows_is_8192_tokens(design: Design) -> None:
+def test_an_unknown_window_is_8192_tokens(design: Design) -> None:
     session = design.session({"preset": "guarded", **PUBLISHED}, model_alias="unknown")
     assert design.get(f"{session}/context")["model_context_limit"] == 8192
 
 
-def test_seventy_percent_of_the_budget_is_summarized(design: Design) -> None:
+def test_a_prompt_at_seventy_percent_of_the_budget_is_summarized(design: Design) -> None:
     session = design.session(SMALL)
     contexts = [*design.turns(session, 7, words(1200)), design.turn(session, words(1200))["context"]]
     due = [context["estimated_input_tokens_before"] >= 0.70 * BUDGET for context in contexts]
@@ -106,7 +106,7 @@ def test_eight_turns_are_summarized_however_small(design: Design) -> None:
     assert [context["summary_triggered"] for context in contexts] == [False] * 8 + [True]
 
 
-def test_what_is_at_ninety_percent_after_the_summary_is_pruned_oldest_first_and_users_words_stay(
+def test_a_prompt_at_ninety_percent_after_the_summary_is_pruned_oldest_first_and_users_text_is_kept(
     design: Design,
 ) -> None:
     session = design.session(SMALL | {"protected_share": None, "auto_summarize": False})
@@ -121,7 +121,7 @@ def test_what_is_at_ninety_percent_after_the_summary_is_pruned_oldest_first_and_
     assert sent[1:3] == ["user", "user"], "the oldest answer left first"
 
 
-def test_what_is_still_over_is_a_422_that_says_what_to_do(design: Design) -> None:
+def test_a_prompt_still_over_the_budget_is_a_422_that_states_what_to_do(design: Design) -> None:
     session = design.session(SMALL)
     answer = design.http.post(f"{session}/turns", json={"content": words(14_000)})
     problem = assert_problem(answer, 422, "context_budget_exceeded")
@@ -180,7 +180,7 @@ def test_the_counters_of_the_design_are_metrics(design: Design) -> None:
     assert "avg_prompt_tokens_per_turn" in metrics
 
 
-def test_system_layers_the_latest_message_and_what_an_unresolved_turn_goes_on_from_are_never_dropped(
+def test_system_layers_the_latest_message_and_the_results_of_an_unresolved_turn_are_never_dropped(
     design: Design,
 ) -> None:
     session = design.session(SMALL | {"auto_summarize": False}, instructions="Be brief.", room_goal="Close the year.")
@@ -209,7 +209,7 @@ def test_system_layers_the_latest_message_and_what_an_unresolved_turn_goes_on_fr
     assert said[-2]["tool_call_id"] == said[-3]["tool_calls"][0]["id"] == "call_1", "the newest result, shortened"
 
 
-def test_what_the_summarys_facts_decisions_and_questions_cite_stays(design: Design) -> None:
+def test_messages_that_the_summarys_facts_decisions_and_questions_cite_are_kept(design: Design) -> None:
     session = design.session(SMALL | {"recall": {"enabled": False}})
     design.model.script[:] = [model(words(400), _cites_an_answer_in_each_part)]
     design.turns(session, 9, "A point.")
@@ -228,7 +228,7 @@ def test_what_the_summarys_facts_decisions_and_questions_cite_stays(design: Desi
     assert [answer for answer in answers if answer in sent] == cited[:3], "what an action cites may leave"
 
 
-def test_a_tokenizer_that_fails_counts_a_quarter_of_the_characters_and_a_quarter_more(
+def test_if_the_tokenizer_fails_tokens_are_a_quarter_of_the_characters_plus_a_quarter(
     database_url: str, tmp_path: Path
 ) -> None:
     """A damaged vocabulary is installed, in front of the sound one of this environment."""

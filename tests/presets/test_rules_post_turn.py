@@ -16,7 +16,7 @@ PUBLISHED: dict[str, Any] = {
 SMALL: dict[str, Any] = {"preset": "post_turn", **PUBLISHED, "max_context_tokens": 16_000}
 
 
-def test_the_published_configuration_is_taken_as_it_stands_with_the_summarizer_as_an_alias(design: Design) -> None:
+def test_the_published_configuration_is_accepted_unchanged_with_the_summarizer_as_an_alias(design: Design) -> None:
     session = design.session({"preset": "post_turn", **PUBLISHED})
     assert design.get(session)["policy"] == {
         "preset": "post_turn",
@@ -48,7 +48,7 @@ def test_below_the_threshold_nothing_is_summarized(design: Design) -> None:
     assert design.summaries(session) == []
 
 
-def test_usage_of_eighty_percent_is_summarized_after_the_turn_by_the_fast_model_and_five_turns_stay(
+def test_usage_of_eighty_percent_is_summarized_after_the_turn_by_the_fast_model_and_five_turns_are_kept(
     design: Design,
 ) -> None:
     session = design.session(SMALL)
@@ -79,7 +79,7 @@ def test_the_threshold_and_the_number_of_turns_can_be_raised(design: Design) -> 
     assert summary["summary_text"] in sent[1]["content"]
 
 
-def test_summaries_can_be_left_to_people(design: Design) -> None:
+def test_summaries_can_be_made_on_request_only(design: Design) -> None:
     session = design.session(SMALL | {"auto_summarize": False})
     design.turns(session, 9, words(1000))
     assert design.summaries(session) == []
@@ -87,7 +87,7 @@ def test_summaries_can_be_left_to_people(design: Design) -> None:
     assert len(design.summaries(session)) == 1
 
 
-def test_the_conversation_goes_on_past_the_limit(design: Design) -> None:
+def test_the_conversation_continues_past_the_limit(design: Design) -> None:
     session = design.session(SMALL | {"max_context_tokens": 8000})
     design.model.script[:] = [reply(words(700))]
     for context in design.turns(session, 14, words(100)):

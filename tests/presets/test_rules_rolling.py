@@ -15,7 +15,7 @@ PUBLISHED: dict[str, Any] = {"context_usage_threshold": 0.8, "context_summary_mo
 SMALL: dict[str, Any] = {"preset": "rolling", **PUBLISHED, "max_context_tokens": 16_000}
 
 
-def test_the_published_configuration_is_taken_as_it_stands(design: Design) -> None:
+def test_the_published_configuration_is_accepted_unchanged(design: Design) -> None:
     session = design.session({"preset": "rolling", **PUBLISHED})
     assert design.get(session)["policy"] == {"preset": "rolling", "usage_threshold": 0.8, "summary_model": ""}
 
@@ -33,7 +33,7 @@ def test_below_the_threshold_the_full_history_is_sent(design: Design) -> None:
     assert design.summaries(session) == []
 
 
-def test_over_the_threshold_older_messages_are_summarized_before_the_call_and_recent_ones_that_fit_stay(
+def test_over_the_threshold_older_messages_are_summarized_before_the_call_and_recent_ones_that_fit_are_kept(
     design: Design,
 ) -> None:
     session = design.session(SMALL)
@@ -52,7 +52,7 @@ def test_the_threshold_counts_system_text_summary_messages_and_the_users_message
     assert design.turn(session, words(2500))["context"]["summary_triggered"]
 
 
-def test_a_summary_is_extended_by_the_new_messages_alone_and_never_begun_again(design: Design) -> None:
+def test_a_summary_is_extended_by_the_new_messages_alone_and_never_started_again(design: Design) -> None:
     session = design.session(SMALL)
     before = len(design.asked_to_summarize())
     for number in range(24):
@@ -67,7 +67,7 @@ def test_a_summary_is_extended_by_the_new_messages_alone_and_never_begun_again(d
     assert made[0]["from_message_id"] == made[1]["from_message_id"]
 
 
-def test_the_summary_is_stored_and_only_what_came_after_it_is_sent_raw(design: Design) -> None:
+def test_the_summary_is_stored_and_only_later_messages_are_sent_raw(design: Design) -> None:
     session = design.session(SMALL)
     design.turns(session, 13, words(1000))
     calls = len(design.asked_to_summarize())
@@ -98,7 +98,7 @@ def test_a_single_message_that_is_too_long_is_refused_with_what_to_shorten(desig
     assert problem["recovery"]["shorten"][0]["region"] == "user"
 
 
-def test_summary_and_recent_messages_still_over_are_summarized_more_tightly_and_then_pruned(design: Design) -> None:
+def test_a_prompt_still_over_after_a_summary_gets_a_shorter_summary_and_is_then_pruned(design: Design) -> None:
     caps: list[int] = []
 
     def as_large_as_allowed(request: Seen) -> Answer:

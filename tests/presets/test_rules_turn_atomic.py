@@ -21,7 +21,7 @@ TOOLS: list[Any] = [
 ]
 
 
-def test_the_published_configuration_is_taken_by_either_spelling(design: Design) -> None:
+def test_the_published_configuration_is_accepted_in_either_spelling(design: Design) -> None:
     spelled = ("ContextWindow", "MaxTokens", "SummarizeMessageThreshold", "SummarizeTokenPercent")
     spellings: tuple[dict[str, Any], ...] = (PUBLISHED, dict(zip(spelled, PUBLISHED.values(), strict=True)))
     for names in spellings:
@@ -36,7 +36,7 @@ def test_the_published_configuration_is_taken_by_either_spelling(design: Design)
         }
 
 
-def test_a_context_window_that_is_given_is_the_window_of_a_model_nobody_knows(design: Design) -> None:
+def test_a_configured_context_window_is_the_window_of_an_unknown_model(design: Design) -> None:
     session = design.session({"preset": "turn_atomic", **PUBLISHED}, model_alias="unknown")
     assert design.get(f"{session}/context")["model_context_limit"] == 131_072
 
@@ -46,7 +46,7 @@ def test_an_unknown_window_is_four_times_max_tokens(design: Design) -> None:
     assert design.get(f"{session}/context")["model_context_limit"] == 4 * 8192
 
 
-def test_room_for_the_history_is_the_window_less_system_summary_tools_and_max_tokens(design: Design) -> None:
+def test_the_history_budget_is_the_window_less_system_summary_tools_and_max_tokens(design: Design) -> None:
     session = design.session(SMALL)
     design.turns(session, 3, words(300))
     now = design.get(f"{session}/context")
@@ -56,14 +56,16 @@ def test_room_for_the_history_is_the_window_less_system_summary_tools_and_max_to
     assert now["history_budget"] == 16_000 - fixed - 2048
 
 
-def test_the_message_count_is_summarized_in_the_background_after_the_turn(design: Design) -> None:
+def test_at_the_message_count_a_summary_is_made_in_the_background_after_the_turn(design: Design) -> None:
     session = design.session(SMALL)
     design.model.script[:] = [reply(words(300))]
     assert not any(context["summary_triggered"] for context in design.turns(session, 10, "Point."))
     assert len(design.summarized(session)) == 1
 
 
-def test_the_share_of_the_window_is_summarized_in_the_background_counting_the_whole_prompt(design: Design) -> None:
+def test_at_the_share_of_the_window_counting_the_whole_prompt_a_summary_is_made_in_the_background(
+    design: Design,
+) -> None:
     # Two thirds of the share are system text, which the design's own trigger does not count.
     policy = SMALL | {"summarize_message_threshold": 1000}
     session = design.session(policy, instructions=words(7700, "rule"))
@@ -109,7 +111,7 @@ def _calls_a_tool() -> Play:
     return play
 
 
-def test_a_refusal_of_the_provider_drops_the_oldest_half_of_the_turns_with_a_note_in_the_summary(
+def test_a_rejection_by_the_provider_drops_the_oldest_half_of_the_turns_with_a_note_in_the_summary(
     design: Design,
 ) -> None:
     session = design.session(SMALL | {"summarize_message_threshold": 1000})
@@ -125,7 +127,7 @@ def test_a_refusal_of_the_provider_drops_the_oldest_half_of_the_turns_with_a_not
     assert note["summary_text"] in sent[1]["content"]
 
 
-def test_the_retry_after_a_refusal_keeps_the_messages_media(design: Design) -> None:
+def test_the_retry_after_a_rejection_keeps_the_messages_media(design: Design) -> None:
     session = design.session(SMALL | {"summarize_message_threshold": 1000})
     design.turns(session, 8, words(600))
     design.model.script[:] = [strict_window(4000 + 2048)]
