@@ -121,6 +121,9 @@ async def _fill(dsn: str, turns: int) -> SessionId:
     return session_id
 
 
+async def _stores_nothing(_embedded: Embedded) -> None: ...
+
+
 async def _timed(database: Database, session_id: SessionId, turns: int, asked: str) -> dict[str, float]:
     """Medians of this process's milliseconds, of the choice and of look-ups, by the columns of the table.
 
@@ -129,7 +132,7 @@ async def _timed(database: Database, session_id: SessionId, turns: int, asked: s
     recall, telemetry, through_seq = Recall(), Telemetry(()), 2 * turns
     warm = Pasts(2**30, lambda: 0.0, telemetry)
     embeddings, session = _embeddings(telemetry), SessionRef(TenantId("bench"), session_id)
-    await embeddings.prepare(session, asked)
+    await embeddings.prepare(session.tenant_id, asked, _stores_nothing)
     message = Message(MessageId(uuid7()), TurnId(uuid7()), through_seq + 1, "user", asked, 0, said_at=datetime.now(UTC))
     took: defaultdict[str, list[float]] = defaultdict(list)
     for _ in range(ROUNDS):

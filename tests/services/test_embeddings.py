@@ -12,6 +12,7 @@ import pytest
 
 from app.domain.errors import NotFound
 from app.domain.types import Pin, SessionId, SessionRef, TenantId
+from app.providers.base import Embedded
 from app.services.archive.transfer import fork_session
 from app.services.sessions import delete_session, put_pin, session_usage
 from app.services.turn.types import TurnRequest
@@ -87,6 +88,9 @@ async def _recalled(at: Service, session_id: SessionId, question: str = QUESTION
     return {stored[row["message_id"]]: row for row in outcome.context["context_trim_log"].get("recalled", ())}
 
 
+async def _stores_nothing(_embedded: Embedded) -> None: ...
+
+
 async def _used_tokens(at: Service, session_id: SessionId) -> int | None:
     """Of a session's vectors, as its usage has them."""
     usage = {(each.purpose, each.model_alias): each for each in await session_usage(at.rt, session_id)}
@@ -148,7 +152,7 @@ async def test_a_turn_goes_on_without_a_vector_that_is_late_and_the_next_has_it(
         session_id = await _talked(at)
         # Were this one's vector late too, the model would be left alone, and not asked for the question's.
         assert at.rt.embeddings
-        await at.rt.embeddings.remember(ref_of(session_id), [SMALL_TALK])
+        await at.rt.embeddings.remember(TENANT, [SMALL_TALK], _stores_nothing)
         await _small_talk(at, session_id)
         outcome = await at.turn(session_id, QUESTION)
         assert "recalled" not in outcome.context["context_trim_log"]
@@ -275,6 +279,23 @@ async def test_a_search_and_a_look_back_find_by_meaning_too_and_say_so(database_
             with suppress(NotFound):
                 assert not (await search_session(at.rt, SessionRef(tenant, empty.id), "Who is it?", 5)).items
         assert "Who is it?" not in _asked_for(server), "there is nothing to compare it with"
+
+
+async def test_the_usage_of_a_previewed_question_is_stored_without_a_later_turn(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        serving(_answers()) as server,
+        service(database_url, _models(server), folder=tmp_path, embeds_with="vectors") as at,
+    ):
+        session_id = await _talked(at)
+        await at.turn(session_id, QUESTION)
+        await at.rt.chores.settle()
+        before = len(_asked_for(server))
+        await preview_turn(at.rt, ref_of(session_id), TurnRequest("Which insects are kept at home?", ""))
+        await at.rt.chores.settle()
+        assert len(_asked_for(server)) == before + 1
+        assert await _used_tokens(at, session_id) == 3 * (before + 1)
 
 
 async def test_pins_that_have_to_give_way_do_so_by_meaning_from_the_second_turn_on_and_in_its_preview(

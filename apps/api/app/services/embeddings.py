@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 from time import perf_counter
 from typing import Final, Literal, TypeAlias, TypeVar
@@ -23,6 +23,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 Use: TypeAlias = Literal["recall", "pins"]
+StoreUsage: TypeAlias = Callable[[Embedded], Awaitable[None]]
+"""Stores the usage of a call as that of the session that it was made for."""
 LOCAL: Final = "local"
 """The name that the setting has for the model of the extra `embeddings`."""
 _VERSION: Final = 1
@@ -61,8 +63,6 @@ class Embeddings:
         self.at_once = asyncio.Semaphore(2)
         """Limits how many sessions get vectors for their messages at the same time."""
         self.busy: set[SessionId] = set()
-        self.question_tokens: OrderedDict[SessionId, int] = OrderedDict()
-        """Tokens that calls for questions used, by session, until they are stored."""
         self._source = source
         self._wait_s = wait_s
         self._chores = chores
@@ -114,11 +114,12 @@ class Embeddings:
         """Whether the model failed or was late a short time ago, so that it is not called."""
         return self._cooldowns.is_resting(self._resting_as)
 
-    async def prepare(self, session: SessionRef, text: str) -> None:
+    async def prepare(self, tenant_id: TenantId, text: str, store_usage: StoreUsage) -> None:
         """Starts making a question's vector and waits for it, at most as long as a turn waits. Model errors are not
-        raised. A model that was late is not waited for again for a while; its vector is cached when it arrives.
+        raised. A model that was late is not waited for again for a while; its vector is cached when it arrives, and its
+        usage is stored then.
         """
-        key = _key(session.tenant_id, text)
+        key = _key(tenant_id, text)
         found = self._questions.get(key)
         if found is None:
             if self.is_resting or self._waiting >= _MOST_WAITING:
@@ -126,7 +127,7 @@ class Embeddings:
             found = asyncio.get_running_loop().create_future()
             _keep(self._questions, key, found)
             self._waiting += 1
-            self._chores.start(self._answer(found, key, session.id, text), "the vector of a question")
+            self._chores.start(self._answer(found, key, text, store_usage), "the vector of a question")
         if not found.done() and not self.is_resting:
             await asyncio.wait({found}, timeout=self._wait_s)
             if not found.done() and self._wait_s:
@@ -141,14 +142,14 @@ class Embeddings:
         """Whether a text's vector is cached or being made, or the model gave an unusable one."""
         return _key(tenant_id, text) in self._questions
 
-    async def remember(self, session: SessionRef, texts: Sequence[str]) -> None:
+    async def remember(self, tenant_id: TenantId, texts: Sequence[str], store_usage: StoreUsage) -> None:
         """Makes and caches the vectors of texts that questions are compared with. Raises a `ProviderError`."""
         embedded = await self.embed(texts)
-        self._count(session.id, embedded)
         for text, vector in zip(texts, embedded.vectors, strict=True):
             found: asyncio.Future[Rows | None] = asyncio.get_running_loop().create_future()
             found.set_result(packed_query(vector))
-            _keep(self._questions, _key(session.tenant_id, text), found)
+            _keep(self._questions, _key(tenant_id, text), found)
+        await store_usage(embedded)
 
     def compares_in(self, session: SessionRef, use: Use) -> bool:
         """Whether the tenant's session has compared by meaning in this process. Only then is the question's vector
@@ -166,23 +167,24 @@ class Embeddings:
         _keep(self._through, session_id, max(seq, self.through(session_id)))
 
     async def _answer(
-        self, answered: asyncio.Future[Rows | None], key: tuple[TenantId, bytes], session_id: SessionId, text: str
+        self,
+        answered: asyncio.Future[Rows | None],
+        key: tuple[TenantId, bytes],
+        text: str,
+        store_usage: StoreUsage,
     ) -> None:
-        vector, is_made = None, False
+        vector = None
         try:
             embedded = await self.embed([text])
-            vector, is_made = packed_query(embedded.vectors[0]), True
-            self._count(session_id, embedded)
+            vector = packed_query(embedded.vectors[0])
+        except BaseException:
+            self._questions.pop(key, None)
+            raise
         finally:
             self._waiting -= 1
             if not answered.done():
                 answered.set_result(vector)
-            if not is_made:
-                self._questions.pop(key, None)
-
-    def _count(self, session_id: SessionId, embedded: Embedded) -> None:
-        tokens = self.question_tokens.get(session_id, 0) + (embedded.prompt_tokens or 0)
-        _keep(self.question_tokens, session_id, tokens)
+        await store_usage(embedded)
 
     async def _measured(self, texts: Sequence[str]) -> Embedded:
         started, error_kind = perf_counter(), None

@@ -7,7 +7,8 @@ the window, and of pins, are made after turns (docs/decisions/0020-embeddings.md
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -27,9 +28,10 @@ from app.engine.recall.ranking import MOST_RECALLED_TOKENS, Evicted, candidates,
 from app.engine.recall.relevance import text_of
 from app.engine.recall.terms import query_terms
 from app.engine.recall.vectors import Meaning, Vectors, packed_vectors
+from app.providers.base import Embedded
 from app.services.embeddings import MOST_EMBEDDED_CHARS, Embeddings
 from app.services.pasts import Pasts, settled_index, settled_vectors
-from app.services.runtime import Runtime
+from app.services.runtime import Runtime, retried
 from app.services.turn.provider_call import used_row
 
 EMBEDDED_A_TURN: Final = 500
@@ -119,7 +121,7 @@ async def prepare_question(rt: Runtime, session: SessionRef, content: Content) -
     compares_in, text = partial(rt.embeddings.compares_in, session), content_text(content)
     recalls = compares_in("recall") and most_recalled_tokens(text, Recall(max_share=1.0), MOST_RECALLED_TOKENS)
     if recalls or compares_in("pins"):
-        await rt.embeddings.prepare(session, text)
+        await rt.embeddings.prepare(session.tenant_id, text, partial(_store_usage, rt, rt.embeddings, session.id))
 
 
 async def prepare_search(rt: Runtime, session: SessionRef, words: str) -> None:
@@ -129,8 +131,7 @@ async def prepare_search(rt: Runtime, session: SessionRef, words: str) -> None:
     async with rt.database.autocommit() as tx:
         has_some = await has_vectors(tx, session.id, rt.embeddings.model)
     if has_some:
-        await rt.embeddings.prepare(session, words)
-        start_vectors(rt, session.id, 0)
+        await rt.embeddings.prepare(session.tenant_id, words, partial(_store_usage, rt, rt.embeddings, session.id))
 
 
 def start_pin_vectors(rt: Runtime, session: SessionRef, pins: Sequence[Pin]) -> None:
@@ -143,13 +144,9 @@ def start_pin_vectors(rt: Runtime, session: SessionRef, pins: Sequence[Pin]) -> 
         embeddings.compared_in(session, "pins")
     missing = [text for text in texts if not embeddings.has_asked(session.tenant_id, text)][:_MOST_PINS]
     for at in range(0, len(missing), _BATCH):
-        made = _make_of_pins(rt, embeddings, session, missing[at : at + _BATCH])
+        store_usage = partial(_store_usage, rt, embeddings, session.id)
+        made = embeddings.remember(session.tenant_id, missing[at : at + _BATCH], store_usage)
         rt.chores.start(made, f"the vectors of pins of session {session.id}")
-
-
-async def _make_of_pins(rt: Runtime, embeddings: Embeddings, session: SessionRef, texts: Sequence[str]) -> None:
-    await embeddings.remember(session, texts)
-    start_vectors(rt, session.id, 0)
 
 
 def meaning_of_pins(rt: Runtime, tenant_id: TenantId, pins: Sequence[Pin], turn: Turn) -> Meaning | None:
@@ -168,13 +165,11 @@ def meaning_of_pins(rt: Runtime, tenant_id: TenantId, pins: Sequence[Pin], turn:
 
 
 def start_vectors(rt: Runtime, session_id: SessionId, through_seq: int) -> None:
-    """Starts a background task that makes the missing vectors of a session's messages through a number, and stores the
-    usage of the vectors of its questions and pins."""
+    """Starts a background task that makes the missing vectors of a session's messages through a number."""
     embeddings = rt.embeddings
     if embeddings is None or embeddings.is_resting:
         return
-    is_due = embeddings.through(session_id) < through_seq or session_id in embeddings.question_tokens
-    if is_due and session_id not in embeddings.busy:
+    if embeddings.through(session_id) < through_seq and session_id not in embeddings.busy:
         embeddings.busy.add(session_id)
         work = make_vectors(rt, embeddings, session_id, through_seq)
         rt.chores.start(work, f"the vectors of session {session_id}")
@@ -185,7 +180,6 @@ async def make_vectors(rt: Runtime, embeddings: Embeddings, session_id: SessionI
     failing model leaves out are made after a later turn. Raises a `ProviderError`."""
     try:
         async with embeddings.at_once:
-            await _save(rt, embeddings, session_id, [], [], embeddings.question_tokens.pop(session_id, 0))
             for _ in range(0, EMBEDDED_A_TURN, _BATCH):
                 if embeddings.through(session_id) >= through_seq:
                     break
@@ -194,7 +188,6 @@ async def make_vectors(rt: Runtime, embeddings: Embeddings, session_id: SessionI
         return  # erased meanwhile
     finally:
         embeddings.busy.discard(session_id)
-    start_vectors(rt, session_id, 0)  # stores usage that was counted meanwhile
 
 
 async def _make_batch(rt: Runtime, embeddings: Embeddings, session_id: SessionId, through_seq: int) -> None:
@@ -202,27 +195,28 @@ async def _make_batch(rt: Runtime, embeddings: Embeddings, session_id: SessionId
         rows = await messages_without_vectors(tx, session_id, through_seq, embeddings.model, _BATCH)
     texts = [named(row["name"], content_text(row["content"])).strip() for row in rows]
     worded = [text for text in texts if text]
-    tokens: int | None = None
-    vectors: Iterator[bytes] = iter(())
-    if worded:
-        embedded = await embeddings.embed(worded)
-        vectors, tokens = iter(packed_vectors(embedded.vectors)), embedded.prompt_tokens
+    embedded = await embeddings.embed(worded) if worded else None
+    vectors = iter(packed_vectors(embedded.vectors) if embedded else ())
     packed = [next(vectors) if text else b"" for text in texts]
-    await _save(rt, embeddings, session_id, [row["seq"] for row in rows], packed, tokens or 0)
+    async with rt.database.begin() as tx:
+        await save_vectors(tx, session_id, embeddings.model, [row["seq"] for row in rows], packed)
+        if used := _used(rt, embeddings, embedded):
+            await add_usages(tx, session_id, used)
     if len(rows) < _BATCH:
         embeddings.went_through(session_id, through_seq)
 
 
-async def _save(
-    rt: Runtime, embeddings: Embeddings, session_id: SessionId, seqs: list[int], packed: list[bytes], tokens: int
-) -> None:
-    used: list[JsonObject] = []
-    if tokens:
-        used = [used_row(rt, rt.catalogue.model(embeddings.alias), "embedding", Usage(tokens, 0))]
-    if not (seqs or used):
-        return
-    async with rt.database.begin() as tx:
-        if seqs:
-            await save_vectors(tx, session_id, embeddings.model, seqs, packed)
-        if used:
-            await add_usages(tx, session_id, used)
+@retried
+async def _store_usage(rt: Runtime, embeddings: Embeddings, session_id: SessionId, embedded: Embedded) -> None:
+    """Stores the usage of a call for a question or for pins, unless the session is erased meanwhile."""
+    if used := _used(rt, embeddings, embedded):
+        with suppress(NotFound):
+            async with rt.database.begin() as tx:
+                await add_usages(tx, session_id, used)
+
+
+def _used(rt: Runtime, embeddings: Embeddings, embedded: Embedded | None) -> list[JsonObject]:
+    """The usage row of a call; empty if the model reported no usage."""
+    if embedded is None or not embedded.prompt_tokens:
+        return []
+    return [used_row(rt, rt.catalogue.model(embeddings.alias), "embedding", Usage(embedded.prompt_tokens, 0))]
