@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.domain.types import Completion, Message, SummaryBody, ToolCall, TurnStatus
+from app.domain.types import Completion, Message, SummaryBody, ToolCall, ToolDefinition, TurnStatus
 from app.engine.messages.tokens import message_tokens, tools_tokens
 from app.engine.policy.policy import ClearToolResults, ContextPolicy
 from app.engine.policy.presets import PRESETS
@@ -19,7 +19,7 @@ from app.engine.window.look_back import (
     next_search,
     with_look_backs,
 )
-from app.engine.window.plan import Ready, assemble, plan
+from app.engine.window.plan import Ready, Refused, assemble, plan
 from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild
 from app.engine.window.recalled import room_for_result, seqs_beside_result
 from app.engine.window.snapshot import Snapshot, in_ranges
@@ -64,6 +64,33 @@ def test_it_is_offered_once_a_summary_stands_or_something_left_this_very_prompt(
     assert _ready(replace(summarized, may_look_back=False)).prompt.tools == ()
     pruned = replace(fits, budget=replace(fits.budget, input_budget=180))
     assert _ready(pruned, _NO_SUMMARY).prompt.tools == (LOOK_BACK,)
+
+
+@pytest.mark.parametrize("has_summary", [True, False])
+def test_the_tool_causes_no_refusal_where_the_clients_tools_fill_the_overhead_reserve(*, has_summary: bool) -> None:
+    history = History()
+    turns, current = chat(history, 6), history.turn(user_tokens=300)
+    summary = history.summary(SummaryBody("Earlier.")) if has_summary else None
+    of_client: ToolDefinition = {"type": "function", "function": {"name": "find", "description": text_of(1_500)}}
+    offered = set[tuple[bool, bool]]()
+    for input_budget in range(700, 1_300, 20):
+        snapshot = snapshot_of(turns, current, input_budget=input_budget, summary=summary, tools=(of_client,))
+        bare, decided = (
+            plan(replace(snapshot, policy=_NO_SUMMARY, may_look_back=may), estimate, may_summarize=False)
+            for may in (False, True)
+        )
+        assert type(decided) is type(bare)
+        assert decided.accounts.tokens_after_prune <= input_budget or isinstance(decided, Refused)
+        offered.add((isinstance(decided, Ready), decided.window.offers_look_back))
+    assert offered == {(False, False), (True, False), (True, True)}
+
+
+def test_a_prompt_that_is_tried_again_after_a_rejection_does_not_gain_the_tool() -> None:
+    history = History()
+    turns = chat(history, 6)
+    snapshot = replace(snapshot_of(turns, history.turn(), input_budget=180), may_look_back=True)
+    assert _ready(snapshot, _NO_SUMMARY).prompt.tools == (LOOK_BACK,)
+    assert _ready(replace(snapshot, overflowed=True), _NO_SUMMARY).prompt.tools == ()
 
 
 def test_what_is_shortened_names_its_handle_only_where_it_can_be_read_back() -> None:

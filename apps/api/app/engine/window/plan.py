@@ -114,13 +114,15 @@ def plan(snapshot: Snapshot, estimate: Estimate, *, may_summarize: bool = True) 
             return SummaryDue(due.fold, replace(snapshot, log=window.log.without_stages()))
         summary_worthless = due.reason == "turn_count"
     window = fit(window)
-    if window.log.actions and snapshot.may_look_back and not snapshot.offers_look_back:
-        snapshot = _with_look_back(snapshot, estimate)
-        window = fit(lay_out_cleared(snapshot, estimate))
+    if window.log.actions and not snapshot.overflowed:  # a retry may not be larger than the prompt that was rejected
+        offering = _with_look_back(snapshot, estimate)
+        window = window if offering is snapshot else fit(lay_out_cleared(offering, estimate))
+    if window.offers_look_back and not fits(window):
+        window = fit(lay_out_cleared(_without_look_back(window.snapshot, estimate), estimate))
     accounts = _accounts_of(window)
     if fits(window):
         return Ready(window, accounts, summary_worthless)
-    overflow = overflow_of(window.prompt, snapshot, accounts.tokens_after_prune)
+    overflow = overflow_of(window.prompt, window.snapshot, accounts.tokens_after_prune)
     return Refused(window, accounts, summary_worthless, overflow)
 
 
@@ -140,6 +142,11 @@ def _with_look_back(snapshot: Snapshot, estimate: Estimate) -> Snapshot:
     if snapshot.offers_look_back or not snapshot.may_look_back:
         return snapshot
     return with_shared_budget(replace(snapshot, tools=(*snapshot.tools, LOOK_BACK)), estimate)
+
+
+def _without_look_back(snapshot: Snapshot, estimate: Estimate) -> Snapshot:
+    """The snapshot without the look-back tool, for a prompt in which only this tool has no room."""
+    return with_shared_budget(replace(snapshot, tools=snapshot.tools[:-1]), estimate)
 
 
 def _accounts_of(window: Window) -> Accounts:
