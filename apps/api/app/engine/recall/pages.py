@@ -20,10 +20,10 @@ from app.domain.content import sha256_hex
 from app.domain.types import Message
 from app.engine.messages.media import marked_text
 from app.engine.messages.tokens import Estimate
-from app.engine.recall.bm25 import MOST_HITS, search
+from app.engine.recall.bm25 import search
 from app.engine.recall.index import RESULT, Index
 from app.engine.recall.ranking import candidates
-from app.engine.recall.terms import LONGEST_TERM_CHARS, query_terms, terms_of
+from app.engine.recall.terms import LONGEST_TERM_CHARS, cut_from, query_terms, terms_of
 from app.engine.recall.vectors import Meaning
 
 MOST_LONG_MESSAGES: Final = 8
@@ -101,9 +101,7 @@ def matching_seqs(
 ) -> list[int]:
     """The messages through `through_seq`, except those `sent`, that match the words or their meaning or are next to a
     match, best first. Relative days in the words are resolved against `said_day`."""
-    hits = search(
-        index, words, through_seq, said_day=said_day, most_hits=MOST_HITS, most_seen_share=1.0, meaning=meaning
-    )
+    hits = search(index, words, through_seq, said_day=said_day, most_seen_share=1.0, meaning=meaning)
     best = [seq for seq in index.seqs[hits.positions].tolist() if seq not in sent]
     results = set(index.seqs[hits.positions[index.kinds[hits.positions] == RESULT]].tolist())
     first = [seq for seq in best[:_BEST] if seq in results]
@@ -225,7 +223,7 @@ def _part(message: Message, words: str, most_chars: int, page_tokens: int, estim
     place = _densest_place(text[:_MOST_SCANNED_CHARS], words)
     chars = min(len(text), _EXCERPT_CHARS, most_chars)
     while True:
-        entry = f"[{label}, {len(text)} characters, in part] {_excerpt(text, place, chars)}"
+        entry = f"[{label}, {len(text)} characters, in part] {cut_from(text, place - chars // 2, chars)}"
         tokens = estimate(entry) + 1
         if tokens <= page_tokens or chars <= _LEAST_EXCERPT_CHARS:
             return _Entry(message, entry, tokens, in_part=True)
@@ -267,15 +265,6 @@ def _page_at(pages: Sequence[str], place: int) -> int:
     """The number of the page that contains this position of the joined text."""
     ends = accumulate(map(len, pages))
     return next((number for number, end in enumerate(ends, start=1) if place < end), len(pages))
-
-
-def _excerpt(text: str, place: int, most_chars: int) -> str:
-    """At most `most_chars` characters of the text around a position, with `…` where it is cut."""
-    if len(text) <= most_chars:
-        return text
-    start = max(0, min(place - most_chars // 2, len(text) - most_chars + 1))
-    room = most_chars - (start > 0) - (start + most_chars - 1 < len(text))
-    return "…" * (start > 0) + text[start : start + room] + "…" * (start + room < len(text))
 
 
 def _densest_place(text: str, words: str) -> int:
