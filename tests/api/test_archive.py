@@ -49,6 +49,33 @@ def test_an_export_is_a_session_again_and_goes_on(client: httpx.Client) -> None:
     assert post_turn(client, made["id"], "Three")["seq"] == 3
 
 
+def test_a_turn_that_ended_with_results_of_tools_is_imported_again(client: httpx.Client) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "final_answer", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "Is order 1 paid?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "Shown."},
+        {"role": "user", "content": "And order 2?"},
+        {"role": "assistant", "content": "It is."},
+    ]
+    source = client.post(IMPORT, json={"messages": messages}).json()["id"]
+    document = export(client, source)
+    assert [(turn["status"], turn["assistant_output"]) for turn in document["turns"]] == [
+        ("completed", None),
+        ("completed", "It is."),
+    ]
+    made = client.post(IMPORT, json=document)
+    assert made.status_code == 201, made.text
+    copies = turns_of(client, made.json()["id"])
+    assert [(turn["status"], turn["assistant_output"]) for turn in copies] == [
+        ("completed", None),
+        ("completed", "It is."),
+    ]
+    document["turns"][1]["assistant_output"] = None
+    problem = assert_problem(client.post(IMPORT, json=document), 422, "invalid_request")
+    assert problem["errors"][0]["where"] == "body.turns.1.assistant_output"
+
+
 async def test_others_are_served_while_a_large_document_is_written_and_while_it_is_sent() -> None:
     served = 0
 

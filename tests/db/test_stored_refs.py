@@ -15,7 +15,7 @@ from app.domain.types import REGIONS, JsonObject, MessageId
 
 _SHA256 = st.binary(min_size=32, max_size=32).map(bytes.hex)
 _SEQ = st.integers(1, 2**40)
-_WORD = st.text("aé1'’", min_size=1, max_size=8)
+_WORD = st.text("aé1'’", min_size=1, max_size=8) | st.sampled_from(("8 May 2023", "last week", "a couple of days ago"))
 
 
 def _recalled(seq: int, words: set[str]) -> list[Any]:

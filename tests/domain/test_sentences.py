@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from app.domain.sentences import DEMAND, read_sentence
@@ -12,6 +14,12 @@ def test_one_word_of_a_megabyte_is_read_in_one_pass(letters: str) -> None:
     """From each of its letters again it would take hours, in which no other thread runs."""
     word = letters * (1_000_000 // len(letters))
     assert read_sentence(word).words == (word.lower(),)
+
+
+def test_a_long_run_of_capitals_is_no_reference_number_and_is_read_in_one_pass() -> None:
+    begun = time.process_time()
+    assert read_sentence(f"Case 1 is {'A' * 20_000}").standing == 0
+    assert time.process_time() - begun < 1.0  # generous: it takes a few milliseconds
 
 
 @pytest.mark.parametrize(

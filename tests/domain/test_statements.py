@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +44,12 @@ def test_a_long_sentence_shows_where_it_goes_on() -> None:
     assert len(pieces) > 2
     assert [piece.startswith("… ") for piece in pieces] == [False, *[True] * (len(pieces) - 1)]
     assert [piece.endswith(" …") for piece in pieces] == [*[True] * (len(pieces) - 1), False]
+
+
+def test_a_text_of_abbreviations_is_read_in_time_linear_in_its_length() -> None:
+    begun = time.process_time()
+    assert len(statements("Dr. " * 300_000)) > 3_000
+    assert time.process_time() - begun < 6.0  # generous: it takes about a second
 
 
 @given(st.text(max_size=600) | st.text(alphabet='ab .:\n-*#|`>[]{}",1', max_size=900))

@@ -20,7 +20,7 @@ from app.services.turn.take import prepare_regeneration, regenerate_turn, take_t
 from app.services.turn.types import TurnOptions, TurnOutcome, TurnRequest
 from app.services.views.preview import preview_turn
 from app.services.views.search import search_messages, search_session
-from app.services.views.turns import get_prompt, list_messages, list_turns
+from app.services.views.turns import get_audit, get_prompt, list_messages, list_turns
 from app.telemetry.metrics import Telemetry
 from tests.providers.server import serving
 from tests.services.service import OLDEST, TENANT, Service, is_summary, model, models_toml, ref_of, service
@@ -109,6 +109,8 @@ async def test_a_day_that_the_user_names_brings_back_what_was_said_then(database
             assert "I was at place p2 then." in sent[sent.index(RECALL_NOTE) :]
             words = {word for row in outcome.context["context_trim_log"]["recalled"] for word in row.get("matched", ())}
             assert words & {"on 3 May", "3 May", "twelve days ago"}
+            audit = await get_audit(at.rt, ref_of(session_id), outcome.turn.id, None)
+            assert audit.context_trim_log["recalled"] == outcome.context["context_trim_log"]["recalled"]
 
 
 async def test_a_summarizer_reads_who_spoke_and_on_which_day(database_url: str, tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def _day(iso: str) -> int:
         ("last Friday", "2023-08-11", "2023-08-11"),
         ("on Wednesday", "2023-08-09", "2023-08-09"),
         ("this year", "2023-01-01", "2023-12-31"),
+        ("on 29 February", "2020-02-29", "2020-02-29"),
     ],
 )
 def test_a_day_is_resolved_against_the_day_on_which_it_was_named(asked: str, first: str, last: str) -> None:

@@ -105,6 +105,19 @@ def test_a_text_is_shown_uncut_where_a_cut_would_win_nothing(page_tokens: int) -
         assert shown == content or len(shown) < len(content)
 
 
+@pytest.mark.parametrize("role", ["user", "tool"])
+@pytest.mark.parametrize("page_tokens", [128, 200, 400, 800])
+def test_a_part_of_a_script_with_several_tokens_a_character_is_not_over_the_page(role: Role, page_tokens: int) -> None:
+    def estimate(text: str) -> int:
+        return _estimate(text) + 3 * sum(not letter.isascii() for letter in text)
+
+    messages = [_message(seq, "𒀀𒁀𒂀" * 1_000, role) for seq in range(1, 5)]
+    page = page_of_matches(messages, "𒁀", 1, page_tokens, estimate)
+    assert page is not None
+    assert "𒀀" in page.text
+    assert estimate(page.text) <= page_tokens
+
+
 def test_matches_go_on_from_page_to_page_until_there_are_no_more() -> None:
     messages = [_message(seq, f"crane number {seq} " + "word " * 20, "user") for seq in range(1, 30)]
     seqs: list[int] = []

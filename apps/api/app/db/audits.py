@@ -146,6 +146,9 @@ def _ordered(members: Mapping[str, Any], names: tuple[str, ...]) -> JsonObject:
 _TOOLS: Final = "t"
 _OF_BLOCK: Final = frozenset({"b", "w"})
 _OF_MESSAGE: Final = frozenset({"s", "j"})
+_SPACE_OF_A_WORD: Final = "\u00a0"
+"""Stored in place of a space within a matched word ("8 May 2023"), as spaces separate the members of a reference. No
+matched word has this character itself."""
 
 BLOCKS_OF_TURNS: Final = """
     SELECT encode(decode(split_part(line, ' ', 2) || '=', 'base64'), 'hex')
@@ -173,7 +176,7 @@ def short_refs(refs: JsonObject) -> str:
         elif kind in _OF_MESSAGE:
             lines.append(f"{kind} {_short(rest[0])} {first}")
         else:
-            lines.append(" ".join([kind, str(first), *map(str, rest)]))
+            lines.append(" ".join([kind, str(first), *[str(part).replace(" ", _SPACE_OF_A_WORD) for part in rest]]))
     return "\n".join(lines)
 
 
@@ -198,7 +201,7 @@ def _runs(regions: str) -> list[list[Any]]:
 
 def _parts(kind: str, rest: list[str]) -> list[Any]:
     if kind == RECALLED:
-        return rest
+        return [word.replace(_SPACE_OF_A_WORD, " ") for word in rest]
     if kind in _OF_BLOCK:
         return [_whole(rest[0]), rest[1]]
     return [int(rest[1]), _whole(rest[0])] if kind in _OF_MESSAGE else list(map(int, rest))

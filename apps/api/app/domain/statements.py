@@ -60,7 +60,7 @@ def _sentences(text: str) -> Iterator[str]:
     """The sentences of a text; one that is too long is split at clauses, with an ellipsis at each split."""
     begin = 0
     for end in _SENTENCE_END.finditer(text):
-        if text[end.start()] == "." and not _ends(text, begin, end.end()):
+        if text[end.start()] == "." and not _ends(text, begin, end):
             continue
         sentence = text[begin : end.end()].strip()
         yield from _in_length(sentence) if len(sentence) > LONGEST_STATEMENT_CHARS else (sentence,)
@@ -70,9 +70,11 @@ def _sentences(text: str) -> Iterator[str]:
         yield from _in_length(last) if len(last) > LONGEST_STATEMENT_CHARS else (last,) if last else ()
 
 
-def _ends(text: str, begin: int, end: int) -> bool:
-    """Whether the full stop ends a sentence, and not an abbreviation, an initial, or the number of an item or a day."""
-    last = text[begin:end].rstrip()[-6:-1]
+def _ends(text: str, begin: int, stop: re.Match[str]) -> bool:
+    """Whether the full stop ends a sentence, and not an abbreviation, an initial, or the number of an item or a day.
+    Only the characters near it are read: a text may have no other end."""
+    end, marks_end = stop.end(), stop.start() + len(stop[0].rstrip())
+    last = text[max(begin, marks_end - 6) : marks_end - 1]
     if len(last) == 5 and last.isalpha() and last != "pprox":
         return True  # the word is longer than the other abbreviations
     tail = text[max(begin, end - 12) : end]

@@ -7,7 +7,7 @@ against the day on which the question was sent. Days are counted from 1970-01-01
 from __future__ import annotations
 
 import re
-from calendar import monthrange
+from calendar import isleap, monthrange
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
@@ -113,7 +113,7 @@ def _ranges(match: re.Match[str], now: date) -> Iterator[tuple[str, date, date]]
             month = _month_of(named.get("day_month") or named["month_first"])
             given = named.get("day_year") or named.get("month_year")
             number = int(day.rstrip("stndrh"))
-            year = int(given) if given else now.year - ((month, number) > (now.month, now.day))
+            year = int(given) if given else _latest_year(month, number, now)
             yield from _of_day(words, date(year, month, number), with_year=given is not None)
         elif name := named.get("month") or named.get("bare_month") or named.get("only_month"):
             month, given = _month_of(name), named.get("year_of_month")
@@ -127,6 +127,14 @@ def _ranges(match: re.Match[str], now: date) -> Iterator[tuple[str, date, date]]
             yield words, *_relative(named, now)
     except (ValueError, OverflowError):
         return
+
+
+def _latest_year(month: int, number: int, now: date) -> int:
+    """The year of the latest such day up to `now`; of 29 February, a leap year."""
+    year = now.year - ((month, number) > (now.month, now.day))
+    while (month, number) == (2, 29) and not isleap(year):
+        year -= 1
+    return year
 
 
 def _of_day(words: str, day: date, *, with_year: bool) -> Iterator[tuple[str, date, date]]:

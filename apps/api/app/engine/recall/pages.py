@@ -20,10 +20,10 @@ from app.domain.content import sha256_hex
 from app.domain.types import Message
 from app.engine.messages.media import marked_text
 from app.engine.messages.tokens import Estimate
-from app.engine.recall.bm25 import MOST_HITS, search
+from app.engine.recall.bm25 import search
 from app.engine.recall.index import RESULT, Index
 from app.engine.recall.ranking import candidates
-from app.engine.recall.terms import LONGEST_TERM_CHARS, query_terms, terms_of
+from app.engine.recall.terms import LONGEST_TERM_CHARS, cut_from, query_terms, terms_of
 from app.engine.recall.vectors import Meaning
 
 MOST_LONG_MESSAGES: Final = 8
@@ -46,6 +46,7 @@ _SHORT_TOKENS: Final = 400
 _SHORT_RESULT_TOKENS: Final = 200
 """Longer tool results are shown in part: many may be alike except for the place that is looked for."""
 _EXCERPT_CHARS: Final = 400
+_LEAST_EXCERPT_CHARS: Final = 8
 _LEAST_PART_TOKENS: Final = 60
 _LABEL_TOKENS: Final = 24
 """The least free tokens of a page for which a part of a tool result is useful; and the tokens of the part's label."""
@@ -100,9 +101,7 @@ def matching_seqs(
 ) -> list[int]:
     """The messages through `through_seq`, except those `sent`, that match the words or their meaning or are next to a
     match, best first. Relative days in the words are resolved against `said_day`."""
-    hits = search(
-        index, words, through_seq, said_day=said_day, most_hits=MOST_HITS, most_seen_share=1.0, meaning=meaning
-    )
+    hits = search(index, words, through_seq, said_day=said_day, most_seen_share=1.0, meaning=meaning)
     best = [seq for seq in index.seqs[hits.positions].tolist() if seq not in sent]
     results = set(index.seqs[hits.positions[index.kinds[hits.positions] == RESULT]].tolist())
     first = [seq for seq in best[:_BEST] if seq in results]
@@ -168,13 +167,13 @@ def page_of_matches(
     """
     room_tokens = _text_tokens(page_tokens)
     whole_tokens = min(room_tokens, max(_SHORT_TOKENS, room_tokens // 2))
-    entries = [_entry(message, words, whole_tokens, estimate) for message in messages]
+    entries = [_entry(message, words, whole_tokens, room_tokens, estimate) for message in messages]
     for at in range(1, number + 1):
         on_page, left, room = list[_Entry](), list[_Entry](), room_tokens
         for whole in entries:
             entry = whole
             if whole.tokens > room >= _LEAST_PART_TOKENS and whole.message.role == "tool":
-                entry = _part(whole.message, words, 2 * (room - _LABEL_TOKENS), estimate)
+                entry = _part(whole.message, words, 2 * (room - _LABEL_TOKENS), room_tokens, estimate)
             fits = entry.tokens <= room or not on_page
             (on_page if fits else left).append(entry if fits else whole)
             room -= entry.tokens if fits else 0
@@ -206,7 +205,7 @@ def _page_of(entries: Sequence[_Entry], number: int, *, more: bool) -> TextPage:
 _ROLES: Final = {"user": "user", "assistant": "assistant", "tool": "tool result"}
 
 
-def _entry(message: Message, words: str, whole_tokens: int, estimate: Estimate) -> _Entry:
+def _entry(message: Message, words: str, whole_tokens: int, page_tokens: int, estimate: Estimate) -> _Entry:
     if message.role == "tool":
         whole_tokens = min(whole_tokens, _SHORT_RESULT_TOKENS)
     text, label = _readable(message), f"{handle_of(message.seq)} {_ROLES[message.role]}"
@@ -214,15 +213,21 @@ def _entry(message: Message, words: str, whole_tokens: int, estimate: Estimate) 
         entry = f"[{label}] {text}"
         if (tokens := estimate(entry) + 1) <= whole_tokens:
             return _Entry(message, entry, tokens, in_part=False)
-    return _part(message, words, whole_tokens, estimate)
+    return _part(message, words, whole_tokens, page_tokens, estimate)
 
 
-def _part(message: Message, words: str, most_chars: int, estimate: Estimate) -> _Entry:
+def _part(message: Message, words: str, most_chars: int, page_tokens: int, estimate: Estimate) -> _Entry:
+    """The part of a message around the words. It is shorter than `most_chars` where these would not fit on a page: a
+    character of some scripts takes several tokens."""
     text, label = _readable(message), f"{handle_of(message.seq)} {_ROLES[message.role]}"
     place = _densest_place(text[:_MOST_SCANNED_CHARS], words)
-    part = _excerpt(text, place, min(len(text), _EXCERPT_CHARS, most_chars))
-    entry = f"[{label}, {len(text)} characters, in part] {part}"
-    return _Entry(message, entry, estimate(entry) + 1, in_part=True)
+    chars = min(len(text), _EXCERPT_CHARS, most_chars)
+    while True:
+        entry = f"[{label}, {len(text)} characters, in part] {cut_from(text, place - chars // 2, chars)}"
+        tokens = estimate(entry) + 1
+        if tokens <= page_tokens or chars <= _LEAST_EXCERPT_CHARS:
+            return _Entry(message, entry, tokens, in_part=True)
+        chars = max(_LEAST_EXCERPT_CHARS, chars * page_tokens * 9 // (tokens * 10))
 
 
 def _readable(message: Message) -> str:
@@ -260,15 +265,6 @@ def _page_at(pages: Sequence[str], place: int) -> int:
     """The number of the page that contains this position of the joined text."""
     ends = accumulate(map(len, pages))
     return next((number for number, end in enumerate(ends, start=1) if place < end), len(pages))
-
-
-def _excerpt(text: str, place: int, most_chars: int) -> str:
-    """At most `most_chars` characters of the text around a position, with `…` where it is cut."""
-    if len(text) <= most_chars:
-        return text
-    start = max(0, min(place - most_chars // 2, len(text) - most_chars + 1))
-    room = most_chars - (start > 0) - (start + most_chars - 1 < len(text))
-    return "…" * (start > 0) + text[start : start + room] + "…" * (start + room < len(text))
 
 
 def _densest_place(text: str, words: str) -> int:

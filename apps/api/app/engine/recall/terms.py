@@ -115,7 +115,15 @@ def excerpt(text: str, terms: Collection[str], most_chars: int) -> str:
     found = next(
         (word for word in _SHOWN_WORD.finditer(text[:_MOST_CHARS]) if wanted.intersection(terms_of(word[0]))), None
     )
-    start = max(0, min(found.start() - most_chars // 4 if found else 0, len(text) - most_chars + 1))
+    return cut_from(text, found.start() - most_chars // 4 if found else 0, most_chars)
+
+
+def cut_from(text: str, place: int, most_chars: int) -> str:
+    """At most `most_chars` characters of a text from a position, or an earlier one if it has fewer behind it; `…` marks
+    cuts."""
+    if len(text) <= most_chars:
+        return text
+    start = max(0, min(place, len(text) - most_chars + 1))
     room = most_chars - (start > 0) - (start + most_chars - 1 < len(text))
     return "…" * (start > 0) + text[start : start + room] + "…" * (start + room < len(text))
 
