@@ -154,7 +154,7 @@ async def test_an_erasure_that_could_not_settle_what_a_turn_had_reserved_is_done
         (held,) = await usage(at)
         impatient = Database(database_url, pool_size=2, lock_timeout_s=0.2)
         async with at.rt.database.begin() as tx:
-            await tx.fetch(sql("SELECT 1 FROM tenant_usage FOR UPDATE"))
+            await tx.fetch(sql("SELECT 1 FROM tenant_usage WHERE tenant_id = :tenant_id FOR UPDATE"), tenant_id=TENANT)
             with pytest.raises(SessionBusy):
                 await delete_session(replace(at.rt, heavy=HeavyWork(impatient, 1.0)), ref_of(session.id))
         await impatient.aclose()
