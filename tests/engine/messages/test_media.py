@@ -143,6 +143,13 @@ def test_what_is_behind_the_header_is_neither_decoded_nor_counted() -> None:
     assert cost(image(small)) == cost(image(large)) == 85 + 170 * 2
 
 
+@pytest.mark.parametrize("model", ["gemini-2.5-pro", "gpt-4o", "gpt-6-astra", "claude-opus-4-1"])
+def test_an_image_that_states_a_size_that_no_image_has_costs_as_one_of_unknown_size(model: str) -> None:
+    cost = image_rule_for(model)
+    for picture in (png(2**32 - 1, 2**32 - 1), png(65_536, 1), webp("VP8X", 2**24, 2**24)):
+        assert cost(image(picture)) == cost(image_at("https://pictures.example/a.png"))
+
+
 @pytest.mark.parametrize(
     "part",
     [
@@ -171,6 +178,9 @@ def test_recordings_go_by_their_length_and_files_by_a_flat_figure() -> None:
     assert media_tokens(audio(mp3(128, 10), "mp3")) == 320
     assert media_tokens(audio(b"ID3\x04\0\0\0\0\x02\x01" + bytes(257) + mp3(64, 10), "mp3")) == 320
     assert media_tokens(audio(mp3(320, 10, frames=383), "mp3")) == 321, "where the rate varies, the frames tell"
+    assert media_tokens(audio(mp3(320, 10, frames=2**32 - 1), "mp3")) == FLAT_AUDIO_TOKENS, (
+        "more than its bytes can hold"
+    )
     assert media_tokens(file("a.pdf")) == FLAT_FILE_TOKENS
     assert media_tokens({"type": "hologram"}) == UNKNOWN_PART_TOKENS
 
