@@ -112,9 +112,9 @@ def _check_turns(document: Mapping[str, Any], faults: _Faults) -> None:
             faults.add(f"turns.{at}.seq", f"Turns are numbered from 1 without a gap; this one is number {at + 1}.")
         if (turn["status"] == "completed") != (turn["error"] is None):
             faults.add(f"turns.{at}.error", "A completed turn has no error, and any other has one.")
-        # The client may send its next message together with the outputs, and the turn gets no answer.
-        ended_by_tools = last_roles.get(turn["id"]) == "tool"
-        if turn["status"] == "completed" and turn["assistant_output"] is None and not ended_by_tools:
+        # A turn ends with results of tools if the client's next message came together with them.
+        has_end = turn["assistant_output"] is not None or last_roles.get(turn["id"]) == "tool"
+        if turn["status"] == "completed" and not has_end:
             faults.add(f"turns.{at}.assistant_output", "A completed turn has an output, or ends with results of tools.")
     if document["session"]["summary_count_after_seq"] > len(turns):
         faults.add("session.summary_count_after_seq", "There is no turn of this number.")

@@ -67,28 +67,22 @@ def _patches(patch: int, multiplier: float, auto: _Bound, **by_detail: _Bound) -
 
 
 def _gemini_tiles(size: Size, _detail: str) -> int:
-    """Tiles of two thirds of the short side, 256 to 768 px each; one tile for an image within 384 px.
-
-    A header can state any size, so no more than `_LONGEST_SIDE` of a side is counted.
-    """
+    """Tiles of two thirds of the short side, 256 to 768 px each; one tile for an image within 384 px."""
     if max(size) <= 384:
         return 258
-    width, height = (min(side, _LONGEST_SIDE) for side in size)
-    tile = min(768, max(256, int(min(width, height) / 1.5)))
-    return 258 * ceil(width / tile) * ceil(height / tile)
+    tile = min(768, max(256, int(min(size) / 1.5)))
+    return 258 * ceil(size[0] / tile) * ceil(size[1] / tile)
 
 
 def _gemini_3(_size: Size, _detail: str) -> int:
     return 1120
 
 
-_LONGEST_SIDE = 65_535
-"""Pixels of the longest side that most formats can have."""
 _LOW = _Bound(512, 256)
 _BOX = _Bound(2048, 6144)
 _FINE = _Bound(2048, 2500)
-_WHOLE = _Bound(_LONGEST_SIDE, 30_000)
-_GPT_6 = _patches(32, 1.2, _WHOLE, low=_LOW, high=_Bound(_LONGEST_SIDE, 2500))
+_WHOLE = _Bound(65_535, 30_000)
+_GPT_6 = _patches(32, 1.2, _WHOLE, low=_LOW, high=_Bound(65_535, 2500))
 _GPT_5_5 = _patches(32, 1.2, _Bound(6000, 10_000), low=_LOW, high=_FINE)
 _GPT_5_4 = _patches(32, 1.2, _FINE, low=_BOX, original=_Bound(6000, 10_000))
 _CLAUDE = _patches(28, 1.0, _Bound(1568, 1568))

@@ -16,14 +16,16 @@ from typing import Final
 Size = tuple[int, int]
 """Width and height in pixels."""
 
+_LONGEST_SIDE: Final = 65_535
+"""Of a JPEG or GIF, in pixels. No provider reads larger images, so the size of one that states more is unknown."""
 _PREFIX_CHARS = (128, 32_768, 524_288)
 """Lengths of base64 to decode, tried in this order: most headers are early, but a JPEG's may follow a thumbnail."""
 _JPEG_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _JPEG_BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD8)})
 _HEAD_CHARS: Final = 128
 _MP3_HEAD_CHARS: Final = 4_096
-_SLOWEST_WAV_BYTES_PER_S: Final = 1000
-"""No speech codec has a lower bit rate; the length of a file whose header states a lower one is unknown."""
+_SLOWEST_BYTES_PER_S: Final = 1000
+"""No speech codec or MP3 has a lower bit rate; the length of a file whose header states a lower one is unknown."""
 _KBIT_PER_S: Final = {
     3: (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
     2: (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
@@ -44,7 +46,8 @@ def size_of_base64(encoded: str) -> Size | None:
 
 
 def size_in_header(head: bytes) -> Size | None:
-    """The size in the beginning of an image file; None if the header is cut off or unknown, or the size is zero."""
+    """The size in the beginning of an image file; None if the header is cut off or unknown, or if a side is zero or
+    longer than any image's."""
     if head.startswith(b"\x89PNG\r\n\x1a\n") and head[12:16] == b"IHDR" and len(head) >= 24:
         size = int.from_bytes(head[16:20]), int.from_bytes(head[20:24])
     elif head[:6] in {b"GIF87a", b"GIF89a"} and len(head) >= 10:
@@ -55,7 +58,7 @@ def size_in_header(head: bytes) -> Size | None:
         size = _jpeg_size(head)
     else:
         return None
-    return size if size is not None and min(size) > 0 else None
+    return size if size is not None and min(size) > 0 and max(size) <= _LONGEST_SIDE else None
 
 
 def _webp_size(head: bytes) -> Size | None:
@@ -95,7 +98,7 @@ def seconds_of_wav(encoded: str) -> float | None:
     if len(head) < 36 or head[:4] != b"RIFF" or head[8:16] != b"WAVEfmt ":
         return None
     bytes_per_s = int.from_bytes(head[28:32], "little")
-    if bytes_per_s < _SLOWEST_WAV_BYTES_PER_S:
+    if bytes_per_s < _SLOWEST_BYTES_PER_S:
         return None
     # The length field of a streamed file is a placeholder, so the size of the file is used.
     return max(0, _size_bytes(encoded) - 44) / bytes_per_s
@@ -115,7 +118,8 @@ def seconds_of_mp3(encoded: str) -> float | None:
     tagged = re.search(rb"(?:Xing|Info)\0\0\0[\x01\x03\x05\x07\x09\x0b\x0d\x0f](.{4})", head[:200], re.DOTALL)
     if tagged:
         frames = int.from_bytes(tagged[1])
-        return frames * _SAMPLES_PER_FRAME[version] / _SAMPLES_PER_S[version][sample_rate]
+        seconds = frames * _SAMPLES_PER_FRAME[version] / _SAMPLES_PER_S[version][sample_rate]
+        return seconds if seconds * _SLOWEST_BYTES_PER_S <= _size_bytes(encoded) else None
     return max(0, _size_bytes(encoded) - begins) / (_KBIT_PER_S[version][bit_rate] * 125)
 
 

@@ -205,7 +205,7 @@ def _page_of(entries: Sequence[_Entry], number: int, *, more: bool) -> TextPage:
 _ROLES: Final = {"user": "user", "assistant": "assistant", "tool": "tool result"}
 
 
-def _entry(message: Message, words: str, whole_tokens: int, page_tokens: int, estimate: Estimate) -> _Entry:
+def _entry(message: Message, words: str, whole_tokens: int, room_tokens: int, estimate: Estimate) -> _Entry:
     if message.role == "tool":
         whole_tokens = min(whole_tokens, _SHORT_RESULT_TOKENS)
     text, label = _readable(message), f"{handle_of(message.seq)} {_ROLES[message.role]}"
@@ -213,21 +213,21 @@ def _entry(message: Message, words: str, whole_tokens: int, page_tokens: int, es
         entry = f"[{label}] {text}"
         if (tokens := estimate(entry) + 1) <= whole_tokens:
             return _Entry(message, entry, tokens, in_part=False)
-    return _part(message, words, whole_tokens, page_tokens, estimate)
+    return _part(message, words, whole_tokens, room_tokens, estimate)
 
 
-def _part(message: Message, words: str, most_chars: int, page_tokens: int, estimate: Estimate) -> _Entry:
-    """The part of a message around the words. It is shorter than `most_chars` where these would not fit on a page: a
-    character of some scripts takes several tokens."""
+def _part(message: Message, words: str, most_chars: int, room_tokens: int, estimate: Estimate) -> _Entry:
+    """The part of a message around the words. It is shorter than `most_chars` where these would have more than
+    `room_tokens`: a character of some scripts takes several tokens."""
     text, label = _readable(message), f"{handle_of(message.seq)} {_ROLES[message.role]}"
     place = _densest_place(text[:_MOST_SCANNED_CHARS], words)
     chars = min(len(text), _EXCERPT_CHARS, most_chars)
     while True:
         entry = f"[{label}, {len(text)} characters, in part] {cut_from(text, place - chars // 2, chars)}"
         tokens = estimate(entry) + 1
-        if tokens <= page_tokens or chars <= _LEAST_EXCERPT_CHARS:
+        if tokens <= room_tokens or chars <= _LEAST_EXCERPT_CHARS:
             return _Entry(message, entry, tokens, in_part=True)
-        chars = max(_LEAST_EXCERPT_CHARS, chars * page_tokens * 9 // (tokens * 10))
+        chars = max(_LEAST_EXCERPT_CHARS, chars * room_tokens * 9 // (tokens * 10))
 
 
 def _readable(message: Message) -> str:
