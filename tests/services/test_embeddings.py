@@ -281,6 +281,27 @@ async def test_a_search_and_a_look_back_find_by_meaning_too_and_say_so(database_
         assert "Who is it?" not in _asked_for(server), "there is nothing to compare it with"
 
 
+async def test_a_tenant_with_many_questions_leaves_room_for_those_of_others(database_url: str, tmp_path: Path) -> None:
+    released: list[bool] = []
+
+    def late(request: Seen) -> Answer:
+        return Answer(_vectors(request).body, after=lambda: bool(released))
+
+    async with (
+        serving(late) as server,
+        service(database_url, _models(server), folder=tmp_path, embeds_with="vectors", embedding_wait_s=0) as at,
+    ):
+        embeddings, other = at.rt.embeddings, TenantId("another")
+        assert embeddings
+        for number in range(20):
+            await embeddings.prepare(TENANT, f"Question {number}?", _stores_nothing)
+        await embeddings.prepare(other, "Another's question?", _stores_nothing)
+        released.append(True)
+        await at.rt.chores.settle()
+        assert len(_asked_for(server)) == 13
+        assert embeddings.question(other, "Another's question?") is not None
+
+
 async def test_the_usage_of_a_previewed_question_is_stored_without_a_later_turn(
     database_url: str, tmp_path: Path
 ) -> None:

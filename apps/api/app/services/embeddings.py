@@ -4,7 +4,7 @@ the vectors of the latest questions."""
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 from time import perf_counter
@@ -12,6 +12,7 @@ from typing import Final, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
+from app.core.fairness import FairGate
 from app.domain.errors import ProviderError, ProviderOverflow
 from app.domain.types import SessionId, SessionRef, TenantId
 from app.engine.recall.vectors import Rows, packed_query
@@ -40,7 +41,8 @@ _TIMEOUT_S: Final = 10.0
 _MOST_KEPT: Final = 1_024
 """Most entries of each cache here, for example of texts with their vectors."""
 _MOST_WAITING: Final = 16
-"""Most questions whose vectors are being made at one time; further ones get no vector."""
+_MOST_WAITING_OF_A_TENANT: Final = 12
+"""Most questions whose vectors are being made at one time, of all tenants and of one; further ones get no vector."""
 
 
 class Embeddings:
@@ -60,8 +62,8 @@ class Embeddings:
     ) -> None:
         self.model = f"{model}/{_VERSION}"
         self.alias = alias
-        self.at_once = asyncio.Semaphore(2)
-        """Limits how many sessions get vectors for their messages at the same time."""
+        self.gate = FairGate(slots=2, per_key=2)
+        """Limits how many sessions get vectors for their messages at the same time; tenants are served in turn."""
         self.busy: set[SessionId] = set()
         self._source = source
         self._wait_s = wait_s
@@ -70,7 +72,7 @@ class Embeddings:
         self._telemetry = telemetry
         self._resting_as = f"embeddings:{alias}"
         self._questions: OrderedDict[tuple[TenantId, bytes], asyncio.Future[Rows | None]] = OrderedDict()
-        self._waiting = 0
+        self._waiting: Counter[TenantId] = Counter()
         self._uses: OrderedDict[tuple[TenantId, SessionId, Use], None] = OrderedDict()
         self._through: OrderedDict[SessionId, int] = OrderedDict()
 
@@ -122,11 +124,12 @@ class Embeddings:
         key = _key(tenant_id, text)
         found = self._questions.get(key)
         if found is None:
-            if self.is_resting or self._waiting >= _MOST_WAITING:
+            of_tenant = self._waiting[tenant_id]
+            if self.is_resting or of_tenant >= _MOST_WAITING_OF_A_TENANT or self._waiting.total() >= _MOST_WAITING:
                 return
             found = asyncio.get_running_loop().create_future()
             _keep(self._questions, key, found)
-            self._waiting += 1
+            self._waiting[tenant_id] += 1
             self._chores.start(self._answer(found, key, text, store_usage), "the vector of a question")
         if not found.done() and not self.is_resting:
             await asyncio.wait({found}, timeout=self._wait_s)
@@ -181,7 +184,7 @@ class Embeddings:
             self._questions.pop(key, None)
             raise
         finally:
-            self._waiting -= 1
+            self._waiting -= Counter((key[0],))  # leaves no zero
             if not answered.done():
                 answered.set_result(vector)
         await store_usage(embedded)

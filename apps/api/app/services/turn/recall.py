@@ -38,6 +38,7 @@ EMBEDDED_A_TURN: Final = 500
 """Messages of one session that get vectors after one turn, rounded up to whole batches."""
 _BATCH: Final = 16
 """Texts in one call. An answer with the longest vectors is parsed in a few milliseconds."""
+_LONGEST_WAIT_S: Final = 3_600.0
 _MOST_PINS: Final = 64
 """Most pins whose vectors one call starts to make, the oldest first."""
 _INLINE_MESSAGES: Final = 4_096
@@ -164,30 +165,34 @@ def meaning_of_pins(rt: Runtime, tenant_id: TenantId, pins: Sequence[Pin], turn:
     return Meaning(query, vectors.extended(np.array([*found], np.int64), packed)) if found else None
 
 
-def start_vectors(rt: Runtime, session_id: SessionId, through_seq: int) -> None:
+def start_vectors(rt: Runtime, session: SessionRef, through_seq: int) -> None:
     """Starts a background task that makes the missing vectors of a session's messages through a number."""
     embeddings = rt.embeddings
     if embeddings is None or embeddings.is_resting:
         return
-    if embeddings.through(session_id) < through_seq and session_id not in embeddings.busy:
-        embeddings.busy.add(session_id)
-        work = make_vectors(rt, embeddings, session_id, through_seq)
-        rt.chores.start(work, f"the vectors of session {session_id}")
+    if embeddings.through(session.id) < through_seq and session.id not in embeddings.busy:
+        embeddings.busy.add(session.id)
+        work = make_vectors(rt, embeddings, session, through_seq)
+        rt.chores.start(work, f"the vectors of session {session.id}")
 
 
-async def make_vectors(rt: Runtime, embeddings: Embeddings, session_id: SessionId, through_seq: int) -> None:
+async def make_vectors(rt: Runtime, embeddings: Embeddings, session: SessionRef, through_seq: int) -> None:
     """Makes vectors for the oldest messages of a session that have none, a batch at a time. Those that a crash or a
-    failing model leaves out are made after a later turn. Raises a `ProviderError`."""
+    failing model leaves out are made after a later turn. Raises a `ProviderError`, and `TimeoutError` if those of other
+    sessions took too long."""
     try:
-        async with embeddings.at_once:
+        await embeddings.gate.acquire(session.tenant_id, _LONGEST_WAIT_S)
+        try:
             for _ in range(0, EMBEDDED_A_TURN, _BATCH):
-                if embeddings.through(session_id) >= through_seq:
+                if embeddings.through(session.id) >= through_seq:
                     break
-                await _make_batch(rt, embeddings, session_id, through_seq)
+                await _make_batch(rt, embeddings, session.id, through_seq)
+        finally:
+            embeddings.gate.release(session.tenant_id)
     except NotFound:
         return  # erased meanwhile
     finally:
-        embeddings.busy.discard(session_id)
+        embeddings.busy.discard(session.id)
 
 
 async def _make_batch(rt: Runtime, embeddings: Embeddings, session_id: SessionId, through_seq: int) -> None:

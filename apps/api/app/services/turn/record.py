@@ -196,7 +196,7 @@ class Record:
         )
         turn = await self._end(end)
         summary = plan.snapshot.summary if plan.rows.policy.recall.enabled else None
-        start_vectors(self._rt, claim.session_id, summary.to_message_seq if summary else 0)
+        start_vectors(self._rt, claim.session, summary.to_message_seq if summary else 0)
         if any(removal.kind in PIN_KINDS for removal in plan.decided.window.log.actions):
             start_pin_vectors(self._rt, claim.session, plan.snapshot.pins)
         if not calls and not self.found_summary_in_progress:  # the one in progress is enough

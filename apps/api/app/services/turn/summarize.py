@@ -380,6 +380,6 @@ async def summarize_after_turn(
         sent = replace(snapshot, layers=layers_of(rt, rows.session, instructions))
         attempt = await summarize(rt, rows, SummaryJob(fold, sent, "post_turn", rows.turns[-1].seq + 1), estimate)
         if attempt.summary is not None and rows.policy.recall.enabled:
-            start_vectors(rt, session.id, attempt.summary.to_message_seq)
+            start_vectors(rt, session, attempt.summary.to_message_seq)
         if attempt.failure in (STALE, IN_PROGRESS):
             logger.info("a summary in the background was dropped (%s): another one was faster", attempt.failure)
