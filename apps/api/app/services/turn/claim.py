@@ -183,7 +183,7 @@ async def _transaction_one(
         began_at = perf_counter()
         claim, options, model_alias = await claimed(tx)
         if claim is None:
-            raise TurnInProgress("The turn goes on already.")
+            raise TurnInProgress("The turn was continued meanwhile, or another turn followed it.")
         policy = policy_of_turn(rt, claim.session.policy, options.policy)
         policy = with_whole_past(policy) if options.whole_past else policy
         with rt.tracer.span("gather"):
@@ -310,7 +310,7 @@ def check_recorded(model: Model, recorded_reply: RecordedReply | None) -> None:
 def check_outputs(waiting: WaitingTurn, answered: Sequence[str]) -> None:
     """Checks that outputs, by call id, answer a turn's open calls exactly. Raises as `claim_outputs`."""
     if waiting.status is TurnStatus.RUNNING:
-        raise TurnInProgress("The turn goes on already.")
+        raise TurnInProgress("The turn is running already.")
     if waiting.status is not TurnStatus.AWAITING_TOOLS:
         raise TurnNotOpen(f"The turn is {waiting.status.value} and waits for no tools.")
     given = set(answered)
