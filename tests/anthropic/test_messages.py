@@ -47,7 +47,7 @@ def test_neighbours_of_one_role_are_one_message_at_the_place_of_the_first() -> N
         ("1 < 2 and 3 > 2", False),
     ],
 )
-def test_of_what_stands_beside_tool_results_only_elements_are_the_agents_own(words: str, is_note: bool) -> None:
+def test_text_beside_tool_results_is_the_agents_note_only_if_it_is_an_xml_element(words: str, is_note: bool) -> None:
     messages = read(("user", [result("a"), text(words), result("b")]))
     assert [message.role for message in messages] == ["tool", "tool"] + ([] if is_note else ["user"])
     assert [message.tool_call_id for message in messages[:2]] == ["a", "b"]
@@ -119,7 +119,7 @@ def test_a_compaction_stands_for_what_comes_before_it(messages: list[Any], left:
     assert (found.compaction.handle, found.compaction.turn_seq) == (_MADE, 7)
 
 
-def test_what_stands_before_a_compaction_that_failed_stays() -> None:
+def test_messages_before_a_failed_compaction_are_kept() -> None:
     text = {"type": "text", "text": "Read."}
     messages = [
         {"role": "assistant", "content": [_BLOCK, text, _FAILED]},
@@ -140,7 +140,7 @@ def test_an_empty_reply_is_a_message() -> None:
     assert [message.content for message in read_list(None, messages).messages] == ["One", "", "Two"]
 
 
-def test_a_compaction_that_failed_stands_for_nothing() -> None:
+def test_a_failed_compaction_replaces_no_messages() -> None:
     messages = [("user", "One"), ("assistant", [_FAILED, text("Two")]), ("user", "Three")]
     found = read_list(None, [{"role": role, "content": content} for role, content in messages])
     assert [message.content for message in found.messages] == ["One", "Two", "Three"]

@@ -137,7 +137,7 @@ WRONG: dict[str, tuple[object, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_no_import_is_refused_by_its_place(client: httpx.Client, name: str) -> None:
+def test_an_invalid_import_is_refused_with_the_place_of_the_error(client: httpx.Client, name: str) -> None:
     body, where = WRONG[name]
     problem = assert_problem(client.post(IMPORT, json=body), 422, "invalid_request")
     assert any(error["where"].startswith(where) for error in problem["errors"]), problem

@@ -50,6 +50,6 @@ def test_a_text_that_does_not_end_is_no_json(end: str) -> None:
         parse_body((f'["{"," * MOST_VALUES}",' + end).encode())
 
 
-def test_what_does_not_end_is_refused_for_its_values_first() -> None:
+def test_an_unterminated_body_with_too_many_values_is_refused_for_the_values() -> None:
     with pytest.raises(InvalidRequest, match="more than 100000 values"):
         parse_body(b"[" + b"0," * MOST_VALUES + b'"')

@@ -74,7 +74,7 @@ def test_a_resent_history_is_stored_once_and_its_instructions_are_the_turns_own(
         assert SYSTEM not in at.sent()
 
 
-def test_a_new_session_takes_in_the_past_that_the_client_had_elsewhere(database_url: str, tmp_path: Path) -> None:
+def test_a_new_session_stores_the_history_that_the_client_sends(database_url: str, tmp_path: Path) -> None:
     call: Any = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
     past: list[Any] = [
         assistant("How can I help?"),
@@ -138,7 +138,7 @@ def _ask(client: openai.OpenAI, session_id: str, messages: list[Any], *, stream:
         return final.choices[0].message.model_dump(exclude_none=True, exclude={"parsed"})
 
 
-def test_a_tool_loop_that_began_elsewhere_goes_on_here(database_url: str, tmp_path: Path) -> None:
+def test_a_tool_loop_that_began_with_another_service_continues_here(database_url: str, tmp_path: Path) -> None:
     call: Any = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
     loop: list[Any] = [
         user("Look up 1"),
@@ -274,7 +274,7 @@ def test_an_alias_may_pass_on_what_the_service_does_not_know(database_url: str, 
     ("field", "value"),
     [("n", 2), ("logprobs", True), ("functions", [{"name": "f"}]), ("web_search_options", {}), ("temperature", 3)],
 )
-def test_what_would_be_without_effect_is_refused_by_name(
+def test_a_parameter_without_effect_is_refused_by_name(
     database_url: str, tmp_path: Path, field: str, value: Any
 ) -> None:
     with chat_service(database_url, tmp_path) as at:

@@ -42,7 +42,7 @@ def test_a_prompt_is_streamed(database_url: str, tmp_path: Path) -> None:
     ("field", "value"),
     [("n", 2), ("echo", True), ("suffix", "end"), ("prompt", ["a", "b"]), ("prompt", [1, 2]), ("prompt", "")],
 )
-def test_what_would_be_without_effect_is_refused_by_name(
+def test_a_parameter_without_effect_is_refused_by_name(
     database_url: str, tmp_path: Path, field: str, value: Any
 ) -> None:
     with chat_service(database_url, tmp_path) as at:

@@ -127,7 +127,7 @@ def test_a_process_serves_so_many_streams_and_refuses_one_more(database_url: str
         assert problem.headers["retry-after"] == "30"
 
 
-async def test_a_follower_that_does_not_read_gets_a_gap_and_delays_nobody() -> None:
+async def test_an_event_stream_client_that_does_not_read_gets_a_gap_and_delays_no_other() -> None:
     follower = activity.Follower(TenantId("t"))
     ids, began = (SessionId(UUID(int=1)), TurnId(UUID(int=2))), datetime(2026, 1, 1, tzinfo=UTC)
     for number in range(1000):

@@ -368,7 +368,7 @@ def test_a_client_that_waits_for_a_continue_is_refused_and_closed(address: str) 
         assert (status, headers["connection"]) == (413, "close")
 
 
-def test_a_client_that_goes_away_in_the_middle_of_its_body_harms_nobody(address: str, client: httpx.Client) -> None:
+def test_a_client_that_disconnects_in_the_middle_of_its_body_does_no_harm(address: str, client: httpx.Client) -> None:
     for _ in range(20):
         with socket.create_connection(_host_port(address), timeout=20) as connection:
             _send(connection, _head("POST", "/v1/sessions", "Content-Length: 500") + '{"room')

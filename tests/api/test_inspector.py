@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_named_after_their_content_files_are_cached_for_ever_and_the_index_is_requested_anew(folder: Path) -> None:
+def test_files_with_hashed_names_are_cached_forever_and_the_index_is_revalidated(folder: Path) -> None:
     files = InspectorFiles(folder)
     index, script = files.response("", None), files.response("assets/index-Ab12.js", None)
     assert index is not None

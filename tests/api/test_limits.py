@@ -61,7 +61,7 @@ def test_a_total_that_is_used_up_has_no_retry_after(client: httpx.Client) -> Non
 @pytest.mark.parametrize(
     "limits", [{"turns_per_week": 1}, {"turns_total": -1}, {"turns_total": 1.5}, {"usd_total": "1"}, [], 3]
 )
-def test_limits_that_nobody_knows_or_could_hold_are_refused(client: httpx.Client, limits: object) -> None:
+def test_unknown_and_impossible_limits_are_refused(client: httpx.Client, limits: object) -> None:
     assert_problem(client.post("/v1/sessions", json={"limits": limits}), 422, "invalid_request")
 
 

@@ -265,7 +265,7 @@ def test_a_key_is_taken_from_either_header(database_url: str, tmp_path: Path) ->
         ({"tool_choice": {"type": "tool", "name": "none"}}, "tool_choice"),
     ],
 )
-def test_what_can_not_be_honoured_is_refused_by_name(
+def test_a_parameter_that_cannot_be_honoured_is_refused_by_name(
     database_url: str, tmp_path: Path, body: dict[str, Any], named: str
 ) -> None:
     with chat_service(database_url, tmp_path) as at:

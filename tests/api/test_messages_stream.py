@@ -82,7 +82,9 @@ def test_a_thought_that_no_text_follows_is_signed(database_url: str, tmp_path: P
         assert events[5]["delta"]["signature"] == "sig"
 
 
-def test_the_clients_own_message_is_the_one_that_is_not_streamed(database_url: str, tmp_path: Path) -> None:
+def test_the_message_that_the_sdk_builds_from_a_stream_equals_the_unstreamed_one(
+    database_url: str, tmp_path: Path
+) -> None:
     with chat_service(database_url, tmp_path, said(OPENAI, THOUGHT)) as at, anthropic_at(at) as client:
         asked: dict[str, Any] = {"messages": [user("Is a paid?")], "tools": TOOLS}
         with client.messages.stream(model="main", max_tokens=1000, **asked) as stream:

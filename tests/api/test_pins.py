@@ -47,7 +47,9 @@ def test_the_list_pages_by_name_without_gap_or_repeat(client: httpx.Client) -> N
     assert seen == [f"pin-{number}" for number in range(7)]
 
 
-def test_a_list_with_figures_says_what_each_pin_costs_and_whose_word_its_relevance_is(client: httpx.Client) -> None:
+def test_a_list_with_figures_has_the_tokens_of_each_pin_and_whether_its_relevance_is_given(
+    client: httpx.Client,
+) -> None:
     session = f"/v1/sessions/{new_session(client, room_goal='Repair the pump')}"
     client.put(f"{session}/pins/given", json={"content": "Soup on Mondays.", "relevance": 0.25})
     client.put(f"{session}/pins/menu", json={"content": "Fish on Fridays."})

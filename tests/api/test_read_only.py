@@ -70,7 +70,7 @@ def check_nothing_is_left(server: str, database_url: str) -> None:
 
 @pytest.mark.skipif(citus_servers() is not None, reason="distributed tables have no triggers")
 @pytest.mark.parametrize("error", ["53100", "53200", "58030", "57P04", "25006"])
-def test_what_a_database_in_need_says_is_503_and_no_defect_of_ours(
+def test_resource_errors_of_the_database_are_a_503_and_not_an_internal_error(
     postgres_server: str, database_url: str, error: str
 ) -> None:
     """A full disk, no memory, a failing disk, a database that is being replaced: said by Postgres as it would be."""

@@ -76,7 +76,7 @@ def test_behind_an_older_response_a_fork_begins_and_both_go_on(database_url: str
         assert fork["forked_from"]["turn_id"] == at.turns(fork["forked_from"]["session_id"])[0]["id"]
 
 
-def test_of_requests_at_once_behind_one_response_each_is_a_branch_of_its_own(database_url: str, tmp_path: Path) -> None:
+def test_concurrent_requests_behind_one_response_become_separate_branches(database_url: str, tmp_path: Path) -> None:
     slow = Answer({"choices": [{"index": 0, "message": {"content": "Yes."}, "finish_reason": "stop"}]}, delay_s=0.4)
     with chat_service(database_url, tmp_path, say("One."), slow) as at:
         first = at.client.responses.create(model="main", input="First")
@@ -258,7 +258,9 @@ def test_a_request_to_the_model_goes_over_the_wire_in_its_form(database_url: str
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
-def test_what_is_not_to_be_stored_leaves_nothing_behind(database_url: str, tmp_path: Path, stream: bool) -> None:
+def test_a_response_with_store_false_leaves_nothing_in_the_database(
+    database_url: str, tmp_path: Path, stream: bool
+) -> None:
     broken = Answer({"error": {"message": "no", "type": "invalid_request_error"}}, status=400)
     script = [say("Kept."), say("Gone.", "a"), say("Gone too."), broken]
     with chat_service(database_url, tmp_path, *script) as at:
@@ -288,7 +290,9 @@ def test_what_is_not_to_be_stored_leaves_nothing_behind(database_url: str, tmp_p
             assert refused.value.code == "previous_response_not_found"
 
 
-def test_what_is_not_to_be_stored_is_gone_too_when_its_client_vanishes(database_url: str, tmp_path: Path) -> None:
+def test_a_response_with_store_false_is_erased_also_if_its_client_disconnects(
+    database_url: str, tmp_path: Path
+) -> None:
     left = threading.Event()
     slow = Stream((b'data: {"choices": [{"index": 0, "delta": {"content": "A"}}]}\n\n',) * 3, after=left.is_set)
     with chat_service(database_url, tmp_path, slow) as at:

@@ -101,7 +101,7 @@ def half_a_body(address: str, key: str | None, size: int) -> socket.socket:
     return connection
 
 
-def test_bodies_in_hand_count_by_what_was_sent_and_a_stranger_holds_none(neighbours: Serving) -> None:
+def test_bodies_being_read_count_by_bytes_received_and_unauthenticated_ones_do_not_count(neighbours: Serving) -> None:
     sizes = {"max_import_bytes": MIB, "max_body_bytes": MIB, "max_bodies_bytes": 2 * MIB, "tenant_share": 0.5}
     with neighbours(**sizes) as at, ExitStack() as open_bodies:
         for _ in range(4):

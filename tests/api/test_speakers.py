@@ -15,7 +15,7 @@ def _user(name: str, content: str) -> Any:
     return {"role": "user", "name": name, "content": content}
 
 
-def test_people_who_speak_in_turn_keep_their_names_and_those_who_speak_at_once_are_told_apart(
+def test_speakers_of_separate_messages_keep_their_names_and_those_of_one_turn_are_distinguished(
     database_url: str, tmp_path: Path
 ) -> None:
     with chat_service(database_url, tmp_path, say("One."), say("Two."), say("Three.")) as at:

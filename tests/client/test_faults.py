@@ -58,7 +58,7 @@ async def test_an_answer_that_is_lost_is_fetched_again_and_there_is_one_turn(add
 
 
 @ALL
-async def test_what_can_not_be_repeated_is_sent_once_and_its_loss_is_reported(address: str, kind: Kind) -> None:
+async def test_a_call_that_cannot_be_repeated_is_sent_once_and_its_loss_is_reported(address: str, kind: Kind) -> None:
     with proxied(address) as proxy:
         fault = proxy.breaks("POST /v1/sessions ")
         async with talker(kind, proxy.url) as at:
@@ -70,7 +70,7 @@ async def test_what_can_not_be_repeated_is_sent_once_and_its_loss_is_reported(ad
 
 
 @ALL
-async def test_where_nobody_listens_a_call_was_surely_not_done(kind: Kind) -> None:
+async def test_a_refused_connection_means_that_the_call_was_not_made(kind: Kind) -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         async with talker(kind, f"http://127.0.0.1:{deaf.getsockname()[1]}", max_retries=2) as at:

@@ -204,7 +204,7 @@ async def test_stored_words_never_leave_their_fence(address: str) -> None:
             assert answer.data
 
 
-def test_every_poison_stays_in_one_line_of_the_fence() -> None:
+def test_every_injected_text_is_kept_in_one_line_of_the_fence() -> None:
     for poison in POISONS:
         lines = shown({"text": poison, poison: [poison]}).split("\n")
         assert [lines[0], lines[1], lines[3:]] == [PREAMBLE, OPEN, [CLOSE]]

@@ -42,7 +42,7 @@ def test_it_counts_then_erases_and_says_what(tmp_path: Path, database_url: str) 
         assert found == [404, 404, 200], "the running service does not see it"
 
 
-def test_what_it_can_not_do_is_one_line(tmp_path: Path, database_url: str) -> None:
+def test_an_invalid_age_is_refused_in_one_line(tmp_path: Path, database_url: str) -> None:
     for age, output in (("30", "for example"), ("2h", "24 hours")):
         line = refusal(plimsoll(tmp_path, "purge", f"--older-than={age}", DATABASE_URL=database_url))
         assert output in line

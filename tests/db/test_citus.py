@@ -81,7 +81,9 @@ async def _rows(url: str, sql: str) -> list[dict[str, Any]]:
         await connection.close()
 
 
-async def test_every_table_is_where_its_place_says_and_twice_is_once(undistributed: str) -> None:
+async def test_every_table_is_distributed_as_its_placement_says_and_a_second_run_changes_nothing(
+    undistributed: str,
+) -> None:
     spread = [name for name, placement in PLACEMENTS.items() if placement.spread is not Spread.COORDINATOR]
     assert await distribute_at(undistributed) == spread
     await upgrade(undistributed)

@@ -44,7 +44,7 @@ async def test_a_server_that_takes_no_connections_now_is_a_database_that_is_away
         server.close()
 
 
-async def test_what_citus_says_of_a_node_that_it_lost_is_a_database_that_is_away(database_url: str) -> None:
+async def test_citus_errors_about_a_lost_node_count_as_an_unavailable_database(database_url: str) -> None:
     """All of it has the code of an internal error, which on its own is none of these."""
     at_a_node = 'pg_temp."while executing command on 10.0.0.1:5432"'
     database = Database(database_url, pool_size=1)

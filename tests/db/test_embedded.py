@@ -160,7 +160,7 @@ def test_a_temporary_folder_that_is_as_deep_is_no_obstacle(
     assert list(temporary.iterdir()) == []
 
 
-def test_what_stands_in_the_way_is_reported_in_one_sentence(tmp_path: Path) -> None:
+def test_a_cause_that_prevents_the_start_is_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(embedded.EmbeddedPostgresError, match="can not use"):
         embedded.start(tmp_path / "file")

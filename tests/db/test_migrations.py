@@ -53,7 +53,9 @@ async def test_they_make_the_contracts_tables_exactly_as_tables_py_says(postgres
     assert await differences(postgres_server) == []
 
 
-async def test_a_difference_is_seen(postgres_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_difference_between_migrations_and_tables_is_reported(
+    postgres_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The check above could not fail otherwise than by seeing what it is meant to see."""
     from migrations import drift  # noqa: PLC0415
 

@@ -50,7 +50,7 @@ def test_a_conversation_is_sorted_into_facts_decisions_questions_and_actions() -
     assert made.summary_text
 
 
-def test_what_has_words_of_the_focus_is_kept_before_the_rest() -> None:
+def test_items_with_words_of_the_focus_are_kept_first() -> None:
     names = ("oak", "pine", "steel", "glass", "copper")
     sources = [SourceText(name, "user", f"The {name} cabinet stands in room 4{at}.") for at, name in enumerate(names)]
 
@@ -150,7 +150,7 @@ def test_every_extract_is_in_the_words_of_what_it_cites_deterministic_and_within
         assert any(in_words_of(source, line) for source in sources) or not sources
 
 
-def test_what_a_person_demanded_and_exact_values_outlive_folds_of_other_things() -> None:
+def test_demands_and_exact_values_are_kept_through_folds_of_other_content() -> None:
     demand, value = "Never deploy the ledger on a Friday.", "The restore command is `pg_restore -j 4 -d ledger`."
     made = gather([SourceText("m1", "user", f"{demand} {value}")]).within(600)
     for fold in range(8):

@@ -35,7 +35,7 @@ def test_each_statement_can_be_read_alone(text: str, stated: list[str]) -> None:
     assert statements(text) == stated
 
 
-def test_what_json_can_escape_but_nothing_can_store_is_replaced() -> None:
+def test_escaped_characters_that_cannot_be_stored_are_replaced() -> None:
     assert statements(r'{"a\ud83d": "b\u0000c", "d": "\ud83d\ude00"}') == ["a?: b c, d: \U0001f600"]
 
 

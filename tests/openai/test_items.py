@@ -14,7 +14,7 @@ def developer(text: str) -> dict[str, str]:
     return {"role": "developer", "content": text}
 
 
-def test_a_direction_is_put_behind_those_before_it_once() -> None:
+def test_an_instruction_is_appended_to_the_earlier_ones_once() -> None:
     read = read_items([developer("Be brief."), developer("Be kind."), developer("Be brief.")])
     assert read.directions == ("Be brief.", "Be kind.")
     joined = joined_directions(None, read.directions)

@@ -95,7 +95,7 @@ def words(incoming: Sequence[IncomingMessage]) -> list[str]:
         (["u1 ok", "un ok", "un ok"], "ok un", "un"),
     ],
 )
-def test_what_follows_the_newest_reply_that_both_know_is_new(past: list[str], sent: str, new: str) -> None:
+def test_messages_after_the_newest_common_reply_are_new(past: list[str], sent: str, new: str) -> None:
     news = new_messages(listed(*sent.split()), stored(*past))
     assert not news.repeats_newest
     assert words(news.messages) == new.split()
@@ -160,7 +160,7 @@ def test_new_messages_are_divided_into_outputs_past_and_question() -> None:
     ("new", "place"),
     [("", None), ("tx", "0"), ("u1 a1", "1"), ("u1 cx u2", "1"), ("u1 tx", "1"), ("u1 cx tx tx", "3"), ("u1 cx", "1")],
 )
-def test_what_can_not_stand_there_is_named_by_its_place(new: str, place: str | None) -> None:
+def test_a_message_at_an_invalid_position_is_refused_with_its_index(new: str, place: str | None) -> None:
     with pytest.raises(InvalidRequest) as refused:
         next_step(listed(*new.split()), waiting=False)
     assert refused.value.where == ((place,) if place else ())

@@ -24,7 +24,7 @@ def converted(assistant: str, user: Any, tools: set[str] | None = None) -> list[
     return [(message.role, message.content, message.tool_calls, message.tool_call_id) for message in found[1:]]
 
 
-def test_written_calls_and_what_came_of_them_are_calls_and_outputs_and_the_next_task_stays_the_users() -> None:
+def test_calls_and_results_written_as_text_become_calls_and_outputs_and_the_next_task_is_a_user_message() -> None:
     written = f"I look.\nCalling tools:\n{[LOOK_UP, SECOND]}"
     observed = [{"type": "text", "text": "Observation:\nPaid.\nNew task:\nAnd 8?"}]
     calls = (ToolCall("c1", "look_up", '{"id": 7}'), ToolCall("c2", "look_up", '{"id": 7}'))

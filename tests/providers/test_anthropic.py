@@ -216,7 +216,7 @@ async def test_results_of_parallel_calls_are_one_user_message_and_neighbours_of_
     ]
 
 
-async def test_who_spoke_stands_before_the_words() -> None:
+async def test_the_speakers_name_precedes_the_text() -> None:
     named = {"role": "user", "name": "Ben", "content": [{"type": "text", "text": "And Rome?"}]}
     body = await body_of([user("Oslo?") | {"name": "Anna"}, named, assistant("Mild.") | {"name": "guide"}])
     texts = [[block["text"] for block in message["content"]] for message in body["messages"]]
@@ -379,7 +379,7 @@ async def test_what_a_server_refuses_is_left_out_and_breakpoints_stay_out() -> N
     assert first.attempts == 2
 
 
-async def test_what_a_call_has_learned_stays_when_an_older_one_ends_later() -> None:
+async def test_facts_learned_by_a_call_are_kept_when_an_older_call_ends_later() -> None:
     arrived, learned = asyncio.Event(), asyncio.Event()
     refusal = Answer({"error": {"message": "system.0.cache_control: Extra inputs are not permitted"}}, 400)
     request = CompletionRequest(messages=[system("Be kind."), user("Hi")], max_output_tokens=9)

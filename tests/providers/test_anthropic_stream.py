@@ -88,7 +88,7 @@ async def test_blocks_that_a_gateway_gives_one_number_are_all_kept() -> None:
     assert answer.reasoning_blocks == (THOUGHT,)
 
 
-async def test_what_the_api_may_add_is_passed_over() -> None:
+async def test_unknown_additions_to_the_api_are_ignored() -> None:
     answer, _ = await streamed(
         *ANTHROPIC.begin(),
         message_event("something_new", x=1),

@@ -47,7 +47,7 @@ async def test_an_answer_without_usage_and_indexes_is_read_in_its_order() -> Non
     assert (found.vectors.tolist(), found.prompt_tokens) == ([[1.0], [2.0]], None)
 
 
-async def test_numbers_that_are_not_finite_are_left_to_whoever_packs_them() -> None:
+async def test_non_finite_numbers_of_an_embedding_are_passed_on() -> None:
     found, _ = await _embedded(Answer(b'{"data": [{"index": 0, "embedding": [NaN, 1e300, 1.0]}]}'), "One")
     assert not np.isfinite(found.vectors[0][:2]).any()
 

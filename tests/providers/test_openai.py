@@ -420,7 +420,7 @@ async def test_a_server_that_calls_an_unknown_schema_a_fault_of_its_own_is_calle
     assert waits.waits_s == []
 
 
-async def test_who_spoke_is_a_field_and_stands_before_the_words_where_that_is_refused_or_not_wanted() -> None:
+async def test_a_speaker_is_sent_as_a_field_or_before_the_text_if_the_field_is_refused_or_unwanted() -> None:
     named = ({"role": "user", "name": "Anna", "content": "Hello."}, {"role": "user", "content": "Hello."})
     request = CompletionRequest(messages=named, max_output_tokens=5)
     refusal = Answer({"error": {"message": "body.messages.0.name: Extra inputs are not permitted"}}, 400)

@@ -319,7 +319,7 @@ async def test_after_an_empty_stream_a_plain_answer_is_one_delta() -> None:
         (Answer(b"<html>", content_type="text/html"), ProviderDown),
     ],
 )
-async def test_what_another_call_cannot_mend_is_not_called_again(step: Step, expected: type[Exception]) -> None:
+async def test_a_failure_that_a_retry_cannot_fix_is_not_retried(step: Step, expected: type[Exception]) -> None:
     error = await failure_of(step, Stream(HELLO), hits=1, on_delta=lambda _: None)
     assert type(error) is expected
     assert error.partial is None
@@ -379,7 +379,7 @@ async def test_streams_one_after_the_other_share_a_connection() -> None:
     assert (server.hits, server.connections) == (5, 1)
 
 
-async def test_what_only_other_wires_want_back_is_not_sent() -> None:
+async def test_reasoning_fields_of_other_apis_are_not_sent() -> None:
     message = {"role": "assistant", "content": "x", "reasoning": "why", "reasoning_blocks": [{"type": "thinking"}]}
     request = CompletionRequest(messages=[message, {"role": "user", "content": "y"}], max_output_tokens=5)
     _, _, server = await streamed(Stream(HELLO), request=request)

@@ -64,7 +64,7 @@ def test_a_link_leads_to_a_page_from_anywhere_and_to_no_data(client: httpx.Clien
     assert_problem(client.post(path, headers=LINK), 403, "origin_not_allowed")
 
 
-def test_our_own_pages_and_who_is_no_browser_ask_as_ever(client: httpx.Client) -> None:
+def test_requests_from_own_pages_and_from_clients_that_are_no_browser_are_allowed(client: httpx.Client) -> None:
     own = f"http://{client.base_url.host}:{client.base_url.port}"
     for headers in (
         {"Sec-Fetch-Site": "same-origin", "Origin": own},

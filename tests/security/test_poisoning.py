@@ -169,7 +169,7 @@ async def test_a_poisoned_summary_that_is_folded_again_stays_in_the_fence(databa
             assert_material(sent, poison, layers=[INSTRUCTIONS])
 
 
-async def test_a_pin_closes_neither_its_own_fence_nor_looks_like_another(database_url: str, tmp_path: Path) -> None:
+async def test_a_pin_can_neither_close_its_fence_nor_imitate_another_pin(database_url: str, tmp_path: Path) -> None:
     async with (
         serving(model()) as server,
         service(database_url, models_toml(server, window=131_072), folder=tmp_path) as at,

@@ -90,7 +90,7 @@ async def test_a_session_goes_out_and_comes_back_as_it_was(database_url: str, tm
         assert [session.id for session in (await list_sessions(at.rt, OTHER, NEWEST)).items] == [made]
 
 
-async def test_what_follows_in_an_imported_session_is_what_followed_in_the_source(
+async def test_the_same_messages_give_the_same_prompts_in_an_import_as_in_its_source(
     database_url: str, tmp_path: Path
 ) -> None:
     async with (
@@ -313,7 +313,7 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 }
 
 
-async def test_a_document_that_lies_is_refused_with_the_place_and_nothing_is_stored(
+async def test_an_inconsistent_document_is_refused_with_the_place_and_nothing_is_stored(
     database_url: str, tmp_path: Path
 ) -> None:
     async with (

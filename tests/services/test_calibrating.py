@@ -126,7 +126,7 @@ async def test_memory_holds_the_latest_tenants_and_no_more(database_url: str) ->
             assert sum(process.ratio(tenant, "main", ENCODING) > 1.05 for tenant in tenants) == 20
 
 
-async def test_what_nobody_uses_for_a_month_is_deleted(database_url: str) -> None:
+async def test_calibrations_unused_for_a_month_are_deleted(database_url: str) -> None:
     async with service(database_url) as at:
         for tenant in (TENANT, OTHER):
             at.rt.calibrations.observe(tenant, "main", ENCODING, estimated=1000, actual=1100)

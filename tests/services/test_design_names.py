@@ -31,7 +31,7 @@ def test_what_a_design_publishes_is_its_preset_in_either_spelling(design: str, s
     assert {name for name in MEANINGS if getattr(policy, name) != getattr(preset, name)} <= own
 
 
-def test_every_name_leads_to_fields_that_there_are_and_stands_for_one_setting() -> None:
+def test_every_design_name_maps_to_existing_fields_and_one_setting() -> None:
     spellings = [spelling for name in DESIGN_NAMES for spelling in name.spellings]
     assert len(spellings) == len(set(spellings))
     assert {field for name in DESIGN_NAMES for field in name.fields} <= set(MEANINGS)
@@ -70,7 +70,7 @@ def test_shares_of_more_than_all_are_refused_with_both_readings(given: Any, frac
 @pytest.mark.parametrize(
     "value", [None, [], "all", {"goal": 1}, {"goal_pct": "a"}, {"goal_pct": -1}, {"goal_pct": True}]
 )
-def test_what_is_no_allocation_of_either_unit_is_left_to_the_field(value: Any) -> None:
+def test_an_invalid_allocation_is_passed_unchanged_to_field_validation(value: Any) -> None:
     assert in_our_names({"allocation": value}) == {"allocation": value}
 
 

@@ -343,7 +343,7 @@ async def test_pins_that_have_to_give_way_do_so_by_meaning_from_the_second_turn_
         assert figures["bees"].relevance > figures["crane"].relevance
 
 
-async def test_of_a_session_that_is_not_the_tenants_nothing_is_asked(database_url: str, tmp_path: Path) -> None:
+async def test_no_embedding_call_is_made_for_a_session_of_another_tenant(database_url: str, tmp_path: Path) -> None:
     async with (
         serving(_answers()) as server,
         service(database_url, _models(server), folder=tmp_path, embeds_with="vectors") as at,
@@ -356,9 +356,7 @@ async def test_of_a_session_that_is_not_the_tenants_nothing_is_asked(database_ur
         assert QUESTION not in _asked_for(server)
 
 
-async def test_without_a_model_for_them_there_are_no_vectors_and_nobody_is_asked(
-    database_url: str, tmp_path: Path
-) -> None:
+async def test_without_an_embedding_model_there_are_no_vectors_and_no_calls(database_url: str, tmp_path: Path) -> None:
     async with serving(_answers()) as server, service(database_url, _models(server), folder=tmp_path) as at:
         session_id = await _talked(at)
         await _small_talk(at, session_id)

@@ -52,7 +52,7 @@ def of_a_session() -> list[sa.Table]:
         found |= reaching
 
 
-def test_every_table_of_a_session_says_whose_its_rows_are() -> None:
+def test_every_table_of_a_session_has_the_session_id() -> None:
     """What erasing and the test of it go by: a row that only a chain of keys leads to would be neither counted."""
     assert [table.name for table in of_a_session() if "session_id" not in table.c] == ["sessions"]
 
@@ -114,7 +114,7 @@ async def test_another_tenant_erases_nothing(database_url: str) -> None:
         assert (await rows_of(at, session.id))["sessions"] == 1
 
 
-async def test_erasing_gives_a_tenant_no_room_back(database_url: str, tmp_path: Path) -> None:
+async def test_erasing_a_session_does_not_restore_the_tenants_limits(database_url: str, tmp_path: Path) -> None:
     async with with_models(database_url, tmp_path) as (at, _):
         await set_limits(at.rt.database, TENANT, {"tokens_total": Decimal(100_000)})
         session = await at.session()

@@ -187,7 +187,7 @@ async def test_every_prompt_of_a_fork_is_rebuilt_with_the_hash_it_was_sent_with(
 
 
 @pytest.mark.parametrize("window", [128_000, 5_000], ids=["by turns", "by tokens"])
-async def test_what_follows_in_a_fork_is_what_followed_in_the_source(
+async def test_the_same_messages_give_the_same_prompts_in_a_fork_as_in_its_source(
     database_url: str, tmp_path: Path, window: int
 ) -> None:
     """The promise of a fork: the same messages give the same prompts, wherever it was made, summaries included."""
@@ -329,7 +329,7 @@ async def _until_followed(follower: Follower, status: str, sessions: tuple[Sessi
             missing.discard(event.session_id)
 
 
-async def test_the_same_ids_in_another_tenants_session_lead_to_nobody_elses_rows(
+async def test_the_same_ids_in_another_tenants_session_give_no_access_to_its_rows(
     database_url: str, tmp_path: Path
 ) -> None:
     bert = TenantId("bert")
@@ -375,7 +375,7 @@ def test_every_column_of_a_session_is_copied_or_known_to_start_anew() -> None:
     } - anew
 
 
-def test_every_table_below_a_session_is_copied_or_known_to_stay() -> None:
+def test_every_table_below_a_session_is_copied_or_listed_as_not_copied() -> None:
     of_no_session = {"calibrations", "learned_windows", "api_keys", "limits", "tenant_usage"}
     assert set(COPIES) == set(metadata.tables) - NOT_COPIED - of_no_session
     assert all(statement.text.startswith(f"INSERT INTO {table} ") for table, statement in COPIES.items())

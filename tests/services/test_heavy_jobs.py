@@ -135,7 +135,7 @@ WRONG: dict[str, bytes] = {
 }
 
 
-async def test_what_is_wrong_is_reported_in_the_same_words_from_another_process() -> None:
+async def test_errors_have_the_same_text_from_another_process() -> None:
     with heavy_jobs() as jobs:
         for name, raw in WRONG.items():
             here, there = await outcome(jobs, raw, small=True), await outcome(jobs, raw, small=False)
@@ -209,7 +209,7 @@ async def test_a_job_whose_process_is_killed_is_busy_and_the_next_one_has_anothe
         assert jobs.pids not in ([], [killed])
 
 
-async def test_one_that_is_killed_while_it_waits_for_work_costs_nobody_anything() -> None:
+async def test_a_process_that_is_killed_while_idle_is_replaced_without_an_error() -> None:
     with heavy_jobs() as jobs:
         first = await outcome(jobs, LARGE, small=False)
         (idle,) = jobs.pids
@@ -235,7 +235,7 @@ async def test_an_import_whose_process_is_killed_stores_nothing(database_url: st
         assert len((await list_sessions(at.rt, TENANT, NEWEST)).items) == 2
 
 
-async def test_a_cancelled_job_is_no_work_for_anybody_any_more(tmp_path: Path) -> None:
+async def test_the_process_of_a_cancelled_job_ends(tmp_path: Path) -> None:
     with heavy_jobs() as jobs:
         pipe = Pipe(tmp_path)
         at_work = asyncio.create_task(pipe.hold_up(jobs))
@@ -249,7 +249,7 @@ async def test_a_cancelled_job_is_no_work_for_anybody_any_more(tmp_path: Path) -
         await outcome(jobs, LARGE, small=False)
 
 
-async def test_what_nobody_expects_is_reported_by_its_type_and_the_process_serves_on() -> None:
+async def test_an_unexpected_error_is_reported_by_its_type_and_the_process_keeps_serving() -> None:
     with heavy_jobs() as jobs:
         for _ in range(2):
             with pytest.raises(JobFailed, match="TypeError"):
@@ -272,7 +272,7 @@ async def test_a_process_ends_when_it_is_idle_for_long_and_all_do_at_the_end() -
         await until_gone(pid)
 
 
-async def test_one_that_can_not_start_says_so_in_a_sentence(
+async def test_a_process_that_cannot_start_reports_it_in_one_sentence(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with heavy_jobs(log_level="NONSENSE") as jobs, caplog.at_level(logging.ERROR):

@@ -58,7 +58,7 @@ async def test_while_no_key_exists_everybody_is_the_default_tenant(database: Dat
     assert await authenticator.tenant_of(b"Bearer anything") == keys.OPEN_TENANT
 
 
-async def test_a_key_is_its_tenant_and_anything_else_is_nobody(database: Database) -> None:
+async def test_a_key_identifies_its_tenant_and_any_other_header_is_refused(database: Database) -> None:
     _, secret = await keys.create_key(database, uuid7, ANNA, "laptop")
     authenticator = Authenticator(database, Clock())
     assert await authenticator.tenant_of(bearer(secret)) == ANNA
@@ -67,7 +67,7 @@ async def test_a_key_is_its_tenant_and_anything_else_is_nobody(database: Databas
             await authenticator.tenant_of(wrong)
 
 
-async def test_a_known_key_costs_no_statement_until_its_time_is_up(database: Database) -> None:
+async def test_a_known_key_needs_no_statement_until_its_cache_entry_expires(database: Database) -> None:
     key, secret = await keys.create_key(database, uuid7, ANNA, "laptop")
     clock = Clock()
     authenticator = Authenticator(database, clock, ttl_s=5)
@@ -80,7 +80,7 @@ async def test_a_known_key_costs_no_statement_until_its_time_is_up(database: Dat
         await authenticator.tenant_of(bearer(secret))
 
 
-async def test_with_the_database_away_nobody_is_let_in(database: Database) -> None:
+async def test_no_key_is_accepted_while_the_database_is_unavailable(database: Database) -> None:
     authenticator = Authenticator(Database("postgresql://nobody@127.0.0.1:1/nothing", pool_size=1), Clock())
     with pytest.raises(DatabaseUnavailable):
         await authenticator.tenant_of(b"Bearer plk_x")

@@ -103,7 +103,7 @@ async def test_one_turn_is_one_statement_however_often_it_is_refused(database_ur
         assert (stated.statements, limit(at, TENANT)) == (1, 8192)
 
 
-async def test_what_has_expired_counts_no_more_and_leaves_with_the_next_statement(
+async def test_expired_windows_no_longer_count_and_are_deleted_with_the_next_statement(
     database_url: str, tmp_path: Path
 ) -> None:
     async with serving(chat("Hi.")) as server, service(database_url, unknown_window(server), folder=tmp_path) as at:

@@ -365,7 +365,7 @@ async def test_another_tenants_use_counts_for_that_tenant_alone(database_url: st
             await at.turn(session.id, "Again")
 
 
-async def test_a_new_span_starts_anew(database_url: str) -> None:
+async def test_a_limit_starts_at_zero_in_a_new_period(database_url: str) -> None:
     async with service(database_url) as at:
         await limit(at, turns_per_day=1)
         session = await at.session()
@@ -417,7 +417,7 @@ async def test_a_turn_without_limits_pays_no_statement_and_one_of_a_limited_tena
             await limit(at, turns_per_day=100, tokens_per_day=10**9, usd_per_month=10)
 
 
-async def test_what_may_be_recalled_is_set_aside_too(database_url: str, tmp_path: Path) -> None:
+async def test_a_reservation_includes_the_tokens_that_may_be_recalled(database_url: str, tmp_path: Path) -> None:
     async with (
         serving(model()) as server,
         service(database_url, models_toml(server, window=16_384), folder=tmp_path) as at,

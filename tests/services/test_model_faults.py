@@ -220,9 +220,7 @@ async def test_with_no_fallback_left_the_turn_fails_and_nothing_is_called_twice_
             assert [row["model_alias"] for row in audits] == ["main", "other"]
 
 
-async def test_at_a_host_nobody_knows_tokens_are_counted_and_no_price_is_made_up(
-    database_url: str, tmp_path: Path
-) -> None:
+async def test_at_an_unknown_host_tokens_are_counted_and_the_cost_is_null(database_url: str, tmp_path: Path) -> None:
     async with (
         serving(model()) as server,
         service(database_url, models_toml(server, window=16_384), folder=tmp_path) as at,

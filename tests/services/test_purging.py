@@ -121,7 +121,7 @@ async def test_a_dead_workers_turn_and_one_that_waits_for_tools_keep_nothing(dat
             assert (await purge(at.rt.database, MONTH, dry_run=dry_run)).done == 2
 
 
-async def test_erasing_by_age_gives_a_tenant_no_room_back(database_url: str) -> None:
+async def test_erasing_by_age_does_not_restore_a_tenants_limits(database_url: str) -> None:
     async with service(database_url) as at:
         await set_limits(at.rt.database, TENANT, {"turns_total": Decimal(10)})
         await old_session(at)

@@ -144,7 +144,9 @@ async def test_a_server_that_insists_on_reasoning_content_gets_it_in_this_and_ev
         assert prompt.messages == server.seen[-1].json["messages"]
 
 
-async def test_such_a_server_says_so_and_the_refusal_names_the_setting(database_url: str, tmp_path: Path) -> None:
+async def test_a_server_that_requires_reasoning_refuses_and_the_error_names_return_reasoning(
+    database_url: str, tmp_path: Path
+) -> None:
     async with (
         serving(insists) as server,
         service(database_url, models_toml(server, window=65_536), folder=tmp_path) as at,

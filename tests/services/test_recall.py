@@ -244,7 +244,7 @@ async def test_an_erased_session_leaves_no_past_behind(database_url: str, tmp_pa
         assert at.rt.pasts.size_bytes == 0
 
 
-def test_pasts_stay_within_their_bytes_and_leave_when_nobody_asks_for_them() -> None:
+def test_cached_pasts_stay_within_their_bytes_and_are_evicted_when_unused() -> None:
     """The rule for what another process erased."""
     now = [0.0]
     telemetry = Telemetry(())

@@ -95,7 +95,7 @@ async def test_requests_with_one_key_at_once_make_one_fork(database_url: str) ->
         assert (await kept_sessions(at), await session_count(at)) == (2, 2)
 
 
-async def test_what_was_not_to_be_kept_is_erased_by_whoever_sweeps_next(database_url: str) -> None:
+async def test_an_expired_unstored_session_is_erased_by_the_next_sweep(database_url: str) -> None:
     """The process that answered died: its time is written with the session."""
     async with service(database_url, lease_s=0.05) as at:
         kept = await answered(at, asked(at, "Keep me"))

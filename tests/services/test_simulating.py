@@ -239,7 +239,9 @@ async def test_a_limit_leaves_later_turns_out_and_says_so(database_url: str, tmp
         assert nothing["policies"][0]["per_turn"] == []
 
 
-async def test_nobody_elses_session_and_no_impossible_policy_is_simulated(database_url: str, tmp_path: Path) -> None:
+async def test_another_tenants_session_and_an_impossible_policy_are_not_simulated(
+    database_url: str, tmp_path: Path
+) -> None:
     async with (
         serving(_no_summarizer) as server,
         service(database_url, models_toml(server), folder=tmp_path) as at,

@@ -165,7 +165,7 @@ async def test_the_note_is_carried_on_by_the_next_summary(database_url: str, tmp
         assert "Turns 1 to 4 of this conversation left at once" in shown[0]
 
 
-async def test_the_window_of_a_model_nobody_knows_is_four_times_its_largest_output(
+async def test_the_window_of_an_unknown_model_is_four_times_its_largest_output(
     database_url: str, tmp_path: Path
 ) -> None:
     async with (

@@ -62,7 +62,7 @@ async def _outcomes(gate: _Gate, *calls: Any) -> list[Any]:
     return await asyncio.gather(*running, return_exceptions=True)
 
 
-async def test_of_many_posts_at_once_one_runs_and_the_others_get_a_retry_after(
+async def test_one_of_many_concurrent_posts_runs_and_the_others_get_a_retry_after(
     database_url: str, tmp_path: Path
 ) -> None:
     gate = _Gate()
@@ -169,7 +169,7 @@ async def test_a_dead_workers_turn_ends_as_lost_and_the_session_goes_on(database
         assert [message["content"] for message in server.seen[0].json["messages"]] == ["Never answered", "Later"]
 
 
-async def test_the_sweeper_ends_lost_turns_without_anybody_posting(database_url: str) -> None:
+async def test_the_sweeper_ends_lost_turns_without_a_further_post(database_url: str) -> None:
     async with service(database_url, lease_s=0.1) as at:
         session = await at.session()
         draft = await draft_turn(at.rt, TurnRequest(content="Never answered", request_sha256="x"), None)
@@ -251,7 +251,7 @@ async def test_a_failed_turn_is_not_run_again_once_another_one_followed_it(datab
 
 
 @pytest.mark.parametrize("erased", [False, True])
-async def test_a_turn_that_another_process_cancels_or_erases_is_cancelled_for_whoever_waits(
+async def test_a_turn_that_another_process_cancels_or_erases_is_cancelled_for_its_waiting_client(
     database_url: str, tmp_path: Path, *, erased: bool
 ) -> None:
     """It was 503 `worker_lost`, upon which clients post again what somebody had just cancelled."""
@@ -366,7 +366,7 @@ async def test_a_tokenizer_that_fails_is_replaced_by_the_heuristic_and_the_audit
         assert [row["token_encoding"] for row in stored] == ["heuristic", "heuristic"]
 
 
-async def test_what_can_not_be_run_stores_nothing(database_url: str) -> None:
+async def test_a_request_that_cannot_run_stores_nothing(database_url: str) -> None:
     async with service(database_url) as at:
         session = await at.session()
         with pytest.raises(InvalidRequest):

@@ -316,7 +316,7 @@ def service(database_url: str, tmp_path: Path) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_any_legal_history_is_what_the_model_says(service: httpx.Client) -> None:
+def test_the_service_agrees_with_the_model_after_any_legal_history(service: httpx.Client) -> None:
     done: Counter[str] = Counter()
     machine = type("Machine", (Sessions,), {"client": service, "done": done})
     run_state_machine_as_test(

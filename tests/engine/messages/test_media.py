@@ -77,7 +77,7 @@ def test_an_image_costs_what_its_models_maker_publishes(
 
 
 @pytest.mark.parametrize("model", ["llava:13b", "qwen2.5-vl", "mistral-small", "offline", "", "my-gpt-4o-tune", "o365"])
-def test_an_image_for_a_family_nobody_knows_costs_the_flat_figure(model: str) -> None:
+def test_an_image_for_an_unknown_model_family_counts_a_flat_number_of_tokens(model: str) -> None:
     assert size_rule_for(model) is None
     assert image_rule_for(model)(image(png(64, 64))) == FLAT_IMAGE_TOKENS
 

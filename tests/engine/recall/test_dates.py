@@ -57,7 +57,7 @@ def test_a_day_is_resolved_against_the_day_on_which_it_was_named(asked: str, fir
     "asked",
     ["May I march on?", "on 31 April 2023", "He is one-year-old", "May God bless you", "at 8:15", "999 years ago"],
 )
-def test_what_names_no_day_of_a_conversation_names_none(asked: str) -> None:
+def test_text_that_is_not_a_plausible_date_gives_no_date_keys(asked: str) -> None:
     keys = date_keys(asked, day_of(NOW))
     assert all(key.last_day < 0 for key in keys)
 
@@ -95,7 +95,7 @@ def test_messages_of_the_day_that_is_asked_for_come_first_and_the_log_says_for_w
     assert without[0].seqs != (wanted.seq,)
 
 
-def test_a_day_alone_finds_what_was_said_then_and_nothing_where_nobody_knows_when() -> None:
+def test_a_day_alone_finds_messages_of_that_day_and_none_without_a_time() -> None:
     history = History()
     turns = tuple(_days_before(30 - at, f"entry {at}", history) for at in range(30))
     hits = search(_indexed(turns), "And yesterday?", turns[-1].messages[-1].seq, said_day=day_of(NOW))

@@ -134,7 +134,7 @@ def test_a_page_far_beyond_the_last_is_not_counted_up_to() -> None:
     assert page_of_matches([_message(3, "The invoice is paid.")], "invoice", 2**62, 400, _estimate) is None
 
 
-def test_what_has_no_room_leaves_it_to_the_next_and_begins_the_page_behind() -> None:
+def test_a_match_that_does_not_fit_moves_to_the_next_page_and_smaller_ones_take_its_place() -> None:
     messages = [_message(1, "crane " * 60, "user"), _message(2, "crane " * 60, "user"), _message(3, "crane", "user")]
     first, second = (page_of_matches(messages, "crane", at, 220, _estimate) for at in (1, 2))
     assert first is not None
@@ -158,7 +158,7 @@ def test_the_calls_of_a_message_are_part_of_what_is_read() -> None:
 
 
 @pytest.mark.parametrize("handle", ["", "m", "m0", "12", "m-1", "m1.5", "m" + "9" * 20, "message:m1", "m1 m2"])
-def test_what_is_no_handle_names_nothing(handle: str) -> None:
+def test_an_invalid_handle_has_no_seq(handle: str) -> None:
     assert seq_of(handle) is None
 
 

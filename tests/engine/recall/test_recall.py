@@ -175,7 +175,7 @@ def test_a_tool_group_comes_back_whole_or_not_at_all() -> None:
     assert assemble(decided)  # which refuses a call without its results
 
 
-def test_what_the_prompt_says_already_does_not_come_back() -> None:
+def test_text_already_in_the_prompt_is_not_recalled() -> None:
     history = History()
     old = chat(history, 6)
     current = history.turn(user_tokens=30)
@@ -275,7 +275,7 @@ def test_scores_are_those_of_bm25_over_all_messages(texts: list[str], asked: str
     }
 
 
-def test_what_is_read_fits_the_room_and_says_nothing_twice() -> None:
+def test_candidates_fit_the_token_budget_and_have_no_duplicates() -> None:
     texts = ["The crane has invoice 4711.", "The crane has invoice 4711.", "Which crane has which invoice?"]
     index = indexed(texts)
     found = candidates(index, "Which crane has which invoice?", 6, room_tokens=100, min_score_ratio=0.0)
@@ -284,7 +284,7 @@ def test_what_is_read_fits_the_room_and_says_nothing_twice() -> None:
 
 
 @given(TEXTS, QUERIES, st.integers(0, 200))
-def test_what_may_come_back_has_room_together_and_says_which_words_it_has(
+def test_candidates_fit_the_token_budget_together_and_list_their_matched_words(
     texts: list[str], asked: str, room_tokens: int
 ) -> None:
     found = candidates(indexed(texts), asked, 2 * len(texts), room_tokens=room_tokens, min_score_ratio=0.05)

@@ -57,12 +57,12 @@ def test_a_request_is_seen_without_a_question_mark(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", SAYING)
-def test_what_somebody_says_is_no_request(text: str) -> None:
+def test_a_statement_is_not_a_request(text: str) -> None:
     assert request_of(text).asking == ""
     assert wanted_share(text) <= 0.125
 
 
-def test_the_words_that_only_say_that_something_is_asked_are_not_searched_for() -> None:
+def test_words_that_only_introduce_a_request_are_not_searched() -> None:
     assert request_of("What kind of car is it?").asked_for.split() == ["of", "car", "is", "it?"]
     assert request_of("Hey, can you please tell me when Jo left. Remind me why.").asked_for.split() == [
         "when",
@@ -74,7 +74,7 @@ def test_the_words_that_only_say_that_something_is_asked_are_not_searched_for() 
 
 
 @given(st.text(max_size=300))
-def test_of_any_text_only_its_own_sentences_ask(text: str) -> None:
+def test_the_request_found_in_any_text_is_taken_from_its_sentences(text: str) -> None:
     assert len(request_of(text).asking) <= 2 * len(text.lower())
     assert request_of(f"{text}\nWhere is it?").asking.endswith("where is it?")
     assert len(request_of(text).asked_for) <= len(text.lower()) + 1
@@ -93,6 +93,6 @@ def test_no_text_takes_long(part: str) -> None:
         st.sampled_from(("can you", "'ve", "tell me", "what kind", "how many", "'s", "we", ".", "bees")), max_size=8
     )
 )
-def test_what_is_left_of_a_request_is_searched_for(parts: list[str]) -> None:
+def test_any_combination_of_request_phrases_can_be_searched(parts: list[str]) -> None:
     text = "".join(parts)
     search(EMPTY, f"{text} {' '.join(parts)}", 0)

@@ -94,7 +94,7 @@ def test_of_many_the_nearest_are_found_though_not_all_are_compared() -> None:
     assert set(vectors.similar(query, 1_750, 50).seqs.tolist()) == set(range(1_701, 1_751))
 
 
-def test_an_old_message_that_is_nearer_than_what_was_said_very_often_since_is_found() -> None:
+def test_an_old_nearer_message_is_found_among_many_newer_similar_ones() -> None:
     other, often, query = _random(600), _random(1, seed=9), _random(1, seed=8)
     asked = packed_query(query[0])
     assert asked is not None
@@ -102,7 +102,7 @@ def test_an_old_message_that_is_nearer_than_what_was_said_very_often_since_is_fo
     assert 2 in found.seqs
 
 
-def test_what_has_no_direction_is_packed_as_nothing() -> None:
+def test_zero_and_non_finite_vectors_are_packed_as_empty() -> None:
     odd = np.array([[0.0, 0.0], [np.nan, 1.0], [np.inf, 1.0], [1e300, 1e300], [3.0, 4.0]])
     assert [len(packed) for packed in packed_vectors(odd)] == [0, 0, 0, 0, 2]
     assert packed_query([0.0, 0.0]) is None

@@ -91,7 +91,7 @@ def _figures(simulation: Simulation) -> list[Any]:
 @given(
     st.one_of(snapshots(), snapshots(long=True)), st.one_of(st.just(GUARDED), policies()), _rules, st.integers(0, 14)
 )
-def test_figures_are_those_of_a_past_that_is_laid_out_anew(
+def test_simulation_figures_equal_those_of_planning_each_turn_from_scratch(
     snapshot: Snapshot, policy: ContextPolicy, rule: ReasoningRule | None, other_from: int
 ) -> None:
     models = {"one": _model("one", snapshot, estimate, None), "other": _model("other", snapshot, _thrice, rule)}

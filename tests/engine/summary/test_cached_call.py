@@ -42,7 +42,7 @@ def test_an_item_of_the_summary_before_is_quoted_for_the_messages_that_it_cites(
 @pytest.mark.parametrize(
     "quotation", ["", "  ", "the", "words of nobody at all", "m1", "p1", "\0\0\0\0\0\0\0\0\0", "…"]
 )
-def test_what_nobody_said_or_everybody_may_have_cites_nothing(quotation: str) -> None:
+def test_a_quotation_that_is_in_no_message_or_too_common_cites_nothing(quotation: str) -> None:
     with pytest.raises(KeyError):
         Quotations(_FOLD)[quotation]
 

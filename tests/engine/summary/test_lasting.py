@@ -44,7 +44,7 @@ def texts_of(body: SummaryBody, *, kept: bool | None = None) -> list[str]:
     return [item.text for item in items if kept is None or item.kept == kept]
 
 
-def test_what_stands_outlives_a_model_that_forgets_everything_and_cites_where_it_was_said() -> None:
+def test_lasting_statements_are_kept_with_citations_when_the_model_leaves_them_out() -> None:
     history = History()
     fold = fold_of(history, *_PLANTED)
     said_in = {text: turn.messages[0].id for text, turn in zip(_PLANTED, fold.turns, strict=True)}
@@ -87,7 +87,7 @@ def test_a_summary_that_keeps_its_items_stays_byte_for_byte_as_the_model_wrote_i
         ("Always answer in French.", "We sailed to Oslo for a week.", "French"),
     ],
 )
-def test_it_lasts_until_it_is_replaced_lifted_or_done(before: str, later: str, stands: str) -> None:
+def test_a_lasting_statement_is_kept_until_it_is_replaced_lifted_or_done(before: str, later: str, stands: str) -> None:
     history = History()
     first = keep_lasting(_FORGETFUL, fold_of(history, before), estimate)
     assert texts_of(first, kept=True) == [before]
@@ -100,7 +100,7 @@ def test_it_lasts_until_it_is_replaced_lifted_or_done(before: str, later: str, s
         assert all(stands in text for text in kept)
 
 
-def test_a_summary_that_says_the_opposite_or_another_value_says_it_not() -> None:
+def test_a_summary_item_with_the_opposite_or_another_value_does_not_cover_the_statement() -> None:
     fold = fold_of(History(), _PLANTED[0], _PLANTED[5])
     ids = (fold.messages[0].id,)
     wrong = (SummaryItem("Write to the table ledger_entry", ids), SummaryItem("The case number is BA-2207-45", ids))
@@ -108,7 +108,7 @@ def test_a_summary_that_says_the_opposite_or_another_value_says_it_not() -> None
     assert kept == [_PLANTED[0], _PLANTED[5]]
 
 
-def test_what_lasts_takes_a_part_of_the_cap_and_other_items_give_way_to_it() -> None:
+def test_lasting_statements_take_part_of_the_cap_and_displace_other_items() -> None:
     history = History()
     rules = [f"Never open valve {number} of pump {number * 7} at night." for number in range(1, 100)]
     fold = fold_of(history, *rules, cap_tokens=300)

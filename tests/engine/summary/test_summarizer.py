@@ -75,7 +75,7 @@ def test_the_chunks_hold_all_that_may_be_sent_in_order_and_each_is_within_the_ro
 
 
 @pytest.mark.parametrize("room_tokens", [-5, 0, 24, 25, 30])
-def test_a_room_too_small_for_one_character_ends_all_the_same(room_tokens: int) -> None:
+def test_splitting_terminates_when_the_budget_is_smaller_than_one_character(room_tokens: int) -> None:
     history = History()
     fold = fold_of(snapshot_of(chat(history, 1), history.turn(), input_budget=100))
 
@@ -121,9 +121,7 @@ def test_the_request_stays_within_the_room_and_shows_the_newest_context(
 
 
 @given(snapshots(), bodies(st.integers(1, 20).map(text_of)))
-def test_every_id_that_was_shown_comes_back_as_the_messages_it_stands_for(
-    snapshot: Snapshot, previous: SummaryBody
-) -> None:
+def test_every_shown_id_is_resolved_to_its_messages(snapshot: Snapshot, previous: SummaryBody) -> None:
     fold = fold_of(snapshot)
     chunk = next(iter(split_for_summarizer(fold, 100_000, estimate)), ())
     prompt = summarizer_prompt(
@@ -147,7 +145,7 @@ def test_every_id_that_was_shown_comes_back_as_the_messages_it_stands_for(
 
 
 @given(_answers, st.sampled_from(("{}", "```json\n{}\n```", "Here it is: {} I hope it helps.")))
-def test_an_answer_is_believed_only_when_it_keeps_the_schema_and_cites_what_was_shown(
+def test_an_answer_is_accepted_only_if_it_matches_the_schema_and_cites_shown_messages(
     answer: dict[str, Any], wrapping: str
 ) -> None:
     text = wrapping.replace("{}", json.dumps(answer))

@@ -60,7 +60,7 @@ def test_a_summary_that_fits_is_left_alone(body: SummaryBody) -> None:
     assert fit_summary(body, estimate(render_summary(body)), estimate) == body
 
 
-def test_of_too_many_items_the_newest_of_every_kind_stay() -> None:
+def test_a_summary_with_too_many_items_keeps_the_newest_of_every_kind() -> None:
     ids = (MessageId(History().new_id()),)
     items = tuple(SummaryItem(f"{at}: {text_of(20)}", ids) for at in range(30))
     fitted = fit_summary(SummaryBody("All about the depot.", items, items, items, items), 400, estimate)

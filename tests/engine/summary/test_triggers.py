@@ -120,7 +120,7 @@ _SMALLEST_SUMMARY_TOKENS = 96
     ("room_tokens", "due"),
     [(-2000, False), (-5, False), (0, False), (95, False), (96, True), (200, True), (2000, True)],
 )
-def test_no_summary_is_paid_for_that_finds_no_room_beside_what_may_never_leave(room_tokens: int, due: bool) -> None:
+def test_no_summary_is_made_when_undroppable_content_leaves_no_room_for_it(room_tokens: int, due: bool) -> None:
     history = History()
     turns = chat(history, 10, user_tokens=50, assistant_tokens=300)
     current = history.turn(user_tokens=6000)
@@ -170,7 +170,7 @@ def test_only_facts_decisions_and_questions_anchor_messages_not_action_items() -
 
 
 @pytest.mark.parametrize("prune_protected", [True, False])
-def test_behind_an_answer_turns_that_are_not_protected_leave_room_for_their_summary(prune_protected: bool) -> None:
+def test_a_summary_behind_an_answer_does_not_count_unprotected_turns_as_protected(prune_protected: bool) -> None:
     history = History()
     turns = chat(history, 10, user_tokens=390, assistant_tokens=1)
     policy = replace(GUARDED, protected_turns=0, prune_protected=prune_protected, summarize_when="post_turn")

@@ -49,7 +49,9 @@ def _with_message(behind: Snapshot, tokens: int) -> Snapshot:
 
 
 @given(snapshots(policies(summarizes=True), long=True), st.integers(1, 800))
-def test_it_takes_in_what_the_next_turn_would_have_folded(snapshot: Snapshot, reply_tokens: int) -> None:
+def test_a_summary_made_ahead_folds_the_turns_that_the_next_turn_would_fold(
+    snapshot: Snapshot, reply_tokens: int
+) -> None:
     behind = _behind(with_shared_budget(snapshot, estimate), reply_tokens)
     fold = fold_behind_answer(behind, estimate)
     if fold is None or fold_after_turn(behind, estimate) is not None:
@@ -70,7 +72,7 @@ def test_with_the_setting_off_nothing_is_made_ahead(snapshot: Snapshot, reply_to
 
 
 @given(snapshots(policies(summarizes=True), long=True), st.integers(1, 800))
-def test_where_the_sum_says_no_nothing_is_found(snapshot: Snapshot, reply_tokens: int) -> None:
+def test_no_fold_is_found_when_the_quick_token_check_rules_it_out(snapshot: Snapshot, reply_tokens: int) -> None:
     snapshot = with_shared_budget(snapshot, estimate)
     input_tokens = lay_out(snapshot, estimate).input_tokens
     if not may_fold_behind_answer(snapshot, input_tokens, reply_tokens):

@@ -65,7 +65,7 @@ def test_fifteen_fifty_and_twenty_five_of_ninety_percent_are_goal_pins_and_summa
     assert _divide(9000).shares == {"goal": 1500, "pins": 5000, "summary": 2500, "history": 0}
 
 
-def test_what_a_region_leaves_flows_to_the_next_in_priority_and_in_the_end_to_history() -> None:
+def test_unused_room_of_a_region_goes_to_the_next_in_priority_and_finally_to_history() -> None:
     offered = _divide(9000, goal=500, pins=4000, summary=100, history=9000).offered
     assert offered == {"goal": 1500, "pins": 6000, "summary": 4500, "history": 4400}
 
@@ -253,7 +253,7 @@ def test_without_a_summary_whole_turns_leave_oldest_first() -> None:
     assert removed == wire_tokens_of(turns[:dropped])
 
 
-def test_what_goal_pins_and_summary_leave_is_the_historys() -> None:
+def test_history_gets_the_room_that_goal_pins_and_summary_do_not_use() -> None:
     history = History()
     decision = plan(_shared(chat(history, 17, assistant_tokens=300), history.turn(), policy=_NO_SUMMARIES), estimate)
     assert isinstance(decision, Ready)

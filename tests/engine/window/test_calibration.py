@@ -66,7 +66,7 @@ def test_a_tokenizer_that_was_switched_is_learned_within_a_few_turns(was: float,
     assert guard_ratio(_after([now] * turns, start=_after([was] * 32))) == pytest.approx(now, abs=0.06)
 
 
-def test_room_is_given_away_only_when_it_is_well_known() -> None:
+def test_the_guard_ratio_falls_below_one_only_after_enough_observations() -> None:
     few, enough = (_after([0.8] * count, estimated=1000) for count in (16, 17))
     assert guard_ratio(few) == 1.0
     assert guard_ratio(enough) < 0.95
@@ -115,7 +115,7 @@ def test_one_tenant_moves_what_is_shared_by_two_percent_at_most(
 
 
 @given(_tenants)
-def test_what_is_shared_lies_between_one_and_what_tenants_have(tenants: list[Calibration]) -> None:
+def test_the_shared_ratio_is_between_one_and_the_ratios_of_the_tenants(tenants: list[Calibration]) -> None:
     own = [guard_ratio(each) for each in tenants if each.observed_tokens >= SUPPORTED_TOKENS]
     assert min([1.0, *own]) / 1.06 <= shared_ratio(tenants) <= max([1.0, *own])
 
@@ -134,7 +134,7 @@ def test_a_tenant_that_sent_little_has_no_say() -> None:
 
 
 @given(_reports, st.floats(0.5, 3.0), st.floats(1.0, 1.02))
-def test_a_tenant_follows_what_is_shared_no_further_than_it_moves(
+def test_a_tenants_guard_ratio_moves_no_more_than_the_shared_ratio(
     reports: list[tuple[int, int]], shared: float, moved: float
 ) -> None:
     own = Calibration()

@@ -105,7 +105,7 @@ def test_cleared_inputs_and_results_are_rebuilt_from_references_and_listed_singl
     )
 
 
-def test_what_was_cleared_makes_no_summary_due() -> None:
+def test_cleared_results_do_not_make_a_summary_due() -> None:
     turns = _history(6)
     bare = plan(
         snapshot_of(turns[:-1], turns[-1], input_budget=3000, policy=replace(GUARDED, protected_turns=0)), estimate

@@ -99,7 +99,7 @@ def recalling_snapshot(names: tuple[str | None, ...] = (None,)) -> Snapshot:
     return replace(snapshot_of(raw, current, input_budget=4000, summary=summary), evicted=evicted)
 
 
-def test_what_comes_back_stands_in_time_order_below_a_line_a_day() -> None:
+def test_recalled_messages_are_in_time_order_below_one_line_for_each_day() -> None:
     texts = _sent(recalling_snapshot())
     block = texts[texts.index(RECALL_NOTE) :]
     lines = _lines(block)

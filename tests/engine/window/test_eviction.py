@@ -76,7 +76,7 @@ def test_where_turns_leave_whole_one_with_a_standing_instruction_leaves_last() -
     assert first.messages[0].id in sent_ids(decided.prompt)
 
 
-def test_what_tools_and_assistants_wrote_is_worth_less_the_longer_it_is_and_a_demand_most() -> None:
+def test_long_tool_and_assistant_messages_are_worth_least_per_token_and_demands_most() -> None:
     def worth(text: str, wire_tokens: int, role: str = "user") -> tuple[bool, float]:
         turn = History().turn(("assistant", 5, 1))
         said, answered = (
@@ -95,7 +95,7 @@ def test_what_tools_and_assistants_wrote_is_worth_less_the_longer_it_is_and_a_de
 
 
 @given(_answers, _orders, _units, _blocks, st.integers(150, 900))
-def test_what_a_prune_has_taken_stays_away_from_later_prompts(
+def test_pruned_messages_are_not_in_later_prompts(
     answer_tokens: list[int], order: PruneOrder, unit: PruneUnit, block: float, input_budget: int
 ) -> None:
     if order == "oldest" and not block:

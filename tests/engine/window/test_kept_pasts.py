@@ -46,7 +46,7 @@ def _pasts(snapshot: Snapshot, kept_turns: int, before: int, rule: ReasoningRule
 
 
 @given(snapshots(policies()), st.integers(0, 12), st.integers(0, 3), _rules)
-def test_what_is_decided_and_sent_of_a_kept_past_is_what_would_be_of_the_one_that_was_read(
+def test_a_cached_past_gives_the_same_decision_and_prompt_as_one_read_from_the_database(
     snapshot: Snapshot, kept_turns: int, before: int, rule: ReasoningRule | None
 ) -> None:
     read, kept = _pasts(snapshot, kept_turns, before, rule)
@@ -61,7 +61,9 @@ def test_what_is_decided_and_sent_of_a_kept_past_is_what_would_be_of_the_one_tha
 
 
 @given(snapshots(policies(summarizes=True)), st.integers(0, 12), st.integers(0, 3))
-def test_what_is_summarized_behind_a_turn_is_the_same(snapshot: Snapshot, kept_turns: int, before: int) -> None:
+def test_a_cached_past_gives_the_same_fold_after_a_turn_as_one_read_from_the_database(
+    snapshot: Snapshot, kept_turns: int, before: int
+) -> None:
     empty = replace(snapshot.current, messages=())
     folds = [
         fold_after_turn(replace(snapshot, past=past, current=empty), estimate)
@@ -116,7 +118,7 @@ def _summary(fold: Fold) -> Summary:
 
 
 @given(snapshots(), st.integers(0, 12), st.integers(0, 12))
-def test_a_past_asks_the_same_of_its_columns_as_of_its_turns(snapshot: Snapshot, kept_turns: int, seq: int) -> None:
+def test_a_past_gives_the_same_values_from_columns_as_from_turns(snapshot: Snapshot, kept_turns: int, seq: int) -> None:
     read, kept = _pasts(snapshot, kept_turns, 0, None)
     assert (kept.turn_count, kept.messages[-1], kept.tokens[-1]) == (
         len(read.turns),
@@ -150,7 +152,7 @@ def test_a_turn_hashes_what_is_new_and_a_run_of_any_length_is_one_reference() ->
         assert len(again.prompt.parts) <= 3
 
 
-def test_what_stands_before_a_run_is_kept_with_the_past_only_where_it_is_short() -> None:
+def test_only_short_prefixes_of_a_message_run_are_cached_with_the_past() -> None:
     """It was kept whatever its length, and in no size that the cache of pasts counts."""
     history = History()
     turns = chat(history, 6)

@@ -185,7 +185,7 @@ def test_the_pictures_of_a_newest_result_leave_before_its_words_do() -> None:
     assert decision.prompt.messages()[-1]["content"] == [content[0], _MARKED, _MARKED]
 
 
-def test_what_a_refusal_before_paying_counts_has_no_media_that_may_leave() -> None:
+def test_the_check_before_summarizing_counts_older_media_as_markers() -> None:
     history = History()
     snapshot = snapshot_of((history.turn(media=(_PICTURE,)),), history.turn(media=(_PICTURE,)), input_budget=3000)
     window = lay_out(snapshot, estimate)

@@ -53,7 +53,7 @@ def _ready(snapshot: Snapshot, policy: ContextPolicy = GUARDED) -> Ready:
     return decision
 
 
-def test_it_is_offered_once_a_summary_stands_or_something_left_this_very_prompt() -> None:
+def test_look_back_is_offered_when_there_is_a_summary_or_this_prompt_was_trimmed() -> None:
     history = History()
     turns = chat(history, 6)
     fits = replace(snapshot_of(turns, history.turn(), input_budget=5000), may_look_back=True)
@@ -93,7 +93,7 @@ def test_a_prompt_that_is_tried_again_after_a_rejection_does_not_gain_the_tool()
     assert _ready(replace(snapshot, overflowed=True), _NO_SUMMARY).prompt.tools == ()
 
 
-def test_what_is_shortened_names_its_handle_only_where_it_can_be_read_back() -> None:
+def test_a_shortened_message_names_its_handle_only_if_it_can_be_read_back() -> None:
     history = History()
     turns = (history.turn(("tool_group", 900, 1), ("assistant", 20, 1)), *chat(history, 5))
     snapshot = snapshot_of(turns, history.turn(), input_budget=1000)
@@ -118,7 +118,7 @@ def test_the_figures_of_the_log_add_up_where_the_offer_begins_with_a_summary() -
     assert ready.accounts.wire_before - removed == ready.prompt.wire_tokens
 
 
-def test_what_was_read_last_is_never_shortened_and_what_was_read_before_leaves_whole() -> None:
+def test_the_last_page_read_is_never_shortened_and_earlier_pages_are_dropped_whole() -> None:
     history = History()
     current = history.turn(("tool_group", 300, 1), status=TurnStatus.RUNNING)
     snapshot = replace(snapshot_of((), current, input_budget=1150), may_look_back=True)
@@ -175,7 +175,7 @@ def test_no_query_of_a_turn_shows_again_what_was_shown_whole_or_for_the_same_wor
     assert (other.number, other.shown_number, other.without) == (1, 1, {1, 3, 4})
 
 
-def test_what_gives_way_to_a_page_does_not_count_as_sent() -> None:
+def test_recalled_messages_displaced_by_a_page_do_not_count_as_sent() -> None:
     window = _ready(recalling_snapshot()).window
     recalled = {row.seq for row in window.log.recalled}
     assert recalled
@@ -196,7 +196,7 @@ def test_a_call_whose_inputs_were_cleared_does_not_count_as_sent() -> None:
     assert prompt.seqs_as_stored() == {1, *range(6, 14)}
 
 
-def test_only_the_projects_own_preset_offers_it_by_itself() -> None:
+def test_only_the_guarded_preset_offers_look_back_by_default() -> None:
     assert {name: preset.policy.look_back for name, preset in PRESETS.items()} == {
         "guarded": "auto",
         "post_turn": "off",

@@ -32,7 +32,9 @@ def test_a_past_that_was_extended_is_the_past_that_was_built_at_once(snapshot: S
 
 
 @given(snapshots(), st.integers(0, 12), st.integers(0, 12))
-def test_what_turns_of_a_past_cost_is_a_difference_of_its_sums(snapshot: Snapshot, first: int, end: int) -> None:
+def test_the_tokens_of_a_range_of_turns_are_a_difference_of_prefix_sums(
+    snapshot: Snapshot, first: int, end: int
+) -> None:
     turns, past = snapshot.turns, snapshot.past
     first, end = sorted((min(first, len(turns)), min(end, len(turns))))
     assert past.wire_tokens(first) - past.wire_tokens(end) == wire_tokens_of(turns[first:end])

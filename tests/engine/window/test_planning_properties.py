@@ -74,7 +74,7 @@ def test_tool_groups_stay_whole_with_no_orphaned_call_or_result(snapshot: Snapsh
 
 
 @given(snapshots(policies()))
-def test_what_may_not_be_sent_of_turns_that_did_not_complete_is_not_sent(snapshot: Snapshot) -> None:
+def test_messages_of_incomplete_turns_that_may_not_be_sent_are_not_sent(snapshot: Snapshot) -> None:
     present = sent_ids(decide(snapshot).decision.prompt)
     allowed = {message.id for message in sendable((*snapshot.turns, snapshot.current))}
     assert present <= allowed
@@ -135,7 +135,7 @@ def test_the_assembled_prompt_is_checked_for_torn_tool_groups() -> None:
 
 
 @given(snapshots(policies()), st.booleans())
-def test_where_the_whole_past_is_wanted_all_of_it_is_sent_as_it_is_stored_or_nothing(
+def test_a_whole_past_policy_sends_every_stored_message_unchanged_or_refuses(
     snapshot: Snapshot, overflowed: bool
 ) -> None:
     snapshot = replace(snapshot, policy=with_whole_past(snapshot.policy), summary=None, overflowed=overflowed)

@@ -58,7 +58,7 @@ def running(history: History, *units: Any) -> Turn:
     return thoughtful(history.turn(*units, status=TurnStatus.RUNNING))
 
 
-def test_nothing_is_sent_or_counted_where_nobody_wants_it() -> None:
+def test_reasoning_is_not_sent_or_counted_unless_the_model_takes_it_back() -> None:
     turn = running(History(), ("tool_group", 5, 2))
     assert with_reasoning(turn, None) is turn
     assert reasoning_sent(turn, None) == [[], [], [], []]

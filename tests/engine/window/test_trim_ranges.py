@@ -83,7 +83,7 @@ def _pruned(pairs: int, policy: ContextPolicy = _NO_SUMMARY) -> tuple[Snapshot, 
     return snapshot, ready
 
 
-def test_what_is_stored_of_a_prune_does_not_grow_with_what_left() -> None:
+def test_the_stored_size_of_a_prune_does_not_grow_with_the_number_of_pruned_messages() -> None:
     for policy in (_NO_SUMMARY, replace(_NO_SUMMARY, prune_unit="turn"), replace(_NO_SUMMARY, prune_block_share=0.2)):
         small, large = (_stored(_pruned(pairs, policy)[1]) for pairs in (100, 1000))
         assert large < small + 40
