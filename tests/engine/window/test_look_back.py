@@ -85,11 +85,14 @@ def test_the_tool_causes_no_refusal_where_the_clients_tools_fill_the_overhead_re
     assert offered == {(False, False), (True, False), (True, True)}
 
 
-def test_a_prompt_that_is_tried_again_after_a_rejection_does_not_gain_the_tool() -> None:
+def test_a_prompt_that_is_tried_again_after_a_rejection_keeps_the_tool_and_does_not_gain_it() -> None:
     history = History()
     turns = chat(history, 6)
     snapshot = replace(snapshot_of(turns, history.turn(), input_budget=180), may_look_back=True)
-    assert _ready(snapshot, _NO_SUMMARY).prompt.tools == (LOOK_BACK,)
+    rejected = _ready(snapshot, _NO_SUMMARY)
+    assert rejected.prompt.tools == (LOOK_BACK,)
+    smaller = rejected.window.after_overflow(replace(snapshot.budget, input_budget=120))
+    assert _ready(smaller, _NO_SUMMARY).prompt.tools == (LOOK_BACK,)
     assert _ready(replace(snapshot, overflowed=True), _NO_SUMMARY).prompt.tools == ()
 
 
