@@ -7,13 +7,15 @@ import gc
 import io
 import json
 import logging
+import sys
+import threading
 from collections.abc import Iterator
 from typing import Any, Literal
 
 import pytest
 import structlog
 
-from app.core.logging import configure_logging, request_fields
+from app.core.logging import configure_logging, log_unhandled_errors, request_fields
 
 FORGERIES = [
     '\r\n{"event":"forged"}',
@@ -105,6 +107,30 @@ def test_an_error_that_nobody_awaited_is_logged_by_type_and_place_too(restored: 
     assert event["event"] == "Task exception was never retrieved"
     assert event["error_type"] == "builtins.ValueError"
     assert event["trace"][-1].endswith(" fail")
+
+
+def test_an_error_of_a_thread_or_a_finalizer_is_logged_by_type_and_place_too(restored: None) -> None:
+    def fail(_: object = None) -> None:
+        raise ValueError("the user's own words")
+
+    out = io.StringIO()
+    configure_logging("INFO", "json", out)
+    hooks = threading.excepthook, sys.unraisablehook
+    log_unhandled_errors()
+    try:
+        thread = threading.Thread(target=fail)
+        thread.start()
+        thread.join()
+        type("Held", (), {"__del__": fail})()
+        gc.collect()
+    finally:
+        threading.excepthook, sys.unraisablehook = hooks
+    assert "own words" not in out.getvalue()
+    events = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [event["event"] for event in events] == ["an error ended a thread", "an error could not be raised"]
+    for event in events:
+        assert event["error_type"] == "builtins.ValueError"
+        assert event["trace"][-1].endswith(" fail")
 
 
 def test_every_line_of_a_request_carries_its_ids(restored: None) -> None:

@@ -146,6 +146,7 @@ REMOTE = "default = 'a'\n[models.a]\nprovider = 'openai'\nmodel = 'm'\n"
         (f"{REMOTE}base_url = 'http://h:65536'", "models.a.base_url", "address"),
         (f"{REMOTE}base_url = 'http://h'\napi_key_header = 'a: b'", "models.a.api_key_header", "header"),
         (f"{REMOTE}base_url = 'http://h'\nparameters = {{stream = true}}", "models.a.parameters", "stream"),
+        (f"{REMOTE}base_url = 'http://h'\nparameters = {{input = 'x'}}", "models.a.parameters", "input"),
         (f"{OFFLINE}[instructions]\nglobl = 'x'", "instructions.globl", "no such key"),
     ],
 )

@@ -284,6 +284,26 @@ async def test_every_call_of_a_turn_that_looks_back_counts_against_limits_and_on
         assert sent.messages[-1]["content"] == "Hello again", "the call that was made has its audit"
 
 
+async def test_the_words_after_a_look_back_count_against_limits_though_their_stream_broke(
+    database_url: str, tmp_path: Path
+) -> None:
+    call = ToolCall("back_0", NAME, json.dumps({"query": "anything"}))
+    broken = Stream((*OPENAI.begin(), *OPENAI.fragments(ModelReply("A long answer that breaks off"))), ending="cut")
+    script = [OPENAI.stream(ModelReply("", calls=(call,))), broken]
+    async with (
+        serving(lambda _: script.pop(0)) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        session = await at.session(policy={"look_back": "on"}, limits={"tokens_total": 100_000})
+        with pytest.raises(ProviderError):
+            await at.turn(session.id, "Hello", listen=lambda _: None)
+        assert server.hits == 2
+        (counted,) = await at.rows("SELECT turns, tokens, reserved_tokens FROM session_usage")
+        used = await at.rows("SELECT prompt_tokens + completion_tokens AS tokens FROM usage_records ORDER BY round")
+        assert len(used) == 2
+        assert counted == {"turns": 1, "tokens": sum(row["tokens"] for row in used), "reserved_tokens": 0}
+
+
 async def test_a_turn_is_cancelled_while_it_looks_back(database_url: str, tmp_path: Path) -> None:
     hold = asyncio.Event()
     script = [looks_back({"query": "anything"}), replace(chat("Late."), after=hold.is_set)]

@@ -30,7 +30,7 @@ from app.api.connections import KEEP_ALIVE_S, Connection, Connections
 from app.api.schemas.archive import read_import
 from app.commands.resources import CommandRefused, database_url, on_database
 from app.core.config import Settings
-from app.core.logging import configure_logging
+from app.core.logging import configure_logging, log_unhandled_errors
 from app.db.database import Database
 from app.db.migrate import SchemaState, reach
 from app.db.sessions import list_sessions
@@ -90,6 +90,7 @@ def serve(settings: Settings, first_session: Callable[[], bytes] | None = None) 
         # The workers, and the application in this process, take the database from the environment.
         os.environ["DATABASE_URL"] = dsn
         configure_logging(settings.log_level, settings.log_format)  # for the thread that watches the database
+        log_unhandled_errors()
         with _metrics_folder(settings, listener):
             _run(settings, listener, _welcome(settings, listener, catalogue.default, keys_exist=keys_exist))
 
@@ -103,6 +104,7 @@ def create_worker() -> FastAPI:
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     settings = Settings()
     app = create_app(settings)
+    log_unhandled_errors()
     serving = app.router.lifespan_context
 
     @contextlib.asynccontextmanager

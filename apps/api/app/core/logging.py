@@ -10,9 +10,11 @@ import json
 import logging
 import re
 import sys
+import threading
 import traceback
 from collections.abc import MutableMapping
 from contextvars import ContextVar
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, TextIO, cast
 
@@ -20,6 +22,8 @@ import orjson
 import structlog
 
 EventDict = MutableMapping[str, Any]
+
+logger = logging.getLogger(__name__)
 
 request_fields: ContextVar[dict[str, Any] | None] = ContextVar("request_fields", default=None)
 """Fields of every line that a request logs: its id, and the session, turn and tenant once they are known."""
@@ -69,6 +73,18 @@ def configure_logging(
         library.handlers.clear()
         library.propagate = True
     logging.getLogger("uvicorn.access").disabled = True  # the edge logs one line per request, with its ids
+
+
+def log_unhandled_errors() -> None:
+    """Logs errors that end a thread, and those that Python cannot raise (of a `__del__`), instead of printing them with
+    their messages."""
+    threading.excepthook = partial(_log_unhandled, "an error ended a thread")
+    sys.unraisablehook = partial(_log_unhandled, "an error could not be raised")
+
+
+def _log_unhandled(event: str, given: threading.ExceptHookArgs | sys.UnraisableHookArgs) -> None:
+    if given.exc_type is not SystemExit:  # as Python does, a thread may end with it
+        logger.error(event, exc_info=given.exc_value)
 
 
 def _add_request_fields(_logger: object, _method: str, event: EventDict) -> EventDict:

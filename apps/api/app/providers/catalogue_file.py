@@ -17,6 +17,8 @@ _OWN_PARAMETERS = frozenset(
     {
         "model",
         "messages",
+        "input",
+        "encoding_format",
         "tools",
         "tool_choice",
         "stream",

@@ -106,20 +106,19 @@ async def within_limits(
 ) -> Completion:
     """Makes a call other than the turn's first. Before it, the most that it may use is counted; after it, what it used.
 
-    `turns` is 1 if a client requested the call itself: then it counts as a turn. If the process dies in between, the
-    most stays counted. Raises `LimitExceeded`, in which case no model was called, and `ProviderError`.
+    `turns` is 1 if a client requested the call itself: then it counts as a turn. A call that failed used what its error
+    says. If the process dies in between, the most stays counted. Raises `LimitExceeded`, in which case no model was
+    called, and `ProviderError`.
     """
-    worst = WorstCase(turns, most.prompt_tokens + most.completion_tokens, _cost(model, most))
+    worst = _use(model, most, turns)
     reservation = await _count_use(rt, session_id, worst, what)
-    used = WorstCase(0, 0, Decimal(0))
     try:
         completion = await call()
-        usage = completion.usage or most
-        used = WorstCase(turns, usage.prompt_tokens + usage.completion_tokens, _cost(model, usage))
-    except ProviderError:
+    except ProviderError as error:
+        used = _use(model, error.usage, turns) if error.usage else WorstCase(0, 0, Decimal(0))
         await _give_back(rt, session_id, reservation, worst, used)
         raise
-    await _give_back(rt, session_id, reservation, worst, used)
+    await _give_back(rt, session_id, reservation, worst, _use(model, completion.usage or most, turns))
     return completion
 
 
@@ -145,9 +144,10 @@ async def _give_back(
             await store.give_back(tx, session_id, reservation, worst, used)
 
 
-def _cost(model: Model, usage: Usage) -> Decimal:
-    """The cost of a call. Without a known price it is 0, as in every other sum; limits of tokens still apply."""
-    return model.cost_of(usage) or Decimal(0)
+def _use(model: Model, usage: Usage, turns: int) -> WorstCase:
+    """What a call of this usage counts. Without a known price its cost is 0, as in every other sum; limits of tokens
+    still apply."""
+    return WorstCase(turns, usage.prompt_tokens + usage.completion_tokens, model.cost_of(usage) or Decimal(0))
 
 
 def _refusal(over: Exceeded, what: str) -> LimitExceeded:

@@ -7,6 +7,7 @@ up. Labels come from closed sets only.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -353,9 +354,12 @@ class _Means(Collector):
 
 def _forget_dead_workers(folder: Path) -> None:
     for path in folder.glob("gauge_live*.db"):
-        pid = int(path.stem.rpartition("_")[2])
-        if not Path(f"/proc/{pid}").exists():
+        try:
+            os.kill(int(path.stem.rpartition("_")[2]), 0)
+        except ProcessLookupError:
             path.unlink(missing_ok=True)
+        except PermissionError:  # it lives, and belongs to another user
+            continue
 
 
 def _counter(registry: CollectorRegistry, name: str, text: str, *labels: str) -> Counter:

@@ -37,7 +37,7 @@ _YEAR: Final = r"(?:19|20)[0-9]{2}"
 _COUNT: Final = r"[0-9]{1,3}|" + "|".join(re.escape(name) for name in sorted(_NUMBERS, key=len, reverse=True))
 _DATE: Final = re.compile(
     rf"""\b(?=[0-9a-fijl-ps-uy])(?:
-    (?P<iso>(?:19|20)[0-9]{{2}}-[01][0-9]-[0-3][0-9])
+    (?P<iso>(?:19|20)[0-9]{{2}}-[01][0-9]-[0-3][0-9])(?:t[0-9]{{2}})?
     | (?P<day>{_DAY})\ (?:of\ )?(?P<day_month>{_MONTH})(?:,?\ (?P<day_year>{_YEAR}))?
     | (?P<month_first>{_MONTH})\ (?:the\ )?(?P<month_day>{_DAY})(?![0-9:])(?:,?\ (?P<month_year>{_YEAR}))?
     | (?P<month>{_MONTH}),?\ (?:of\ )?(?P<year_of_month>{_YEAR})
@@ -108,7 +108,7 @@ def _ranges(match: re.Match[str], now: date) -> Iterator[tuple[str, date, date]]
     words, named = match[0], {name: value.lower() for name, value in match.groupdict().items() if value}
     try:
         if "iso" in named:
-            yield from _of_day(words, date.fromisoformat(named["iso"]), with_year=True)
+            yield from _of_day(named["iso"], date.fromisoformat(named["iso"]), with_year=True)
         elif day := named.get("day") or named.get("month_day"):
             month = _month_of(named.get("day_month") or named["month_first"])
             given = named.get("day_year") or named.get("month_year")

@@ -135,10 +135,11 @@ def main(log_level: Any, log_format: Any) -> None:
 def _tools(log_level: Any, log_format: Any) -> Tools:
     from uuid_utils.compat import uuid7  # noqa: PLC0415 - late, when the parent's end is watched already
 
-    from app.core.logging import configure_logging  # noqa: PLC0415
+    from app.core.logging import configure_logging, log_unhandled_errors  # noqa: PLC0415
     from app.tokenizers.counters import Tokenizers  # noqa: PLC0415
 
     configure_logging(log_level, log_format)
+    log_unhandled_errors()
     return Tools(Tokenizers(), uuid7)
 
 

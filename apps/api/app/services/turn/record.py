@@ -258,26 +258,27 @@ class Record:
             "terms": bytea_json(*await pack_messages([("assistant", completion.text, bool(calls), None)])),
         }
 
-    async def _delivered_usages(self, reported: Usage | None) -> list[JsonObject]:
-        """The usage row of an answer that broke off after a part of it was delivered. The call is still counted.
+    async def delivered_usage(self, reported: Usage | None) -> Usage | None:
+        """The usage of an answer that broke off after a part of it was delivered; None if nothing was.
 
-        The provider's report may cover only a part: at least our own count of what was delivered is recorded.
+        The provider's report may cover only a part: at least our own count of what was delivered is in it.
         """
         plan = self.sent
         if plan is None or not self._delivered:
-            return []
+            return None
         tokens, _ = await count_message(self._rt, plan.rows.encoding, "".join(self._delivered))
         usage = reported or Usage(0, 0)
-        usage = replace(
+        return replace(
             usage,
             prompt_tokens=usage.prompt_tokens or plan.decided.prompt.wire_tokens,
             completion_tokens=max(usage.completion_tokens, tokens),
         )
-        return [used_row(self._rt, plan.model, "turn", usage, self._turn.claim.round)]
 
     async def _end_as_failed(self, error: JsonObject, usage: Usage | None) -> TurnEnd:
         """The end of a turn that failed; `usage` is what the provider reported of an answer that broke off."""
-        usages = [*self._usages, *await self._delivered_usages(usage)]
+        plan, delivered, usages = self.sent, await self.delivered_usage(usage), self._usages
+        if plan is not None and delivered is not None:
+            usages = [*usages, used_row(self._rt, plan.model, "turn", delivered, self._turn.claim.round)]
         costs = [*self.summary_costs, *(used["cost_usd"] for used in usages)]
         return self._end_as(TurnStatus.FAILED, usages, total_cost(costs), error=error)
 

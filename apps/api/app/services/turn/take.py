@@ -16,7 +16,7 @@ from time import perf_counter
 from app.db.archive import LastTurn
 from app.db.turns import cancel_turn as store_cancelled
 from app.db.turns import get_turn
-from app.domain.errors import InvalidRequest, LimitExceeded, RetryLater, TurnCancelled, TurnNotOpen
+from app.domain.errors import InvalidRequest, LimitExceeded, ProviderError, RetryLater, TurnCancelled, TurnNotOpen
 from app.domain.incoming import IncomingMessage
 from app.domain.types import Completion, Session, SessionRef, TenantId, TurnId, TurnRecord, Usage
 from app.engine.window.plan import Refused
@@ -196,8 +196,15 @@ async def _call_again(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Re
         return await call(rt, turn, plan, record)
     prompt_tokens = ceil(plan.decided.prompt.wire_tokens * plan.snapshot.calibration_ratio)
     most = Usage(prompt_tokens, plan.snapshot.budget.output_reserve)
-    session_id = turn.claim.session_id
-    return await within_limits(rt, session_id, plan.model, most, lambda: call(rt, turn, plan, record), turns=0)
+
+    async def counted() -> Completion:
+        try:
+            return await call(rt, turn, plan, record)
+        except ProviderError as error:
+            error.usage = await record.delivered_usage(error.usage)
+            raise
+
+    return await within_limits(rt, turn.claim.session_id, plan.model, most, counted, turns=0)
 
 
 def _options_with_stored(options: TurnOptions, turn: LastTurn) -> TurnOptions:
