@@ -100,6 +100,23 @@ def test_a_lasting_statement_is_kept_until_it_is_replaced_lifted_or_done(before:
         assert all(stands in text for text in kept)
 
 
+def test_an_assistants_message_closes_a_task_or_a_question_of_the_previous_summary() -> None:
+    history = History()
+    task, question = "Please remind me to book a berth in Bergen.", "Do we run `pg_restore -j 4` for the ledger?"
+    cited = (history.turn(("assistant", 20, 1)).messages[0].id,)
+    items = {"action_items": (SummaryItem(task, cited),), "open_questions": (SummaryItem(question, cited),)}
+    fold = fold_of(history, "We sailed to Oslo for a week.", previous=SummaryBody("A record.", **items))
+    asked, reply = fold.turns[0].messages
+
+    def kept_after(answer: str) -> set[str]:
+        turn = replace(fold.turns[0], messages=(asked, replace(reply, content=answer)))
+        return set(texts_of(keep_lasting(_FORGETFUL, replace(fold, turns=(turn,)), estimate), kept=True))
+
+    assert kept_after("That sounds like a lovely week.") == {task, question}
+    assert kept_after("The berth in Bergen is booked.") == {question}
+    assert kept_after("For the ledger it needs one more flag.") == {task}
+
+
 def test_a_summary_item_with_the_opposite_or_another_value_does_not_cover_the_statement() -> None:
     fold = fold_of(History(), _PLANTED[0], _PLANTED[5])
     ids = (fold.messages[0].id,)

@@ -25,12 +25,14 @@ from app.domain.lasting import (
     PlacedSentence,
     SourceId,
     Taken,
+    is_lasting,
+    lasting,
     placed,
     stands,
     telling_words,
     unfinished,
 )
-from app.domain.sentences import WANTS, ReadSentence, Sentence, proposes_only, read_sentence
+from app.domain.sentences import WANTS, ReadSentence, Sentence, may_finish, proposes_only, read_sentence
 from app.domain.statements import statements
 from app.domain.types import SUMMARY_LISTS, SummaryList
 
@@ -59,6 +61,8 @@ _LEAST_WORTH: Final = 1.0
 """Least worth of a sentence: one with less says nothing that a reader would miss."""
 _TELLING_SIGNALS: Final = 0.75
 """Without a goal, a summary begins with a fact with fewer signals than this: one with more is cited as an item."""
+_SOURCE: Final = 2**20
+"""Positions of a message's statements: more than a message has."""
 _BEFORE: Final = 2**40  # subtracted from positions of items that are carried over, to precede everything new
 _LEAST_CARRIED_WORTH: Final = 0.6
 """Least worth to carry over an item that is not open. One without a number, identifier, demand or two names is not."""
@@ -201,6 +205,29 @@ def gather(
         return Material(new)
     carried = unfinished(_carried(previous, read), new)
     return Material(new, sorted(carried, key=_standing_first), previous.summary_text, read)
+
+
+def lasting_among(sources: Sequence[SourceText], previous: Extract | None) -> list[PlacedSentence]:
+    """What has to outlast a summary of the sources, in them and in the previous summary, newest first (`lasting`).
+
+    Of messages that users did not write, only those are read that may close something.
+    """
+    answered_before = _last_answer(sources, ())
+    said: list[PlacedSentence] = []
+
+    def read(which: Callable[[SourceText], bool]) -> None:
+        for at, source in enumerate(sources):
+            for place, sentence in enumerate(_read_statements(source.text) if which(source) else ()):
+                kind = _kind_of(sentence, source.role, is_answered=at < answered_before)
+                said.append(placed(at * _SOURCE + place, (source.id,), source.role, sentence, kind, 0.0))
+
+    read(lambda source: source.role == "user")
+    units = [*filter(is_lasting, [*(_carried(previous, READING) if previous else ()), *said])]
+    if not units:
+        return []
+    asked = any([unit.kind == "open_questions" for unit in units])  # noqa: C419 - a list is faster than a generator
+    read(lambda source: source.role != "user" and (asked or may_finish(source.text)))
+    return lasting(units, said)
 
 
 def _best_first(unit: PlacedSentence) -> tuple[int, float, int]:

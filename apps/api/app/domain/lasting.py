@@ -211,13 +211,24 @@ class Taken:
         self.units[position] = unit._replace(source_ids=known)
 
 
-def lasting(new: Sequence[PlacedSentence], carried: Sequence[PlacedSentence]) -> list[PlacedSentence]:
-    """The statements that have to outlast a summary, newest first: the user's demands, exact values and open tasks of
-    `new`, and what stands or is a task in `carried`. At most the oldest `_MOST_LASTING` of each of the two are used."""
-    stated = [unit for unit in new if unit.role == "user" and (unit.sentence.standing or _is_task(unit))]
-    stated = unfinished(sorted(stated, key=_place)[:_MOST_LASTING], new)
-    kept = [unit for unit in carried if stands(unit) or unit.kind == "action_items"]
-    return [*reversed(stated), *reversed(sorted(kept, key=_place)[:_MOST_LASTING])]
+def is_lasting(unit: PlacedSentence) -> bool:
+    """Whether the statement has to outlast summaries: a user's demand, exact value or task, unless it is in a question
+    that has been answered; or an item of the previous summary that stands or is a task."""
+    if unit.position < 0:
+        return stands(unit) or unit.kind == "action_items"
+    if unit.role != "user":
+        return False
+    is_answered = unit.sentence.kind == "open_questions" and unit.kind != "open_questions"
+    return (unit.sentence.standing > 0 and not is_answered) or _is_task(unit)
+
+
+def lasting(units: Sequence[PlacedSentence], said: Iterable[PlacedSentence]) -> list[PlacedSentence]:
+    """Those of `units` (`is_lasting`, the oldest first) that nothing in `said` closes, newest first. At most the oldest
+    `_MOST_LASTING` new ones and as many of the previous summary are used."""
+    new = [unit for unit in units if unit.position >= 0]
+    still = unfinished([*(unit for unit in units if unit.position < 0), *new[:_MOST_LASTING]], said)
+    carried = [unit for unit in still if unit.position < 0]
+    return [*reversed(still[len(carried) :]), *reversed(carried[:_MOST_LASTING])]
 
 
 def left_out(
@@ -249,10 +260,6 @@ def left_out(
             room -= tokens
             found += [unit] if unit.position in missing else []
     return found
-
-
-def _place(unit: PlacedSentence) -> int:
-    return unit.position
 
 
 def _lasting_first(unit: PlacedSentence) -> tuple[bool, int]:

@@ -219,6 +219,12 @@ def demands(text: str) -> bool:
     return _CONSTRAINT.search(text) is not None
 
 
+def may_finish(text: str) -> bool:
+    """Whether a sentence of the text may have the cue `FINISHES`."""
+    lower = text.lower()
+    return not text.isascii() or any([part in lower for part in _MAY_FINISH])  # noqa: C419 - as above
+
+
 def proposes_only(text: str) -> bool:
     """Whether a text that reads like a decision is only a proposal if an assistant wrote it."""
     return _DECIDED.search(text) is None

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final, cast
 
-from app.domain.extractive import READING, Extract, ExtractItem, Material, Reading, SourceText, gather
-from app.domain.lasting import PlacedSentence, lasting, left_out
+from app.domain.extractive import READING, Extract, ExtractItem, Material, Reading, SourceText, gather, lasting_among
+from app.domain.lasting import PlacedSentence, left_out
 from app.domain.statements import statements
 from app.domain.types import SUMMARY_LISTS, MessageId, SummaryBody, SummaryItem, SummaryList
 from app.engine.messages.tokens import Estimate
@@ -42,10 +42,16 @@ def fallback_summary(fold: Fold, estimate: Estimate, read: Reading = READING, *,
 
 def material_of(fold: Fold, read: Reading = READING, *, focus: str = "") -> Material:
     """The material from which an extractive summary of the fold is chosen."""
-    previous = fold.previous.body if fold.previous else None
+    return gather(_sources_of(fold), focus=focus, previous=_previous_of(fold), read=read)
+
+
+def _sources_of(fold: Fold) -> list[SourceText]:
     texts = zip(fold.sources, fold.source_texts, strict=True)
-    sources = [SourceText(message.id, message.role, text) for message, text in texts]
-    return gather(sources, focus=focus, previous=_extract_of(previous) if previous else None, read=read)
+    return [SourceText(message.id, message.role, text) for message, text in texts]
+
+
+def _previous_of(fold: Fold) -> Extract | None:
+    return _extract_of(fold.previous.body) if fold.previous else None
 
 
 def _extract_of(body: SummaryBody) -> Extract:
@@ -71,8 +77,7 @@ def keep_lasting(body: SummaryBody, fold: Fold, estimate: Estimate) -> SummaryBo
     These items use the part of the cap that the model's answer leaves free. If that is small, other items of the model
     are removed until they have `_LASTING_SHARE` of the cap. What holds until replaced precedes tasks, oldest first.
     """
-    material = material_of(fold)
-    units = lasting(material.new, material.carried)
+    units = lasting_among(_sources_of(fold), _previous_of(fold))
     if not units:
         return body
     room = (fold.cap_tokens - estimate(render_summary(SummaryBody("")))) * _LASTING_SHARE
