@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from time import perf_counter
 from typing import TypeVar
 
 from app.domain.errors import ProviderError
@@ -210,18 +209,15 @@ async def _ratio_by_provider(
     still a success, because nothing of the turn has failed. No database connection is held.
     """
     request = CompletionRequest(messages=prompt.messages(), max_output_tokens=max_output_tokens, tools=prompt.tools)
-    started_at, started = rt.now(), perf_counter()
-    counted: int | None = None
-    fell_back, error_kind = "not_offered", None
+    started_at, counted, fell_back = rt.now(), None, "not_offered"
     try:
-        with rt.tracer.span(f"count_tokens {model.model}", calls_out=True):
+        with (
+            rt.telemetry.measured_call(model.alias, "count"),
+            rt.tracer.span(f"count_tokens {model.model}", calls_out=True),
+        ):
             counted = await rt.catalogue.provider(model.alias).count_tokens(request)
     except ProviderError as error:
-        fell_back, error_kind = error.code, error.kind
-    finally:
-        rt.telemetry.provider_call(
-            alias=model.alias, purpose="count", seconds=perf_counter() - started, error_kind=error_kind
-        )
+        fell_back = error.code
     ratio = None if counted is None else exact_ratio(prompt, counted)
     detail = {"model_alias": model.alias, "estimated_wire_tokens": prompt.wire_tokens, "counted_tokens": counted}
     if ratio is None:
