@@ -25,7 +25,6 @@ from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session
 from app.services.turn.gather import (
     budget_of,
-    estimator_of,
     no_turn,
     session_policy,
     session_window,
@@ -68,7 +67,7 @@ async def summarize_now(
         rows = replace(rows, policy=session_policy(rt, rows.session.policy, own))
     if focus is not None:
         rows = replace(rows, policy=replace(rows.policy, focus=focus))
-    estimate = estimator_of(rt, rows)
+    estimate = rt.tokenizers.estimator(rows.encoding)
     snapshot = await snapshot_of(rt, rows, no_turn(rows.turn_seq))
     fold = await planned(snapshot, lambda: fold_on_request(snapshot, estimate))
     if fold is None:
@@ -109,7 +108,7 @@ async def edit_summary(
     version = replace(active, id=SummaryId(rt.new_id()), body=replace(active.body, **changes), origin="person")
     if version.body == active.body:
         raise InvalidRequest("Nothing of the summary would be changed.")
-    summarizer = SummarizerCall(rows, edited.model_alias, estimator_of(rt, rows))
+    summarizer = SummarizerCall(rows, edited.model_alias, rt.tokenizers.estimator(rows.encoding))
     new = await asyncio.to_thread(new_summary, summarizer, version, active)
     most_tokens = rows.policy.most_summary_tokens(budget_of(rows.model, rows.policy).input_budget)
     if new.token_estimate > most_tokens:

@@ -49,7 +49,6 @@ from app.engine.window.triggers import fold_behind_answer, may_fold_behind_answe
 from app.services.runtime import Runtime, retried
 from app.services.turn.gather import (
     WindowRows,
-    estimator_of,
     layers_of,
     no_turn,
     session_policy,
@@ -372,7 +371,7 @@ async def summarize_after_turn(
         except NotFound:
             return  # erased meanwhile
         rows = replace(rows, turns=tuple(turn for turn in rows.turns if turn.status not in OPEN_STATUSES))
-        estimate = estimator_of(rt, rows)
+        estimate = rt.tokenizers.estimator(rows.encoding)
         snapshot = await snapshot_of(rt, rows, no_turn(rows.turn_seq), tools=tools)
         fold = await planned(snapshot, lambda: fold_behind_answer(snapshot, estimate))
         if fold is None:
