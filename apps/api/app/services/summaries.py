@@ -32,7 +32,6 @@ from app.services.turn.gather import (
 )
 from app.services.turn.planning import planned
 from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryJob, new_summary, summarize
-from app.services.turn.summarizer_call import SummarizerCall
 
 SummaryChanges: TypeAlias = Mapping[str, str | tuple[SummaryItem, ...]]
 """The new values of a summary's parts, by the part's name."""
@@ -108,8 +107,8 @@ async def edit_summary(
     version = replace(active, id=SummaryId(rt.new_id()), body=replace(active.body, **changes), origin="person")
     if version.body == active.body:
         raise InvalidRequest("Nothing of the summary would be changed.")
-    summarizer = SummarizerCall(rows, edited.model_alias, rt.tokenizers.estimator(rows.encoding))
-    new = await asyncio.to_thread(new_summary, summarizer, version, active)
+    estimate = rt.tokenizers.estimator(rows.encoding)
+    new = await asyncio.to_thread(new_summary, session.id, version, active, edited.model_alias, estimate)
     most_tokens = rows.policy.most_summary_tokens(budget_of(rows.model, rows.policy).input_budget)
     if new.token_estimate > most_tokens:
         raise InvalidRequest(f"It has {new.token_estimate} tokens; the policy lets a summary have {most_tokens}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
@@ -211,13 +211,15 @@ async def with_all_counts(rt: Runtime, rows: WindowRows, *, store: bool = True) 
     missing = [message for message in rows.read_messages() if message.tokens == UNCOUNTED]
     if missing:
         rows = await _count_missing(rt, rows, missing, store=store)
-    if parts := sum([len(message.content) for message in rows.read_messages() if isinstance(message.content, list)]):
+    in_parts = [message for message in rows.read_messages() if isinstance(message.content, list)]
+    if in_parts:
         rule = image_rule_for(rows.model.model)
-        known: dict[int, Message] = {}
-        if parts > _MANY_PARTS:
-            of_rows = [message for message in rows.read_messages() if isinstance(message.content, list)]
-            known = await asyncio.to_thread(lambda: {each.seq: with_images_by_rule(each, rule) for each in of_rows})
-        rows = await _with_messages(rows, lambda message: known.get(message.seq) or with_images_by_rule(message, rule))
+
+        def by_rule() -> dict[int, Message]:
+            return {message.seq: with_images_by_rule(message, rule) for message in in_parts}
+
+        are_many = sum([len(message.content or ()) for message in in_parts]) > _MANY_PARTS
+        rows = await _with_messages(rows, await asyncio.to_thread(by_rule) if are_many else by_rule())
     return rows if rows.fell_back else await _with_settled_kept(rt, rows)
 
 
@@ -241,26 +243,27 @@ def _as_sent(model: Model, turn: Turn) -> Turn:
 
 
 async def _count_missing(rt: Runtime, rows: WindowRows, missing: Sequence[Message], *, store: bool) -> WindowRows:
-    counted: dict[int, Message] = {}
+    new: dict[int, Message] = {}
     fell_back = False
     for at, message in enumerate(missing, 1):
         if at % _SLICE == 0:
             await asyncio.sleep(0)  # counting a short message never yields to the event loop
-        counted[message.seq], used = await recounted(rt, rows.encoding, message)
+        new[message.seq], used = await recounted(rt, rows.encoding, message)
         fell_back = fell_back or used != rows.encoding
     if store and not fell_back:
         async with rt.database.autocommit() as tx:
-            counts = ((message.id, message.tokens, message.reasoning_tokens) for message in counted.values())
+            counts = ((message.id, message.tokens, message.reasoning_tokens) for message in new.values())
             await save_token_counts(tx, rows.session.id, rows.encoding, counts)
-    found = await _with_messages(rows, lambda message: counted.get(message.seq, message))
-    return replace(found, fell_back=fell_back)
+    return replace(await _with_messages(rows, new), fell_back=fell_back)
 
 
-async def _with_messages(rows: WindowRows, change: Callable[[Message], Message]) -> WindowRows:
+async def _with_messages(rows: WindowRows, new: Mapping[int, Message]) -> WindowRows:
+    """The rows with these messages, by number, in place of their own."""
+
     async def changed(turns: Sequence[Turn]) -> tuple[Turn, ...]:
         found: list[Turn] = []
         for at, turn in enumerate(turns, 1):
-            found.append(replace(turn, messages=tuple(map(change, turn.messages))))
+            found.append(replace(turn, messages=tuple([new.get(message.seq, message) for message in turn.messages])))
             if at % _SLICE == 0:
                 await asyncio.sleep(0)
         return tuple(found)
