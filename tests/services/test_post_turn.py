@@ -13,7 +13,7 @@ from app.domain.types import SessionId
 from app.engine.window.triggers import fold_on_request
 from app.services.sessions import change_session
 from app.services.summaries import list_summaries, summarize_now
-from app.services.turn.gather import estimator_of, no_turn, session_window, snapshot_of
+from app.services.turn.gather import no_turn, session_window, snapshot_of
 from app.services.turn.summarize import STALE, SummaryJob, summarize, summarize_after_turn
 from app.services.views.turns import get_prompt
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
@@ -220,7 +220,7 @@ async def test_a_summary_of_what_another_replica_has_summarized_meanwhile_is_not
         session = await at.session(policy=POLICY | {"auto_summarize": False})
         await _fill(at, session.id, 7)
         rows = await session_window(at.rt, ref_of(session.id))
-        estimate = estimator_of(at.rt, rows)
+        estimate = at.rt.tokenizers.estimator(rows.encoding)
         snapshot = await snapshot_of(at.rt, rows, no_turn(rows.turn_seq))
         fold = fold_on_request(snapshot, estimate)
         assert fold is not None

@@ -7,7 +7,6 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
-from time import perf_counter
 from typing import Final, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -190,15 +189,8 @@ class Embeddings:
         await store_usage(embedded)
 
     async def _measured(self, texts: Sequence[str]) -> Embedded:
-        started, error_kind = perf_counter(), None
-        try:
+        with self._telemetry.measured_call(self.alias, "embedding"):
             return await self._source.embed(texts, timeout_s=_TIMEOUT_S)
-        except ProviderError as error:
-            error_kind = error.kind
-            raise
-        finally:
-            seconds = perf_counter() - started
-            self._telemetry.provider_call(alias=self.alias, purpose="embedding", seconds=seconds, error_kind=error_kind)
 
 
 def _key(tenant_id: TenantId, text: str) -> tuple[TenantId, bytes]:

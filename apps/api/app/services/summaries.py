@@ -25,7 +25,6 @@ from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session
 from app.services.turn.gather import (
     budget_of,
-    estimator_of,
     no_turn,
     session_policy,
     session_window,
@@ -33,7 +32,6 @@ from app.services.turn.gather import (
 )
 from app.services.turn.planning import planned
 from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryJob, new_summary, summarize
-from app.services.turn.summarizer_call import SummarizerCall
 
 SummaryChanges: TypeAlias = Mapping[str, str | tuple[SummaryItem, ...]]
 """The new values of a summary's parts, by the part's name."""
@@ -68,7 +66,7 @@ async def summarize_now(
         rows = replace(rows, policy=session_policy(rt, rows.session.policy, own))
     if focus is not None:
         rows = replace(rows, policy=replace(rows.policy, focus=focus))
-    estimate = estimator_of(rt, rows)
+    estimate = rt.tokenizers.estimator(rows.encoding)
     snapshot = await snapshot_of(rt, rows, no_turn(rows.turn_seq))
     fold = await planned(snapshot, lambda: fold_on_request(snapshot, estimate))
     if fold is None:
@@ -109,8 +107,8 @@ async def edit_summary(
     version = replace(active, id=SummaryId(rt.new_id()), body=replace(active.body, **changes), origin="person")
     if version.body == active.body:
         raise InvalidRequest("Nothing of the summary would be changed.")
-    summarizer = SummarizerCall(rows, edited.model_alias, estimator_of(rt, rows))
-    new = await asyncio.to_thread(new_summary, summarizer, version, active)
+    estimate = rt.tokenizers.estimator(rows.encoding)
+    new = await asyncio.to_thread(new_summary, session.id, version, active, edited.model_alias, estimate)
     most_tokens = rows.policy.most_summary_tokens(budget_of(rows.model, rows.policy).input_budget)
     if new.token_estimate > most_tokens:
         raise InvalidRequest(f"It has {new.token_estimate} tokens; the policy lets a summary have {most_tokens}.")

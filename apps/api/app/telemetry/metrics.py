@@ -8,9 +8,11 @@ up. Labels come from closed sets only.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
+from time import perf_counter
 from typing import Literal, TypeAlias, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
@@ -21,6 +23,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from app.domain.audit import CacheBreak
+from app.domain.errors import ProviderError
 from app.domain.types import OPEN_STATUSES, OpenTurnCount, Purpose, TurnStatus, Usage
 
 SummaryOutcome: TypeAlias = Literal["used", "fallback", "stale", "failed"]
@@ -125,6 +128,19 @@ class Telemetry:
         self._calls.seconds.labels(self._alias(alias), purpose).observe(seconds)
         if error_kind is not None:
             self._calls.errors.labels(error_kind if error_kind in _KINDS else "other").inc()
+
+    @contextmanager
+    def measured_call(self, alias: str, purpose: str) -> Generator[None]:
+        """Counts the block as one call to a model, and a `ProviderError` that leaves it as the call's error."""
+        started, error_kind = perf_counter(), None
+        try:
+            yield
+        except ProviderError as error:
+            error_kind = error.kind
+            raise
+        finally:
+            seconds = perf_counter() - started
+            self.provider_call(alias=alias, purpose=purpose, seconds=seconds, error_kind=error_kind)
 
     def turns_lost(self, turns: int) -> None:
         if turns:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from app.archive.document import SECTIONS
@@ -126,14 +125,6 @@ async def add_history(tx: Transaction, session: SessionRef, history: NewHistory)
         raise NotFound("session")
 
 
-@dataclass(frozen=True, slots=True)
-class BeforeLast:
-    """A fork that ends before the source's last turn, and that turn."""
-
-    session: Session
-    turn: store.LastTurn
-
-
 async def fork_session(
     rt: Runtime, session: SessionRef, through_turn_id: TurnId | None, *, erase_after_s: float | None = None
 ) -> Session:
@@ -175,8 +166,10 @@ async def fork_within(
     return forked
 
 
-async def fork_before_last(rt: Runtime, session: SessionRef, turn_id: TurnId, *, has_words: bool) -> BeforeLast:
-    """A fork that ends just before the session's last turn, which `turn_id` must name.
+async def fork_before_last(
+    rt: Runtime, session: SessionRef, turn_id: TurnId, *, has_words: bool
+) -> tuple[Session, store.LastTurn]:
+    """A fork that ends just before the session's last turn, which `turn_id` must name; and that turn.
 
     Raises `NotFound`, `TurnNotLast`, `TurnInProgress` if the turn has not ended, and `InvalidRequest` for a turn
     without a user message (one that was imported), unless the request brings its own (`has_words`).
@@ -191,7 +184,7 @@ async def fork_before_last(rt: Runtime, session: SessionRef, turn_id: TurnId, *,
         if not (has_words or last.contents):
             raise InvalidRequest("This turn has no user message; send `content`.", ("body", "content"))
         point = await store.fork_point(tx, session.id, last.seq - 1)
-        return BeforeLast(await _fork(tx, rt, session, point), last)
+        return await _fork(tx, rt, session, point), last
 
 
 @asynccontextmanager

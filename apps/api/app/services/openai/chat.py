@@ -18,6 +18,7 @@ from app.db.database import Transaction
 from app.db.turns import Newest
 from app.domain.errors import TurnInProgress, existing, located
 from app.domain.incoming import Compaction, IncomingMessage
+from app.domain.responses import StoredResponse
 from app.domain.types import OPEN_STATUSES, Content, Message, SessionRef, TenantId, TurnId, TurnStatus
 from app.openai.new_messages import (
     KnownList,
@@ -68,6 +69,10 @@ class ChatRequest:
     compaction: Compaction | None = None
     all_past: bool = False
 
+    def repeats(self, answered: Newest | StoredResponse) -> bool:
+        """Whether it is a retry of the request that was answered like this."""
+        return self.is_retry and answered.request_sha256 == self.request_sha256
+
 
 @dataclass(frozen=True, slots=True)
 class _State:
@@ -102,8 +107,7 @@ async def complete_chat(
         newest = state.newest
         _check_free(newest, request)
         new = await new_in_list(request, state.messages)
-        is_same = request.is_retry and newest.request_sha256 == request.request_sha256
-        if newest.turn_id is not None and (new.repeats_newest or is_same):
+        if newest.turn_id is not None and (new.repeats_newest or request.repeats(newest)):
             return await _answer_again(rt, session, newest.turn_id, state, request, listen)
         step = await divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
         options = _noted(request.options, newest.last_message_seq + 1)

@@ -6,9 +6,10 @@ from contextlib import suppress
 from dataclasses import replace
 
 from app.db import sessions as store
+from app.db.database import Transaction
 from app.db.turns import newest_messages, newest_of, page_of_turns, turn_by_key, turn_numbers
 from app.domain.errors import Busy, InvalidRequest, NotFound
-from app.domain.types import JsonObject, SessionId, SessionRef, TenantId
+from app.domain.types import SessionId, SessionRef, TenantId
 from app.openai.items import joined_directions
 from app.openai.new_messages import goes_on
 from app.services.archive.transfer import fork_session
@@ -38,7 +39,12 @@ async def open_session(
     """
     check_options(rt, request)
     if isinstance(named, str):
-        return await _named(rt, tenant_id, named, request), request
+        async with rt.database.autocommit() as tx:
+            found = await store.named_session(tx, tenant_id, "external_id", named, lock=False)
+        check_compaction(request, found)
+        if found is not None:
+            return SessionRef(tenant_id, found), request
+        return await _made(rt, tenant_id, request, ("external_id", named)), request
     if named is not None:
         session = SessionRef(tenant_id, named)
         check_compaction(request, named)
@@ -49,18 +55,8 @@ async def open_session(
         return await _compacted(rt, tenant_id, request, idempotency_key, erase_after_s)
     if request.known is not None and (found := await _recognized(rt, tenant_id, request, idempotency_key)) is not None:
         return found
-    fields = await _new_session(rt, request)
-    async with rt.database.begin() as tx:
-        if idempotency_key:
-            known = await store.named_session(tx, tenant_id, "idempotency_key", idempotency_key, lock=True)
-            if known is not None:
-                return SessionRef(tenant_id, known), request
-        session = SessionRef(tenant_id, (await insert_checked(rt, tx, tenant_id, fields)).id)
-        if idempotency_key:
-            await store.name_session(tx, session, "idempotency_key", idempotency_key)
-        if erase_after_s is not None:
-            await store.erase_later(tx, session.id, erase_after_s)
-    return session, request
+    name = ("idempotency_key", idempotency_key) if idempotency_key else None
+    return await _made(rt, tenant_id, request, name, erase_after_s), request
 
 
 def check_options(rt: Runtime, request: ChatRequest) -> None:
@@ -86,6 +82,7 @@ async def _compacted(
     with the compaction's turn. If the result is not to be kept, it is always a fork."""
     compaction = request.compaction
     assert compaction is not None
+    key = idempotency_key if erase_after_s is None else None
     session, seq = SessionRef(tenant_id, compaction.session_id), compaction.turn_seq
     async with rt.database.autocommit() as tx:
         newest = await newest_of(tx, session)
@@ -94,23 +91,25 @@ async def _compacted(
             raise NotFound("compaction")
         last_seq = (await turn_numbers(tx, session.id, [newest.turn_id])).values() if newest.turn_id else ()
         messages = await newest_messages(tx, session.id, most_compared(request))
-        made = None
-        if idempotency_key and erase_after_s is None:
-            is_answered = await turn_by_key(tx, session, idempotency_key) is not None
-            made = session.id
-            if not is_answered:
-                made = await store.named_session(tx, tenant_id, "idempotency_key", idempotency_key, lock=True)
-    if made is not None:
-        return SessionRef(tenant_id, made), replace(request)
-    is_repeated = request.is_retry and newest.request_sha256 == request.request_sha256
-    at_end = max(last_seq, default=0) <= compaction.turn_seq or is_repeated or goes_on(request.messages, messages)
+        answered = await answered_in(tx, session, key) if key else None
+    if answered is not None:
+        return answered, replace(request)
+    is_last = max(last_seq, default=0) <= compaction.turn_seq
+    at_end = is_last or request.repeats(newest) or goes_on(request.messages, messages)
     if at_end and erase_after_s is None:
         return session, replace(request, after_turn_seq=newest.last_turn_seq)
     through_id = None if at_end else turns[0].id
-    key = idempotency_key if erase_after_s is None else None
     made = await fork_session(rt, session, through_id, erase_after_s=ERASE_AFTER_S if key else erase_after_s)
     forked = SessionRef(tenant_id, made.id)
     return await first_under_key(rt, forked, key) if key else forked, replace(request)
+
+
+async def answered_in(tx: Transaction, session: SessionRef, idempotency_key: str) -> SessionRef | None:
+    """The session in which a request with this key is answered: this one, or the one that was made for it, if any."""
+    if await turn_by_key(tx, session, idempotency_key):
+        return session
+    made = await store.named_session(tx, session.tenant_id, "idempotency_key", idempotency_key, lock=True)
+    return None if made is None else SessionRef(session.tenant_id, made)
 
 
 async def first_under_key(rt: Runtime, forked: SessionRef, idempotency_key: str) -> SessionRef:
@@ -132,27 +131,29 @@ async def _first_under_key(rt: Runtime, forked: SessionRef, idempotency_key: str
     return SessionRef(forked.tenant_id, first or forked.id)
 
 
-async def _new_session(rt: Runtime, request: ChatRequest) -> JsonObject:
+@retried
+async def _made(
+    rt: Runtime,
+    tenant_id: TenantId,
+    request: ChatRequest,
+    name: tuple[store.NamedBy, str] | None,
+    erase_after_s: float | None = None,
+) -> SessionRef:
+    """A new session for the request, or the one that already has this name. Raises `InvalidRequest` before anything is
+    stored."""
     await divided(request, request.messages, waiting=False)
-    return with_defaults(
+    fields = with_defaults(
         rt, {"model_alias": request.model_alias, "instructions": joined_directions(None, request.directions)}
     )
-
-
-@retried
-async def _named(rt: Runtime, tenant_id: TenantId, name: str, request: ChatRequest) -> SessionRef:
-    async with rt.database.autocommit() as tx:
-        found = await store.named_session(tx, tenant_id, "external_id", name, lock=False)
-    check_compaction(request, found)
-    if found is not None:
-        return SessionRef(tenant_id, found)
-    fields = await _new_session(rt, request)
     async with rt.database.begin() as tx:
-        found = await store.named_session(tx, tenant_id, "external_id", name, lock=True)
+        found = await store.named_session(tx, tenant_id, *name, lock=True) if name else None
         if found is not None:
             return SessionRef(tenant_id, found)
         session = SessionRef(tenant_id, (await insert_checked(rt, tx, tenant_id, fields)).id)
-        await store.name_session(tx, session, "external_id", name)
+        if name:
+            await store.name_session(tx, session, *name)
+        if erase_after_s is not None:
+            await store.erase_later(tx, session.id, erase_after_s)
     return session
 
 

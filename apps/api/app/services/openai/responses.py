@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.db import responses as store
-from app.db.sessions import named_session, turn_of_list
-from app.db.turns import turn_by_key
+from app.db.sessions import turn_of_list
 from app.domain.errors import (
     Busy,
     InvalidRequest,
@@ -35,6 +34,7 @@ from app.services.openai.chat import ChatRequest, complete_chat, divided, new_tu
 from app.services.openai.conversations import ItemPage, page_of_items
 from app.services.openai.open_session import (
     ERASE_AFTER_S,
+    answered_in,
     check_compaction,
     check_options,
     first_under_key,
@@ -99,7 +99,7 @@ async def resolve_target(
                 resent = await turn_of_list(tx, tenant_id, chat.known.beginnings, None)
                 chat = replace(chat, all_new=resent is None)
         return ResponseTarget(
-            session, chat, stored=newest if newest and newest.reply and _repeats(chat, newest) else None
+            session, chat, stored=newest if newest and newest.reply and chat.repeats(newest) else None
         )
     if request.previous is not None:
         return await _after(rt, tenant_id, request.previous, request, idempotency_key)
@@ -127,28 +127,20 @@ async def respond(
                 await delete_session(rt, target.session)
 
 
-def _repeats(chat: ChatRequest, newest: StoredResponse | None) -> bool:
-    """Whether this is a retry of the newest request."""
-    return newest is not None and chat.is_retry and newest.request_sha256 == chat.request_sha256
-
-
 async def _after(
     rt: Runtime, tenant_id: TenantId, previous: ResponseRef, request: ResponseRequest, idempotency_key: str | None
 ) -> ResponseTarget:
     """The target after a previous response: its session if nothing has followed it, else a fork."""
     chat, session = request.chat, SessionRef(tenant_id, previous.session_id)
+    key = idempotency_key if request.store else None
     check_compaction(chat, session.id)
     async with rt.database.begin() as tx:
         found = existing(await store.get_response(tx, tenant_id, previous), "previous_response")
         newest = await store.newest_response(tx, session)
-        if idempotency_key is not None and request.store:
-            if await turn_by_key(tx, session, idempotency_key):
-                return ResponseTarget(session, chat)
-            made = await named_session(tx, tenant_id, "idempotency_key", idempotency_key, lock=True)
-            if made is not None:
-                return ResponseTarget(SessionRef(tenant_id, made), chat)
-    if request.store and _repeats(chat, newest):
-        return ResponseTarget(session, chat, stored=newest if newest and newest.reply else None)
+        if key and (answered := await answered_in(tx, session, key)):
+            return ResponseTarget(answered, chat)
+    if request.store and newest and chat.repeats(newest):
+        return ResponseTarget(session, chat, stored=newest if newest.reply else None)
     if found.reply is None:
         if found.turn_status is TurnStatus.RUNNING and found.is_last_of_turn:
             raise TurnInProgress("The previous response is still in progress.")
@@ -156,7 +148,6 @@ async def _after(
     await divided(chat, chat.messages, waiting=bool(found.reply.tool_calls))
     if request.store and found.ends_session and found.turn_status in _GOES_ON:
         return ResponseTarget(session, replace(chat, after_turn_seq=found.last_turn_seq))
-    key = idempotency_key if request.store else None
     forked = await _fork(rt, tenant_id, found, ERASE_AFTER_S if key or not request.store else None)
     if key and (first := await first_under_key(rt, forked, key)) != forked:
         return ResponseTarget(first, chat)

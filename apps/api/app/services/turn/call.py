@@ -17,7 +17,7 @@ from app.engine.window.plan import Ready
 from app.engine.window.provider_overflow import learned_limit, react
 from app.services.learned import learn
 from app.services.runtime import Runtime
-from app.services.turn.decide import decide_for_fallback, decide_within
+from app.services.turn.decide import decide, decide_within, read_again
 from app.services.turn.planning import assembled
 from app.services.turn.provider_call import call_model
 from app.services.turn.record import Record
@@ -136,7 +136,7 @@ async def _fall_back(
         alias = fallbacks.pop(0)
         if rt.cooldowns.is_resting(alias):
             continue
-        plan = await decide_for_fallback(rt, turn, record, alias, plan)
+        plan = await decide(rt, turn, record, await read_again(rt, turn, alias))
         if isinstance(plan.decided, Ready):
             return plan
     return None

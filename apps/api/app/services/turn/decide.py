@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from time import perf_counter
 from typing import TypeVar
 
 from app.domain.errors import ProviderError
@@ -22,7 +21,6 @@ from app.providers.registry import Model
 from app.services.runtime import Runtime
 from app.services.turn.gather import (
     WindowRows,
-    estimator_of,
     read_window,
     recounted,
     snapshot_of,
@@ -66,7 +64,8 @@ class _Basis:
 async def decide(rt: Runtime, turn: ClaimedTurn, record: Record, rows: WindowRows | None = None) -> TurnPlan:
     """Counts the messages that have no count yet, tries a summary if one is due, and returns the plan or a refusal.
 
-    `rows` are given when another model is called than the one that the turn was claimed for.
+    `rows` are given when another model is called than the one that the turn was claimed for: it has another window and
+    may have another encoding.
     """
     basis = await _basis_of(rt, turn, record, rows or turn.rows)
     decided = await _traced(rt, basis.snapshot, lambda: plan(basis.snapshot, basis.estimate))
@@ -79,18 +78,11 @@ async def decide(rt: Runtime, turn: ClaimedTurn, record: Record, rows: WindowRow
 
 async def _basis_of(rt: Runtime, turn: ClaimedTurn, record: Record, rows: WindowRows) -> _Basis:
     record.model_alias = rows.model.alias
-    estimate = estimator_of(rt, rows)
+    estimate = rt.tokenizers.estimator(rows.encoding)
     with rt.tracer.span("count"):
         rows, found = await first_snapshot(rt, rows, turn.claim.turn_id, turn.options, looked_back=turn.looked_back)
     snapshot = await counted_by_provider(rt, rows, found, estimate, record.steps)
     return _Basis(rows, estimate, snapshot, snapshot is not found)
-
-
-async def decide_for_fallback(
-    rt: Runtime, turn: ClaimedTurn, record: Record, model_alias: str, failed: TurnPlan
-) -> TurnPlan:
-    """The plan of the turn for another model, which has another window and may have another encoding."""
-    return await decide(rt, turn, record, await _read_again(rt, turn, failed.rows, model_alias))
 
 
 async def decide_within(
@@ -102,20 +94,11 @@ async def decide_within(
     return replace(refused, snapshot=snapshot, decided=decided) if isinstance(decided, Ready) else None
 
 
-async def _read_again(rt: Runtime, turn: ClaimedTurn, rows: WindowRows, model_alias: str) -> WindowRows:
+async def read_again(rt: Runtime, turn: ClaimedTurn, model_alias: str) -> WindowRows:
     """Reads the window for this model again, as it is stored now."""
     with rt.tracer.span("gather"):
         async with rt.database.autocommit() as tx:
-            return await read_window(
-                tx,
-                rt,
-                rows.session,
-                rows.policy,
-                model_alias,
-                before_seq=turn.claim.seq,
-                last_message_seq=turn.claim.assistant_seq,
-                for_turn=True,
-            )
+            return await read_window(tx, rt, turn.claim, turn.rows.policy, model_alias)
 
 
 async def first_snapshot(
@@ -210,18 +193,15 @@ async def _ratio_by_provider(
     still a success, because nothing of the turn has failed. No database connection is held.
     """
     request = CompletionRequest(messages=prompt.messages(), max_output_tokens=max_output_tokens, tools=prompt.tools)
-    started_at, started = rt.now(), perf_counter()
-    counted: int | None = None
-    fell_back, error_kind = "not_offered", None
+    started_at, counted, fell_back = rt.now(), None, "not_offered"
     try:
-        with rt.tracer.span(f"count_tokens {model.model}", calls_out=True):
+        with (
+            rt.telemetry.measured_call(model.alias, "count"),
+            rt.tracer.span(f"count_tokens {model.model}", calls_out=True),
+        ):
             counted = await rt.catalogue.provider(model.alias).count_tokens(request)
     except ProviderError as error:
-        fell_back, error_kind = error.code, error.kind
-    finally:
-        rt.telemetry.provider_call(
-            alias=model.alias, purpose="count", seconds=perf_counter() - started, error_kind=error_kind
-        )
+        fell_back = error.code
     ratio = None if counted is None else exact_ratio(prompt, counted)
     detail = {"model_alias": model.alias, "estimated_wire_tokens": prompt.wire_tokens, "counted_tokens": counted}
     if ratio is None:
@@ -243,7 +223,7 @@ async def _decide_with_summary(
         decided = await _after_summary(rt, record, basis, due, attempt)
     if attempt.failure == STALE and _loses(decided.decided):
         # Another process's summary was stored first: the turn may fit with that one.
-        basis = await _basis_of(rt, turn, record, await _read_again(rt, turn, basis.rows, basis.rows.model.alias))
+        basis = await _basis_of(rt, turn, record, await read_again(rt, turn, basis.rows.model.alias))
         decided = await _without_another_summary(rt, basis)
     return decided
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
 
-from app.db.database import Transaction
+from app.db.claims import Claim
+from app.db.database import Record, Transaction
 from app.db.messages import UNCOUNTED, save_token_counts, window_turns
 from app.db.sessions import state_of
 from app.db.settled import settled_through
@@ -41,7 +42,7 @@ from app.services.runtime import Runtime
 from app.services.sessions import prompt_view
 from app.services.turn.planning import INLINE_MESSAGES, count_long_texts, planned, recounted
 from app.services.turn.recall import look_up, meaning_of_pins
-from app.tokenizers.counters import TWO_FIFTHS, Estimator
+from app.tokenizers.counters import TWO_FIFTHS
 
 _FEW_MESSAGES = 64
 """Messages up to which an uncached window is read row by row: that is faster than two more statements."""
@@ -105,15 +106,30 @@ def session_policy(
 
 
 async def read_window(
+    tx: Transaction, rt: Runtime, claim: Claim, policy: ContextPolicy, model_alias: str
+) -> WindowRows:
+    """The window of a claimed turn, for another policy or model than the session's. Raises as `_read`."""
+    return await _read(tx, rt, claim.session, policy, model_alias, claim.seq, claim.assistant_seq, for_turn=True)
+
+
+async def read_stored_window(
+    tx: Transaction, rt: Runtime, view: Record, policy: ContextPolicy, model_alias: str, query: Message | None = None
+) -> WindowRows:
+    """The window that the next turn would find, which recalls what matches `query`; `view` is the `prompt_view`."""
+    before_seq, last_message_seq = view["last_turn_seq"] + 1, view["last_message_seq"]
+    return await _read(tx, rt, state_of(view), policy, model_alias, before_seq, last_message_seq, query)
+
+
+async def _read(
     tx: Transaction,
     rt: Runtime,
     session: SessionState,
     policy: ContextPolicy,
     model_alias: str,
-    *,
     before_seq: int,
     last_message_seq: int,
     query: Message | None = None,
+    *,
     for_turn: bool = False,
 ) -> WindowRows:
     """Reads the window in two statements: its summary and pins, and the turns that are not cached. With recall, another
@@ -154,17 +170,8 @@ async def read_window(
 async def session_window(rt: Runtime, session: SessionRef) -> WindowRows:
     """The window without a running turn, for the session's own model, with all messages counted. Raises `NotFound`."""
     async with rt.database.autocommit() as tx:
-        row = await prompt_view(tx, session)
-        state = state_of(row)
-        rows = await read_window(
-            tx,
-            rt,
-            state,
-            session_policy(rt, state.policy),
-            state.model_alias,
-            before_seq=row["last_turn_seq"] + 1,
-            last_message_seq=row["last_message_seq"],
-        )
+        view = await prompt_view(tx, session)
+        rows = await read_stored_window(tx, rt, view, session_policy(rt, view["policy"]), view["model_alias"])
     return await with_all_counts(rt, rows)
 
 
@@ -204,13 +211,15 @@ async def with_all_counts(rt: Runtime, rows: WindowRows, *, store: bool = True) 
     missing = [message for message in rows.read_messages() if message.tokens == UNCOUNTED]
     if missing:
         rows = await _count_missing(rt, rows, missing, store=store)
-    if parts := sum([len(message.content) for message in rows.read_messages() if isinstance(message.content, list)]):
+    in_parts = [message for message in rows.read_messages() if isinstance(message.content, list)]
+    if in_parts:
         rule = image_rule_for(rows.model.model)
-        known: dict[int, Message] = {}
-        if parts > _MANY_PARTS:
-            of_rows = [message for message in rows.read_messages() if isinstance(message.content, list)]
-            known = await asyncio.to_thread(lambda: {each.seq: with_images_by_rule(each, rule) for each in of_rows})
-        rows = await _with_messages(rows, lambda message: known.get(message.seq) or with_images_by_rule(message, rule))
+
+        def by_rule() -> dict[int, Message]:
+            return {message.seq: with_images_by_rule(message, rule) for message in in_parts}
+
+        are_many = sum([len(message.content or ()) for message in in_parts]) > _MANY_PARTS
+        rows = await _with_messages(rows, await asyncio.to_thread(by_rule) if are_many else by_rule())
     return rows if rows.fell_back else await _with_settled_kept(rt, rows)
 
 
@@ -234,26 +243,27 @@ def _as_sent(model: Model, turn: Turn) -> Turn:
 
 
 async def _count_missing(rt: Runtime, rows: WindowRows, missing: Sequence[Message], *, store: bool) -> WindowRows:
-    counted: dict[int, Message] = {}
+    new: dict[int, Message] = {}
     fell_back = False
     for at, message in enumerate(missing, 1):
         if at % _SLICE == 0:
             await asyncio.sleep(0)  # counting a short message never yields to the event loop
-        counted[message.seq], used = await recounted(rt, rows.encoding, message)
+        new[message.seq], used = await recounted(rt, rows.encoding, message)
         fell_back = fell_back or used != rows.encoding
     if store and not fell_back:
         async with rt.database.autocommit() as tx:
-            counts = ((message.id, message.tokens, message.reasoning_tokens) for message in counted.values())
+            counts = ((message.id, message.tokens, message.reasoning_tokens) for message in new.values())
             await save_token_counts(tx, rows.session.id, rows.encoding, counts)
-    found = await _with_messages(rows, lambda message: counted.get(message.seq, message))
-    return replace(found, fell_back=fell_back)
+    return replace(await _with_messages(rows, new), fell_back=fell_back)
 
 
-async def _with_messages(rows: WindowRows, change: Callable[[Message], Message]) -> WindowRows:
+async def _with_messages(rows: WindowRows, new: Mapping[int, Message]) -> WindowRows:
+    """The rows with these messages, by number, in place of their own."""
+
     async def changed(turns: Sequence[Turn]) -> tuple[Turn, ...]:
         found: list[Turn] = []
         for at, turn in enumerate(turns, 1):
-            found.append(replace(turn, messages=tuple(map(change, turn.messages))))
+            found.append(replace(turn, messages=tuple([new.get(message.seq, message) for message in turn.messages])))
             if at % _SLICE == 0:
                 await asyncio.sleep(0)
         return tuple(found)
@@ -323,7 +333,7 @@ async def snapshot_of(
     await count_long_texts(rt.tokenizers, rows.encoding, snapshot)
     if rows.policy.allocation is None:
         return snapshot
-    return await planned(snapshot, lambda: with_shared_budget(snapshot, estimator_of(rt, rows)))
+    return await planned(snapshot, lambda: with_shared_budget(snapshot, rt.tokenizers.estimator(rows.encoding)))
 
 
 async def with_recall_anew(rt: Runtime, rows: WindowRows, snapshot: Snapshot, *, for_turn: bool = True) -> Snapshot:
@@ -359,8 +369,3 @@ def layers_of(rt: Runtime, session: SessionState, of_turn: str | None = None) ->
         ("system:turn", of_turn),
     )
     return tuple((label, text) for label, text in layers if text)
-
-
-def estimator_of(rt: Runtime, rows: WindowRows) -> Estimator:
-    """A fresh estimator in the encoding of the model that runs."""
-    return rt.tokenizers.estimator(rows.encoding)

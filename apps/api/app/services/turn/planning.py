@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 import orjson
 
-from app.domain.types import Content, JsonObject, Message, ToolCall
-from app.engine.messages.tokens import message_tokens, part_text, reasoning_tokens, tools_tokens
+from app.domain.types import Content, Message
+from app.engine.messages.tokens import counted, message_tokens, part_text, tools_tokens
 from app.engine.window.plan import Assembled, Ready, assemble
 from app.engine.window.prompt import pin_text
 from app.engine.window.snapshot import Snapshot
@@ -48,38 +47,23 @@ async def count_long_texts(tokenizers: Tokenizers, encoding: str, snapshot: Snap
 
 
 async def count_message(
-    rt: Runtime,
-    encoding: str,
-    content: Content,
-    *,
-    tool_calls: Sequence[ToolCall] = (),
-    tool_call_id: str | None = None,
-    name: str | None = None,
+    rt: Runtime, encoding: str, content: Content, *, tool_call_id: str | None = None, name: str | None = None
 ) -> tuple[int, str]:
-    """The tokens of a message without its reasoning, and the encoding in which they are counted."""
-    texts = [content] if isinstance(content, str) else [part_text(part) or "" for part in content or ()]
-    texts += [call.arguments for call in tool_calls]
-    estimator = await _ready_estimator(rt, encoding, texts)
-    tokens = message_tokens(content, estimator, tool_calls=tool_calls, tool_call_id=tool_call_id, name=name)
-    return tokens, estimator.encoding
+    """The tokens of a message that calls no tools, and the encoding in which they are counted."""
+    estimator = await _ready_estimator(rt, encoding, _texts_of(content))
+    return message_tokens(content, estimator, tool_call_id=tool_call_id, name=name), estimator.encoding
 
 
 async def recounted(rt: Runtime, encoding: str, message: Message) -> tuple[Message, str]:
-    """The message counted in the encoding, and the encoding that was used."""
-    calls, call_id = message.tool_calls, message.tool_call_id
-    found = await count_message(
-        rt, encoding, message.content, tool_calls=calls, tool_call_id=call_id, name=message.name
-    )
-    of_reasoning = await count_reasoning(rt, encoding, message.reasoning, message.reasoning_blocks)
-    return replace(message, tokens=found[0], reasoning_tokens=of_reasoning), found[1]
+    """The message with its reasoning counted in the encoding, and the encoding that was used."""
+    texts = _texts_of(message.content) + [call.arguments for call in message.tool_calls]
+    texts += [message.reasoning or "", *(str(block.get("thinking", "")) for block in message.reasoning_blocks)]
+    estimator = await _ready_estimator(rt, encoding, texts)
+    return counted(message, estimator), estimator.encoding
 
 
-async def count_reasoning(rt: Runtime, encoding: str, reasoning: str | None, blocks: Sequence[JsonObject]) -> int:
-    """The tokens of a message's reasoning when it is sent back."""
-    if not reasoning and not blocks:
-        return 0
-    texts = [reasoning or "", *(str(block.get("thinking", "")) for block in blocks)]
-    return reasoning_tokens(reasoning, blocks, await _ready_estimator(rt, encoding, texts))
+def _texts_of(content: Content) -> list[str]:
+    return [content] if isinstance(content, str) else [part_text(part) or "" for part in content or ()]
 
 
 async def _ready_estimator(rt: Runtime, encoding: str, texts: Sequence[str]) -> Estimator:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
-from time import perf_counter
 from typing import Any
 
 import structlog
@@ -48,7 +47,8 @@ async def call_model(
         if rt.log_content:
             _log_prompt(session_id, model.alias, request)
         try:
-            completion = await _measured(rt, model, request, on_delta)
+            with rt.telemetry.measured_call(model.alias, request.purpose):
+                completion = await rt.catalogue.provider(model.alias).complete(request, on_delta)
         except ProviderError as error:
             if rt.log_content:
                 _log_failure(session_id, model.alias, request, error)
@@ -58,20 +58,6 @@ async def call_model(
         if span.recording:
             span.set(of_completion(completion))
         return completion
-
-
-async def _measured(rt: Runtime, model: Model, request: CompletionRequest, on_delta: DeltaSink | None) -> Completion:
-    started = perf_counter()
-    error_kind: str | None = None
-    try:
-        return await rt.catalogue.provider(model.alias).complete(request, on_delta)
-    except ProviderError as error:
-        error_kind = error.kind
-        raise
-    finally:
-        rt.telemetry.provider_call(
-            alias=model.alias, purpose=request.purpose, seconds=perf_counter() - started, error_kind=error_kind
-        )
 
 
 def used_row(rt: Runtime, model: Model, purpose: Purpose, usage: Usage, round_number: int | None = None) -> JsonObject:

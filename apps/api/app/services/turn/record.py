@@ -16,6 +16,7 @@ import orjson
 
 from app.core.logging import add_request_fields
 from app.db.claims import Claim
+from app.db.messages import UNCOUNTED
 from app.db.records import TurnEnd, record_end, recorded_before
 from app.db.turns import get_turn
 from app.domain.audit import PIN_KINDS, Audit, CacheBreak
@@ -47,7 +48,7 @@ from app.openai.new_messages import with_reply
 from app.services.limits import spent_of
 from app.services.pasts import LastPrompt, pack_messages
 from app.services.runtime import Runtime
-from app.services.turn.planning import count_message, count_reasoning
+from app.services.turn.planning import count_message, recounted
 from app.services.turn.provider_call import sum_of, total_cost, used_row
 from app.services.turn.recall import start_pin_vectors, start_vectors
 from app.services.turn.steps import Steps, of_audit, of_turn
@@ -181,13 +182,14 @@ class Record:
         usages = [*self._usages, *self._used(completion)]
         completion = joined_completion([*self._looked_back, replace(completion, tool_calls=calls)])
         usage = completion.usage
-        message = await self._reply_row(plan, completion)
+        with self._rt.tracer.span("count"):
+            reply, encoding = await recounted(self._rt, plan.rows.encoding, self._reply_of(completion))
         of_list = self._turn.options.list_sha256
         end = self._end_as(
             TurnStatus.AWAITING_TOOLS if calls else TurnStatus.COMPLETED,
             usages,
             total_cost([*self.summary_costs, *([used["cost_usd"] for used in usages] or [None])]),
-            messages=[message],
+            messages=[await _message_row(reply, encoding)],
             assistant_output=None if calls else completion.text or "",
             finish_reason=completion.finish_reason,
             prompt_tokens=usage.prompt_tokens if usage else None,
@@ -200,26 +202,24 @@ class Record:
         if any(removal.kind in PIN_KINDS for removal in plan.decided.window.log.actions):
             start_pin_vectors(self._rt, claim.session, plan.snapshot.pins)
         if not calls and not self.found_summary_in_progress:  # the one in progress is enough
-            self._start_after_turn(plan, completion, message, turn)
+            succeeded = all(step["status"] == "success" for step in self.steps.rows)
+            is_sound = succeeded and encoding == plan.rows.encoding
+            start_after_turn(self._rt, self._turn, plan, replace(reply, said_at=turn.completed_at), is_sound=is_sound)
         context = self._audits[-1].public()
         return TurnOutcome(replace(turn, tool_calls=calls), context, completion, claim.assistant_seq, self.summary)
 
-    def _start_after_turn(self, plan: TurnPlan, completion: Completion, stored: JsonObject, turn: TurnRecord) -> None:
-        reply = Message(
-            id=MessageId(stored["id"]),
-            turn_id=turn.id,
-            seq=stored["seq"],
+    def _reply_of(self, completion: Completion) -> Message:
+        return Message(
+            id=MessageId(self._rt.new_id()),
+            turn_id=self._turn.claim.turn_id,
+            seq=self._turn.claim.assistant_seq,
             role="assistant",
             content=completion.text,
-            tokens=stored["token_estimate"],
+            tokens=UNCOUNTED,
+            tool_calls=completion.tool_calls,
             reasoning=completion.reasoning,
-            reasoning_blocks=tuple(completion.reasoning_blocks),
-            reasoning_tokens=stored["reasoning_tokens"],
-            said_at=turn.completed_at,
+            reasoning_blocks=completion.reasoning_blocks,
         )
-        is_counted = stored["token_encoding"] == plan.rows.encoding
-        succeeded = all(step["status"] == "success" for step in self.steps.rows)
-        start_after_turn(self._rt, self._turn, plan, reply, is_sound=is_counted and succeeded)
 
     def _used(self, completion: Completion) -> list[JsonObject]:
         """The usage row of an answered call; empty if the provider reported no usage."""
@@ -238,25 +238,6 @@ class Record:
             reasoning, self._before_reasoning = self._before_reasoning + reasoning, ""
         self._delivered += (text, reasoning)
         self.listen(TurnEvent("output.delta", {"text": text} | ({"reasoning": reasoning} if reasoning else {})))
-
-    async def _reply_row(self, plan: TurnPlan, completion: Completion) -> JsonObject:
-        """The row of the assistant's message, by column."""
-        rt, calls = self._rt, completion.tool_calls
-        with rt.tracer.span("count"):
-            tokens, encoding = await count_message(rt, plan.rows.encoding, completion.text, tool_calls=calls)
-            of_reasoning = await count_reasoning(rt, encoding, completion.reasoning, completion.reasoning_blocks)
-        return {
-            "id": rt.new_id(),
-            "seq": self._turn.claim.assistant_seq,
-            "content": completion.text,
-            "tool_calls": [tool_call_json(call) for call in calls] or None,
-            "reasoning": completion.reasoning,
-            "reasoning_blocks": completion.reasoning_blocks or None,
-            "reasoning_tokens": of_reasoning,
-            "token_estimate": tokens,
-            "token_encoding": encoding,
-            "terms": bytea_json(*await pack_messages([("assistant", completion.text, bool(calls), None)])),
-        }
 
     async def delivered_usage(self, reported: Usage | None) -> Usage | None:
         """The usage of an answer that broke off after a part of it was delivered; None if nothing was.
@@ -374,6 +355,22 @@ def note_prompt(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, assembled: Assem
     if cause is not None:
         rt.telemetry.prompt_cache_broken(cause)
     return cause
+
+
+async def _message_row(reply: Message, encoding: str) -> JsonObject:
+    """The row of the assistant's message, by column."""
+    return {
+        "id": reply.id,
+        "seq": reply.seq,
+        "content": reply.content,
+        "tool_calls": [tool_call_json(call) for call in reply.tool_calls] or None,
+        "reasoning": reply.reasoning,
+        "reasoning_blocks": reply.reasoning_blocks or None,
+        "reasoning_tokens": reply.reasoning_tokens,
+        "token_estimate": reply.tokens,
+        "token_encoding": encoding,
+        "terms": bytea_json(*await pack_messages([("assistant", reply.content, bool(reply.tool_calls), None)])),
+    }
 
 
 def joined_completion(rounds: Sequence[Completion]) -> Completion:

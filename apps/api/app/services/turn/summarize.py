@@ -49,7 +49,6 @@ from app.engine.window.triggers import fold_behind_answer, may_fold_behind_answe
 from app.services.runtime import Runtime, retried
 from app.services.turn.gather import (
     WindowRows,
-    estimator_of,
     layers_of,
     no_turn,
     session_policy,
@@ -143,7 +142,7 @@ async def summarize(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Es
         alias = rows.policy.summary_model or rows.model.alias
         return SummaryAttempt(None, "model", alias, 0, IN_PROGRESS, None, None)
     choice, repeats = await chosen_call(rt, rows, job.fold, job.snapshot, estimate)
-    summarizer = SummarizerCall(rows, rows.policy.summary_model or rows.model.alias, estimate, True, repeats, choice)
+    summarizer = SummarizerCall(rows, rows.policy.summary_model or rows.model.alias, estimate, choice, repeats)
     alias, session_id = summarizer.aliases[0], rows.session.id
     lease_id = job.claim.turn_id if job.claim else rt.new_id()
     lease_s = sum(_deadline_s(rt, alias) for alias in summarizer.aliases) + _LEASE_SLACK_S
@@ -196,8 +195,11 @@ async def _make(rt: Runtime, summarizer: SummarizerCall, job: SummaryJob, lease_
     choice = summarizer.choice if called else None
     if called and summarizer.repeats and not result.repeated:
         choice = CallChoice("separate", "refused")
-    made_by = replace(summarizer, alias=result.model_alias, choice=choice)
-    new = new_summary(made_by, summary, fold.previous, result.usage, job.claim) if summary else None
+    new = None
+    if summary:
+        new = new_summary(
+            session.id, summary, fold.previous, result.model_alias, estimate, choice, result.usage, job.claim
+        )
     stored = await _store(rt, session.id, new, note, job.claim)
     return SummaryAttempt(
         summary=summary if stored else None,
@@ -257,7 +259,7 @@ async def note_emergency(
     if body is None:
         return None
     summary = summary_of(SummaryId(rt.new_id()), fold, body, "emergency")
-    new = new_summary(SummarizerCall(rows, rows.model.alias, estimate), summary, fold.previous, None, claim)
+    new = new_summary(rows.session.id, summary, fold.previous, rows.model.alias, estimate, claim=claim)
     stored = await _store(rt, rows.session.id, new, AttemptNote(), claim)
     return summary if stored else None
 
@@ -277,28 +279,30 @@ def _breaker_open(rt: Runtime, session: SessionState) -> bool:
 
 
 def new_summary(
-    summarizer: SummarizerCall,
+    session_id: SessionId,
     summary: Summary,
     previous: Summary | None,
+    model_alias: str,
+    estimate: Estimator,
+    choice: CallChoice | None = None,
     usage: Usage | None = None,
     claim: Claim | None = None,
 ) -> NewSummary:
-    """The row of a summary that replaces `previous`."""
-    body, estimate, choice = summary.body, summarizer.estimate, summarizer.choice
+    """The row of a summary that replaces `previous`. `choice` is None if no model was called for it."""
     return NewSummary(
         id=summary.id,
-        session_id=summarizer.rows.session.id,
+        session_id=session_id,
         from_message_id=summary.from_message_id,
         to_message_id=summary.to_message_id,
         to_message_seq=summary.to_message_seq,
         previous_summary_id=previous.id if previous else None,
-        **values_of(body),
+        **values_of(summary.body),
         status="active",
         origin=summary.origin,
-        model_alias=summarizer.alias,
+        model_alias=model_alias,
         call=choice and choice.call,
         call_reason=choice and choice.reason,
-        token_estimate=estimate(render_summary(body)),
+        token_estimate=estimate(render_summary(summary.body)),
         token_encoding=estimate.encoding,
         prompt_tokens=usage.prompt_tokens if usage else None,
         completion_tokens=usage.completion_tokens if usage else None,
@@ -372,7 +376,7 @@ async def summarize_after_turn(
         except NotFound:
             return  # erased meanwhile
         rows = replace(rows, turns=tuple(turn for turn in rows.turns if turn.status not in OPEN_STATUSES))
-        estimate = estimator_of(rt, rows)
+        estimate = rt.tokenizers.estimator(rows.encoding)
         snapshot = await snapshot_of(rt, rows, no_turn(rows.turn_seq), tools=tools)
         fold = await planned(snapshot, lambda: fold_behind_answer(snapshot, estimate))
         if fold is None:

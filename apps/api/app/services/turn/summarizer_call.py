@@ -60,15 +60,15 @@ class SummarizerCall:
     """Which models are called for a summary of which window. With `limited` the calls are counted under limits.
 
     `alias` is the model of the separate call. With `repeats` the session's own model is called first, with that prompt
-    and an instruction after it. `choice` is None when no model is called.
+    and an instruction after it.
     """
 
     rows: WindowRows
     alias: str
     estimate: Estimator
+    choice: CallChoice
+    repeats: Prompt | None
     limited: bool = True
-    repeats: Prompt | None = None
-    choice: CallChoice | None = None
 
     @property
     def aliases(self) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from app.domain.incoming import IncomingMessage
 from app.domain.types import Completion, Session, SessionRef, TenantId, TurnId, TurnRecord, Usage
 from app.engine.window.plan import Refused
 from app.openai.chat_messages import as_one
-from app.services.archive.transfer import BeforeLast, fork_before_last
+from app.services.archive.transfer import fork_before_last
 from app.services.limits import within_limits
 from app.services.runtime import Runtime, retried
 from app.services.sessions import delete_session, not_found
@@ -94,8 +94,7 @@ async def prepare_regeneration(rt: Runtime, session: SessionRef, turn_id: TurnId
     What `request` leaves out (content None, no tools, no alias) is the turn's own: the user's text, the tools, and the
     requested alias. Raises `NotFound`, `InvalidRequest`, `TurnNotLast`, `TurnInProgress` when the turn has not ended.
     """
-    before = await fork_before_last(rt, session, turn_id, has_words=request.content is not None)
-    turn = before.turn
+    fork, turn = await fork_before_last(rt, session, turn_id, has_words=request.content is not None)
     words = zip(turn.contents, turn.names, strict=True)
     messages = [IncomingMessage(at, "user", content, name=name) for at, (content, name) in enumerate(words)]
     sent = as_one(messages) if messages else None
@@ -105,9 +104,9 @@ async def prepare_regeneration(rt: Runtime, session: SessionRef, turn_id: TurnId
         name=sent.name if sent else None,
         said_at=turn.said_at,
         options=_options_with_stored(request.options, turn),
-        model_alias=request.model_alias or _first_alias(rt, before),
+        model_alias=request.model_alias or _first_alias(rt, fork, turn),
     )
-    return Regeneration(before.session, complete)
+    return Regeneration(fork, complete)
 
 
 async def regenerate_turn(
@@ -223,7 +222,7 @@ def _options_with_stored(options: TurnOptions, turn: LastTurn) -> TurnOptions:
     return replace(complete, tools=own.tools, tool_choice=choice)
 
 
-def _first_alias(rt: Runtime, before: BeforeLast) -> str | None:
+def _first_alias(rt: Runtime, fork: Session, turn: LastTurn) -> str | None:
     """The alias that the turn requested; None if it is the session's, or no longer in the catalogue."""
-    alias = before.turn.asked_alias
-    return alias if alias != before.session.model_alias and alias in rt.catalogue.aliases else None
+    alias = turn.asked_alias
+    return alias if alias != fork.model_alias and alias in rt.catalogue.aliases else None

@@ -33,7 +33,7 @@ from app.engine.window.window import lay_out
 from app.services.paging import LAST_SEQ, Page, PageRequest, between_seqs, in_order, page_of
 from app.services.runtime import Runtime
 from app.services.sessions import prompt_view
-from app.services.turn.gather import estimator_of, no_turn, session_policy, session_window, snapshot_of
+from app.services.turn.gather import no_turn, session_policy, session_window, snapshot_of
 from app.services.turn.planning import planned
 from app.services.turn.recall import meaning_of_pins
 
@@ -44,7 +44,7 @@ async def window_now(rt: Runtime, session: SessionRef) -> CurrentWindow:
     The figures are those of the stored window, without the next message and before its turn compresses anything.
     """
     rows = await session_window(rt, session)
-    estimate = estimator_of(rt, rows)
+    estimate = rt.tokenizers.estimator(rows.encoding)
     snapshot = await snapshot_of(rt, rows, no_turn(rows.turn_seq))
     window = await planned(snapshot, lambda: lay_out(snapshot, estimate))
     policy, budget, regions = snapshot.policy, snapshot.budget, window.prompt.regions()
@@ -78,7 +78,7 @@ async def pin_figures(rt: Runtime, session: SessionRef) -> dict[str, PinFigures]
     Raises `NotFound` for the session.
     """
     rows = await session_window(rt, session)
-    pins, estimate = rows.context.pins, estimator_of(rt, rows)
+    pins, estimate = rows.context.pins, rt.tokenizers.estimator(rows.encoding)
     newest = rows.turns[-1] if rows.turns else no_turn(rows.turn_seq)
     goal = goal_text(rows.session.room_goal, rows.session.mode)
     meaning = meaning_of_pins(rt, session.tenant_id, pins, newest)

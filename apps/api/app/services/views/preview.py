@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from app.db.messages import UNCOUNTED
-from app.db.sessions import state_of
 from app.domain.figures import LaidOut
 from app.domain.incoming import IncomingMessage
 from app.domain.types import (
@@ -46,7 +45,7 @@ from app.services.runtime import Runtime
 from app.services.sessions import prompt_view
 from app.services.turn.claim import awake_alias, check_recorded, policy_of_turn
 from app.services.turn.decide import counted_by_provider, first_snapshot
-from app.services.turn.gather import WindowRows, encoding_of, estimator_of, read_window, with_recall_anew
+from app.services.turn.gather import WindowRows, encoding_of, read_stored_window, with_recall_anew
 from app.services.turn.planning import assembled, planned
 from app.services.turn.recall import prepare_question
 from app.services.turn.steps import Steps
@@ -95,7 +94,7 @@ async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -
     check_recorded(stored.model, request.options.recorded_reply)
     current = Turn(message.turn_id, stored.turn_seq, TurnStatus.RUNNING, unresolved=True, messages=(message,))
     rows = replace(stored, turns=(*stored.turns, current))
-    estimate = estimator_of(rt, rows)
+    estimate = rt.tokenizers.estimator(rows.encoding)
     rows, snapshot = await first_snapshot(rt, rows, current.id, request.options, store_counts=False)
     snapshot = await counted_by_provider(rt, rows, snapshot, estimate, Steps(rt))
     decided = await planned(snapshot, lambda: plan(snapshot, estimate))
@@ -126,18 +125,10 @@ async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -
 async def _window_for(rt: Runtime, session: SessionRef, request: TurnRequest, message: Message) -> WindowRows:
     """The stored window as the turn would find it. Its messages may have no count in the model's encoding yet."""
     async with rt.database.autocommit() as tx:
-        row = await prompt_view(tx, session)
-        state = state_of(row)
-        return await read_window(
-            tx,
-            rt,
-            state,
-            policy_of_turn(rt, state.policy, request.options.policy),
-            awake_alias(rt, request.model_alias or state.model_alias),
-            before_seq=row["last_turn_seq"] + 1,
-            last_message_seq=row["last_message_seq"],
-            query=message,
-        )
+        view = await prompt_view(tx, session)
+        policy = policy_of_turn(rt, view["policy"], request.options.policy)
+        alias = awake_alias(rt, request.model_alias or view["model_alias"])
+        return await read_stored_window(tx, rt, view, policy, alias, message)
 
 
 def _shown(assembled: Assembled, prompt: Prompt) -> tuple[Sequence[PromptMessage], Sequence[LaidOut]]:

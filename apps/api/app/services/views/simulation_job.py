@@ -96,10 +96,10 @@ class SimulationJob:
         folded: tuple[int, int] | None,
         actions: Mapping[str, tuple[int, int]],
     ) -> JsonObject:
-        """The whole answer, with the database's totals of what happened. Tokens are estimates, costs US dollars (null
+        """The whole answer, with the database's totals of what happened. `folded` are the turns and messages that the
+        current summary replaces, None if not all turns are simulated. Tokens are estimates, costs US dollars (null
         if a price is not known). Aliases that are not in the catalogue now are replaced by the session's own model."""
         plan, happened = self._plan, self._happened
-        happened.summarizer_tokens, happened.folded, happened.actions = summarizer_tokens, folded, actions
         happened.note_later_summaries(later_summaries)
         return {
             "session_id": plan.session_id,
@@ -109,7 +109,7 @@ class SimulationJob:
             "gone_aliases": list(plan.gone_aliases),
             "summaries_from": SUMMARIES_FROM,
             "assumed": list(ASSUMED),
-            "happened": _happened(happened),
+            "happened": _happened(happened, summarizer_tokens, folded or (None, None), actions),
             "full_history": [_full_history(alias, history) for alias, history in self._histories.items()],
             "policies": [_lane(planned, simulation) for planned, simulation in self._lanes],
         }
@@ -181,10 +181,6 @@ class Happened:
     began: list[datetime] = field(default_factory=list[datetime])
     output_tokens: int = 0
     cost_usd: float | None = 0.0
-    summarizer_tokens: tuple[int, int] = (0, 0)
-    folded: tuple[int, int] | None = None
-    """Turns and messages that the current summary replaces; None if not all turns are simulated."""
-    actions: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
     def feed(self, turn: StoredTurn) -> None:
         self.turns.append(
@@ -227,19 +223,23 @@ def _totals(turns: Sequence[JsonObject]) -> JsonObject:
     }
 
 
-def _happened(happened: Happened) -> JsonObject:
-    folded = happened.folded or (None, None)
+def _happened(
+    happened: Happened,
+    summarizer_tokens: tuple[int, int],
+    folded: tuple[int | None, int | None],
+    actions: Mapping[str, tuple[int, int]],
+) -> JsonObject:
     return _totals(happened.turns) | {
         "output_tokens": happened.output_tokens,
-        "summarizer_prompt_tokens": happened.summarizer_tokens[0],
-        "summarizer_completion_tokens": happened.summarizer_tokens[1],
+        "summarizer_prompt_tokens": summarizer_tokens[0],
+        "summarizer_completion_tokens": summarizer_tokens[1],
         "cost_usd": happened.cost_usd,
         "lost": {
             "turns_folded": folded[0],
             "messages_folded": folded[1],
             "actions": {
                 kind: {"times": times, "targets": targets}
-                for kind, (times, targets) in happened.actions.items()
+                for kind, (times, targets) in actions.items()
                 if kind != "summary_folded"
             },
         },
