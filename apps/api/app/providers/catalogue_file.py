@@ -11,8 +11,6 @@ import httpx
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
-from app.providers.base import MaxTokensField
-
 _OWN_PARAMETERS = frozenset(
     {
         "model",
@@ -29,6 +27,7 @@ _OWN_PARAMETERS = frozenset(
     }
 )
 
+MaxTokensField: TypeAlias = Literal["max_completion_tokens", "max_tokens"]
 ReturnReasoning: TypeAlias = Literal["never", "tool_loop", "tool_turns"]
 
 
