@@ -106,6 +106,12 @@ class Transaction:
     async def fetchrow(self, statement: Statement, **parameters: Any) -> Record | None:
         return await self._connection.fetchrow(statement.text, *statement.arguments(parameters))
 
+    async def fetch_one(self, statement: Statement, **parameters: Any) -> Record:
+        """The row of a statement that always gives one, as an aggregate does."""
+        row = await self.fetchrow(statement, **parameters)
+        assert row is not None, statement.text
+        return row
+
     async def fetch_records(self, kind: type[R], statement: Statement, **parameters: Any) -> list[R]:
         """The rows as instances of this dataclass, whose fields have the names of the columns."""
         return [record_of(kind, row) for row in await self.fetch(statement, **parameters)]
@@ -382,10 +388,8 @@ def _encode_json(value: object) -> str:
 
 
 def _encode_other(value: object) -> object:
-    if isinstance(value, Decimal):
+    if isinstance(value, Decimal | UUID):  # the driver's UUIDs are a subclass, which orjson does not encode
         return str(value)
-    if isinstance(value, UUID):
-        return str(value)  # the driver's are a subclass, which orjson does not encode
     if isinstance(value, (tuple, frozenset, set)):
         return list(cast("Sequence[object]", value))
     raise TypeError(f"{type(value).__name__} is no JSON")
