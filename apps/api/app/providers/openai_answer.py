@@ -44,7 +44,7 @@ _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
 }
 
 
-def read_completion(answer: Any, *, attempts: int) -> Completion:
+def read_completion(answer: Any) -> Completion:
     """Reads a chat completion's first choice. Raises `MalformedAnswerError`."""
     answer = fields_of(answer)
     choices = list_of(answer.get("choices"))
@@ -64,7 +64,6 @@ def read_completion(answer: Any, *, attempts: int) -> Completion:
         reasons=_FINISH_REASONS,
         usage=_usage(answer.get("usage")),
         model=answer.get("model"),
-        attempts=attempts,
     )
 
 
@@ -154,7 +153,7 @@ class ChatAssembly(Assembly):
         self.has_finish = self._finish is not None
         return self._grown(fields_of(choice.get("delta") or choice.get("message")))
 
-    def completion(self, *, attempts: int) -> Completion:
+    def completion(self) -> Completion:
         if not self._has_choice:
             raise MalformedAnswerError("the stream carries no choices")
         return completion_of(
@@ -165,7 +164,6 @@ class ChatAssembly(Assembly):
             reasons=_FINISH_REASONS,
             usage=self.usage,
             model=self._model,
-            attempts=attempts,
         )
 
     def _grown(self, delta: dict[str, Any]) -> Delta:

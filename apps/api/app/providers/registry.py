@@ -202,14 +202,8 @@ def _thinking_budget(listed: ModelEntry) -> int | None:
 def _reasoning_rule(listed: ModelEntry, name: str) -> ReasoningRule | None:
     """Which reasoning the alias's server expects in later prompts: by the file, else by its host; None for none.
 
-    - **Anthropic**: the signed thinking blocks of the running tool loop, for a model that thinks; it ignores older.
-    - **DeepSeek** (from V3.2 on): `reasoning_content` of every assistant message of turns with tool calls, in
-      this request and every later one, or 400 ("The `reasoning_content` in the thinking mode must be passed back to the
-      API"); it ignores that of other turns. api-docs.deepseek.com/guides/thinking_mode
-    - **Moonshot's Kimi**: the same field in every message that calls tools, or 400 ("thinking is enabled but
-      reasoning_content is missing in assistant tool call message at index 2"); an empty text counts as missing.
-    - **Groq and Mistral** refuse the field with 400 ("property 'reasoning_content' is unsupported") and 422
-      (`extra_forbidden`); OpenAI has no such field. Other servers publish little, and none is known to require it.
+    docs/providers.md, "Reasoning", has what each server requires and refuses; others publish little, and none is known
+    to require any. api-docs.deepseek.com/guides/thinking_mode
     """
     thinking = fields_of(listed.parameters.get("thinking"))
     is_off = thinking.get("type") == "disabled"

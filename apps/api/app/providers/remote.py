@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, Protocol
@@ -47,7 +48,7 @@ class WireCall(Protocol):
 
     def body(self, *, stream: bool) -> bytes: ...
 
-    def completion(self, answer: Any, *, attempts: int) -> Completion:
+    def completion(self, answer: Any) -> Completion:
         """Reads a whole answer; raises `MalformedAnswerError`."""
         ...
 
@@ -97,7 +98,7 @@ class RemoteModel:
         async def attempt(number: int) -> Completion:
             nonlocal stream
             try:
-                return await self._attempt(call, tap, number, stream=stream)
+                return replace(await self._attempt(call, tap, stream=stream), attempts=number)
             except EmptyStreamError as empty:
                 # llama-cpp-python reports a prompt that is too long only without streaming.
                 stream = False
@@ -136,20 +137,20 @@ class RemoteModel:
     def _broke_off(self) -> ProviderDown:
         return ProviderDown(f"The answer of the provider of {self._label!r} broke off before its end.")
 
-    async def _attempt(self, call: WireCall, tap: DeltaTap | None, number: int, *, stream: bool) -> Completion:
+    async def _attempt(self, call: WireCall, tap: DeltaTap | None, *, stream: bool) -> Completion:
         body = partial(call.body, stream=stream)
         headers = {**call.request.headers, **self._headers}
         is_large = call.request.size_bytes > _INLINE_BODY_BYTES
         reply = await self._transport.post(self._url, headers, await asyncio.to_thread(body) if is_large else body())
         try:
             if tap is None or not reply.is_success or not _is_stream(reply, requested=stream):
-                return await self._read_whole(reply, call, tap, number, stream=stream)
+                return await self._read_whole(reply, call, tap, stream=stream)
             assembly = call.assembly()
             try:
                 await read_stream(reply.chunks(MOST_STREAM_BYTES), assembly, tap)
             finally:
                 tap.usage = assembly.usage
-            return assembly.completion(attempts=number)
+            return assembly.completion()
         except StreamedError as streamed:
             raise self._failure(streamed.error, reply, call, stream=stream) from streamed
         except BrokenStreamError as broken:
@@ -159,16 +160,14 @@ class RemoteModel:
         finally:
             await reply.aclose()
 
-    async def _read_whole(
-        self, reply: HttpReply, call: WireCall, tap: DeltaTap | None, number: int, *, stream: bool
-    ) -> Completion:
+    async def _read_whole(self, reply: HttpReply, call: WireCall, tap: DeltaTap | None, *, stream: bool) -> Completion:
         """An answer without streaming, which a server may send although streaming was requested."""
         if reply.is_success and "json" not in (reply.content_type or "json"):
             raise MalformedAnswerError("it is not JSON by its content type")
         answer, error = await _read_json(reply)
         if error is not None:
             raise self._failure(error, reply, call, stream=stream)
-        completion = call.completion(answer, attempts=number)
+        completion = call.completion(answer)
         if tap is not None:
             tap(Delta(completion.text or "", completion.reasoning or ""))
         return completion

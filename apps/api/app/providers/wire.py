@@ -152,7 +152,6 @@ def completion_of(
     reasons: Mapping[str, FinishReason],
     usage: Usage | None,
     model: Any,
-    attempts: int,
     reasoning_blocks: tuple[JsonObject, ...] = (),
 ) -> Completion:
     """A completion of these parts. `finish` is the protocol's finish reason, which `reasons` translates; some servers
@@ -165,7 +164,6 @@ def completion_of(
         tool_calls=calls,
         reasoning=reasoning or None,
         provider_model=model_name(model),
-        attempts=attempts,
         reasoning_blocks=reasoning_blocks,
     )
 
