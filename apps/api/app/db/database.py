@@ -87,11 +87,7 @@ _LOCKED = "Other work holds this session for longer than one waits; nothing was 
 
 
 class UniqueViolated(Exception):
-    """A unique constraint or index refused a row; `constraint` is its name."""
-
-    def __init__(self, constraint: str) -> None:
-        super().__init__(constraint)
-        self.constraint = constraint
+    """A unique constraint or index, which the message names, refused a row."""
 
 
 class Transaction:
@@ -158,7 +154,7 @@ def _domain_errors(leave_server: Callable[[], None]) -> Generator[None]:
     except asyncpg.LockNotAvailableError as error:
         raise SessionBusy(_LOCKED) from error
     except asyncpg.UniqueViolationError as error:
-        raise UniqueViolated(str(cast(Any, error).constraint_name or "")) from error
+        raise UniqueViolated(cast(Any, error).constraint_name) from error
     except asyncpg.ForeignKeyViolationError as error:
         raise NotFound("session") from error  # every foreign key leads to a session: it was erased meanwhile
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
