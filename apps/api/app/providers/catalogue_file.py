@@ -27,6 +27,7 @@ _OWN_PARAMETERS = frozenset(
     }
 )
 
+ProviderName: TypeAlias = Literal["openai", "anthropic", "offline"]
 MaxTokensField: TypeAlias = Literal["max_completion_tokens", "max_tokens"]
 ReturnReasoning: TypeAlias = Literal["never", "tool_loop", "tool_turns"]
 
@@ -79,7 +80,7 @@ class _Strict(BaseModel):
 class ModelEntry(_Strict):
     """`[models.ALIAS]`. A field that is None gets its value elsewhere."""
 
-    provider: Literal["openai", "anthropic", "offline"]
+    provider: ProviderName
     model: Annotated[str, Field(min_length=1)] | None = None
     base_url: Annotated[str, AfterValidator(_base_url)] | None = None
     api_key_env: Annotated[str, Field(min_length=1)] | None = None

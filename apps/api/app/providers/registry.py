@@ -22,15 +22,12 @@ from app.domain.types import ReasoningRule, TenantId, Usage
 from app.providers.anthropic import DEFAULT_BASE_URL as ANTHROPIC_BASE_URL
 from app.providers.anthropic import AnthropicProvider, thinking_tokens
 from app.providers.base import Endpoint, Provider
-from app.providers.catalogue_file import CatalogueError, Instructions, ModelEntry, key_of, read_catalogue
+from app.providers.catalogue_file import Instructions, ModelEntry, ProviderName, key_of, read_catalogue
 from app.providers.offline import OfflineProvider
 from app.providers.openai import DEFAULT_BASE_URL as OPENAI_BASE_URL
 from app.providers.openai import OpenAIProvider
 from app.providers.wire import fields_of
 
-__all__ = ["Catalogue", "CatalogueError", "Instructions", "LearnedWindows", "Model", "load_catalogue"]
-
-ProviderName: TypeAlias = Literal["openai", "anthropic", "offline"]
 WindowSource: TypeAlias = Literal["catalogue", "learned", "genai_prices", "fallback"]
 LearnedWindows: TypeAlias = Mapping[tuple[str, TenantId | None], int]
 """Windows that providers stated when they refused prompts, in tokens, by alias and tenant; None means all tenants."""
