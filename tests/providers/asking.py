@@ -12,6 +12,7 @@ import pytest
 from app.domain.errors import ProviderError
 from app.domain.types import Completion, CompletionRequest, Delta
 from app.providers.base import DeltaSink, Endpoint
+from app.providers.catalogue_file import ModelEntry
 from app.providers.openai import OpenAIProvider
 from app.providers.transport import RetryPolicy
 
@@ -35,9 +36,9 @@ OK = Answer(chat())
 async def provider_at(
     base_url: str, sleep: Callable[[float], Awaitable[None]] | None = None, **endpoint: Any
 ) -> AsyncGenerator[OpenAIProvider]:
-    settings: dict[str, Any] = {"api_key": SECRET, "timeout_s": 5.0, **endpoint}
+    settings: dict[str, Any] = {"timeout_s": 5.0, **endpoint}
     adapter = OpenAIProvider(
-        Endpoint(label="main", model="served-model", base_url=base_url, **settings),
+        Endpoint("main", ModelEntry(provider="openai", model="served-model", base_url=base_url, **settings), SECRET),
         now=lambda: NOW,
         retry=RetryPolicy(jitter=lambda ceiling_s: ceiling_s, sleep=sleep or Waits()),
     )

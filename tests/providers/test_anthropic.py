@@ -12,7 +12,7 @@ import pytest
 from app.domain.errors import ProviderDown, ProviderOverflow, ProviderRefused, ProviderTimeout
 from app.domain.types import CompletionRequest, JsonObject
 from app.providers.anthropic import messages_url
-from app.providers.base import Endpoint
+from app.providers.catalogue_file import ModelEntry
 
 from .server import Answer, Seen, Step, serving
 from .wires import ANTHROPIC, SECRET, ModelReply
@@ -93,7 +93,7 @@ async def test_address_headers_model_and_output_limit() -> None:
     ],
 )
 def test_the_base_url_may_end_in_v1_or_not(base_url: str | None, expected: str) -> None:
-    assert str(messages_url(Endpoint(label="a", model="m", base_url=base_url))) == expected
+    assert str(messages_url(ModelEntry(provider="anthropic", model="m", base_url=base_url))) == expected
 
 
 async def test_a_gateway_may_want_its_key_in_another_header() -> None:

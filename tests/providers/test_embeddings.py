@@ -12,6 +12,7 @@ import pytest
 
 from app.domain.errors import ProviderDown, ProviderError, ProviderRateLimited, ProviderTimeout
 from app.providers.base import Embedded, Endpoint
+from app.providers.catalogue_file import ModelEntry
 from app.providers.openai import OpenAIProvider
 from tests.providers.server import Answer, Raw, Reset, Step, Stream, serving
 
@@ -19,8 +20,8 @@ from tests.providers.server import Answer, Raw, Reset, Step, Stream, serving
 async def _embedded(step: Step, *texts: str, timeout_s: float = 60.0, **fields: Any) -> tuple[Embedded, Any]:
     """What the answer gives for the texts, and the request."""
     async with serving(step) as server:
-        endpoint = Endpoint("vectors", "test-embedding", base_url=server.base_url, api_key="key-1", **fields)
-        provider = OpenAIProvider(endpoint, now=lambda: datetime.now(UTC))
+        entry = ModelEntry(provider="openai", model="test-embedding", base_url=server.base_url, **fields)
+        provider = OpenAIProvider(Endpoint("vectors", entry, "key-1"), now=lambda: datetime.now(UTC))
         try:
             return await provider.embed(texts, timeout_s=timeout_s), server.seen[0]
         finally:

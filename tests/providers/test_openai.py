@@ -19,6 +19,7 @@ from app.domain.errors import (
 from app.domain.types import Completion, CompletionRequest, ToolCall, Usage
 from app.providers import transport
 from app.providers.base import Endpoint
+from app.providers.catalogue_file import ModelEntry
 from app.providers.openai import chat_headers, chat_url, first_max_tokens_field, takes_cache_key
 
 from .asking import OK, PROMPT, REQUEST, answer_to, chat, failure_of, provider_at, settled
@@ -81,27 +82,29 @@ async def test_the_request_is_the_neutral_form_with_key_model_and_output_limit()
 
 
 def test_azure_keeps_its_query_and_gets_its_own_key_header() -> None:
-    azure = Endpoint(
-        label="a",
+    azure = ModelEntry(
+        provider="openai",
         model="m",
         base_url="https://x.openai.azure.com/openai/deployments/d?api-version=2024-10-21",
-        api_key="k",
     )
+    headers = chat_headers(Endpoint("a", azure, "k"))
     assert str(chat_url(azure)) == (
         "https://x.openai.azure.com/openai/deployments/d/chat/completions?api-version=2024-10-21"
     )
-    assert chat_headers(azure)["api-key"] == "k"
-    assert "authorization" not in chat_headers(azure)
+    assert headers["api-key"] == "k"
+    assert "authorization" not in headers
     assert first_max_tokens_field(azure) == "max_completion_tokens"
 
 
 def test_openai_itself_is_called_with_a_cache_key_and_the_newer_name_of_the_output_limit_and_others_without() -> None:
-    assert first_max_tokens_field(Endpoint(label="a", model="m")) == "max_completion_tokens"
-    assert first_max_tokens_field(Endpoint(label="a", model="m", base_url="http://127.0.0.1:1/v1")) == "max_tokens"
-    assert takes_cache_key(Endpoint(label="a", model="m"))
-    assert not takes_cache_key(Endpoint(label="a", model="m", prompt_cache_key=False))
-    assert not takes_cache_key(Endpoint(label="a", model="m", base_url="http://127.0.0.1:1/v1"))
-    assert "k-secret" not in repr(Endpoint(label="a", model="m", api_key="k-secret"))
+    openai = ModelEntry(provider="openai", model="m")
+    other = ModelEntry(provider="openai", model="m", base_url="http://127.0.0.1:1/v1")
+    assert first_max_tokens_field(openai) == "max_completion_tokens"
+    assert first_max_tokens_field(other) == "max_tokens"
+    assert takes_cache_key(openai)
+    assert not takes_cache_key(ModelEntry(provider="openai", model="m", prompt_cache_key=False))
+    assert not takes_cache_key(other)
+    assert "k-secret" not in repr(Endpoint("a", openai, "k-secret"))
 
 
 async def test_an_answer_becomes_a_completion_with_usage_and_cached_tokens() -> None:

@@ -12,7 +12,8 @@ import pytest
 from app.domain.errors import InvalidRequest
 from app.domain.prices import Prices
 from app.domain.types import CompletionRequest, ReasoningRule, TenantId
-from app.providers.registry import Catalogue, CatalogueError, load_catalogue
+from app.providers.catalogue_file import CatalogueError
+from app.providers.registry import Catalogue, load_catalogue
 from app.tokenizers.counters import encoding_for_model
 
 from .server import Answer, serving

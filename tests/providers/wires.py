@@ -7,11 +7,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from app.domain.types import ToolCall
 from app.providers.anthropic import AnthropicProvider
 from app.providers.base import Endpoint, Provider
+from app.providers.catalogue_file import ModelEntry
 from app.providers.openai import OpenAIProvider
 from app.providers.transport import RetryPolicy
 
@@ -46,7 +47,7 @@ class ModelReply:
 class Wire:
     """A protocol. `events` are a stream's, in order: `begin`, one for each fragment of text, and `end`."""
 
-    name: str
+    name: Literal["openai", "anthropic"]
     adapter: type[OpenAIProvider] | type[AnthropicProvider]
     length: str
     answer: Callable[[ModelReply], dict[str, Any]]
@@ -64,9 +65,11 @@ class Wire:
     async def provider_at(
         self, base_url: str, sleep: Callable[[float], Awaitable[None]] | None = None, **endpoint: Any
     ) -> AsyncGenerator[Provider]:
-        settings: dict[str, Any] = {"api_key": SECRET, "timeout_s": 5.0, **endpoint}
+        settings: dict[str, Any] = {"timeout_s": 5.0, **endpoint}
         adapter = self.adapter(
-            Endpoint(label="main", model="served-model", base_url=base_url, **settings),
+            Endpoint(
+                "main", ModelEntry(provider=self.name, model="served-model", base_url=base_url, **settings), SECRET
+            ),
             now=lambda: NOW,
             retry=RetryPolicy(jitter=lambda ceiling_s: ceiling_s, sleep=sleep or Waits()),
         )

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
+from uuid import uuid4
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.domain.audit import Audit
+from app.domain.types import SessionId, TurnId, TurnRecord, TurnStatus
 from app.telemetry.metrics import Telemetry
 
 _WORKER = """
@@ -16,14 +20,12 @@ import sys
 from pathlib import Path
 from app.domain.types import OpenTurnCount, TurnStatus
 from app.telemetry.metrics import Telemetry
+from tests.telemetry.test_metrics import audit_of, turn_of
 telemetry = Telemetry(["main"], Path(sys.argv[1]))
 tokens = int(sys.argv[2])
-telemetry.turn_finished(status="completed", seconds=0.1, summary=True, prune=True, overflow=False,
-                        prompt_tokens=tokens, alias="main", estimated_wire_tokens=tokens,
-                        actual_prompt_tokens=tokens, calibration_ratio=1.0, budget_use=0.5)
-telemetry.turn_finished(status="rejected", seconds=0.1, summary=False, prune=False, overflow=True,
-                        prompt_tokens=None, alias="main", estimated_wire_tokens=None,
-                        actual_prompt_tokens=None, calibration_ratio=None, budget_use=1.2)
+answered = audit_of(wire_tokens=tokens, actual_tokens=tokens, summary=True, prune=True)
+telemetry.turn_finished(turn_of(TurnStatus.COMPLETED, tokens), answered, 0.1)
+telemetry.turn_finished(turn_of(TurnStatus.REJECTED, None), audit_of(wire_tokens=1200), 0.1)
 telemetry.provider_call(alias="main", purpose="turn", seconds=0.2, error_kind=None)
 telemetry.provider_call(alias="main", purpose="summary", seconds=0.2, error_kind="timeout")
 telemetry.turns_lost(3)
@@ -44,20 +46,69 @@ def values(text: str) -> dict[str, float]:
     }
 
 
-def finish(telemetry: Telemetry, *, alias: str = "main", status: str = "completed", prompt_tokens: int = 100) -> None:
-    telemetry.turn_finished(
+def turn_of(status: TurnStatus, prompt_tokens: int | None, alias: str = "main") -> TurnRecord:
+    return TurnRecord(
+        id=TurnId(uuid4()),
+        session_id=SessionId(uuid4()),
+        seq=1,
         status=status,
-        seconds=0.5,
-        summary=True,
-        prune=False,
-        overflow=False,
+        user_input="Hello",
+        assistant_output=None,
+        tool_calls=(),
+        finish_reason=None,
+        error=None,
+        model_alias=alias,
         prompt_tokens=prompt_tokens,
-        alias=alias,
-        estimated_wire_tokens=110,
-        actual_prompt_tokens=prompt_tokens,
-        calibration_ratio=1.0,
-        budget_use=0.5,
+        completion_tokens=None,
+        cost_usd=None,
+        idempotency_key=None,
+        created_at=datetime.now(UTC),
+        completed_at=None,
     )
+
+
+def audit_of(
+    *, wire_tokens: int, actual_tokens: int | None = None, summary: bool = False, prune: bool = False
+) -> Audit:
+    """The audit of a call with an input budget of 1,000 tokens."""
+    return Audit(
+        id=uuid4(),
+        session_id=SessionId(uuid4()),
+        turn_id=TurnId(uuid4()),
+        round=1,
+        attempt=1,
+        model_alias="main",
+        model_context_limit=2_000,
+        context_limit_source="catalogue",
+        input_budget=1_000,
+        output_reserve=500,
+        overhead_reserve=500,
+        estimated_input_tokens_before=wire_tokens,
+        estimated_input_tokens_after_summary=wire_tokens,
+        estimated_input_tokens_after_prune=wire_tokens,
+        estimated_wire_tokens=wire_tokens,
+        summary_triggered=summary,
+        prune_triggered=prune,
+        overflow_rejected=wire_tokens > 1_000,
+        regions={},
+        context_trim_log={},
+        prompt_sha256=None,
+        estimator="tiktoken",
+        calibration_ratio=1.0,
+        actual_prompt_tokens=actual_tokens,
+        prompt_refs=None,
+    )
+
+
+def finish(
+    telemetry: Telemetry,
+    *,
+    alias: str = "main",
+    status: TurnStatus = TurnStatus.COMPLETED,
+    prompt_tokens: int = 100,
+) -> None:
+    audit = audit_of(wire_tokens=110, actual_tokens=prompt_tokens, summary=True)
+    telemetry.turn_finished(turn_of(status, prompt_tokens, alias), audit, 0.5)
 
 
 def test_a_scrape_has_the_names_of_the_contract_from_the_start() -> None:
@@ -75,6 +126,7 @@ def test_a_scrape_has_the_names_of_the_contract_from_the_start() -> None:
 def test_what_can_fail_is_there_at_zero_before_it_fails() -> None:
     found = values(Telemetry(["main"]).render()[0].decode())
     for name in (
+        "turn_latency_seconds_count,status=awaiting_tools",
         "provider_errors_total,kind=timeout",
         "context_summary_outcome_total,outcome=fallback,when=preflight",
         "turn_latency_seconds_count,status=failed",
@@ -87,18 +139,17 @@ def test_the_average_is_over_completed_turns_only() -> None:
     telemetry = Telemetry(["main"])
     finish(telemetry, prompt_tokens=100)
     finish(telemetry, prompt_tokens=300)
-    finish(telemetry, prompt_tokens=9000, status="failed")
+    finish(telemetry, prompt_tokens=9000, status=TurnStatus.FAILED)
     assert values(telemetry.render()[0].decode())["avg_prompt_tokens_per_turn"] == 200
 
 
 def test_labels_come_from_closed_sets_whatever_is_passed() -> None:
     telemetry = Telemetry(["main"])
     for number in range(50):
-        finish(telemetry, alias=f"stranger-{number}", status=f"odd-{number}")
+        finish(telemetry, alias=f"stranger-{number}")
         telemetry.provider_call(alias=f"s{number}", purpose=f"p{number}", seconds=1, error_kind=f"k{number}")
     text = telemetry.render()[0].decode()
     assert "stranger" not in text
-    assert "odd" not in text
     assert values(text)["provider_errors_total,kind=other"] == 50
 
 

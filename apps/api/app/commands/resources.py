@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager, nullcontext
+from contextlib import aclosing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TypeVar
 
@@ -66,10 +66,8 @@ def with_database(work: Callable[[Database], Awaitable[T]]) -> T:
 async def on_database(dsn: str, work: Callable[[Database], Awaitable[T]]) -> T:
     """Runs `work` on the database at this address, over one connection."""
     database = Database(dsn, pool_size=1, transaction_pooler=True)  # safe with or without a pooler
-    try:
+    async with aclosing(database):
         return await work(database)
-    finally:
-        await database.aclose()
 
 
 def progress_bar(unit: str) -> Progress:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import cast
 from uuid import UUID
 
-from app.db.database import Record, Transaction
+from app.db.database import Transaction
 from app.db.sql import binds, insert_row, sql
 from app.db.tables import api_keys
 from app.domain.stored import names_of
@@ -63,7 +62,7 @@ async def revoke_key(tx: Transaction, key_id: UUID) -> ApiKey | None:
 
 async def tenant_of_key(tx: Transaction, secret_sha256: str) -> tuple[TenantId | None, bool]:
     """The tenant with this secret, None for an unknown or revoked one; and whether any key was ever made."""
-    row = cast(Record, await tx.fetchrow(_LOOK_UP, secret_sha256=secret_sha256))  # the outer join has a row
+    row = await tx.fetch_one(_LOOK_UP, secret_sha256=secret_sha256)
     return row["tenant_id"], row["is_there"]
 
 

@@ -164,9 +164,7 @@ class LastTurn:
 
 async def fork_point(tx: Transaction, session_id: SessionId, through_seq: int | None) -> ForkPoint:
     """The last turn through `through_seq` that has ended. The caller has checked that the tenant owns the session."""
-    row = await tx.fetchrow(_POINT, session_id=session_id, through_seq=through_seq)
-    assert row is not None, "an outer join with one row gives one row"
-    return ForkPoint(**row)
+    return ForkPoint(**await tx.fetch_one(_POINT, session_id=session_id, through_seq=through_seq))
 
 
 async def last_turn(tx: Transaction, session_id: SessionId) -> LastTurn | None:
@@ -302,24 +300,14 @@ def _settled(row: JsonObject, point: ForkPoint) -> JsonObject:
     return row
 
 
-_ADDED: Final[Mapping[str, tuple[str, ...]]] = {
-    "turns": ("request_sha256",),
-    "messages": ("terms",),
-    "summaries": ("to_message_seq",),
-}
+_MADE_ANEW = frozenset({"request_sha256", "terms", "to_message_seq"})
+"""Columns that an export leaves out and an import adds."""
 
 
 def _inserting(section: str) -> Statement:
     table = _TABLES[section]
-    given = {*COLUMNS[section], *_ADDED.get(section, ()), "session_id"}
-    return sql(
-        insert_from(
-            table,
-            json_rows(table, "rows"),
-            {"session_id": ":session_id"},
-            without=[column.name for column in table.columns if column.name not in given],
-        )
-    )
+    without = _LEFT_OUT.get(section, frozenset()) - _MADE_ANEW
+    return sql(insert_from(table, json_rows(table, "rows"), {"session_id": ":session_id"}, without=without))
 
 
 _INSERTS = {section: _inserting(section) for section in _TABLES}

@@ -54,19 +54,16 @@ async def get_audit(tx: Transaction, session: SessionRef, turn_id: TurnId, round
     return _audit(audit)
 
 
-_OF_LOG = ("model_context_limit", "output_reserve", "estimated_wire_tokens")
-
-
 def as_stored(audit: Audit) -> JsonObject:
     """An audit's row by column, without what follows from other columns, without empty regions, and without the ids of
     recalled messages, which the prompt's references have by number."""
-    log, refs = audit.context_trim_log, audit.prompt_refs
-    derived = _derived(audit.model_context_limit, audit.output_reserve, audit.estimated_wire_tokens, log["actions"])
+    row, log, refs = values_of(audit), audit.context_trim_log, audit.prompt_refs
+    derived = _derived(row)
     short = {name: value for name, value in log.items() if derived.get(name) != value}
     if recalled := log.get("recalled"):
         short["recalled"] = {"count": len(recalled), "tokens": sum(row["tokens"] for row in recalled)}
     regions = {region: tokens for region, tokens in audit.regions.items() if tokens}
-    return values_of(audit) | {"regions": regions, "context_trim_log": short, "prompt_refs": refs and short_refs(refs)}
+    return row | {"regions": regions, "context_trim_log": short, "prompt_refs": refs and short_refs(refs)}
 
 
 async def as_recorded(tx: Transaction, session_id: SessionId, rows: Sequence[JsonObject]) -> list[JsonObject]:
@@ -86,8 +83,7 @@ def _is_short(row: JsonObject) -> bool:
 def _recorded(row: JsonObject, recalled: Sequence[PackedRow], ids: Mapping[int, UUID]) -> JsonObject:
     log, refs = row["context_trim_log"], row["prompt_refs"]
     if "estimated_tokens_after" not in log:
-        limit, output_reserve, wire_tokens = (row[name] for name in _OF_LOG)
-        log = {**_derived(limit, output_reserve, wire_tokens, log["actions"]), **log}
+        log = {**_derived(row), **log}
     if recalled:
         rows = [public_row(ids[each.seq], each.score, each.tokens, each.matched) for each in recalled]
         log = {**log, "recalled": rows}
@@ -96,10 +92,11 @@ def _recorded(row: JsonObject, recalled: Sequence[PackedRow], ids: Mapping[int, 
     return row | {"context_trim_log": log, "prompt_refs": refs, "regions": all_regions(row["regions"])}
 
 
-def _derived(limit: int, output_reserve: int, wire_tokens: int, actions: Sequence[JsonObject]) -> JsonObject:
-    """The members of a trim log that follow from its row and its actions."""
+def _derived(row: JsonObject) -> JsonObject:
+    """The members of a row's trim log that follow from its actions and other columns."""
+    wire_tokens, actions = row["estimated_wire_tokens"], row["context_trim_log"]["actions"]
     return {
-        "max_context_tokens": limit - output_reserve,
+        "max_context_tokens": row["model_context_limit"] - row["output_reserve"],
         "estimated_tokens_before": wire_tokens + sum(action["tokens_removed_est"] for action in actions),
         "estimated_tokens_after": wire_tokens,
     }

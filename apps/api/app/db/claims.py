@@ -11,7 +11,7 @@ from uuid import UUID
 from app.db import tables
 from app.db.database import Transaction, record_of
 from app.db.limits import TENANT_LIMITS, limits_of
-from app.db.messages import UNGIVEN
+from app.db.messages import NEWEST_CALLS, UNGIVEN
 from app.db.sessions import ON_ITS_NODE, STATE_COLUMNS, state_of
 from app.db.sql import CLOCK, binds, insert_from, insert_row, json_rows, of_session, sql
 from app.domain.content import bytea_json, tool_calls_from_json
@@ -72,11 +72,8 @@ _LOCK_SESSION = sql(f"""
     RETURNING {_LOCKED}
     """)
 
-_WAITING = sql("""
-    SELECT t.status, t.seq, t.fence, t.model_alias, t.request,
-        (SELECT m.tool_calls FROM messages m
-         WHERE m.session_id = t.session_id AND m.turn_id = t.id AND m.role = 'assistant'
-         ORDER BY m.seq DESC LIMIT 1) AS tool_calls,
+_WAITING = sql(f"""
+    SELECT t.status, t.seq, t.fence, t.model_alias, t.request, {NEWEST_CALLS} AS tool_calls,
         (SELECT max(a.round) FROM turn_context_audit a
          WHERE a.session_id = t.session_id AND a.turn_id = t.id) AS rounds,
         (SELECT max(st.seq) FROM turn_steps st

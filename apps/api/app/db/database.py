@@ -87,11 +87,7 @@ _LOCKED = "Other work holds this session for longer than one waits; nothing was 
 
 
 class UniqueViolated(Exception):
-    """A unique constraint or index refused a row; `constraint` is its name."""
-
-    def __init__(self, constraint: str) -> None:
-        super().__init__(constraint)
-        self.constraint = constraint
+    """A unique constraint or index, which the message names, refused a row."""
 
 
 class Transaction:
@@ -105,6 +101,12 @@ class Transaction:
 
     async def fetchrow(self, statement: Statement, **parameters: Any) -> Record | None:
         return await self._connection.fetchrow(statement.text, *statement.arguments(parameters))
+
+    async def fetch_one(self, statement: Statement, **parameters: Any) -> Record:
+        """The row of a statement that always gives one, as an aggregate does."""
+        row = await self.fetchrow(statement, **parameters)
+        assert row is not None, statement.text
+        return row
 
     async def fetch_records(self, kind: type[R], statement: Statement, **parameters: Any) -> list[R]:
         """The rows as instances of this dataclass, whose fields have the names of the columns."""
@@ -152,7 +154,7 @@ def _domain_errors(leave_server: Callable[[], None]) -> Generator[None]:
     except asyncpg.LockNotAvailableError as error:
         raise SessionBusy(_LOCKED) from error
     except asyncpg.UniqueViolationError as error:
-        raise UniqueViolated(str(cast(Any, error).constraint_name or "")) from error
+        raise UniqueViolated(cast(Any, error).constraint_name) from error
     except asyncpg.ForeignKeyViolationError as error:
         raise NotFound("session") from error  # every foreign key leads to a session: it was erased meanwhile
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
@@ -382,10 +384,8 @@ def _encode_json(value: object) -> str:
 
 
 def _encode_other(value: object) -> object:
-    if isinstance(value, Decimal):
+    if isinstance(value, Decimal | UUID):  # the driver's UUIDs are a subclass, which orjson does not encode
         return str(value)
-    if isinstance(value, UUID):
-        return str(value)  # the driver's are a subclass, which orjson does not encode
     if isinstance(value, (tuple, frozenset, set)):
         return list(cast("Sequence[object]", value))
     raise TypeError(f"{type(value).__name__} is no JSON")

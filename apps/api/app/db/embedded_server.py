@@ -16,6 +16,7 @@ import time
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from app.db.embedded_identity import Identity
 
@@ -120,8 +121,11 @@ def ensure_running(server: Server, *, initialize: bool) -> bool:
 
 def runs(server: Server) -> bool:
     """Whether its postmaster is alive. Processes that outlived a killed postmaster do not count."""
-    with closing(open_lock(server.root / "alive")) as alive:
-        return not try_lock(alive) and _postmaster_lives(server)
+    try:
+        with closing(open_lock(server.root / "alive")) as alive:
+            return not try_lock(alive) and _postmaster_lives(server)
+    except OSError:  # its folder does not exist
+        return False
 
 
 def _postmaster_lives(server: Server) -> bool:
@@ -167,19 +171,13 @@ def _initialize(server: Server, alive: int) -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
     # A new WAL segment is filled with zeros while every commit waits: 16 MiB took 100 ms, 1 MiB takes 6 ms.
     options = "-U postgres -A trust -E UTF8 --no-locale --no-instructions --wal-segsize=1"
-    done = subprocess.run(
+    _run(
+        server,
         server.identity.command("wait", server.binaries / "initdb", ["-D", str(unfinished), *options.split()]),
-        cwd=server.root,
-        env=_environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
+        "initdb failed",
         start_new_session=True,
         pass_fds=(alive,),  # if this process is killed now, the next one waits for initdb
     )
-    if done.returncode != 0:
-        raise EmbeddedPostgresError(f"initdb failed: {done.stderr.strip()[-400:]}")
     unfinished.rename(server.data)
     folder = os.open(server.root, os.O_RDONLY)
     with closing(folder):
@@ -219,17 +217,15 @@ def _ensure_database(server: Server) -> None:
         f"WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = '{DATABASE}') \\gexec\n"
     )
     options = ["-X", "-q", "-v", "ON_ERROR_STOP=1", "-h", str(server.socket_folder), "-p", str(PORT), "-U", "postgres"]
+    _run(server, [str(server.binaries / "psql"), *options], "The database could not be made", stdin=statement)
+
+
+def _run(server: Server, command: list[str], complaint: str, *, stdin: str = "", **how: Any) -> None:
     done = subprocess.run(
-        [server.binaries / "psql", *options],
-        cwd=server.root,
-        env=_environment(),
-        input=statement,
-        capture_output=True,
-        text=True,
-        check=False,
+        command, cwd=server.root, env=_environment(), input=stdin, capture_output=True, text=True, check=False, **how
     )
     if done.returncode != 0:
-        raise EmbeddedPostgresError(f"The database could not be made: {done.stderr.strip()[-400:]}")
+        raise EmbeddedPostgresError(f"{complaint}: {done.stderr.strip()[-400:]}")
 
 
 def stop(server: Server) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import cast
 from uuid import UUID
 
-from app.db.database import Record, Transaction
+from app.db.database import Transaction
 from app.db.sql import metadata, of_session, sql
 from app.db.tables import sessions
+from app.domain.stored import values_of
 from app.domain.types import SessionId, SessionRef, TenantId
 
 _OF_A_SESSION = [table for table in reversed(metadata.sorted_tables) if table is sessions or "session_id" in table.c]
@@ -77,7 +77,7 @@ async def due_sessions(tx: Transaction, limit: int) -> list[SessionId]:
 
 async def count_rows(tx: Transaction, session_ids: Sequence[SessionId]) -> dict[str, int]:
     """How many rows `erase` would erase, by table."""
-    return dict(cast(Record, await tx.fetchrow(_COUNT, session_ids=session_ids)))
+    return dict(await tx.fetch_one(_COUNT, session_ids=session_ids))
 
 
 async def instant_before(tx: Transaction, age: timedelta) -> datetime:
@@ -87,7 +87,7 @@ async def instant_before(tx: Transaction, age: timedelta) -> datetime:
 
 async def count_idle(tx: Transaction, idle: Idle) -> tuple[int, int]:
     """How many sessions are selected, and how many more would be if they were not running a turn."""
-    row = cast(Record, await tx.fetchrow(_HOW_MANY, before=idle.before, tenant_id=idle.tenant_id))
+    row = await tx.fetch_one(_HOW_MANY, **values_of(idle))
     return row["idle"], row["running"]
 
 
@@ -97,7 +97,7 @@ async def next_idle(
     """The next selected sessions in the order of their ids: at most `sessions`, and after the first only as many as
     have at most `messages` messages in all. With `lock` they are locked until the transaction ends.
     """
-    meant = {"before": idle.before, "tenant_id": idle.tenant_id}
+    meant = values_of(idle)
     rows = await tx.fetch(_LOOK_AT_NEXT, **meant, after=after, limit=sessions)
     taken: list[SessionId] = []
     for row in rows:

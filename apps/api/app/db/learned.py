@@ -107,7 +107,7 @@ _NOTE_WINDOW = sql(f"""
 
 _EXPIRE_WINDOWS = sql("DELETE FROM learned_windows WHERE expires_at <= statement_timestamp()")
 
-_FORGET_WINDOWS = sql("DELETE FROM learned_windows WHERE model_alias = :model_alias RETURNING 1")
+_FORGET_WINDOWS = sql("DELETE FROM learned_windows WHERE model_alias = :model_alias")
 
 
 async def stated_windows(tx: Transaction, most: int) -> list[StatedWindow]:
@@ -132,4 +132,4 @@ async def note_window(
 
 async def forget_windows(tx: Transaction, model_alias: str) -> int:
     """Deletes all stated windows of an alias; returns to how many tenants one was stated."""
-    return len(await tx.fetch(_FORGET_WINDOWS, model_alias=model_alias))
+    return await tx.execute(_FORGET_WINDOWS, model_alias=model_alias)

@@ -9,7 +9,6 @@ begins. Rows are locked in the order that `db/sessions.py` describes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -54,7 +53,7 @@ def _locked(scope: Scope) -> str:
 
 
 def _adding(scope: Scope) -> Statement:
-    """A statement that adds a call to the given spans and returns the sums; spans without a row are missing."""
+    """A statement that adds a call to the given spans and returns the sums before; spans without a row are missing."""
     table, key = _USAGE[scope]
     # If a newer span began while this statement waited for the row, the newer one counts.
     added = ", ".join(
@@ -66,7 +65,7 @@ def _adding(scope: Scope) -> Statement:
         ), {_locked(scope)}, counted AS (
             UPDATE {table.name} u SET {added}, starts_at = greatest(u.starts_at, p.starts_at)
             FROM w p, locked_usage WHERE u.{key} = :key AND u.span = p.span AND u.span = locked_usage.span
-            RETURNING u.span, u.starts_at, {", ".join(f"u.{name}" for name in _SUMS)}
+            RETURNING u.span, u.starts_at, {", ".join(f"u.{name} - :{name} AS {name}" for name in _SUMS)}
         )
         SELECT counted.*, {_ENDS_AT.format("counted")} AS ends_at,
             CAST(ceil(extract(epoch FROM {_ENDS_AT.format("counted")} - clock.at)) AS bigint) AS retry_after_s
@@ -176,9 +175,9 @@ def limits_from_json(stored: JsonObject | None) -> Limits:
 async def reserve(
     tx: Transaction, session: SessionRef, turn_id: TurnId, limits: Mapping[Scope, Limits], worst: WorstCase
 ) -> tuple[list[Used], JsonObject]:
-    """Reserves a call before it is made. Returns the sums that include it, and the reservation stored with the turn.
+    """Reserves a call before it is made. Returns the sums without it, and the reservation stored with the turn.
 
-    The caller rolls back if the sums exceed a limit. The tenant's other calls wait here until the transaction ends.
+    The caller rolls back if a limit is exceeded. The tenant's other calls wait here until the transaction ends.
     """
     used, reservation = await _count(
         tx,
@@ -193,7 +192,7 @@ async def reserve(
 async def _count(
     tx: Transaction, keys: Mapping[Scope, object], limits: Mapping[Scope, Limits], added: Mapping[str, object]
 ) -> tuple[list[Used], JsonObject]:
-    """Adds to the spans of every limit, the tenant's first. Returns the sums and the reservation for `give_back`."""
+    """Adds to the spans of every limit, the tenant's first. Returns the sums before, and a reservation to give back."""
     found: list[Used] = []
     for scope, values in limits.items():
         spans, key = spans_of(values), keys[scope]
@@ -210,20 +209,11 @@ async def _count(
     return found, {**held, "windows": windows}
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """A call that was counted as used: its limits, the sums that include it, and the reservation for `give_back`."""
-
-    limits: Mapping[Scope, Limits]
-    sums: list[Used]
-    reservation: JsonObject
-
-
-async def count_use(tx: Transaction, session_id: SessionId, worst: WorstCase) -> Counted | None:
-    """Counts a call that is not a turn's own as used, before it is made; None if no limits apply.
-
-    The caller rolls back if the sums exceed a limit. They show the call as reserved, as `exceeded` expects.
-    """
+async def count_use(
+    tx: Transaction, session_id: SessionId, worst: WorstCase
+) -> tuple[Mapping[Scope, Limits], list[Used], JsonObject] | None:
+    """Counts a call that is not a turn's own as used, before it is made; None if no limits apply. Returns the limits,
+    the sums without the call, and the reservation for `give_back`. The caller rolls back if a limit is exceeded."""
     row = await tx.fetchrow(_LIMITS_OF_SESSION, session_id=session_id)
     limits = limits_of(row) if row is not None else {}
     if row is None or not limits:
@@ -234,17 +224,7 @@ async def count_use(tx: Transaction, session_id: SessionId, worst: WorstCase) ->
         limits,
         {"turns": worst.turns, "tokens": worst.tokens, "usd": worst.usd, "reserved_tokens": 0, "reserved_usd": 0},
     )
-    sums = [
-        replace(
-            each,
-            tokens=each.tokens - worst.tokens,
-            usd=each.usd - worst.usd,
-            reserved_tokens=each.reserved_tokens + worst.tokens,
-            reserved_usd=each.reserved_usd + worst.usd,
-        )
-        for each in used
-    ]
-    return Counted(limits, sums, reservation)
+    return limits, used, reservation
 
 
 async def give_back(

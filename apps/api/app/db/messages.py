@@ -31,6 +31,12 @@ AS_STORED = f"{_OF_MESSAGE}, m.token_estimate AS tokens"
 UNGIVEN = ("reasoning_tokens", "withdrawn")
 """Columns that have their defaults in every message except a model's reply or an imported one."""
 
+NEWEST_CALLS = """(
+        SELECT m.tool_calls FROM messages m
+        WHERE m.session_id = t.session_id AND m.turn_id = t.id AND m.role = 'assistant'
+        ORDER BY m.seq DESC LIMIT 1)"""
+"""SQL expression: the tool calls of the newest assistant message of the turn `t`."""
+
 STEP_FAILED = """st.status <> 'success' AND NOT EXISTS (
     SELECT FROM turn_steps again
     WHERE again.session_id = st.session_id AND again.turn_id = st.turn_id AND again.seq > st.seq

@@ -7,7 +7,7 @@ import asyncio
 import functools
 import threading
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -190,11 +190,8 @@ async def reach(dsn: str) -> SchemaState:
             f"DATABASE_URL: what answers there is no Postgres that can be used: {error}"
         ) from error
     database = Database(dsn, pool_size=1, transaction_pooler=True)  # safe with or without a pooler
-    try:
-        async with database.autocommit() as transaction:
-            return await schema_state(transaction)
-    finally:
-        await database.aclose()
+    async with aclosing(database), database.autocommit() as transaction:
+        return await schema_state(transaction)
 
 
 def _reason(error: OSError) -> str:

@@ -112,8 +112,9 @@ class StoredTerms:
 
 async def stored_terms(tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int) -> StoredTerms:
     """The packed terms of a session's messages after `after_seq` through `through_seq`."""
-    row = await tx.fetchrow(_TERMS, session_id=session_id, after_seq=after_seq, through_seq=through_seq)
-    return StoredTerms(**(row or {}))
+    return StoredTerms(
+        **await tx.fetch_one(_TERMS, session_id=session_id, after_seq=after_seq, through_seq=through_seq)
+    )
 
 
 async def settled_seq(tx: Transaction, session_id: SessionId, last_seq: int) -> int:

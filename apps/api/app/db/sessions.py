@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, cast, get_args
+from typing import Literal, TypeAlias, get_args
 from uuid import UUID
 
 from app.db.database import Record, Transaction, record_of
@@ -120,8 +120,7 @@ def locked_session(condition: str = "true") -> str:
 
 async def insert_session(tx: Transaction, session: SessionRef, values: Mapping[str, object]) -> Session:
     """Stores a new session with a value for each of `CHANGEABLE`, and returns it with the database's timestamps."""
-    row = await tx.fetchrow(_INSERT, **of_session(session), **{name: values[name] for name in CHANGEABLE})
-    return Session(**cast(Record, row))  # an INSERT … RETURNING gives its row or raises
+    return Session(**await tx.fetch_one(_INSERT, **of_session(session), **{name: values[name] for name in CHANGEABLE}))
 
 
 async def get_session(tx: Transaction, session: SessionRef, *, lock: bool = False) -> Session | None:
@@ -267,8 +266,8 @@ async def put_pin(tx: Transaction, session: SessionRef, pin: Pin) -> Pin | None:
 
 async def other_pins(tx: Transaction, session: SessionRef, name: str) -> tuple[int, int]:
     """The number of a session's other pins and the bytes of their contents; zeros for another tenant's session."""
-    row = await tx.fetchrow(_OTHER_PINS, **of_session(session), name=name)
-    return (row["pins"], row["bytes"]) if row else (0, 0)
+    row = await tx.fetch_one(_OTHER_PINS, **of_session(session), name=name)
+    return row["pins"], row["bytes"]
 
 
 async def get_pin(tx: Transaction, session: SessionRef, name: str) -> Pin | None:

@@ -74,10 +74,9 @@ async def settled_texts(
     tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, encoding: str
 ) -> StoredTexts:
     """The messages of a range, without withdrawn ones, turn by turn. Those counted in another encoding have no text."""
-    row = await tx.fetchrow(
+    row = await tx.fetch_one(
         _TEXTS, session_id=session_id, after_seq=after_seq, through_seq=through_seq, encoding=encoding
     )
-    assert row is not None, "an aggregate gives a row"
     turns = [(turn_id, len(list(run))) for turn_id, run in groupby(_ids(row["turn_ids"]))]
     seqs, completed = await _turns(tx, session_id, [turn_id for turn_id, _ in turns])
     return record_of(
@@ -99,8 +98,7 @@ async def _turns(tx: Transaction, session_id: SessionId, turn_ids: Sequence[byte
     if not turn_ids:
         return [], []
     first_id, last_id = UUID(bytes=turn_ids[0]), UUID(bytes=turn_ids[-1])
-    row = await tx.fetchrow(_TURNS, session_id=session_id, first_id=first_id, last_id=last_id)
-    assert row is not None, "an aggregate gives a row"
+    row = await tx.fetch_one(_TURNS, session_id=session_id, first_id=first_id, last_id=last_id)
     figures = dict(zip(_ids(row["ids"]), zip(_integers(row["seqs"]), row["completed"], strict=True), strict=True))
     found = [figures[turn_id] for turn_id in turn_ids]
     return [seq for seq, _ in found], [completed for _, completed in found]

@@ -141,13 +141,13 @@ async def later_summaries(tx: Transaction, session_id: SessionId) -> list[dateti
 
 async def folded(tx: Transaction, session_id: SessionId) -> tuple[int, int]:
     """The numbers of turns and of messages that the active summary replaces, without rejected turns."""
-    row = (await tx.fetch(_FOLDED, session_id=session_id))[0]
+    row = await tx.fetch_one(_FOLDED, session_id=session_id)
     return row["turns"], row["messages"]
 
 
 async def summary_usage(tx: Transaction, session_id: SessionId, through_seq: int) -> tuple[int, int]:
     """Prompt and completion tokens of summarizer calls."""
-    row = (await tx.fetch(_SUMMARY_USAGE, session_id=session_id, through_seq=through_seq))[0]
+    row = await tx.fetch_one(_SUMMARY_USAGE, session_id=session_id, through_seq=through_seq)
     return row["prompt_tokens"], row["completion_tokens"]
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import UUID
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 
+from app.domain.limits import LimitSpan
 from app.domain.types import OPEN_STATUSES, SessionRef, TurnStatus
 
 _DIALECT = PGDialect_asyncpg()
@@ -134,11 +135,8 @@ def columns(
     return tuple(sa.Column(name, kind, nullable=nullable, server_default=default) for name in names)
 
 
-def one_of(column: str, values: tuple[str, ...], name: str) -> sa.CheckConstraint:
-    return sa.CheckConstraint(f"{column} IN ({', '.join(repr(value) for value in values)})", name=name)
-
-
-SPANS = ("minute", "day", "month", "total")
+def one_of(column: str, values: Iterable[str]) -> sa.CheckConstraint:
+    return sa.CheckConstraint(f"{column} IN ({', '.join(repr(value) for value in values)})", name=column)
 
 
 def usage_columns() -> tuple[sa.Column[object] | sa.CheckConstraint, ...]:
@@ -146,12 +144,11 @@ def usage_columns() -> tuple[sa.Column[object] | sa.CheckConstraint, ...]:
     return (
         sa.Column("span", sa.Text, nullable=False),
         instant_column("starts_at"),
-        sa.Column("turns", sa.BigInteger, nullable=False),
-        sa.Column("tokens", sa.BigInteger, nullable=False),
+        *columns(sa.BigInteger, "turns", "tokens"),
         sa.Column("usd", sa.Numeric(20, 10), nullable=False),
         sa.Column("reserved_tokens", sa.BigInteger, nullable=False),
         sa.Column("reserved_usd", sa.Numeric(20, 10), nullable=False),
-        one_of("span", SPANS, "span"),
+        one_of("span", get_args(LimitSpan)),
     )
 
 

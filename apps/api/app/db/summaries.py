@@ -182,8 +182,7 @@ class SummaryLease:
 
 async def prompt_context(tx: Transaction, session_id: SessionId, before_seq: int) -> PromptContext:
     """The active summary, the pins in the order of creation, and whether a step of the newest settled turn failed."""
-    row = await tx.fetchrow(_CONTEXT, session_id=session_id, before_seq=before_seq, inline_bytes=_INLINE_PIN_BYTES)
-    assert row is not None, "a SELECT without FROM gives one row"
+    row = await tx.fetch_one(_CONTEXT, session_id=session_id, before_seq=before_seq, inline_bytes=_INLINE_PIN_BYTES)
     pins: Sequence[tuple[str, str | None, float | None, str | None]] = row["pins"] or ()
     large = [name for name, content, *_ in pins if content is None]
     found = await tx.fetch(_LARGE_PINS, session_id=session_id, names=large) if large else ()
@@ -238,7 +237,7 @@ async def take_summary_lease(
     With `for_turn`, `lease_id` is the id of the running turn. The lease of an earlier turn is taken over: its worker is
     dead, because a session runs one turn at a time.
     """
-    row = await tx.fetchrow(
+    row = await tx.fetch_one(
         _TAKE_LEASE,
         session_id=session_id,
         lease_id=lease_id,
@@ -246,7 +245,6 @@ async def take_summary_lease(
         previous_id=previous_id,
         for_turn=for_turn,
     )
-    assert row is not None, "an outer join with one row gives one row"
     return SummaryLease(row["stands"], limits_of(row) if row["had"] else None)
 
 

@@ -7,6 +7,8 @@ except that a message can be marked `withdrawn` and can get packed terms that it
 
 from __future__ import annotations
 
+from typing import get_args
+
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB, UUID
 
@@ -22,7 +24,7 @@ from app.db.sql import (
     one_of,
     usage_columns,
 )
-from app.domain.types import SUMMARY_LISTS, SUMMARY_ORIGINS, TurnStatus
+from app.domain.types import SUMMARY_LISTS, SUMMARY_ORIGINS, Purpose, Role, TurnStatus
 
 
 def _session_fk() -> sa.ForeignKeyConstraint:
@@ -100,7 +102,7 @@ turns = sa.Table(
     sa.PrimaryKeyConstraint("session_id", "id"),
     sa.UniqueConstraint("session_id", "seq"),
     _session_fk(),
-    one_of("status", tuple(status.value for status in TurnStatus), "status"),
+    one_of("status", [status.value for status in TurnStatus]),
 )
 index_where(f"status IN {OPEN_STATUSES_SQL}", "uq_turns_one_open", turns.c.session_id, unique=True)
 index_where_set("uq_turns_idempotency_key", turns.c.session_id, turns.c.idempotency_key, unique=True)
@@ -154,7 +156,7 @@ messages = sa.Table(
     sa.PrimaryKeyConstraint("session_id", "id"),
     sa.UniqueConstraint("session_id", "seq"),
     _turn_fk(),
-    one_of("role", ("user", "assistant", "tool"), "role"),
+    one_of("role", get_args(Role)),
 )
 
 # Erasing a session cascades turn by turn; without this index each turn would scan all the session's messages.
@@ -206,8 +208,8 @@ session_summaries = sa.Table(
     instant_column("created_at", default_now=True),
     sa.PrimaryKeyConstraint("session_id", "id"),
     _session_fk(),
-    one_of("status", ("active", "superseded", "undone"), "status"),
-    one_of("origin", SUMMARY_ORIGINS, "origin"),
+    one_of("status", ("active", "superseded", "undone")),
+    one_of("origin", SUMMARY_ORIGINS),
 )
 index_where("status = 'active'", "uq_session_summaries_one_active", session_summaries.c.session_id, unique=True)
 
@@ -268,7 +270,7 @@ usage_records = sa.Table(
     sa.Column("round", sa.Integer),
     sa.PrimaryKeyConstraint("session_id", "id"),
     _session_fk(),
-    one_of("purpose", ("turn", "summary", "embedding"), "purpose"),
+    one_of("purpose", get_args(Purpose)),
 )
 
 # A model call that a client of OpenAI's Responses requested; its reply is the message `reply_seq`. When the client

@@ -12,7 +12,7 @@ from uuid import UUID
 from app.db import tables
 from app.db.database import Record, Transaction, record_of
 from app.db.limits import GIVING_BACK, give_back_of_tenant
-from app.db.messages import AS_STORED, SLICE_MESSAGES, UNGIVEN, message_from_row
+from app.db.messages import AS_STORED, NEWEST_CALLS, SLICE_MESSAGES, UNGIVEN, message_from_row
 from app.db.sessions import ON_ITS_NODE, locked_session
 from app.db.sql import CLOCK, OPEN_STATUSES_SQL, Statement, in_both_orders, insert_from, json_rows, of_session, sql
 from app.domain.content import tool_calls_from_json
@@ -26,10 +26,7 @@ TURN_COLUMNS = ", ".join(f"turns.{name}" for name in _STORED)
 """The columns of `turns` that `turn_record` reads, in addition to `tool_calls`."""
 _COLUMNS = f"""
     {", ".join(f"t.{name}" for name in _STORED)},
-    CASE WHEN t.status = 'awaiting_tools' THEN (
-        SELECT m.tool_calls FROM messages m
-        WHERE m.session_id = t.session_id AND m.turn_id = t.id AND m.role = 'assistant'
-        ORDER BY m.seq DESC LIMIT 1) END AS tool_calls
+    CASE WHEN t.status = 'awaiting_tools' THEN {NEWEST_CALLS} END AS tool_calls
 """
 
 _GET = sql(f"""

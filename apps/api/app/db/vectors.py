@@ -72,7 +72,7 @@ async def stored_vectors(
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], bytes]:
     """A model's vectors with this number of dimensions for a range of messages: the messages' numbers, and the vectors
     concatenated."""
-    row = await tx.fetchrow(
+    row = await tx.fetch_one(
         _STORED,
         session_id=session_id,
         after_seq=after_seq,
@@ -80,5 +80,4 @@ async def stored_vectors(
         model=model,
         dimensions=dimensions,
     )
-    assert row is not None, "an aggregate gives one row"
     return np.frombuffer(row["seqs"], ">i8").astype(np.int64), row["vectors"]

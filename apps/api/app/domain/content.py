@@ -94,19 +94,22 @@ def call_input(arguments: str) -> JsonObject:
         value = orjson.loads(arguments.strip() or "{}")
     except orjson.JSONDecodeError:
         value = None
-    if arguments.count("[") + arguments.count("{") > _MOST_NESTING and _is_too_deep(value):
+    if arguments.count("[") + arguments.count("{") > _MOST_NESTING and is_nested_deeper(value, _MOST_NESTING):
         value = None
     return cast("JsonObject", value) if isinstance(value, dict) else {"malformed_arguments": arguments}
 
 
-def _is_too_deep(value: object) -> bool:
-    for _ in range(254 - _MOST_NESTING):
-        value = [value]
-    try:
-        orjson.dumps(value)
-    except TypeError:
-        return True
-    return False
+def is_nested_deeper(value: object, levels: int) -> bool:
+    """Whether a JSON value has more levels of lists and objects than this."""
+    containers: list[Any] = [[value]]
+    for _ in range(levels + 1):
+        containers = [
+            child
+            for container in containers
+            for child in (cast("JsonObject", container).values() if isinstance(container, dict) else container)
+            if isinstance(child, (dict, list))
+        ]
+    return bool(containers)
 
 
 def canonical_bytes(value: object) -> bytes:

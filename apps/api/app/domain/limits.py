@@ -89,7 +89,7 @@ def spans_of(limits: Limits) -> list[LimitSpan]:
 
 
 def exceeded(limits: Mapping[Scope, Limits], counted: Iterable[Used], worst: WorstCase) -> Exceeded | None:
-    """The limit that is exceeded, by counts that already include `worst`; of several the one that resets last.
+    """The limit that `worst` would exceed, by counts without it; of several the one that resets last.
 
     A limit that is exactly reached is not exceeded.
     """
@@ -103,11 +103,8 @@ def exceeded(limits: Mapping[Scope, Limits], counted: Iterable[Used], worst: Wor
     for scope, values in limits.items():
         for name, value in values.items():
             unit, span = LIMITS[name]
-            used = by_span[scope, span]
-            if used.settled(unit) + used.reserved(unit) <= value:
-                continue
-            own = needed[unit]
-            settled = used.settled(unit) - (own if unit == "turns" else 0)
-            reserved = used.reserved(unit) - (0 if unit == "turns" else own)
-            over.append(Exceeded(scope, name, value, settled, reserved, own, used.ends_at, used.retry_after_s))
+            used, own = by_span[scope, span], needed[unit]
+            settled, reserved = used.settled(unit), used.reserved(unit)
+            if settled + reserved + own > value:
+                over.append(Exceeded(scope, name, value, settled, reserved, own, used.ends_at, used.retry_after_s))
     return max(over, key=lambda found: inf if found.retry_after_s is None else found.retry_after_s, default=None)

@@ -29,6 +29,7 @@ from app.domain.errors import ProviderError
 from app.domain.types import Completion, CompletionRequest, JsonObject, PromptMessage
 from app.providers.anthropic_answer import MessageAssembly, read_message
 from app.providers.base import DeltaSink, Endpoint
+from app.providers.catalogue_file import ModelEntry
 from app.providers.failures import ErrorObject
 from app.providers.remote import RemoteModel
 from app.providers.transport import RetryPolicy
@@ -57,9 +58,9 @@ class _Form:
     with_used_tools: bool = False
 
 
-def messages_url(endpoint: Endpoint) -> httpx.URL:
+def messages_url(entry: ModelEntry) -> httpx.URL:
     """The base URL with `/v1/messages`; a base that ends in `/v1` already is taken as it is."""
-    base = httpx.URL(endpoint.base_url or DEFAULT_BASE_URL)
+    base = httpx.URL(entry.base_url or DEFAULT_BASE_URL)
     path = base.path.rstrip("/").removesuffix("/v1")
     return base.copy_with(path=f"{path}/v1/messages")
 
@@ -72,15 +73,15 @@ class AnthropicProvider(RemoteModel):
 
     def __init__(self, endpoint: Endpoint, *, now: Callable[[], datetime], retry: RetryPolicy | None = None) -> None:
         headers = {**endpoint.headers("x-api-key"), "anthropic-version": _VERSION}
-        super().__init__(endpoint, messages_url(endpoint), headers, now, retry)
+        super().__init__(endpoint, messages_url(endpoint.entry), headers, now, retry)
         self._accepted = _Form()
         self._has_counting = True
 
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
         """Calls the model, with retries, within the alias's deadline. Raises a `ProviderError`."""
         first_form = self._accepted
-        call = _MessagesCall(request, self._endpoint, first_form)
-        answer = await self._call(call, on_delta, request.headers)
+        call = _MessagesCall(request, self._entry, first_form)
+        answer = await self._call(call, on_delta)
         if call.form != first_form:  # else what another call has learned meanwhile is kept
             # Thinking is refused because of one prompt's content; other refusals apply to the server.
             self._accepted = replace(call.form, with_thinking=True)
@@ -93,10 +94,10 @@ class AnthropicProvider(RemoteModel):
         """
         if not self._has_counting:
             return None
-        body = _body(request, self._endpoint, self._accepted)
+        body = _body(request, self._entry, self._accepted)
         counted = json_bytes({name: body[name] for name in _COUNTED if name in body})
         url = self._url.copy_with(path=self._url.path + "/count_tokens")
-        timeout_s = min(_COUNTING_TIMEOUT_S, self._endpoint.timeout_s)
+        timeout_s = min(_COUNTING_TIMEOUT_S, self._entry.timeout_s)
         try:
             answer = await self._look_up(url, counted, timeout_s=timeout_s)
         except ProviderError as error:
@@ -113,13 +114,13 @@ class _MessagesCall:
     completion = staticmethod(read_message)
     assembly = MessageAssembly
 
-    def __init__(self, request: CompletionRequest, endpoint: Endpoint, form: _Form) -> None:
+    def __init__(self, request: CompletionRequest, entry: ModelEntry, form: _Form) -> None:
         self.request = request
-        self._endpoint = endpoint
+        self._entry = entry
         self.form = form
 
     def body(self, *, stream: bool) -> bytes:
-        body = _body(self.request, self._endpoint, self.form)
+        body = _body(self.request, self._entry, self.form)
         return json_bytes(body | {"stream": True} if stream else body)
 
     def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:  # noqa: ARG002 - the protocol's
@@ -129,7 +130,7 @@ class _MessagesCall:
         """
         if self.form.with_cache and error.names("cache_control"):
             self.form = replace(self.form, with_cache=False)
-        elif self.form.with_thinking and "thinking" in self._endpoint.parameters and error.names("thinking"):
+        elif self.form.with_thinking and "thinking" in self._entry.parameters and error.names("thinking"):
             self.form = replace(self.form, with_thinking=False)
         elif not self.form.with_used_tools and not self.request.tools and "must define tools" in error.message:
             self.form = replace(self.form, with_used_tools=True)
@@ -138,10 +139,10 @@ class _MessagesCall:
         return True
 
 
-def _body(request: CompletionRequest, endpoint: Endpoint, form: _Form) -> JsonObject:
+def _body(request: CompletionRequest, entry: ModelEntry, form: _Form) -> JsonObject:
     """The body of one call, without `stream`."""
-    thinking = _thinking(request, fields_of(endpoint.parameters.get("thinking")), form)
-    body: JsonObject = {"model": endpoint.model, "max_tokens": request.max_output_tokens, **endpoint.parameters}
+    thinking = _thinking(request, fields_of(entry.parameters.get("thinking")), form)
+    body: JsonObject = {"model": entry.model, "max_tokens": request.max_output_tokens, **entry.parameters}
     body.pop("thinking", None)
     if thinking:
         body["thinking"] = thinking

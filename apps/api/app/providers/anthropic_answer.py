@@ -35,7 +35,7 @@ _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
 _COUNTED: Final = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
-def read_message(answer: Any, *, attempts: int) -> Completion:
+def read_message(answer: Any) -> Completion:
     """Reads a whole message. Raises `MalformedAnswerError`."""
     message = fields_of(answer)
     if not isinstance(message.get("content"), list):
@@ -44,7 +44,7 @@ def read_message(answer: Any, *, attempts: int) -> Completion:
     text = "".join(storable(block["text"]) for block in blocks if _has_text(block, "text"))
     reasoning = "".join(storable(block["thinking"]) for block in blocks if _has_text(block, "thinking"))
     usage = _usage(fields_of(message.get("usage")))
-    return _completion(text, reasoning, blocks, message.get("stop_reason"), usage, message, attempts)
+    return _completion(text, reasoning, blocks, message.get("stop_reason"), usage, message.get("model"))
 
 
 def _completion(
@@ -53,8 +53,7 @@ def _completion(
     blocks: Sequence[JsonObject],
     stop_reason: Any,
     usage: Usage | None,
-    message: JsonObject,
-    attempts: int,
+    model: Any,
 ) -> Completion:
     called = [block for block in blocks if block.get("type") == "tool_use"]
     check_calls(len(called))
@@ -66,8 +65,7 @@ def _completion(
         finish=stop_reason,
         reasons=_FINISH_REASONS,
         usage=usage,
-        model=message.get("model"),
-        attempts=attempts,
+        model=model,
         reasoning_blocks=_reasoning_blocks(blocks),
     )
 
@@ -158,7 +156,7 @@ class MessageAssembly(Assembly):
                 pass  # pings, the ends of blocks, and what the API may add
         return Delta()
 
-    def completion(self, *, attempts: int) -> Completion:
+    def completion(self) -> Completion:
         if not self._message:
             raise MalformedAnswerError("the stream carries no message")
         return _completion(
@@ -167,8 +165,7 @@ class MessageAssembly(Assembly):
             [block.whole() for block in self._blocks],
             self._stop_reason,
             self.usage,
-            self._message,
-            attempts,
+            self._message.get("model"),
         )
 
     def _count(self, fields: JsonObject) -> None:

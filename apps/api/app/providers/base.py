@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from app.domain.types import Completion, CompletionRequest, Delta
-
-MaxTokensField: TypeAlias = Literal["max_completion_tokens", "max_tokens"]
+from app.providers.catalogue_file import ModelEntry
 
 DeltaSink: TypeAlias = Callable[[Delta], None]
 """Receives each new part of a streamed answer: called synchronously, in order, never with an empty delta."""
@@ -66,19 +65,11 @@ class Provider(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Address, key and settings of one alias. `label` is the alias; None means the wire protocol's default."""
+    """One alias: its name, its entry in the catalogue, and its key."""
 
     label: str
-    model: str
-    base_url: str | None = None
+    entry: ModelEntry
     api_key: str | None = field(default=None, repr=False)
-    api_key_header: str | None = None
-    timeout_s: float = 120.0
-    max_tokens_field: MaxTokensField | None = None
-    prompt_cache_key: bool | None = None
-    custom_tools: bool | None = None
-    pass_unknown: bool = False
-    parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def headers(self, key_header: str) -> dict[str, str]:
         """The headers of every request. The key is in `key_header` unless the alias names another header."""
@@ -88,7 +79,7 @@ class Endpoint:
             "accept-encoding": "identity",  # answers are small; decompression would cost more than it saves
             "user-agent": "plimsoll",
         }
-        name = (self.api_key_header or key_header).lower()
+        name = (self.entry.api_key_header or key_header).lower()
         if self.api_key:
             headers[name] = f"Bearer {self.api_key}" if name == "authorization" else self.api_key
         return headers

@@ -11,8 +11,6 @@ import httpx
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
-from app.providers.base import MaxTokensField
-
 _OWN_PARAMETERS = frozenset(
     {
         "model",
@@ -31,6 +29,8 @@ _OWN_PARAMETERS = frozenset(
     }
 )
 
+ProviderName: TypeAlias = Literal["openai", "anthropic", "offline"]
+MaxTokensField: TypeAlias = Literal["max_completion_tokens", "max_tokens"]
 ReturnReasoning: TypeAlias = Literal["never", "tool_loop", "tool_turns"]
 
 
@@ -82,7 +82,7 @@ class _Strict(BaseModel):
 class ModelEntry(_Strict):
     """`[models.ALIAS]`. A field that is None gets its value elsewhere."""
 
-    provider: Literal["openai", "anthropic", "offline"]
+    provider: ProviderName
     model: Annotated[str, Field(min_length=1)] | None = None
     base_url: Annotated[str, AfterValidator(_base_url)] | None = None
     api_key_env: Annotated[str, Field(min_length=1)] | None = None

@@ -145,11 +145,8 @@ def _messages(text: str) -> tuple[str, ...]:
     return (text,) if inner == text else (text, inner)
 
 
-def provider_error(
-    status: int, error: ErrorObject | None, label: str, sent: Callable[[], bytes] = bytes
-) -> ProviderError:
+def provider_error(status: int, error: ErrorObject, label: str, sent: Callable[[], bytes] = bytes) -> ProviderError:
     """The error for an HTTP status that is no success. `label` is the alias, for the message, `sent` gives the body."""
-    error = error or ErrorObject()
     stated = stated_overflow(status, error.codes, error.messages)
     if stated is not None:
         return _overflow(status, error, stated, label, sent)

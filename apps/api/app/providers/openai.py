@@ -16,7 +16,8 @@ import orjson
 
 from app.domain.content import JsonMessages, as_function, custom_input, is_custom, tool_name, with_name
 from app.domain.types import CHAT_OPTIONS, Completion, CompletionRequest, JsonObject, PromptMessage
-from app.providers.base import DeltaSink, Embedded, Endpoint, MaxTokensField
+from app.providers.base import DeltaSink, Embedded, Endpoint
+from app.providers.catalogue_file import MaxTokensField, ModelEntry
 from app.providers.failures import ErrorObject, unusable_answer
 from app.providers.openai_answer import ChatAssembly, read_completion
 from app.providers.remote import RemoteModel
@@ -30,40 +31,40 @@ _FOR_TOOLS: Final = frozenset({"parallel_tool_calls"})
 _AZURE_HOSTS: Final = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
 
 
-def chat_url(endpoint: Endpoint, path: str = "/chat/completions") -> httpx.URL:
+def chat_url(entry: ModelEntry, path: str = "/chat/completions") -> httpx.URL:
     """The base URL with a path, its query (Azure's `api-version`) kept."""
-    base = httpx.URL(endpoint.base_url or DEFAULT_BASE_URL)
+    base = httpx.URL(entry.base_url or DEFAULT_BASE_URL)
     return base.copy_with(path=base.path.rstrip("/") + path)
 
 
 def chat_headers(endpoint: Endpoint) -> dict[str, str]:
     """The headers of a request, with the key in `api-key` for Azure, else in `Authorization: Bearer`."""
-    return endpoint.headers("api-key" if _is_azure(endpoint) else "authorization")
+    return endpoint.headers("api-key" if _is_azure(endpoint.entry) else "authorization")
 
 
-def first_max_tokens_field(endpoint: Endpoint) -> MaxTokensField:
+def first_max_tokens_field(entry: ModelEntry) -> MaxTokensField:
     """The member for the output limit. OpenAI's newer models refuse `max_tokens`; most other servers know only that."""
-    if endpoint.max_tokens_field is not None:
-        return endpoint.max_tokens_field
-    return "max_completion_tokens" if _is_openai(endpoint) else "max_tokens"
+    if entry.max_tokens_field is not None:
+        return entry.max_tokens_field
+    return "max_completion_tokens" if _is_openai(entry) else "max_tokens"
 
 
-def takes_cache_key(endpoint: Endpoint) -> bool:
+def takes_cache_key(entry: ModelEntry) -> bool:
     """Whether `prompt_cache_key` is sent: to OpenAI unless the alias says no, to other servers where it says yes."""
-    return _is_openai(endpoint) if endpoint.prompt_cache_key is None else endpoint.prompt_cache_key
+    return _is_openai(entry) if entry.prompt_cache_key is None else entry.prompt_cache_key
 
 
-def takes_custom_tools(endpoint: Endpoint) -> bool:
+def takes_custom_tools(entry: ModelEntry) -> bool:
     """Whether custom tools are sent as such: to OpenAI unless the alias says no, to other servers where it says yes."""
-    return _is_openai(endpoint) if endpoint.custom_tools is None else endpoint.custom_tools
+    return _is_openai(entry) if entry.custom_tools is None else entry.custom_tools
 
 
-def _is_openai(endpoint: Endpoint) -> bool:
-    return chat_url(endpoint).host == "api.openai.com" or _is_azure(endpoint)
+def _is_openai(entry: ModelEntry) -> bool:
+    return chat_url(entry).host == "api.openai.com" or _is_azure(entry)
 
 
-def _is_azure(endpoint: Endpoint) -> bool:
-    return chat_url(endpoint).host.endswith(_AZURE_HOSTS)
+def _is_azure(entry: ModelEntry) -> bool:
+    return chat_url(entry).host.endswith(_AZURE_HOSTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +86,19 @@ class OpenAIProvider(RemoteModel):
     options = CHAT_OPTIONS
 
     def __init__(self, endpoint: Endpoint, *, now: Callable[[], datetime], retry: RetryPolicy | None = None) -> None:
-        super().__init__(endpoint, chat_url(endpoint), chat_headers(endpoint), now, retry)
-        self.takes_any_option: bool = endpoint.pass_unknown
+        super().__init__(endpoint, chat_url(endpoint.entry), chat_headers(endpoint), now, retry)
+        self.takes_any_option: bool = self._entry.pass_unknown
         self._accepted: _Form = _Form(
-            first_max_tokens_field(endpoint),
-            with_cache_key=takes_cache_key(endpoint),
-            with_custom_tools=takes_custom_tools(endpoint),
+            first_max_tokens_field(self._entry),
+            with_cache_key=takes_cache_key(self._entry),
+            with_custom_tools=takes_custom_tools(self._entry),
         )
 
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
         """Calls the model, with retries, within the alias's deadline. Raises a `ProviderError`."""
         form = self._accepted
-        call = _ChatCall(request, self._endpoint, form)
-        answer = await self._call(call, on_delta, request.headers)
+        call = _ChatCall(request, self._entry, form)
+        answer = await self._call(call, on_delta)
         if call.form != form:  # only what led to an answer is remembered
             self._accepted = call.form
         return answer
@@ -108,10 +109,10 @@ class OpenAIProvider(RemoteModel):
 
     async def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedded:
         """One vector for each text, from the endpoint `/embeddings` of the same base URL. Raises a `ProviderError`."""
-        url = chat_url(self._endpoint, "/embeddings")
-        body = {"model": self._endpoint.model, "input": texts, "encoding_format": "float", **self._endpoint.parameters}
+        url = chat_url(self._entry, "/embeddings")
+        body = {"model": self._entry.model, "input": texts, "encoding_format": "float", **self._entry.parameters}
         answer = await self._look_up(url, json_bytes(body), timeout_s=timeout_s)
-        return _embeddings(answer, len(texts), self._endpoint.label)
+        return _embeddings(answer, len(texts), self._label)
 
 
 class _ChatCall:
@@ -120,9 +121,9 @@ class _ChatCall:
     completion = staticmethod(read_completion)
     assembly = ChatAssembly
 
-    def __init__(self, request: CompletionRequest, endpoint: Endpoint, form: _Form) -> None:
+    def __init__(self, request: CompletionRequest, entry: ModelEntry, form: _Form) -> None:
         self.request = request
-        self._endpoint = endpoint
+        self._entry = entry
         self._first_form = form
         self.form: _Form = form
 
@@ -131,14 +132,14 @@ class _ChatCall:
         custom = self._custom_names()
         left_out = _OTHER_WIRES_ONLY if form.with_reasoning else _OTHER_WIRES_ONLY | {"reasoning_content"}
         body: JsonObject = {
-            "model": self._endpoint.model,
+            "model": self._entry.model,
             "messages": _sent(
                 request.messages,
                 left_out,
                 names_as_text=request.names_as_text or not form.with_names,
                 custom_names=custom,
             ),
-            **self._endpoint.parameters,
+            **self._entry.parameters,
             **self._options(),
         }
         body[form.max_tokens_field] = request.max_output_tokens
@@ -167,7 +168,7 @@ class _ChatCall:
 
     def _options(self) -> JsonObject:
         """The client's options; of a stored request that was made for another alias, those that this one supports."""
-        request, any_option = self.request, self._endpoint.pass_unknown
+        request, any_option = self.request, self._entry.pass_unknown
         left_out: frozenset[str] = frozenset() if request.tools else _FOR_TOOLS
         return {
             name: value

@@ -44,7 +44,7 @@ _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
 }
 
 
-def read_completion(answer: Any, *, attempts: int) -> Completion:
+def read_completion(answer: Any) -> Completion:
     """Reads a chat completion's first choice. Raises `MalformedAnswerError`."""
     answer = fields_of(answer)
     choices = list_of(answer.get("choices"))
@@ -64,7 +64,6 @@ def read_completion(answer: Any, *, attempts: int) -> Completion:
         reasons=_FINISH_REASONS,
         usage=_usage(answer.get("usage")),
         model=answer.get("model"),
-        attempts=attempts,
     )
 
 
@@ -154,19 +153,17 @@ class ChatAssembly(Assembly):
         self.has_finish = self._finish is not None
         return self._grown(fields_of(choice.get("delta") or choice.get("message")))
 
-    def completion(self, *, attempts: int) -> Completion:
+    def completion(self) -> Completion:
         if not self._has_choice:
             raise MalformedAnswerError("the stream carries no choices")
-        calls = tuple(_tool_call(call, position) for position, call in enumerate(self._calls.whole()))
         return completion_of(
             self._text.text,
             self._reasoning.text,
-            calls,
+            self._calls.whole(),
             finish=self._finish,
             reasons=_FINISH_REASONS,
             usage=self.usage,
             model=self._model,
-            attempts=attempts,
         )
 
     def _grown(self, delta: dict[str, Any]) -> Delta:
@@ -198,11 +195,10 @@ class _CallInParts:
     arguments: list[str] = field(default_factory=list[str])
     is_custom: bool = False
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self, position: int) -> ToolCall:
         text = "".join(self.arguments)
-        if self.is_custom:
-            return {"id": self.identity, "custom": {"name": self.name, "input": text}}
-        return {"id": self.identity, "function": {"name": self.name, "arguments": text}}
+        arguments = arguments_of(storable(text)) if self.is_custom else text or "{}"
+        return checked_call(self.identity, self.name, arguments, position)
 
     def has_whole_arguments(self) -> bool:
         """Whether the arguments came in one piece and are a JSON object. A piece is parsed once at most."""
@@ -253,9 +249,9 @@ class _CallFragments:
         if arguments is not None:
             call.arguments.append(self._room.take(arguments))
 
-    def whole(self) -> list[dict[str, Any]]:
-        """The calls in the form in which a plain answer carries them."""
-        return [call.whole() for call in self._calls]
+    def whole(self) -> tuple[ToolCall, ...]:
+        """All calls. Raises as `checked_call`."""
+        return tuple(call.whole(position) for position, call in enumerate(self._calls))
 
     def _continued(
         self, index: int | str | None, identity: str, name: str, arguments: str | None

@@ -22,15 +22,12 @@ from app.domain.types import ReasoningRule, TenantId, Usage
 from app.providers.anthropic import DEFAULT_BASE_URL as ANTHROPIC_BASE_URL
 from app.providers.anthropic import AnthropicProvider, thinking_tokens
 from app.providers.base import Endpoint, Provider
-from app.providers.catalogue_file import CatalogueError, Instructions, ModelEntry, key_of, read_catalogue
+from app.providers.catalogue_file import Instructions, ModelEntry, ProviderName, key_of, read_catalogue
 from app.providers.offline import OfflineProvider
 from app.providers.openai import DEFAULT_BASE_URL as OPENAI_BASE_URL
 from app.providers.openai import OpenAIProvider
 from app.providers.wire import fields_of
 
-__all__ = ["Catalogue", "CatalogueError", "Instructions", "LearnedWindows", "Model", "load_catalogue"]
-
-ProviderName: TypeAlias = Literal["openai", "anthropic", "offline"]
 WindowSource: TypeAlias = Literal["catalogue", "learned", "genai_prices", "fallback"]
 LearnedWindows: TypeAlias = Mapping[tuple[str, TenantId | None], int]
 """Windows that providers stated when they refused prompts, in tokens, by alias and tenant; None means all tenants."""
@@ -151,19 +148,7 @@ def load_catalogue(
         name = listed.model or listed.provider
         encoding = listed.encoding or encoding_for_model(name)
         models[alias] = _model(alias, listed, name, encoding, fallback_window, now())
-        endpoint = Endpoint(
-            label=alias,
-            model=name,
-            base_url=listed.base_url,
-            api_key=key_of(listed, environ),
-            api_key_header=listed.api_key_header,
-            timeout_s=listed.timeout_s,
-            max_tokens_field=listed.max_tokens_field,
-            prompt_cache_key=listed.prompt_cache_key,
-            custom_tools=listed.custom_tools,
-            pass_unknown=listed.pass_unknown,
-            parameters=listed.parameters,
-        )
+        endpoint = Endpoint(alias, listed, key_of(listed, environ))
         match listed.provider:
             case "offline":
                 providers[alias] = OfflineProvider(estimator(encoding))
@@ -176,12 +161,12 @@ def load_catalogue(
 
 def _model(alias: str, listed: ModelEntry, name: str, encoding: str, fallback_window: int, at: datetime) -> Model:
     """An alias with its fixed window: the file's, else the published one, else the fallback."""
-    known = Published() if listed.provider == "offline" else published(name, _base_url(listed), at)
+    published, prices = (None, None) if listed.provider == "offline" else _published(name, _base_url(listed), at)
     window, source = fallback_window, "fallback"
     if listed.context_window is not None:
         window, source = listed.context_window, "catalogue"
-    elif known.context_window is not None:
-        window, source = known.context_window, "genai_prices"
+    elif published is not None:
+        window, source = published, "genai_prices"
     return Model(
         alias=alias,
         provider=listed.provider,
@@ -192,7 +177,7 @@ def _model(alias: str, listed: ModelEntry, name: str, encoding: str, fallback_wi
         context_window=window,
         context_limit_source=source,
         is_language_model=listed.provider != "offline",
-        prices=known.prices,
+        prices=prices,
         reasoning_rule=_reasoning_rule(listed, name),
         exact_counts=listed.exact_counts,
         takes_tools=listed.provider != "offline" and listed.tools is not False,
@@ -214,14 +199,8 @@ def _thinking_budget(listed: ModelEntry) -> int | None:
 def _reasoning_rule(listed: ModelEntry, name: str) -> ReasoningRule | None:
     """Which reasoning the alias's server expects in later prompts: by the file, else by its host; None for none.
 
-    - **Anthropic**: the signed thinking blocks of the running tool loop, for a model that thinks; it ignores older.
-    - **DeepSeek** (from V3.2 on): `reasoning_content` of every assistant message of turns with tool calls, in
-      this request and every later one, or 400 ("The `reasoning_content` in the thinking mode must be passed back to the
-      API"); it ignores that of other turns. api-docs.deepseek.com/guides/thinking_mode
-    - **Moonshot's Kimi**: the same field in every message that calls tools, or 400 ("thinking is enabled but
-      reasoning_content is missing in assistant tool call message at index 2"); an empty text counts as missing.
-    - **Groq and Mistral** refuse the field with 400 ("property 'reasoning_content' is unsupported") and 422
-      (`extra_forbidden`); OpenAI has no such field. Other servers publish little, and none is known to require it.
+    docs/providers.md, "Reasoning", has what each server requires and refuses; others publish little, and none is known
+    to require any. api-docs.deepseek.com/guides/thinking_mode
     """
     thinking = fields_of(listed.parameters.get("thinking"))
     is_off = thinking.get("type") == "disabled"
@@ -234,16 +213,9 @@ def _reasoning_rule(listed: ModelEntry, name: str) -> ReasoningRule | None:
     return ReasoningRule("text", "tool_turns") if insists and not is_off else None
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
-    """What is published about a model. Prices are set only for a known host: other hosts have their own prices."""
-
-    context_window: int | None = None
-    prices: Prices | None = None
-
-
-def published(model: str, base_url: str, at: datetime) -> Published:
-    """Looks a model up by its host and name, and by name alone at an unknown host."""
+def _published(model: str, base_url: str, at: datetime) -> tuple[int | None, Prices | None]:
+    """The published window and prices of a model, looked up by its host and name. At an unknown host it is looked up by
+    name alone, and has no prices: other hosts have their own."""
     snapshot = data_snapshot.get_snapshot()
     try:
         _, found = snapshot.find_provider_model(model, None, None, base_url)
@@ -252,9 +224,9 @@ def published(model: str, base_url: str, at: datetime) -> Published:
             vendor = "litellm" if "/" in model else None  # reads `vendor/model`
             _, found = snapshot.find_provider_model(model, None, vendor, None)
         except LookupError:
-            return Published()
-        return Published(found.context_window)
-    return Published(found.context_window, _prices(found, at))
+            return None, None
+        return found.context_window, None
+    return found.context_window, _prices(found, at)
 
 
 def _prices(model: ModelInfo, at: datetime) -> Prices:

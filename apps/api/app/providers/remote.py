@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, Protocol
@@ -47,7 +48,7 @@ class WireCall(Protocol):
 
     def body(self, *, stream: bool) -> bytes: ...
 
-    def completion(self, answer: Any, *, attempts: int) -> Completion:
+    def completion(self, answer: Any) -> Completion:
         """Reads a whole answer; raises `MalformedAnswerError`."""
         ...
 
@@ -77,7 +78,8 @@ class RemoteModel:
         now: Callable[[], datetime],
         retry: RetryPolicy | None,
     ) -> None:
-        self._endpoint = endpoint
+        self._label = endpoint.label
+        self._entry = endpoint.entry
         self._url = url
         self._headers = headers
         self._now = now
@@ -88,15 +90,15 @@ class RemoteModel:
         """Closes its connections."""
         await self._transport.aclose()
 
-    async def _call(self, call: WireCall, on_delta: DeltaSink | None, headers: Mapping[str, str]) -> Completion:
-        """Calls the model, with retries, within the deadline; `headers` are additional. Raises a `ProviderError`."""
+    async def _call(self, call: WireCall, on_delta: DeltaSink | None) -> Completion:
+        """Calls the model, with retries, within the deadline. Raises a `ProviderError`."""
         tap = DeltaTap(on_delta) if on_delta is not None else None
         stream = tap is not None
 
         async def attempt(number: int) -> Completion:
             nonlocal stream
             try:
-                return await self._attempt(call, tap, number, {**headers, **self._headers}, stream=stream)
+                return replace(await self._attempt(call, tap, stream=stream), attempts=number)
             except EmptyStreamError as empty:
                 # llama-cpp-python reports a prompt that is too long only without streaming.
                 stream = False
@@ -107,8 +109,9 @@ class RemoteModel:
                 raise
 
         try:
-            timeout_s, label = self._endpoint.timeout_s, self._endpoint.label
-            return await call_with_retries(attempt, timeout_s=timeout_s, policy=self._retry, label=label)
+            return await call_with_retries(
+                attempt, timeout_s=self._entry.timeout_s, policy=self._retry, label=self._label
+            )
         except ProviderError as error:
             if tap is not None:
                 error.partial, error.usage = tap.partial, tap.usage
@@ -122,52 +125,49 @@ class RemoteModel:
             try:
                 answer, error = await _read_json(reply)
             except MalformedAnswerError as malformed:
-                raise unusable_answer(self._endpoint.label, malformed, reply.status) from malformed
+                raise unusable_answer(self._label, malformed, reply.status) from malformed
             finally:
                 await reply.aclose()
             if error is not None:
-                raise provider_error(_status(reply, error), error, self._endpoint.label)
+                raise provider_error(_status(reply, error), error, self._label)
             return answer
 
-        return await call_with_retries(attempt, timeout_s=timeout_s, policy=_ONCE, label=self._endpoint.label)
+        return await call_with_retries(attempt, timeout_s=timeout_s, policy=_ONCE, label=self._label)
 
     def _broke_off(self) -> ProviderDown:
-        return ProviderDown(f"The answer of the provider of {self._endpoint.label!r} broke off before its end.")
+        return ProviderDown(f"The answer of the provider of {self._label!r} broke off before its end.")
 
-    async def _attempt(
-        self, call: WireCall, tap: DeltaTap | None, number: int, headers: Mapping[str, str], *, stream: bool
-    ) -> Completion:
+    async def _attempt(self, call: WireCall, tap: DeltaTap | None, *, stream: bool) -> Completion:
         body = partial(call.body, stream=stream)
+        headers = {**call.request.headers, **self._headers}
         is_large = call.request.size_bytes > _INLINE_BODY_BYTES
         reply = await self._transport.post(self._url, headers, await asyncio.to_thread(body) if is_large else body())
         try:
             if tap is None or not reply.is_success or not _is_stream(reply, requested=stream):
-                return await self._read_whole(reply, call, tap, number, stream=stream)
+                return await self._read_whole(reply, call, tap, stream=stream)
             assembly = call.assembly()
             try:
                 await read_stream(reply.chunks(MOST_STREAM_BYTES), assembly, tap)
             finally:
                 tap.usage = assembly.usage
-            return assembly.completion(attempts=number)
+            return assembly.completion()
         except StreamedError as streamed:
             raise self._failure(streamed.error, reply, call, stream=stream) from streamed
         except BrokenStreamError as broken:
             raise AttemptError(self._broke_off()) from broken
         except MalformedAnswerError as malformed:
-            raise unusable_answer(self._endpoint.label, malformed, reply.status) from malformed
+            raise unusable_answer(self._label, malformed, reply.status) from malformed
         finally:
             await reply.aclose()
 
-    async def _read_whole(
-        self, reply: HttpReply, call: WireCall, tap: DeltaTap | None, number: int, *, stream: bool
-    ) -> Completion:
+    async def _read_whole(self, reply: HttpReply, call: WireCall, tap: DeltaTap | None, *, stream: bool) -> Completion:
         """An answer without streaming, which a server may send although streaming was requested."""
         if reply.is_success and "json" not in (reply.content_type or "json"):
             raise MalformedAnswerError("it is not JSON by its content type")
         answer, error = await _read_json(reply)
         if error is not None:
             raise self._failure(error, reply, call, stream=stream)
-        completion = call.completion(answer, attempts=number)
+        completion = call.completion(answer)
         if tap is not None:
             tap(Delta(completion.text or "", completion.reasoning or ""))
         return completion
@@ -175,7 +175,7 @@ class RemoteModel:
     def _failure(self, error: ErrorObject, reply: HttpReply, call: WireCall, *, stream: bool) -> Exception:
         """The error to raise: one that ends the call, or an `AttemptError`. The request may be changed for a retry."""
         status = _status(reply, error)
-        mapped = provider_error(status, error, self._endpoint.label, lambda: call.body(stream=stream))
+        mapped = provider_error(status, error, self._label, lambda: call.body(stream=stream))
         refused = isinstance(mapped, ProviderRefused) and status in {400, 422}
         # Some servers answer 500 for a request that they do not support (llama-cpp-python).
         may_concede = refused or (isinstance(mapped, ProviderDown) and status == 500)

@@ -208,7 +208,7 @@ class Assembly(ABC):
         """Takes the next event; raises `StreamedError` or `MalformedAnswerError`."""
 
     @abstractmethod
-    def completion(self, *, attempts: int) -> Completion:
+    def completion(self) -> Completion:
         """The whole answer; raises `MalformedAnswerError`."""
 
     def rest(self) -> Delta:

@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 
 import orjson
 
+from app.domain.content import is_nested_deeper
 from app.domain.types import Completion, FinishReason, JsonObject, ToolCall, Usage
 
 MOST_JSON_MARKS: Final[Mapping[bytes, int]] = {b",": 131_072, b"[": 32_768, b"{": 32_768}
@@ -58,21 +59,9 @@ def decode_json(raw: bytes) -> Any:
             value = json.loads(raw.decode("utf-8", "replace"))
         except (ValueError, RecursionError) as error:
             raise MalformedAnswerError("the answer is not valid JSON") from error
-    if raw.count(b"[") + raw.count(b"{") > MOST_NESTING and _is_nested_deeper(value, MOST_NESTING):
+    if raw.count(b"[") + raw.count(b"{") > MOST_NESTING and is_nested_deeper(value, MOST_NESTING):
         raise MalformedAnswerError(f"it is nested deeper than {MOST_NESTING} levels")
     return value
-
-
-def _is_nested_deeper(value: Any, levels: int) -> bool:
-    containers: list[Any] = [[value]]
-    for _ in range(levels + 1):
-        containers = [
-            child
-            for container in containers
-            for child in (fields_of(container).values() if isinstance(container, dict) else list_of(container))
-            if isinstance(child, (dict, list))
-        ]
-    return bool(containers)
 
 
 def storable_json(value: Any) -> str:
@@ -152,7 +141,6 @@ def completion_of(
     reasons: Mapping[str, FinishReason],
     usage: Usage | None,
     model: Any,
-    attempts: int,
     reasoning_blocks: tuple[JsonObject, ...] = (),
 ) -> Completion:
     """A completion of these parts. `finish` is the protocol's finish reason, which `reasons` translates; some servers
@@ -165,7 +153,6 @@ def completion_of(
         tool_calls=calls,
         reasoning=reasoning or None,
         provider_model=model_name(model),
-        attempts=attempts,
         reasoning_blocks=reasoning_blocks,
     )
 

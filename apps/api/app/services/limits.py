@@ -128,10 +128,11 @@ async def _count_use(rt: Runtime, session_id: SessionId, worst: WorstCase, what:
         counted = await store.count_use(tx, session_id, worst)
         if counted is None:
             return None
-        over = exceeded(counted.limits, counted.sums, worst)
+        limits, sums, reservation = counted
+        over = exceeded(limits, sums, worst)
         if over is not None:
             raise _refusal(over, what)
-    return counted.reservation
+    return reservation
 
 
 async def _give_back(

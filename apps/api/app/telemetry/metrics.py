@@ -22,16 +22,15 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from app.domain.audit import CacheBreak
+from app.domain.audit import Audit, CacheBreak
 from app.domain.errors import ProviderError
-from app.domain.types import OPEN_STATUSES, OpenTurnCount, Purpose, TurnStatus, Usage
+from app.domain.types import OPEN_STATUSES, OpenTurnCount, Purpose, TurnRecord, TurnStatus, Usage
 
 SummaryOutcome: TypeAlias = Literal["used", "fallback", "stale", "failed"]
 """The model's summary was used, or the deterministic one; or another process was faster; or none could be made."""
 
 disable_created_metrics()
 
-_STATUSES = frozenset({"completed", "awaiting_tools", "failed", "rejected", "cancelled"})
 _WHEN = ("preflight", "post_turn", "requested")
 _PURPOSES = frozenset({"turn", "summary", "count", "embedding"})
 _KINDS = frozenset({"error", "refused", "overflow", "rate_limited", "down", "timeout"})
@@ -68,41 +67,26 @@ class Telemetry:
             MultiProcessCollector(self._registry, str(multiprocess_dir))
         self._at_scrape.register(_Means(self._registry))
 
-    def turn_finished(
-        self,
-        *,
-        status: str,
-        seconds: float,
-        summary: bool,
-        prune: bool,
-        overflow: bool,
-        prompt_tokens: int | None,
-        alias: str,
-        estimated_wire_tokens: int | None,
-        actual_prompt_tokens: int | None,
-        calibration_ratio: float | None,
-        budget_use: float | None,
-    ) -> None:
-        """Counts a turn once it is recorded. `seconds` run from the request to the record.
-
-        `prompt_tokens` are those of the whole turn; the estimate, the actual tokens, the calibration and the used share
-        of the input budget are those of its last model call.
-        """
-        if budget_use is not None:
-            self._turns.budget_use.labels(self._alias(alias)).observe(budget_use)
-        if calibration_ratio is not None:
-            self._calls.calibration.labels(self._alias(alias)).set(calibration_ratio)
-        self._turns.seconds.labels(status if status in _STATUSES else "other").observe(seconds)
-        if summary:
-            self._summaries.turns.inc()
-        if prune:
-            self._turns.prunes.inc()
-        if overflow:
+    def turn_finished(self, turn: TurnRecord, last_call: Audit | None, seconds: float) -> None:
+        """Counts a turn once it is recorded. `seconds` run from the request to the record."""
+        self._turns.seconds.labels(turn.status.value).observe(seconds)
+        if turn.status is TurnStatus.REJECTED:
             self._turns.rejects.inc()
-        if status == "completed" and prompt_tokens is not None:
-            self._turns.prompt_tokens.observe(prompt_tokens)
-        if estimated_wire_tokens is not None and actual_prompt_tokens:
-            self._calls.estimate_ratio.labels(self._alias(alias)).observe(estimated_wire_tokens / actual_prompt_tokens)
+        if turn.status is TurnStatus.COMPLETED and turn.prompt_tokens is not None:
+            self._turns.prompt_tokens.observe(turn.prompt_tokens)
+        if last_call is None:
+            return
+        alias = self._alias(turn.model_alias)
+        if last_call.budget_use is not None:
+            self._turns.budget_use.labels(alias).observe(last_call.budget_use)
+        self._calls.calibration.labels(alias).set(last_call.calibration_ratio)
+        if last_call.summary_triggered:
+            self._summaries.turns.inc()
+        if last_call.prune_triggered:
+            self._turns.prunes.inc()
+        if last_call.actual_prompt_tokens:
+            ratio = last_call.estimated_wire_tokens / last_call.actual_prompt_tokens
+            self._calls.estimate_ratio.labels(alias).observe(ratio)
 
     def summary_finished(self, *, when: str, outcome: SummaryOutcome, seconds: float) -> None:
         """Counts an attempt to summarize; one in the background counts for the turn that started it."""
@@ -189,8 +173,9 @@ class _TurnMetrics:
             _SHARES,
             "model_alias",
         )
-        for status in _STATUSES:  # a rate sees the first event only if the series existed before, at 0
-            self.seconds.labels(status)
+        # A rate sees the first event only if the series existed before, at 0.
+        for status in set(TurnStatus) - {TurnStatus.RUNNING}:
+            self.seconds.labels(status.value)
 
 
 class _SummaryMetrics:

@@ -282,19 +282,7 @@ class Record:
             turn = await store_end(self._rt, self._turn.claim, end, patience_s=patience_s)
             if span.recording:
                 span.set({**of_turn(turn), **(of_audit(audit) if audit else {})})
-        self._rt.telemetry.turn_finished(
-            status=turn.status.value,
-            seconds=perf_counter() - self._started,
-            summary=bool(audit and audit.summary_triggered),
-            prune=bool(audit and audit.prune_triggered),
-            overflow=turn.status is TurnStatus.REJECTED,
-            prompt_tokens=turn.prompt_tokens,
-            alias=turn.model_alias,
-            estimated_wire_tokens=audit.estimated_wire_tokens if audit else None,
-            actual_prompt_tokens=audit.actual_prompt_tokens if audit else None,
-            calibration_ratio=audit.calibration_ratio if audit else None,
-            budget_use=audit.budget_use if audit else None,
-        )
+        self._rt.telemetry.turn_finished(turn, audit, perf_counter() - self._started)
         return turn
 
 
