@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from struct import pack
 from typing import Final, TypeAlias
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,7 @@ import numpy.typing as npt
 from app.domain.content import content_text, named
 from app.domain.types import Content, Message, Role
 from app.engine.recall.dates import day_said
-from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, term_hash, terms_of
+from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, term_hash, terms_of, text_hash
 
 U64: TypeAlias = npt.NDArray[np.uint64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -54,11 +53,6 @@ def packed_text(text: str, kind: int = USER, most_terms: int = MOST_TERMS_OF_A_M
     some = list(counted.items())[:most_terms]
     words = (header, text_hash(text) << 5 | 1, *[term << 5 | min(count, _MOST_COUNT) for term, count in some])
     return pack(f"<{len(words)}I", *words)
-
-
-def text_hash(text: str) -> int:
-    """27 bits of a text's hash, by which equal texts are recognized."""
-    return crc32(text.encode(errors="surrogatepass")) >> 5
 
 
 @dataclass(frozen=True, slots=True)
