@@ -187,9 +187,8 @@ class Past:
     def others_between(self, first_seq: int, last_seq: int) -> int:
         """How many messages with a number between these two are not a user's."""
         of_columns = self.kept.columns.other_seqs
-        last_kept = bisect_left(of_columns, min(last_seq, self.kept.last_seq + 1)) if self.kept.turns else 0
-        kept = max(0, last_kept - bisect_right(of_columns, first_seq)) if self.kept.turns else 0
-        return kept + bisect_left(self.other_seqs, last_seq) - bisect_right(self.other_seqs, first_seq)
+        kept = bisect_left(of_columns, min(last_seq, self.kept.last_seq + 1)) - bisect_right(of_columns, first_seq)
+        return max(0, kept) + bisect_left(self.other_seqs, last_seq) - bisect_right(self.other_seqs, first_seq)
 
     def first_protected(self, protected_turns: int | None, room_tokens: int | None, end: int | None = None) -> int:
         """The position of the oldest protected turn if the past ended before the turn at position `end`.
