@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from struct import pack
 from typing import Final, TypeAlias
 
@@ -103,17 +103,8 @@ class Index:
     @property
     def size_bytes(self) -> int:
         """The size in memory."""
-        columns = (
-            self.seqs,
-            self.tokens,
-            self.lengths,
-            self.distinct,
-            self.texts,
-            self.kinds,
-            self.questions,
-            self.days,
-        )
-        return self.keys.nbytes + self.unmerged.nbytes + sum([column.nbytes for column in columns])
+        columns = [getattr(self, each.name) for each in fields(self)]
+        return sum([column.nbytes for column in columns if isinstance(column, np.ndarray)])
 
     def extended(self, new: Packed, through_seq: int) -> Index:
         """The index with newer messages added, which must be all messages after its own through `through_seq`."""
