@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
 from itertools import accumulate, chain, groupby
 from operator import attrgetter
 from typing import Final, overload
@@ -52,10 +51,8 @@ class Kept:
         return self.columns.last_seq(self.end_turn)
 
 
-@cache
-def nothing_kept() -> Kept:
-    """No turns, in columns that are never appended to."""
-    return Kept(Columns(0))
+_NOTHING_KEPT: Final = Kept(Columns(0))
+"""No turns, in columns that are never appended to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +65,7 @@ class Past:
     `newest` that are not a user's.
     """
 
-    kept: Kept = field(default_factory=nothing_kept)
+    kept: Kept = _NOTHING_KEPT
     newest: tuple[Turn, ...] = ()
     newest_pieces: tuple[Piece, ...] = ()
     tokens: tuple[int, ...] = (0,)
