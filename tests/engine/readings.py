@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 
 from hypothesis import assume
 
@@ -10,7 +11,7 @@ from app.domain.types import JsonObject, Message, MessageId, Turn, TurnStatus
 from app.engine.messages.media import media_tokens
 from app.engine.messages.turns import Unit, sendable_units, wire_tokens_of
 from app.engine.window.plan import Ready
-from app.engine.window.prompt import Prompt
+from app.engine.window.prompt import Prompt, PromptItem
 from app.engine.window.prompt_refs import Needed
 from app.engine.window.snapshot import Snapshot
 from tests.engine.histories import estimate
@@ -34,9 +35,20 @@ def sendable(turns: Iterable[Turn]) -> list[Message]:
     return [message for unit in all_units(turns) for message in unit.messages]
 
 
+def items_of(prompt: Prompt) -> list[PromptItem]:
+    """Every message of a prompt as a single item."""
+    items: list[PromptItem] = []
+    for part in prompt.parts:
+        if isinstance(part, PromptItem):
+            items.append(part)
+        else:
+            items += chain(*map(part.past.items, range(part.first, part.end)))
+    return items
+
+
 def sent_ids(prompt: Prompt) -> set[MessageId]:
     """The stored messages that a prompt holds."""
-    return {item.message.id for item in prompt.items if item.message}
+    return {item.message.id for item in items_of(prompt) if item.message}
 
 
 def labels_of(turns: Iterable[Turn]) -> set[str]:
@@ -51,7 +63,7 @@ def sent_turns(turns: Iterable[Turn]) -> list[Turn]:
 
 def protected_turns(snapshot: Snapshot) -> list[Turn]:
     """The newest turns by the policy, an unresolved last one whatever the policy, and the running one."""
-    policy, sent = snapshot.policy, sent_turns(snapshot.turns)
+    policy, sent = snapshot.policy, sent_turns(snapshot.past.turns)
     most = len(sent) if policy.protected_turns is None else policy.protected_turns
     kept = list(reversed(sent))[: max(most, 1 if sent and sent[-1].unresolved else 0)]
     if policy.protected_share is not None:
@@ -63,8 +75,8 @@ def protected_turns(snapshot: Snapshot) -> list[Turn]:
 
 def never_dropped(snapshot: Snapshot) -> list[Message]:
     """Users' words in the raw window, and the newest assistant and tool messages of what is unresolved."""
-    kept = [message for message in sendable((*snapshot.turns, snapshot.current)) if message.role == "user"]
-    sent = sent_turns(snapshot.turns)
+    kept = [message for message in sendable((*snapshot.past.turns, snapshot.current)) if message.role == "user"]
+    sent = sent_turns(snapshot.past.turns)
     for turn in (*(sent[-1:] if sent and sent[-1].unresolved else ()), snapshot.current):
         for kind in ("assistant", "tool_group"):
             newest = [unit for unit in sendable_units(turn) if unit.kind == kind][-1:]

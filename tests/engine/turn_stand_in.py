@@ -36,7 +36,7 @@ def new_snapshot(snapshot: Snapshot, fold: Fold, body: SummaryBody) -> Snapshot:
         last.seq,
         "fallback",
     )
-    turns = tuple(turn for turn in snapshot.turns if turn.messages and turn.messages[-1].seq > last.seq)
+    turns = tuple(turn for turn in snapshot.past.turns if turn.messages and turn.messages[-1].seq > last.seq)
     return replace(snapshot, summary=summary, past=past_of(turns), completed_since_summary=0)
 
 

@@ -22,11 +22,13 @@ from app.engine.messages.media import (
     media_tokens,
 )
 from app.engine.messages.media_headers import size_in_header
-from app.engine.messages.tokens import content_tokens, message_tokens, with_images_by_rule
+from app.engine.messages.tokens import content_tokens, with_images_by_rule
 from tests.engine.histories import History, estimate
 from tests.engine.pictures import audio, file, file_of, gif, image, image_at, jpeg, mp3, png, wav, webp
 
 _SIDES = st.integers(1, 16_000)
+_GPT_4O = image_rule_for("gpt-4o")
+_MESSAGE = History().turn().messages[0]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ def test_an_image_that_states_a_size_that_no_image_has_costs_as_one_of_unknown_s
     ],
 )
 def test_a_part_that_is_not_as_it_should_be_is_counted_all_the_same(part: ContentPart) -> None:
-    assert media_tokens(part, image_rule_for("gpt-4o")) > 0
+    assert with_images_by_rule(replace(_MESSAGE, content=[part], tokens=media_tokens(part)), _GPT_4O).tokens > 0
     assert "\n" not in marker(part)
 
 
@@ -201,8 +203,7 @@ def test_a_message_is_counted_flat_and_set_right_for_the_model_that_reads_it() -
     for model in ("gpt-4o", "claude-opus-4-7", "llava"):
         rule = image_rule_for(model)
         right = with_images_by_rule(message, rule)
-        assert right.tokens == content_tokens(message.content, estimate, rule)
-        assert right.tokens == message_tokens(message.content, estimate, image_tokens=rule)
+        assert right.tokens == 10 + 32 + rule(image(png(512, 512))) + rule(image_at("https://e.org/a.png"))
         assert replace(right, tokens=message.tokens) == message
     plain = History().turn().messages[0]
     assert with_images_by_rule(plain, image_rule_for("gpt-4o")) is plain

@@ -32,6 +32,7 @@ from app.engine.window.plan import Ready, assemble, plan
 from app.engine.window.recalled import RECALL_NOTE
 from app.engine.window.snapshot import Snapshot
 from tests.engine.histories import History, chat, estimate, snapshot_of
+from tests.engine.readings import items_of
 
 POLICY = ContextPolicy()
 
@@ -143,7 +144,7 @@ def test_what_comes_back_is_verbatim_in_time_order_and_just_before_the_users_mes
     snapshot = recalling(old_turns, input_budget)
     decided = plan(snapshot, estimate)
     assert isinstance(decided, Ready)
-    items = decided.prompt.items
+    items = items_of(decided.prompt)
     block = [at for at, item in enumerate(items) if item.region == "recall"]
     if not block:
         assert not decided.accounts.recalled

@@ -79,7 +79,7 @@ def _past_turns(snapshot: Snapshot, setting: Setting, other_from: int) -> list[P
             },
             stored_tokens={message.seq: message.tokens for message in turn.messages},
         )
-        for at, turn in enumerate((*snapshot.turns, snapshot.current))
+        for at, turn in enumerate((*snapshot.past.turns, snapshot.current))
     ]
 
 

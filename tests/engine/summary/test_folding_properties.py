@@ -23,7 +23,7 @@ def test_a_fold_takes_whole_older_turns_and_never_a_protected_one(snapshot: Snap
     assume(isinstance(first, SummaryDue))
     assert isinstance(first, SummaryDue)
     fold = first.fold
-    assert (*fold.turns, *fold.protected) == snapshot.turns
+    assert (*fold.turns, *fold.protected) == snapshot.past.turns
     protected = protected_turns(snapshot)
     assert not {turn.id for turn in fold.turns} & {turn.id for turn in protected}
     assert fold.folded_tokens == wire_tokens_of(fold.turns) + fold.previous_tokens

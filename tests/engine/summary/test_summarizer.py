@@ -54,7 +54,7 @@ _answers = st.fixed_dictionaries({"summary_text": any_text, **dict.fromkeys(SUMM
 
 def fold_of(snapshot: Snapshot, *, cap_tokens: int = 300) -> Fold:
     """All of a snapshot's turns as one fold."""
-    return Fold("requested", tuple(snapshot.turns), (), snapshot.summary, 0, 1000, cap_tokens)
+    return Fold("requested", tuple(snapshot.past.turns), (), snapshot.summary, 0, 1000, cap_tokens)
 
 
 @given(snapshots(), st.integers(26, 3000))
@@ -68,7 +68,7 @@ def test_the_chunks_hold_all_that_may_be_sent_in_order_and_each_is_within_the_ro
         assert sum(estimate(source.text) + _WRAPPING_TOKENS for source in chunk) <= room_tokens
         for source in chunk:
             parts[source.id] = parts.get(source.id, "") + source.text
-    sendable = [message for turn in snapshot.turns for unit in sendable_units(turn) for message in unit.messages]
+    sendable = [message for turn in snapshot.past.turns for unit in sendable_units(turn) for message in unit.messages]
     expected = {message.id: source_text(message) for message in sendable if source_text(message)}
     assert parts == expected
     assert list(parts) == list(expected)
@@ -227,7 +227,7 @@ def test_a_summarizers_room_is_what_its_instructions_and_the_previous_summary_le
 
 
 def _sendable(snapshot: Snapshot) -> list[Message]:
-    return [message for turn in snapshot.turns for unit in sendable_units(turn) for message in unit.messages]
+    return [message for turn in snapshot.past.turns for unit in sendable_units(turn) for message in unit.messages]
 
 
 def _document(prompt: SummarizerPrompt) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from tests.engine.histories import (
     snapshot_of,
     text_of,
 )
+from tests.engine.readings import items_of
 from tests.engine.turn_stand_in import decide
 
 _COUNT_OFF = replace(GUARDED, mandatory_summary_turn=1000)
@@ -164,7 +165,7 @@ def test_only_facts_decisions_and_questions_anchor_messages_not_action_items() -
     policy, summary = replace(GUARDED, auto_summarize=False), history.summary(body)
     decision = plan(snapshot_of(turns, history.turn(), input_budget=700, policy=policy, summary=summary), estimate)
     assert isinstance(decision, Ready)
-    sent = {item.message.id for item in decision.prompt.items if item.message}
+    sent = {item.message.id for item in items_of(decision.prompt) if item.message}
     assert answers[0].id in sent
     assert answers[1].id not in sent
 

@@ -18,6 +18,7 @@ from app.engine.window.provider_overflow import react
 from app.engine.window.shares import Division, divide, with_shared_budget
 from app.engine.window.snapshot import Snapshot, in_ranges
 from tests.engine.histories import History, UnitShape, chat, estimate, snapshot_of, text_of
+from tests.engine.readings import items_of
 from tests.engine.turn_stand_in import decide
 
 ALLOCATED = PRESETS["allocated"].policy
@@ -54,7 +55,7 @@ def _actions(decision: Ready | Refused) -> list[tuple[str, str]]:
 
 
 def _pin_texts(decision: Ready | Refused) -> dict[str, str]:
-    return {item.label: str(item.as_sent()["content"]) for item in decision.prompt.items if item.region == "pins"}
+    return {item.label: str(item.as_sent()["content"]) for item in items_of(decision.prompt) if item.region == "pins"}
 
 
 # The shares
@@ -155,7 +156,7 @@ def test_the_goal_is_whole_however_long_and_pins_give_way_to_it() -> None:
     goal = text_of(5000)
     decision = plan(_shared((), History().turn(), goal=goal, pins=_pins((3000, 1.0))), estimate)
     assert isinstance(decision, Ready)
-    assert goal in [item.as_sent()["content"] for item in decision.prompt.items]
+    assert goal in [item.as_sent()["content"] for item in items_of(decision.prompt)]
     assert decision.prompt.regions()["goal"] == 5000
     assert 0 < decision.prompt.regions()["pins"] < 2000
 
@@ -245,7 +246,7 @@ def test_without_a_summary_whole_turns_leave_oldest_first() -> None:
     decision = plan(_shared(turns, history.turn(), policy=_NO_SUMMARIES), estimate)
     assert isinstance(decision, Ready)
     assert _actions(decision) == [("history_drop", "conversation_history")]
-    past = {item.message.turn_id for item in decision.prompt.items if item.message and item.region == "history"}
+    past = {item.message.turn_id for item in items_of(decision.prompt) if item.message and item.region == "history"}
     dropped = len(turns) - len(past)
     assert 5 < dropped < 20
     assert past == {turn.id for turn in turns[dropped:]}
@@ -275,7 +276,7 @@ def test_the_latest_turn_stays_while_it_is_unresolved_and_pins_give_way_to_it() 
     snapshot = _shared((failed,), history.turn(), policy=_NO_SUMMARIES, pins=_pins((9000, 1.0)))
     decision = plan(snapshot, estimate)
     assert isinstance(decision, Ready)
-    assert {item.message.turn_id for item in decision.prompt.items if item.message} >= {failed.id}
+    assert {item.message.turn_id for item in items_of(decision.prompt) if item.message} >= {failed.id}
     assert decision.prompt.regions()["pins"] > 1000
 
 
@@ -286,7 +287,7 @@ def test_an_older_turn_that_failed_leaves_like_any_other() -> None:
     decision = plan(_shared(turns, history.turn(), policy=_NO_SUMMARIES), estimate)
     assert isinstance(decision, Ready)
     assert _actions(decision) == [("history_drop", "conversation_history")]
-    assert failed.id not in {item.message.turn_id for item in decision.prompt.items if item.message}
+    assert failed.id not in {item.message.turn_id for item in items_of(decision.prompt) if item.message}
 
 
 def test_newest_results_take_up_to_half_of_the_room_from_pins_before_they_are_shortened() -> None:

@@ -22,6 +22,7 @@ from app.engine.window.snapshot import Snapshot
 from app.engine.window.stages import STAGES
 from app.engine.window.window import lay_out
 from tests.engine.histories import History, estimate, text_of
+from tests.engine.readings import items_of
 from tests.engine.turn_stand_in import new_snapshot
 
 _DOCUMENT = (Path(__file__).parents[3] / "docs" / "budget.md").read_text()
@@ -67,7 +68,7 @@ def test_the_prompt_before_costs_what_the_document_says_and_a_summary_is_due() -
     assert isinstance(due, SummaryDue)
     assert due.snapshot.log is not None
     assert _table("before") == {
-        "content": sum(item.tokens for item in prompt.items),
+        "content": sum(item.tokens for item in items_of(prompt)),
         "framing": prompt.framing_tokens,
         "wire": due.snapshot.log.wire_before,
         "counted": due.snapshot.log.tokens_before,

@@ -17,6 +17,7 @@ from app.engine.window.prompt import PromptItem
 from app.engine.window.prompt_refs import SentHashes, rebuild
 from app.engine.window.snapshot import in_ranges
 from tests.engine.histories import GUARDED, History, UnitShape, estimate, snapshot_of
+from tests.engine.readings import items_of
 
 _ROOMY = 100_000
 
@@ -41,7 +42,7 @@ def _plan(turns: tuple[Turn, ...], rule: ClearToolResults, input_budget: int = _
 
 def _cleared(ready: Ready) -> list[int]:
     """The numbers of the messages of which something was cleared."""
-    return [item.message.seq for item in ready.prompt.items if item.message and item.is_shortened]
+    return [item.message.seq for item in items_of(ready.prompt) if item.message and item.is_shortened]
 
 
 def test_at_the_trigger_all_results_but_the_newest_leave_a_mark_and_below_it_none() -> None:
@@ -49,7 +50,7 @@ def test_at_the_trigger_all_results_but_the_newest_leave_a_mark_and_below_it_non
     assert _cleared(_plan(turns, ClearToolResults(trigger_tokens=4000))) == []
     ready = _plan(turns, ClearToolResults(trigger_tokens=1000))
     assert _cleared(ready) == [3, 5]
-    contents = [item.as_sent()["content"] for item in ready.prompt.items if item.is_shortened]
+    contents = [item.as_sent()["content"] for item in items_of(ready.prompt) if item.is_shortened]
     assert all("characters of this tool result left out" in str(content) for content in contents)
     actions = ready.accounts.actions
     assert {(each.kind, each.reason) for each in actions} == {("tool_result_shortened", "clear_tool_results")}
@@ -88,7 +89,7 @@ def test_cleared_inputs_and_results_are_rebuilt_from_references_and_listed_singl
     turns = _history(6)
     ready = _plan(turns, ClearToolResults(trigger_tokens=1, clear_inputs=True), look_back="on")
     assert _cleared(ready) == [2, 3, 4, 5, 6, 7]
-    calls = [item.as_sent()["tool_calls"] for item in ready.prompt.items if item.inputs_cleared]
+    calls = [item.as_sent()["tool_calls"] for item in items_of(ready.prompt) if item.inputs_cleared]
     assert [call["function"]["arguments"] for (call,) in calls] == ["{}"] * 3
     assembled = assemble(ready)
     blocks = {block.sha256: block.text for block in ready.prompt.blocks()}

@@ -41,7 +41,7 @@ def _sent(snapshot: Snapshot, policy: ContextPolicy = SHOWN) -> list[str]:
 
 def _messages(snapshot: Snapshot) -> list[Message]:
     evicted = snapshot.evicted.turns if snapshot.evicted else ()
-    return [message for turn in (*evicted, *snapshot.turns, snapshot.current) for message in turn.messages]
+    return [message for turn in (*evicted, *snapshot.past.turns, snapshot.current) for message in turn.messages]
 
 
 def _lines(texts: list[str]) -> list[str]:

@@ -17,7 +17,7 @@ from app.engine.window.plan import Ready, plan
 from app.engine.window.pruning import worth_per_token
 from app.engine.window.snapshot import Snapshot
 from tests.engine.histories import GUARDED, History, UnitShape, chat, estimate, snapshot_of
-from tests.engine.readings import never_dropped, ready_of, sent_ids
+from tests.engine.readings import items_of, never_dropped, ready_of, sent_ids
 from tests.engine.strategies import guarded_policies, policies, snapshots
 from tests.engine.turn_stand_in import decide
 
@@ -39,7 +39,7 @@ def _prompts(turns: tuple[Turn, ...], policy: ContextPolicy, input_budget: int) 
     for at, turn in enumerate(turns):
         asking = replace(turn, status=TurnStatus.RUNNING, unresolved=True, messages=turn.messages[:1])
         decided = plan(snapshot_of(turns[:at], asking, input_budget=input_budget, policy=policy), estimate)
-        items = decided.prompt.items if isinstance(decided, Ready) else ()
+        items = items_of(decided.prompt) if isinstance(decided, Ready) else ()
         sent.append([item.message.id for item in items if item.message])
     return sent
 
@@ -139,7 +139,7 @@ def test_in_a_long_tool_loop_a_block_leaves_at_once_and_the_next_rounds_prune_no
         decided = [plan(snapshot_of((), each, input_budget=1000, policy=policy), estimate) for each in rounds]
         assert all(isinstance(each, Ready) for each in decided)
         return [
-            [item.message.id for item in each.prompt.items if item.message]
+            [item.message.id for item in items_of(each.prompt) if item.message]
             for each in decided
             if isinstance(each, Ready)
         ]

@@ -29,7 +29,7 @@ _rules = st.sampled_from((None, ReasoningRule("text", "tool_turns"), ReasoningRu
 
 def _settled(snapshot: Snapshot, kept_turns: int, rule: ReasoningRule | None) -> tuple[list[Turn], list[Turn]]:
     """The first turns as they may be kept, all of them settled, and those after them, as a model wants them back."""
-    turns = [with_reasoning(turn, rule) for turn in sent_turns(snapshot.turns)]
+    turns = [with_reasoning(turn, rule) for turn in sent_turns(snapshot.past.turns)]
     cut = min(kept_turns, max(0, len(turns) - 1))
     return [replace(turn, unresolved=False) for turn in turns[:cut]], turns[cut:]
 

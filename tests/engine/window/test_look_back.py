@@ -25,6 +25,7 @@ from app.engine.window.recalled import room_for_result, seqs_beside_result
 from app.engine.window.snapshot import Snapshot, in_ranges
 from tests.engine.histories import GUARDED, History, UnitShape, chat, estimate, snapshot_of, text_of
 from tests.engine.prompt_hash import prompt_sha256
+from tests.engine.readings import items_of
 from tests.engine.window.test_days import recalling_snapshot
 
 _NO_SUMMARY = ContextPolicy(summarize_when="never", auto_summarize=False)
@@ -103,7 +104,7 @@ def test_a_shortened_message_names_its_handle_only_if_it_can_be_read_back() -> N
     result = turns[0].messages[2]
     for may, mark in ((True, f"left out; look_back handle m{result.seq} …]"), (False, " left out …]")):
         ready = _ready(replace(snapshot, may_look_back=may), _NO_SUMMARY)
-        (shortened,) = [item for item in ready.prompt.items if item.message and item.block]
+        (shortened,) = [item for item in items_of(ready.prompt) if item.message and item.block]
         assert mark in str(shortened.as_sent()["content"])
 
 
@@ -127,7 +128,7 @@ def test_the_last_page_read_is_never_shortened_and_earlier_pages_are_dropped_who
     snapshot = replace(snapshot_of((), current, input_budget=1150), may_look_back=True)
     older, newest = _read(snapshot, 400, 1), _read(snapshot, 400, 2)
     ready = _ready(replace(snapshot, current=with_look_backs(current, (*older, *newest))))
-    sent = [str(item.as_sent()["content"]) for item in ready.prompt.items]
+    sent = [str(item.as_sent()["content"]) for item in items_of(ready.prompt)]
     assert newest[1].content in sent
     assert older[1].content not in sent
     assert [action.target for action in in_ranges(ready.accounts.actions)] == ["look_back"]
@@ -146,7 +147,7 @@ def test_a_prompt_with_what_was_read_is_rebuilt_from_its_blocks_to_the_same_hash
     ready = _ready(replace(snapshot, current=with_look_backs(snapshot.current, read)))
     assembled = assemble(ready)
     blocks = assembled.blocks
-    stored = {message.seq: message for turn in (*snapshot.turns, snapshot.current) for message in turn.messages}
+    stored = {message.seq: message for turn in (*snapshot.past.turns, snapshot.current) for message in turn.messages}
     assert set(needed_for(assembled.refs).sha256s) <= blocks.keys()
     messages, tools = rebuild(assembled.refs, blocks, stored)
     assert messages == list(assembled.messages)
@@ -185,7 +186,7 @@ def test_recalled_messages_displaced_by_a_page_do_not_count_as_sent() -> None:
     assert recalled <= seqs_beside_result(window, 0)
     beside = seqs_beside_result(window, room_for_result(window, 0) - 1)
     assert not recalled & beside
-    assert {message.seq for turn in window.snapshot.turns for message in turn.messages} <= beside
+    assert {message.seq for turn in window.snapshot.past.turns for message in turn.messages} <= beside
 
 
 def test_a_call_whose_inputs_were_cleared_does_not_count_as_sent() -> None:
@@ -195,7 +196,7 @@ def test_a_call_whose_inputs_were_cleared_does_not_count_as_sent() -> None:
     rule = ClearToolResults(trigger_tokens=1, keep=3, clear_inputs=True)
     snapshot = replace(snapshot_of(turns, history.turn(), input_budget=5000), may_look_back=True)
     prompt = _ready(snapshot, replace(GUARDED, clear_tool_results=rule)).prompt
-    assert [item.message.seq for item in prompt.items if item.message and item.inputs_cleared] == [2, 4]
+    assert [item.message.seq for item in items_of(prompt) if item.message and item.inputs_cleared] == [2, 4]
     assert prompt.seqs_as_stored() == {1, *range(6, 14)}
 
 

@@ -20,7 +20,7 @@ from app.engine.window.snapshot import Snapshot
 from app.engine.window.window import lay_out
 from tests.engine.histories import GUARDED, History, chat, estimate, input_tokens_of, snapshot_of
 from tests.engine.pictures import image, png
-from tests.engine.readings import ready_of, sent_ids
+from tests.engine.readings import items_of, ready_of, sent_ids
 from tests.engine.strategies import policies, snapshots
 from tests.engine.turn_stand_in import decide
 
@@ -163,7 +163,7 @@ def test_the_next_prompt_is_smaller_fits_and_keeps_what_must_survive(
     assert all(text in systems for _, text in snapshot.layers)
     assert snapshot.policy.allocation is not None or all(pin_text(pin) in systems for pin in snapshot.pins)
     assert snapshot.goal is None or snapshot.goal in systems
-    user = next(item for item in decision.prompt.items if item.region == "user")
+    user = next(item for item in items_of(decision.prompt) if item.region == "user")
     assert user.as_sent()["content"] == snapshot.current.messages[0].content
     assert decision.accounts.summary_triggered == taken.summarized
     removed = sum(action.tokens_removed for action in decision.accounts.actions)
@@ -172,7 +172,7 @@ def test_the_next_prompt_is_smaller_fits_and_keeps_what_must_survive(
         assert decision.prompt.wire_tokens < ready.prompt.wire_tokens
         assert input_tokens_of(again, decision.prompt) <= reaction.budget.input_budget
     else:
-        assert _past_ids(decision, taken.snapshot.turns) == set()
+        assert _past_ids(decision, taken.snapshot.past.turns) == set()
 
 
 @given(snapshots(policies()), st.floats(0, 1))
@@ -190,9 +190,9 @@ def test_in_an_emergency_whole_turns_leave_oldest_first_and_only_when_nothing_ma
     tight = taken.decision.window.after_overflow(replace(taken.snapshot.budget, input_budget=input_budget))
     after = plan(tight, estimate, may_summarize=False)
     gone = [action.target for action in after.accounts.actions if action.kind == "emergency_drop"]
-    order = [f"turn:{turn.id}" for turn in taken.snapshot.turns]
+    order = [f"turn:{turn.id}" for turn in taken.snapshot.past.turns]
     assert gone == [target for target in order if target in gone]
-    left = [f"turn:{turn.id}" for turn in taken.snapshot.turns if _past_ids(after, (turn,))]
+    left = [f"turn:{turn.id}" for turn in taken.snapshot.past.turns if _past_ids(after, (turn,))]
     assert all(order.index(first) < order.index(other) for first in gone for other in left)
     event(f"whole turns left: {bool(gone)}")
     if not gone:

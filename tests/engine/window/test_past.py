@@ -23,7 +23,7 @@ _rooms = st.one_of(st.none(), st.integers(0, 3000))
 
 @given(snapshots(), st.integers(0, 12))
 def test_a_past_that_was_extended_is_the_past_that_was_built_at_once(snapshot: Snapshot, cut: int) -> None:
-    turns = snapshot.turns
+    turns = snapshot.past.turns
     assert past_of(turns[:cut]).extended(turns[cut:]) == past_of(turns)
     one_by_one = Past()
     for turn in turns:
@@ -35,7 +35,7 @@ def test_a_past_that_was_extended_is_the_past_that_was_built_at_once(snapshot: S
 def test_the_tokens_of_a_range_of_turns_are_a_difference_of_prefix_sums(
     snapshot: Snapshot, first: int, end: int
 ) -> None:
-    turns, past = snapshot.turns, snapshot.past
+    turns, past = snapshot.past.turns, snapshot.past
     first, end = sorted((min(first, len(turns)), min(end, len(turns))))
     assert past.wire_tokens(first) - past.wire_tokens(end) == wire_tokens_of(turns[first:end])
     assert past.messages[-1] == len(sendable_messages(turns))
@@ -45,7 +45,7 @@ def test_the_tokens_of_a_range_of_turns_are_a_difference_of_prefix_sums(
 def test_protected_are_the_newest_sent_turns_that_the_number_and_the_room_allow(
     snapshot: Snapshot, most: int | None, room_tokens: int | None, end: int
 ) -> None:
-    turns = snapshot.turns[:end]
+    turns = snapshot.past.turns[:end]
     protected = turns[snapshot.past.first_protected(most, room_tokens, len(turns)) :]
     sent, kept = sent_turns(turns), sent_turns(protected)
     bound = len(turns) if most is None else most

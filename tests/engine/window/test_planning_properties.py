@@ -16,7 +16,16 @@ from app.engine.window.snapshot import Snapshot
 from app.engine.window.window import lay_out
 from tests.engine.histories import History, estimate, input_tokens_of, snapshot_of
 from tests.engine.prompt_hash import prompt_sha256
-from tests.engine.readings import all_units, counted_tokens, read_back, ready_of, sendable, sent_ids, sent_turns
+from tests.engine.readings import (
+    all_units,
+    counted_tokens,
+    items_of,
+    read_back,
+    ready_of,
+    sendable,
+    sent_ids,
+    sent_turns,
+)
 from tests.engine.strategies import policies, snapshots
 from tests.engine.turn_stand_in import decide
 
@@ -55,12 +64,12 @@ def test_the_prompt_is_in_order_head_then_summary_then_messages_in_time_order(sn
     taken = decide(snapshot)
     prompt = taken.decision.prompt
     order = ("system", "goal", "pins", "summary", "history")
-    ranks = [order.index("history" if item.region == "user" else item.region) for item in prompt.items]
+    ranks = [order.index("history" if item.region == "user" else item.region) for item in items_of(prompt)]
     assert ranks == sorted(ranks)
-    seqs = [item.message.seq for item in prompt.items if item.message]
+    seqs = [item.message.seq for item in items_of(prompt) if item.message]
     assert seqs == sorted(set(seqs))
     summary = taken.snapshot.summary
-    assert [item.region for item in prompt.items].count("summary") == (summary is not None)
+    assert [item.region for item in items_of(prompt)].count("summary") == (summary is not None)
 
 
 @given(snapshots(policies()))
@@ -68,7 +77,7 @@ def test_tool_groups_stay_whole_with_no_orphaned_call_or_result(snapshot: Snapsh
     taken = decide(snapshot)
     assert_tool_pairing(taken.decision.prompt.messages())
     present = sent_ids(taken.decision.prompt)
-    for unit in all_units((*taken.snapshot.turns, taken.snapshot.current)):
+    for unit in all_units((*taken.snapshot.past.turns, taken.snapshot.current)):
         there = [message.id in present for message in unit.messages]
         assert all(there) or not any(there)
 
@@ -76,9 +85,9 @@ def test_tool_groups_stay_whole_with_no_orphaned_call_or_result(snapshot: Snapsh
 @given(snapshots(policies()))
 def test_messages_of_incomplete_turns_that_may_not_be_sent_are_not_sent(snapshot: Snapshot) -> None:
     present = sent_ids(decide(snapshot).decision.prompt)
-    allowed = {message.id for message in sendable((*snapshot.turns, snapshot.current))}
+    allowed = {message.id for message in sendable((*snapshot.past.turns, snapshot.current))}
     assert present <= allowed
-    for turn in snapshot.turns:
+    for turn in snapshot.past.turns:
         if turn.status is TurnStatus.REJECTED:
             assert not present & {message.id for message in turn.messages}
 
@@ -112,7 +121,7 @@ def test_references_rebuild_the_exact_prompt_and_its_hash(snapshot: Snapshot) ->
     taken = decide(snapshot)
     assembled = assemble(ready_of(taken))
     blocks = assembled.blocks
-    stored = {message.seq: message for turn in (*snapshot.turns, snapshot.current) for message in turn.messages}
+    stored = {message.seq: message for turn in (*snapshot.past.turns, snapshot.current) for message in turn.messages}
     needed = needed_for(assembled.refs)
     messages, tools = rebuild(assembled.refs, *read_back(needed, blocks, stored))
     assert messages == assembled.messages
@@ -143,6 +152,6 @@ def test_a_whole_past_policy_sends_every_stored_message_unchanged_or_refuses(
     assert isinstance(decision, Ready | Refused)
     assert (decision.accounts.actions, decision.accounts.recalled) == ((), ())
     assert sent_ids(decision.prompt) == {
-        message.id for message in sendable(sent_turns((*snapshot.turns, snapshot.current)))
+        message.id for message in sendable(sent_turns((*snapshot.past.turns, snapshot.current)))
     }
-    assert not any(item.message and item.block for item in decision.prompt.items)
+    assert not any(item.message and item.block for item in items_of(decision.prompt))

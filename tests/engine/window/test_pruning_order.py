@@ -8,6 +8,7 @@ from app.domain.audit import TrimAction
 from app.domain.types import TurnStatus
 from app.engine.window.plan import Ready, Refused, plan
 from tests.engine.histories import GUARDED, History, UnitShape, chat, estimate, snapshot_of
+from tests.engine.readings import items_of
 
 _NO_SUMMARY = replace(GUARDED, protected_share=None, auto_summarize=False)
 
@@ -69,7 +70,7 @@ def test_in_a_long_tool_loop_earlier_groups_leave_whole_and_the_newest_and_the_u
     current = history.turn(*_groups(5, 250, calls=2), user_tokens=50, status=TurnStatus.RUNNING)
     decision = plan(snapshot_of((), current, input_budget=1300), estimate)
     assert isinstance(decision, Ready)
-    sent = [item.message for item in decision.prompt.items if item.message]
+    sent = [item.message for item in items_of(decision.prompt) if item.message]
     user, *rest = current.messages
     assert sent == [user, *rest[9:]]
     calls = [rest[0], rest[3], rest[6]]

@@ -40,7 +40,7 @@ def test_what_is_cited_by_facts_decisions_and_questions_stays(snapshot: Snapshot
     ready = ready_of(taken)
     anchors = anchors_of(taken.snapshot.summary)
     present = sent_ids(ready.prompt)
-    for message in sendable(taken.snapshot.turns):
+    for message in sendable(taken.snapshot.past.turns):
         assert message.id not in anchors or message.id in present
 
 
@@ -64,7 +64,7 @@ def test_a_prune_takes_the_oldest_first_and_shortens_before_it_drops(snapshot: S
     taken = decide(snapshot)
     seqs = {
         f"message:{message.id}": message.seq
-        for turn in (*snapshot.turns, snapshot.current)
+        for turn in (*snapshot.past.turns, snapshot.current)
         for message in turn.messages
     }
     for reason in ("prune_threshold", "over_budget"):

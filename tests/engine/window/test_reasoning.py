@@ -118,7 +118,7 @@ def test_a_block_costs_its_text_or_what_is_sealed_in_it_whichever_is_more() -> N
 def test_a_prompt_with_reasoning_is_rebuilt_exactly_from_its_references(
     snapshot: Snapshot, rule: ReasoningRule
 ) -> None:
-    turns, current = tuple(map(thoughtful, snapshot.turns)), thoughtful(snapshot.current)
+    turns, current = tuple(map(thoughtful, snapshot.past.turns)), thoughtful(snapshot.current)
     marked = [with_reasoning(turn, rule) for turn in (*turns, current)]
     taken = decide(replace(snapshot, past=past_of(marked[:-1]), current=marked[-1]))
     assembled = assemble(ready_of(taken))

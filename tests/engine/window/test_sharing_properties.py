@@ -19,7 +19,7 @@ from app.engine.window.shares import divide, with_shared_budget
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.window import lay_out
 from tests.engine.histories import estimate, input_tokens_before, text_of
-from tests.engine.readings import never_dropped, sent_ids
+from tests.engine.readings import items_of, never_dropped, sent_ids
 from tests.engine.shortened import shortened
 from tests.engine.strategies import allocations, policies, snapshots
 from tests.engine.turn_stand_in import decide
@@ -93,7 +93,7 @@ def test_system_text_goal_the_users_message_and_what_is_unresolved_are_whole(
     assert all(text in texts for _, text in snapshot.layers)
     assert snapshot.goal is None or snapshot.goal in texts
     unresolved = {message.id for message in never_dropped(replace(taken.snapshot, past=Past()))}
-    latest = [turn for turn in taken.snapshot.turns if turn.status.value != "rejected"][-1:]
+    latest = [turn for turn in taken.snapshot.past.turns if turn.status.value != "rejected"][-1:]
     if latest and latest[0].unresolved:
         kept = never_dropped(replace(taken.snapshot, past=past_of((latest[0],))))
         unresolved |= {message.id for message in kept}
@@ -135,7 +135,7 @@ def test_what_the_log_says_was_removed_is_what_the_prompt_lost(snapshot: Snapsho
 def test_a_pin_is_whole_or_keeps_more_than_every_less_relevant_one(snapshot: Snapshot) -> None:
     rated = tuple(replace(pin, relevance=pin.relevance or 0.25) for pin in snapshot.pins)
     decision = decide(replace(snapshot, pins=rated)).decision
-    kept = {item.label: item.tokens for item in decision.prompt.items if item.region == "pins"}
+    kept = {item.label: item.tokens for item in items_of(decision.prompt) if item.region == "pins"}
     for pin in rated:
         mine, whole = kept.get(f"pin:{pin.name}", 0), estimate(pin_text(pin))
         less = [kept.get(f"pin:{other.name}", 0) for other in rated if (other.relevance or 0) < (pin.relevance or 0)]
@@ -154,7 +154,7 @@ def test_no_turn_and_no_pin_that_left_would_still_fit(snapshot: Snapshot) -> Non
     present = sent_ids(decision.prompt)
     if [each.kind for each in actions] == ["history_drop"]:
         # The newest of those that left is the last for which there was no room.
-        gone = [turn for turn in taken.snapshot.turns if not present & {message.id for message in turn.messages}]
+        gone = [turn for turn in taken.snapshot.past.turns if not present & {message.id for message in turn.messages}]
         newest = max(wire_tokens_of((turn,)) for turn in gone)
         assert left < newest * snapshot.calibration_ratio
     if [each.kind for each in actions] == ["pinned_trim"]:
@@ -171,7 +171,7 @@ def test_the_less_relevant_pin_is_trimmed_before_the_more_relevant_and_order_of_
     snapshot = replace(snapshot, pins=rated)
     decision = decide(snapshot).decision
     rows = {action.target: action for action in decision.accounts.actions if action.kind.startswith("pinned_")}
-    items = {item.label: item for item in decision.prompt.items if item.region == "pins"}
+    items = {item.label: item for item in items_of(decision.prompt) if item.region == "pins"}
     assert list(items) == [f"pin:{pin.name}" for pin in rated if f"pin:{pin.name}" in items]
     for pin in rated:
         label = f"pin:{pin.name}"
@@ -196,7 +196,7 @@ def test_whole_turns_leave_oldest_first(snapshot: Snapshot) -> None:
     assume(policy.prune_unit == "turn" and policy.prune_order == "oldest")
     taken = decide(snapshot)
     present = sent_ids(taken.decision.prompt)
-    sendable = [turn for turn in taken.snapshot.turns if sendable_messages((turn,))]
+    sendable = [turn for turn in taken.snapshot.past.turns if sendable_messages((turn,))]
     stays = [bool(present & {message.id for message in turn.messages}) for turn in sendable]
     assert stays == sorted(stays)
     dropped = [each.target for each in taken.decision.accounts.actions if each.kind == "history_drop"]
@@ -210,10 +210,10 @@ def test_a_turn_is_refused_only_when_all_that_may_leave_has_left(snapshot: Snaps
     assume(isinstance(decision, Refused) and snapshot.budget.input_budget > 0)
     assert decision.prompt.regions()["pins"] == 0
     if snapshot.policy.prune_protected:
-        latest = [turn for turn in snapshot.turns if turn.status.value != "rejected"][-1:]
+        latest = [turn for turn in snapshot.past.turns if turn.status.value != "rejected"][-1:]
         kept = {snapshot.current.id} | {turn.id for turn in latest if turn.unresolved}
         # A message without a token may stay: the overhead reserve pays for its framing, so that nothing is won by it.
-        assert {item.message.turn_id for item in decision.prompt.items if item.message and item.tokens} <= kept
+        assert {item.message.turn_id for item in items_of(decision.prompt) if item.message and item.tokens} <= kept
 
 
 @given(_cases())

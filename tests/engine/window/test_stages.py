@@ -12,13 +12,14 @@ from app.engine.window.snapshot import Snapshot
 from app.engine.window.stages import STAGES
 from app.engine.window.window import Window, lay_out
 from tests.engine.histories import estimate, input_tokens_of
+from tests.engine.readings import items_of
 from tests.engine.strategies import policies, snapshots
 
 
 def _is_consistent(window: Window) -> None:
     prompt = window.prompt
-    assert window.tokens == sum(item.tokens for item in prompt.items)
-    assert window.messages == len(prompt.items)
+    assert window.tokens == sum(item.tokens for item in items_of(prompt))
+    assert window.messages == len(items_of(prompt))
     assert window.history_tokens == prompt.regions()["history"]
     assert window.wire_tokens == prompt.wire_tokens
     assert window.input_tokens == input_tokens_of(window.snapshot, prompt)

@@ -41,7 +41,7 @@ def test_ranges_sum_to_the_single_actions_and_there_is_one_for_a_kind_and_reason
 def test_ranges_listed_singly_are_the_actions_that_were_taken(snapshot: Snapshot) -> None:
     ready = ready_of(decide(snapshot))
     singles, refs = ready.accounts.actions, assemble(ready).refs
-    turns = (*snapshot.turns, snapshot.current)
+    turns = (*snapshot.past.turns, snapshot.current)
     listed = singly(in_ranges(singles), turns, refs, snapshot.budget.input_budget, estimate)
     assert Counter(map(_row, listed)) == Counter((a.kind, a.target, a.reason, a.tokens_removed) for a in singles)
     # What is one already stays as it is, and a refused prompt's ranges too.
@@ -104,7 +104,7 @@ def test_users_words_that_a_prune_left_are_one_reference_and_only_they_are_read_
     blocks = assembled.blocks
     users = {
         message.seq: message
-        for turn in (*snapshot.turns, snapshot.current)
+        for turn in (*snapshot.past.turns, snapshot.current)
         for message in turn.messages
         if message.role == "user" or message.seq > kept[2]
     }

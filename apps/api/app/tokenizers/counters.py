@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from hashlib import blake2b
 from threading import Lock
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from tiktoken.model import encoding_name_for_model
 
@@ -30,7 +30,6 @@ _KEY_CHARS: Final = 256
 
 So a cache holds at most 8,192 x (256 characters of up to 4 bytes + about 200 bytes) = 10 MB, for each encoding.
 """
-_Key: TypeAlias = str | bytes
 
 
 class TextCounter(Protocol):
@@ -65,53 +64,31 @@ def encoding_for_model(model: str) -> str:
     return DEFAULT_ENCODING
 
 
-class _CountCache:
-    """A least-recently-used cache of the counts of one encoding; thread-safe."""
-
-    def __init__(self) -> None:
-        self._counts: OrderedDict[_Key, int] = OrderedDict()
-        self._lock = Lock()
-
-    @staticmethod
-    def key(text: str) -> _Key:
-        if len(text) <= _KEY_CHARS:
-            return text
-        return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-    def get(self, key: _Key) -> int | None:
-        with self._lock:
-            count = self._counts.get(key)
-            if count is not None:
-                self._counts.move_to_end(key)
-            return count
-
-    def put(self, key: _Key, count: int) -> None:
-        with self._lock:
-            self._counts[key] = count
-            if len(self._counts) > _CACHED_COUNTS:
-                self._counts.popitem(last=False)
-
-
 class _Counter:
-    """One encoding of a process: its vocabulary, which is loaded once on first use, and its cache."""
+    """One encoding of a process: its vocabulary, which is loaded once on first use, and a cache of the latest counts.
+    Thread-safe."""
 
     def __init__(self, encoding: str, load: Callable[[str], TextCounter]) -> None:
         self.encoding = encoding
         self._load = load
         self._vocabulary: TextCounter | None = None
-        self._broken = False
+        self.loaded = False
         self._warned = False
+        self._loading = Lock()
+        self._counts: OrderedDict[str | bytes, int] = OrderedDict()
         self._lock = Lock()
-        self._cache = _CountCache()
 
     def count(self, text: str) -> int | None:
         """Tokens of `text`, or None when the tokenizer failed, which is logged once, without content."""
         if not text:
             return 0
-        key = _CountCache.key(text)
-        found = self._cache.get(key)
-        if found is not None:
-            return found
+        key = text
+        if len(text) > _KEY_CHARS:
+            key = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        with self._lock:
+            if (found := self._counts.get(key)) is not None:
+                self._counts.move_to_end(key)
+                return found
         vocabulary = self.vocabulary()
         if vocabulary is None:
             return None
@@ -122,23 +99,22 @@ class _Counter:
         except BaseException as error:  # a panic of tiktoken's native part is not an Exception
             self._warn(error, text)
             return None
-        self._cache.put(key, counted)
+        with self._lock:
+            self._counts[key] = counted
+            if len(self._counts) > _CACHED_COUNTS:
+                self._counts.popitem(last=False)
         return counted
 
     def vocabulary(self) -> TextCounter | None:
-        if self._vocabulary is None and not self._broken:
-            with self._lock:
-                if self._vocabulary is None and not self._broken:
+        if not self.loaded:
+            with self._loading:
+                if not self.loaded:
                     try:
                         self._vocabulary = self._load(self.encoding)
                     except Exception as error:  # whatever the cause, turns continue with the heuristic
-                        self._broken = True
                         self._warn(error, "")
+                    self.loaded = True
         return self._vocabulary
-
-    @property
-    def loaded(self) -> bool:
-        return self._vocabulary is not None or self._broken
 
     def _warn(self, error: BaseException, text: str) -> None:
         if not self._warned:

@@ -54,11 +54,11 @@ def has_media(content: Content) -> bool:
     return content is not None and not isinstance(content, str) and any(is_media(part) for part in content)
 
 
-def media_tokens(part: ContentPart, image_tokens: ImageTokens = flat_image_tokens) -> int:
-    """Tokens of a part that is not text."""
+def media_tokens(part: ContentPart) -> int:
+    """Tokens of a part that is not text; those of an image as in an unknown model family."""
     match part.get("type"):
         case "image_url":
-            return image_tokens(part)
+            return FLAT_IMAGE_TOKENS
         case "input_audio":
             seconds = audio_seconds(part)
             return FLAT_AUDIO_TOKENS if seconds is None else ceil(seconds * AUDIO_TOKENS_PER_S)

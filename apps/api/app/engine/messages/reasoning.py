@@ -20,16 +20,12 @@ def with_reasoning(turn: Turn, rule: ReasoningRule | None) -> Turn:
     Signed blocks are sent back for all calls of the loop or for none: a provider that verifies them refuses a loop in
     which one is missing.
     """
-    if rule is None or not _in_scope(turn, rule):
+    if rule is None or (rule.scope == "tool_loop" and turn.status not in OPEN_STATUSES):
         return turn
     called = [message for message in turn.messages if message.tool_calls]
     if not called or (rule.form == "blocks" and not all(message.reasoning_blocks for message in called)):
         return turn
     return replace(turn, messages=tuple(_marked(message, rule.form) for message in turn.messages))
-
-
-def _in_scope(turn: Turn, rule: ReasoningRule) -> bool:
-    return rule.scope == "tool_turns" or turn.status in OPEN_STATUSES
 
 
 def _marked(message: Message, form: ReasoningForm) -> Message:

@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from app.domain.content import canonical_json
 from app.domain.incoming import IncomingMessage
 from app.domain.types import Content, ContentPart, JsonObject, Message, ToolCall, ToolDefinition
-from app.engine.messages.media import ImageTokens, file_text, flat_image_tokens, is_media, media_tokens
+from app.engine.messages.media import FLAT_IMAGE_TOKENS, ImageTokens, file_text, is_media, media_tokens
 
 Estimate: TypeAlias = Callable[[str], int]
 
@@ -53,26 +53,26 @@ def part_text(part: ContentPart) -> str | None:
     return file_text(part) if is_media(part) else str(part.get("text", ""))
 
 
-def content_tokens(content: Content, estimate: Estimate, image_tokens: ImageTokens = flat_image_tokens) -> int:
-    """Tokens of a message's content; 0 for None."""
+def content_tokens(content: Content, estimate: Estimate) -> int:
+    """Tokens of a message's content, with the flat figure for each image; 0 for None."""
     if content is None:
         return 0
     if isinstance(content, str):
         return estimate(content)
     texts = ((part, part_text(part)) for part in content)
-    return sum(media_tokens(part, image_tokens) if text is None else estimate(text) for part, text in texts)
+    return sum(media_tokens(part) if text is None else estimate(text) for part, text in texts)
 
 
 def with_images_by_rule(message: Message, image_tokens: ImageTokens) -> Message:
-    """A message whose stored count has the flat figure for images, with its images counted by a model's rule.
+    """A message whose count has the flat figure for images, with its images counted by a model's rule.
 
-    The stored count has the flat figure because it depends only on the encoding, while models with the same encoding
-    can have different rules. A rule reads only a few header bytes, so it is applied when a message is read for a model.
+    Stored counts have the flat figure because they depend only on the encoding, while models with the same encoding can
+    have different rules. A rule reads only a few header bytes, so it is applied when a message is read for a model.
     """
     content = message.content
     if content is None or isinstance(content, str):
         return message
-    more = sum(image_tokens(part) - flat_image_tokens(part) for part in content if part.get("type") == "image_url")
+    more = sum(image_tokens(part) - FLAT_IMAGE_TOKENS for part in content if part.get("type") == "image_url")
     return replace(message, tokens=message.tokens + more) if more else message
 
 
@@ -91,20 +91,17 @@ def message_tokens(
     tool_calls: Sequence[ToolCall] = (),
     tool_call_id: str | None = None,
     name: str | None = None,
-    image_tokens: ImageTokens = flat_image_tokens,
 ) -> int:
     """Tokens of everything that a message has on the wire, without its framing and its reasoning."""
     return (
-        content_tokens(content, estimate, image_tokens)
+        content_tokens(content, estimate)
         + (estimate(name) + NAME_FRAMING_TOKENS if name else 0)
         + tool_calls_tokens(tool_calls, estimate)
         + (estimate(tool_call_id) if tool_call_id else 0)
     )
 
 
-def tokens_of(
-    message: Message | IncomingMessage, estimate: Estimate, image_tokens: ImageTokens = flat_image_tokens
-) -> int:
+def tokens_of(message: Message | IncomingMessage, estimate: Estimate) -> int:
     """`message_tokens` of a message."""
     return message_tokens(
         message.content,
@@ -112,7 +109,6 @@ def tokens_of(
         tool_calls=message.tool_calls,
         tool_call_id=message.tool_call_id,
         name=message.name,
-        image_tokens=image_tokens,
     )
 
 

@@ -18,10 +18,6 @@ class Unit(NamedTuple):
     kind: UnitKind
     messages: tuple[Message, ...]
 
-    @property
-    def last_seq(self) -> int:
-        return self.messages[-1].seq
-
 
 def units_of(messages: Sequence[Message]) -> tuple[Unit, ...]:
     """Cut a turn's messages into units.

@@ -9,12 +9,6 @@ from annotated_types import Ge, Gt, Le, Len
 
 from app.domain.types import MOST_EXCLUDED_TOOLS, MOST_FOCUS_CHARS, Name
 
-PresetName: TypeAlias = Literal["guarded", "post_turn", "rolling", "allocated", "turn_atomic"]
-SummaryRole: TypeAlias = Literal["system", "user"]
-SummarizeWhen: TypeAlias = Literal["preflight", "post_turn", "both", "never"]
-LookBackMode: TypeAlias = Literal["auto", "on", "off"]
-SummaryCallMode: TypeAlias = Literal["auto", "separate", "cached"]
-EstimatorKind: TypeAlias = Literal["tiktoken", "heuristic"]
 PruneUnit: TypeAlias = Literal["message", "turn"]
 PruneOrder: TypeAlias = Literal["oldest", "value"]
 PriorityRegion: TypeAlias = Literal["goal", "pins", "summary", "history"]
@@ -26,7 +20,6 @@ Ratio: TypeAlias = Annotated[float, Gt(0), Le(1)]
 Share: TypeAlias = Annotated[float, Ge(0), Le(1)]
 Percent: TypeAlias = Annotated[float, Ge(0), Le(100.0)]
 PositiveCount: TypeAlias = Annotated[int, Ge(1), Le(LARGEST_INTEGER)]
-TriggerTokens: TypeAlias = Annotated[int, Ge(1000), Le(LARGEST_INTEGER)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +70,9 @@ class ContextPolicy:
     session's policy (`with_whole_past`).
     """
 
-    preset: PresetName = "guarded"
+    preset: Literal["guarded", "post_turn", "rolling", "allocated", "turn_atomic"] = "guarded"
     summary_trigger_ratio: Ratio | None = 0.70
-    summary_trigger_tokens: TriggerTokens | None = None
+    summary_trigger_tokens: Annotated[int, Ge(1000), Le(LARGEST_INTEGER)] | None = None
     prune_trigger_ratio: Ratio = 0.90
     mandatory_summary_turn: PositiveCount | None = 8
     usage_threshold: Ratio | None = None
@@ -90,25 +83,25 @@ class ContextPolicy:
     prune_unit: PruneUnit = "message"
     prune_order: PruneOrder = "oldest"
     prune_block_share: Share = 0.0
-    summarize_when: SummarizeWhen = "preflight"
+    summarize_when: Literal["preflight", "post_turn", "both", "never"] = "preflight"
     auto_summarize: bool = True
     summarize_ahead: bool = True
     incremental: bool = False
     summary_model: str = ""
-    summary_call: SummaryCallMode = "auto"
+    summary_call: Literal["auto", "separate", "cached"] = "auto"
     summary_max_ratio: Ratio = 0.15
-    summary_role: SummaryRole = "system"
+    summary_role: Literal["system", "user"] = "system"
     focus: Annotated[str, Len(0, MOST_FOCUS_CHARS)] = ""
     allocation: Allocation | None = None
     context_priority: Annotated[tuple[PriorityRegion, ...], Len(4, 4)] = PRIORITY_REGIONS
     max_context_tokens: PositiveCount | None = None
     recall: Recall = Recall()
-    look_back: LookBackMode = "auto"
+    look_back: Literal["auto", "on", "off"] = "auto"
     clear_tool_results: ClearToolResults | None = None
     emergency_drop_ratio: Ratio | None = None
     unknown_window_tokens: PositiveCount | None = None
     unknown_window_outputs: PositiveCount | None = None
-    estimator: EstimatorKind = "tiktoken"
+    estimator: Literal["tiktoken", "heuristic"] = "tiktoken"
     max_output_tokens: PositiveCount = 2048
     allow_extreme: bool = False
     show_time: bool = False

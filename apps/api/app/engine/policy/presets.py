@@ -10,9 +10,8 @@ from app.engine.policy.policy import Allocation, ContextPolicy, Recall
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A design by name. `policy` has its values, but the output cap is the deployment's."""
+    """A published design. `policy` has its values, but the output cap is the deployment's."""
 
-    name: str
     description: str
     policy: ContextPolicy
 
@@ -27,19 +26,16 @@ _PUBLISHED = ContextPolicy(
 )
 """Values common to the published designs. They have no recall and no look-back; a session can switch these on."""
 
-GUARDED = Preset(
-    "guarded",
+_GUARDED = Preset(
     "Before the call: a summary at 70 % of the input budget or after 8 turns, then a prune at 90 %, then a refusal.",
     ContextPolicy(),
 )
 _POST_TURN = Preset(
-    "post_turn",
     "After the answer, in the background: a summary at 80 % of the window by a separate model; the last 5 turns are "
     "not summarized.",
     replace(_PUBLISHED, preset="post_turn", usage_threshold=0.80, protected_turns=5, summarize_when="post_turn"),
 )
 _ROLLING = Preset(
-    "rolling",
     "Before the call, at 80 % of the window: older messages are added to the summary, and as many recent turns as fit "
     "are sent as they are.",
     replace(
@@ -52,13 +48,11 @@ _ROLLING = Preset(
     ),
 )
 _ALLOCATED = Preset(
-    "allocated",
     "Shares of the window for goal, pins, summary and output. A prompt that fits is not trimmed. Over the limit "
     "the lowest priority is trimmed first, down to its share, and content is shortened before it is dropped.",
     replace(_PUBLISHED, preset="allocated", prune_unit="turn", allocation=Allocation()),
 )
 _TURN_ATOMIC = Preset(
-    "turn_atomic",
     "Whole turns only: summarized in the background and before the call; the oldest half is dropped when the provider "
     "rejects a prompt as too long.",
     replace(
@@ -73,7 +67,7 @@ _TURN_ATOMIC = Preset(
     ),
 )
 PRESETS: Mapping[str, Preset] = {
-    preset.name: preset for preset in (GUARDED, _POST_TURN, _ROLLING, _ALLOCATED, _TURN_ATOMIC)
+    preset.policy.preset: preset for preset in (_GUARDED, _POST_TURN, _ROLLING, _ALLOCATED, _TURN_ATOMIC)
 }
 
 
@@ -82,6 +76,6 @@ def preset_policy(name: str, guarded: ContextPolicy) -> ContextPolicy:
 
     Raises `KeyError` for an unknown name.
     """
-    if name == GUARDED.name:
+    if name == "guarded":
         return guarded
     return replace(PRESETS[name].policy, max_output_tokens=guarded.max_output_tokens)

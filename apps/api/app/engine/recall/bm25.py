@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from app.engine.recall.dates import date_keys
 from app.engine.recall.index import Floats, Index, Ints
 from app.engine.recall.related import LookedFor, Related, one_of_a_word, places_of, related_terms, weigh_related
 from app.engine.recall.requests import request_of
-from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, distinct_query_terms, query_terms, query_words, term_hash
+from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, query_terms, query_words, term_hash
 from app.engine.recall.vectors import Meaning, with_similar
 
 MOST_HITS: Final = 64
@@ -176,7 +177,7 @@ def _terms_of(text: str) -> _Terms:
     wanted = wanted if query_words(wanted) else text
     words = query_words(wanted)
     own = {term_hash(term): words[term] for term in query_terms(wanted)}
-    compared = dict.fromkeys(map(term_hash, distinct_query_terms(text)[:MOST_TERMS_OF_A_MESSAGE]))
+    compared = dict.fromkeys(map(term_hash, islice(query_words(text), MOST_TERMS_OF_A_MESSAGE)))
     related = related_terms(own)
     return _Terms(
         (*[other.term for other in related], *(own | compared)),

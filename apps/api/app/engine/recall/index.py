@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from struct import pack
 from typing import Final, TypeAlias
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,7 @@ import numpy.typing as npt
 from app.domain.content import content_text, named
 from app.domain.types import Content, Message, Role
 from app.engine.recall.dates import day_said
-from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, term_hash, terms_of
+from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, term_hash, terms_of, text_hash
 
 U64: TypeAlias = npt.NDArray[np.uint64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -54,11 +53,6 @@ def packed_text(text: str, kind: int = USER, most_terms: int = MOST_TERMS_OF_A_M
     some = list(counted.items())[:most_terms]
     words = (header, text_hash(text) << 5 | 1, *[term << 5 | min(count, _MOST_COUNT) for term, count in some])
     return pack(f"<{len(words)}I", *words)
-
-
-def text_hash(text: str) -> int:
-    """27 bits of a text's hash, by which equal texts are recognized."""
-    return crc32(text.encode(errors="surrogatepass")) >> 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +103,8 @@ class Index:
     @property
     def size_bytes(self) -> int:
         """The size in memory."""
-        columns = (
-            self.seqs,
-            self.tokens,
-            self.lengths,
-            self.distinct,
-            self.texts,
-            self.kinds,
-            self.questions,
-            self.days,
-        )
-        return self.keys.nbytes + self.unmerged.nbytes + sum([column.nbytes for column in columns])
+        columns = [getattr(self, each.name) for each in fields(self)]
+        return sum([column.nbytes for column in columns if isinstance(column, np.ndarray)])
 
     def extended(self, new: Packed, through_seq: int) -> Index:
         """The index with newer messages added, which must be all messages after its own through `through_seq`."""

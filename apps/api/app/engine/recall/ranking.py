@@ -266,7 +266,7 @@ def choose(
     days = {day(unit.messages[0]) for unit, _ in chosen}
     if not fits(sum([message.tokens for message in found]), len(found), days):  # nearly always all fit
         chosen = _chosen(evicted.candidates, units, set(sent), fits, day)
-    return tuple(sorted(chosen, key=lambda found: found[0].last_seq))
+    return tuple(sorted(chosen, key=lambda found: found[0].messages[0].seq))
 
 
 def _chosen(

@@ -73,25 +73,23 @@ def _terms_and_words(text: str) -> list[tuple[str, str]]:
     return found
 
 
-@lru_cache(maxsize=65_536)
-def term_hash(term: str) -> int:
-    """A hash of 27 bits. Two of a session's thousands of terms almost never collide; if they do, a score is wrong."""
-    return crc32(term.encode(errors="surrogatepass")) >> 5
+def text_hash(text: str) -> int:
+    """A hash of 27 bits. Two of a session's thousands of texts or terms almost never collide; if they do, a score is
+    wrong."""
+    return crc32(text.encode(errors="surrogatepass")) >> 5
+
+
+term_hash: Final = lru_cache(maxsize=65_536)(text_hash)
 
 
 def query_terms(text: str) -> tuple[str, ...]:
     """The different terms to look for; of a long text the likely most telling: those with digits, then the longest."""
-    terms = distinct_query_terms(text)
+    terms = tuple(query_words(text))
     if len(terms) <= MOST_TERMS_OF_A_QUERY:
         return terms
     telling = sorted(terms, key=lambda term: (not any(map(str.isdigit, term)), -len(term), term))
     kept = frozenset(telling[:MOST_TERMS_OF_A_QUERY])
     return tuple(term for term in terms if term in kept)
-
-
-def distinct_query_terms(text: str) -> tuple[str, ...]:
-    """All different terms of a query, in order."""
-    return tuple(query_words(text))
 
 
 def query_words(text: str) -> Mapping[str, str]:

@@ -20,7 +20,6 @@ from app.domain.types import (
     SUMMARY_LISTS,
     MessageId,
     PromptMessage,
-    Summary,
     SummaryCall,
     SummaryCallReason,
     Usage,
@@ -87,17 +86,13 @@ class Quotations(dict[str, tuple[MessageId, ...]]):
 
 def _sources(fold: Fold) -> Iterator[tuple[str, tuple[MessageId, ...]]]:
     if fold.previous is not None:
-        yield from _items(fold.previous)
+        for name in SUMMARY_LISTS:
+            for item in getattr(fold.previous.body, name):
+                yield item.text, item.message_ids
     for message, text in zip(fold.sources, fold.source_texts, strict=True):
         yield text, (message.id,)
     for message in fold.context:
         yield source_text(message), (message.id,)
-
-
-def _items(summary: Summary) -> Iterator[tuple[str, tuple[MessageId, ...]]]:
-    for name in SUMMARY_LISTS:
-        for item in getattr(summary.body, name):
-            yield item.text, item.message_ids
 
 
 def _plain(text: str) -> str:

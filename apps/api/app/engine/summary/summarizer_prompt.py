@@ -24,7 +24,7 @@ from app.domain.types import (
     SummaryOrigin,
     Usage,
 )
-from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS, Estimate, tokens_of_parts
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate, framing_tokens, tokens_of_parts
 from app.engine.recall.dates import day_said, day_text
 from app.engine.summary.block import render_summary
 from app.engine.summary.fold import Fold, source_text
@@ -105,8 +105,7 @@ class SummarizerPrompt:
 
     def tokens(self, estimate: Estimate) -> int:
         """The tokens of the prompt."""
-        framing = 2 * MESSAGE_FRAMING_TOKENS + PROMPT_FRAMING_TOKENS
-        return estimate(self.instructions) + tokens_of_parts(self.document, estimate) + framing
+        return estimate(self.instructions) + tokens_of_parts(self.document, estimate) + framing_tokens(2)
 
 
 class SourceMessage(NamedTuple):
@@ -162,7 +161,7 @@ def summarizer_room(summarizer_input_tokens: int, cap_tokens: int, estimate: Est
 
     A tenth is reserved for JSON escapes, which are not counted. If the result is 0 or less, the window is too small.
     """
-    fixed = estimate(_INSTRUCTIONS) + 2 * MESSAGE_FRAMING_TOKENS + PROMPT_FRAMING_TOKENS + 2 * cap_tokens
+    fixed = estimate(_INSTRUCTIONS) + framing_tokens(2) + 2 * cap_tokens
     fixed += estimate(FOCUS) + estimate(focus) if focus else 0
     return (summarizer_input_tokens - fixed) * 9 // 10
 

@@ -86,11 +86,8 @@ def cache_break(before: JsonObject, now: JsonObject) -> CacheBreak | None:
 
 def _head(refs: JsonObject) -> list[str]:
     """The regions of the references before the history, one per reference."""
-    return [region for region, messages in takewhile(_is_head, refs["regions"]) for _ in range(messages)]
-
-
-def _is_head(run: _Ref) -> bool:
-    return run[0] in _HEAD
+    head = takewhile(lambda run: run[0] in _HEAD, refs["regions"])
+    return [region for region, messages in head for _ in range(messages)]
 
 
 def _share_beginning(ref: _Ref, other: _Ref, *, is_last: bool) -> bool:

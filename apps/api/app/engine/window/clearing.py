@@ -53,7 +53,7 @@ def _cleared(window: Window, rule: ClearToolResults) -> Window:
         # Keep the newest results: they are what this call is about.
         end = max(passed, min(count - rule.keep, bisect_left(places, place)))
         for use in uses[passed:end]:
-            found = list(_shortenings(prune.pieces[use.place], use, window))
+            found = _shortenings(prune.pieces[use.place], use, window)
             waiting += [(use.place, each) for each in found]
             saved_tokens += sum(each.tokens_removed for each in found)
         passed = end
@@ -79,14 +79,14 @@ def _uses(pieces: Sequence[Piece], rule: ClearToolResults) -> Iterator[_Use]:
             yield _Use(place, None if name in excluded else result, call if clears_call and is_last else None)
 
 
-def _shortenings(piece: Piece, use: _Use, window: Window) -> Iterator[Shortening]:
+def _shortenings(piece: Piece, use: _Use, window: Window) -> list[Shortening]:
     """The replacements that clear a use."""
     if not window.may_drop(piece):
-        return
-    if use.result is not None:
-        yield from _result(use.result, window.estimate, with_handle=window.offers_look_back)
-    if use.call is not None:
-        yield from _inputs(use.call, window.estimate)
+        return []
+    with_handle = window.offers_look_back
+    result = use.result and shorten_text(use.result, 0, window.estimate, with_handle=with_handle)
+    call = use.call and _without_inputs(use.call, window.estimate)
+    return [each for each in (result, call) if each]
 
 
 def cleared_items(piece: Piece, estimate: Estimate, *, with_handles: bool) -> list[Shortening]:
@@ -94,24 +94,16 @@ def cleared_items(piece: Piece, estimate: Estimate, *, with_handles: bool) -> li
     if piece.kind != "tool_group":
         return []
     call, *results = piece.items
-    cleared = (each for item in results for each in _result(item, estimate, with_handle=with_handles))
-    return [*cleared, *_inputs(call, estimate)]
+    cleared = [shorten_text(item, 0, estimate, with_handle=with_handles) for item in results]
+    return [each for each in (*cleared, _without_inputs(call, estimate)) if each]
 
 
-def _result(item: PromptItem, estimate: Estimate, *, with_handle: bool) -> Iterator[Shortening]:
-    """The result replaced by a marker of how much was left out, if that is smaller."""
-    found = shorten_text(item, 0, estimate, with_handle=with_handle)
-    if found is not None:
-        yield found
-
-
-def _inputs(item: PromptItem, estimate: Estimate) -> Iterator[Shortening]:
+def _without_inputs(item: PromptItem, estimate: Estimate) -> Shortening | None:
     """The calls without their arguments, if that is smaller."""
     if item.message is None:
-        return
+        return None
     bare = without_inputs(item.message)
     pairs = zip(item.message.tool_calls, bare.tool_calls, strict=True)
     less = sum(estimate(was.arguments) - estimate(now.arguments) for was, now in pairs)
-    if less > 0:
-        now = replace(item, message=bare, tokens=item.tokens - less, inputs_cleared=True)
-        yield Shortening("tool_input_shortened", item, now)
+    now = replace(item, message=bare, tokens=item.tokens - less, inputs_cleared=True)
+    return Shortening("tool_input_shortened", item, now) if less > 0 else None

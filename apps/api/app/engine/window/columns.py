@@ -211,10 +211,6 @@ class Columns:
     def _size(self, piece: int) -> int:
         return self.messages[piece + 1] - self.messages[piece]
 
-    def piece(self, place: int) -> Piece:
-        """A piece without its texts."""
-        return self.pieces(place, place + 1)[0]
-
     def pieces(self, first: int, end: int) -> list[Piece]:
         """These pieces without their texts."""
         messages, turn = self._first_messages[first:end], self.turn_of(first)

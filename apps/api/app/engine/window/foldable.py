@@ -38,12 +38,12 @@ class Foldable:
         """
         past, previous = self.window.snapshot.past, self.window.snapshot.summary
         older_tokens = past.wire_tokens() - past.wire_tokens(self.first_protected)
-        cap_tokens = min((older_tokens + self.previous_tokens) * 3 // 4, self.most_tokens, self.room_tokens)
+        folded_tokens = older_tokens + self.previous_tokens
+        cap_tokens = min(folded_tokens * 3 // 4, self.most_tokens, self.room_tokens)
         if not older_tokens or cap_tokens < MIN_SUMMARY_TOKENS:
             return None
         older = past.turns_between(0, self.first_protected)
         protected = past.turns_between(self.first_protected, past.turn_count)
-        folded_tokens = older_tokens + self.previous_tokens
         return Fold(reason, older, protected, previous, self.previous_tokens, folded_tokens, cap_tokens)
 
 

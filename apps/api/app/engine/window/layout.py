@@ -11,7 +11,7 @@ from app.domain.figures import LaidOut
 from app.domain.types import JsonObject, Message, Region, Turn, TurnId
 from app.engine.messages.media import ImageTokens
 from app.engine.messages.reasoning import sent_reasoning_tokens
-from app.engine.messages.tokens import Estimate, counted, message_tokens, tokens_of
+from app.engine.messages.tokens import Estimate, counted, message_tokens, tokens_of, with_images_by_rule
 from app.engine.window.clearing import cleared_items
 from app.engine.window.past import past_of
 from app.engine.window.pieces import Piece
@@ -45,7 +45,7 @@ def rebuilt_row(part: RebuiltPart, region: Region | None, estimate: Estimate, im
         return _row(
             region, message_tokens(part.sent["content"], estimate, tool_calls=calls, tool_call_id=call_id), None
         )
-    tokens = tokens_of(replace(message, content=part.sent["content"]), estimate, image_tokens)
+    tokens = _counted(replace(message, content=part.sent["content"]), estimate, image_tokens).tokens
     if message.role == "assistant" and message.reasoning_sent is not None:
         tokens += sent_reasoning_tokens(counted(message, estimate), message.reasoning_sent)
     return _row(region, tokens, message, shortened=part.shortened)
@@ -53,8 +53,11 @@ def rebuilt_row(part: RebuiltPart, region: Region | None, estimate: Estimate, im
 
 def counted_turn(turn: Turn, estimate: Estimate, image_tokens: ImageTokens) -> Turn:
     """The turn with its messages counted again, without reasoning."""
-    messages = [replace(message, tokens=tokens_of(message, estimate, image_tokens)) for message in turn.messages]
-    return replace(turn, messages=tuple(messages))
+    return replace(turn, messages=tuple([_counted(message, estimate, image_tokens) for message in turn.messages]))
+
+
+def _counted(message: Message, estimate: Estimate, image_tokens: ImageTokens) -> Message:
+    return with_images_by_rule(replace(message, tokens=tokens_of(message, estimate)), image_tokens)
 
 
 def _row(region: Region | None, tokens: int, message: Message | None, *, shortened: bool = False) -> LaidOut:

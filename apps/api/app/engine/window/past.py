@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
 from itertools import accumulate, chain, groupby
 from operator import attrgetter
 from typing import Final, overload
@@ -52,26 +51,23 @@ class Kept:
         return self.columns.last_seq(self.end_turn)
 
 
-@cache
-def nothing_kept() -> Kept:
-    """No turns, in columns that are never appended to."""
-    return Kept(Columns(0))
+_NOTHING_KEPT: Final = Kept(Columns(0))
+"""No turns, in columns that are never appended to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
     """The turns before the current one, and the pieces of what may be sent of them, in time order.
 
-    The turns that are `kept` as columns are followed by the `newest`. For each of the newest turns, `first_piece` has
-    the position of its first piece in `newest_pieces`; `tokens` (without framing) and `messages` are the sums of all
-    pieces before it, kept ones included. All three have one more entry at the end. `sent_turns` are the positions of
-    those that were not rejected. `other_seqs` has the `seq` of all messages in `newest` that are not a user's.
+    The turns that are `kept` as columns are followed by the `newest`. For each of the newest turns, `tokens` (without
+    framing) and `messages` are the sums of all pieces before it, kept ones included; both have one more entry at the
+    end. `sent_turns` are the positions of those that were not rejected. `other_seqs` has the `seq` of all messages in
+    `newest` that are not a user's.
     """
 
-    kept: Kept = field(default_factory=nothing_kept)
+    kept: Kept = _NOTHING_KEPT
     newest: tuple[Turn, ...] = ()
     newest_pieces: tuple[Piece, ...] = ()
-    first_piece: tuple[int, ...] = (0,)
     tokens: tuple[int, ...] = (0,)
     messages: tuple[int, ...] = (0,)
     sent_turns: tuple[int, ...] = ()
@@ -107,27 +103,29 @@ class Past:
     def pieces(self) -> Sequence[Piece]:
         """All pieces."""
         kept = self.kept
-        return Pieces(kept, kept.first_piece, kept.end_piece, self.newest_pieces) if kept.turns else self.newest_pieces
+        if not kept.turns:
+            return self.newest_pieces
+        return Pieces(kept.columns, kept.first_piece, kept.end_piece, self.newest_pieces)
 
     def extended(self, turns: Iterable[Turn], known: Mapping[int, Sequence[Piece]] = NOTHING_KNOWN) -> Past:
         """A copy with these turns appended; of the turns before, only an unresolved latest one is evaluated again.
         `known` has the pieces of some of these turns by turn number."""
         unresolved = latest_unresolved(self.newest)
         same = len(self.newest) if unresolved is None else self.newest.index(unresolved)
+        settled = bisect_left(self.newest_pieces, True, key=lambda piece: piece.state != "settled")
         whole = self.newest + tuple(turns)
         unresolved = latest_unresolved(whole)
         new = [
             known.get(turn.seq) or pieces_of(turn, "unresolved" if turn is unresolved else "settled")
             for turn in whole[same:]
         ]
-        first, first_new, end = self.kept.turns, first_seq(whole[same:]), self.first_piece[same]
+        first, first_new = self.kept.turns, first_seq(whole[same:])
         # Adding tuples copies each once, and a slice of a whole tuple copies nothing; unpacking with stars copies three
         # times.
         return Past(
             kept=self.kept,
             newest=whole,
-            newest_pieces=self.newest_pieces[:end] + tuple(chain.from_iterable(new)),
-            first_piece=_with_sums(self.first_piece[: same + 1], map(len, new)),
+            newest_pieces=self.newest_pieces[:settled] + tuple(chain.from_iterable(new)),
             tokens=_with_sums(self.tokens[: same + 1], [sum([piece.tokens for piece in each]) for each in new]),
             messages=_with_sums(self.messages[: same + 1], [sum([piece.messages for piece in each]) for each in new]),
             sent_turns=self.sent_turns[: bisect_left(self.sent_turns, first + same)]
@@ -186,9 +184,8 @@ class Past:
     def others_between(self, first_seq: int, last_seq: int) -> int:
         """How many messages with a number between these two are not a user's."""
         of_columns = self.kept.columns.other_seqs
-        last_kept = bisect_left(of_columns, min(last_seq, self.kept.last_seq + 1)) if self.kept.turns else 0
-        kept = max(0, last_kept - bisect_right(of_columns, first_seq)) if self.kept.turns else 0
-        return kept + bisect_left(self.other_seqs, last_seq) - bisect_right(self.other_seqs, first_seq)
+        kept = bisect_left(of_columns, min(last_seq, self.kept.last_seq + 1)) - bisect_right(of_columns, first_seq)
+        return max(0, kept) + bisect_left(self.other_seqs, last_seq) - bisect_right(self.other_seqs, first_seq)
 
     def first_protected(self, protected_turns: int | None, room_tokens: int | None, end: int | None = None) -> int:
         """The position of the oldest protected turn if the past ended before the turn at position `end`.
@@ -237,8 +234,8 @@ class Pieces(Sequence[Piece]):
     """Consecutive pieces of a past: those of columns from position `first` to before `end`, then the newest. A piece of
     columns is built only when it is read."""
 
-    def __init__(self, kept: Kept, first: int, end: int, newest: Sequence[Piece]) -> None:
-        self._kept = kept
+    def __init__(self, columns: Columns, first: int, end: int, newest: Sequence[Piece]) -> None:
+        self._columns = columns
         self._first, self._end = first, end
         self._newest = newest
 
@@ -246,7 +243,7 @@ class Pieces(Sequence[Piece]):
         return self._end - self._first + len(self._newest)
 
     def __iter__(self) -> Iterator[Piece]:
-        yield from self._kept.columns.pieces(self._first, self._end)
+        yield from self._columns.pieces(self._first, self._end)
         yield from self._newest
 
     @overload
@@ -259,13 +256,15 @@ class Pieces(Sequence[Piece]):
             start, stop, step = at.indices(len(self))
             assert step == 1, "neighbours stay such"
             first, end = (self._first + min(place, kept) for place in (start, max(start, stop)))
-            return Pieces(self._kept, first, end, self._newest[max(0, start - kept) : max(0, stop - kept)])
+            return Pieces(self._columns, first, end, self._newest[max(0, start - kept) : max(0, stop - kept)])
         place = range(len(self))[at]
-        return self._kept.columns.piece(self._first + place) if place < kept else self._newest[place - kept]
+        if place >= kept:
+            return self._newest[place - kept]
+        return self._columns.pieces(self._first + place, self._first + place + 1)[0]
 
     def parts(self) -> list[PromptItem | Run]:
         """The parts of a prompt that they become."""
-        run = [self._kept.columns.run(self._first, self._end)] if self._first < self._end else []
+        run = [self._columns.run(self._first, self._end)] if self._first < self._end else []
         return [*run, *(item for piece in self._newest for item in piece.items)]
 
 

@@ -118,7 +118,8 @@ def plan(snapshot: Snapshot, estimate: Estimate, *, may_summarize: bool = True) 
         offering = _with_look_back(snapshot, estimate)
         window = window if offering is snapshot else fit(lay_out_cleared(offering, estimate))
     if window.offers_look_back and not fits(window):
-        window = fit(lay_out_cleared(_without_look_back(window.snapshot, estimate), estimate))
+        bare = replace(window.snapshot, tools=window.snapshot.tools[:-1])
+        window = fit(lay_out_cleared(with_shared_budget(bare, estimate), estimate))
     accounts = _accounts_of(window)
     if fits(window):
         return Ready(window, accounts, summary_worthless)
@@ -142,11 +143,6 @@ def _with_look_back(snapshot: Snapshot, estimate: Estimate) -> Snapshot:
     if snapshot.offers_look_back or not snapshot.may_look_back:
         return snapshot
     return with_shared_budget(replace(snapshot, tools=(*snapshot.tools, LOOK_BACK)), estimate)
-
-
-def _without_look_back(snapshot: Snapshot, estimate: Estimate) -> Snapshot:
-    """The snapshot without the look-back tool, for a prompt in which only this tool has no room."""
-    return with_shared_budget(replace(snapshot, tools=snapshot.tools[:-1]), estimate)
 
 
 def _accounts_of(window: Window) -> Accounts:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from itertools import chain, takewhile
+from itertools import takewhile
 from typing import Final, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 from app.domain.content import (
@@ -176,10 +176,6 @@ class Run:
         past = self.past
         return past.has_reasoning and any(each.form for each in past.stretches_of_run(self.first, self.end))
 
-    def items(self) -> Iterator[PromptItem]:
-        """Its messages as single items."""
-        return chain.from_iterable(map(self.past.items, range(self.first, self.end)))
-
     def json(self) -> bytes:
         """The canonical JSON of its messages, each with a leading comma."""
         return self.past.json_of_run(self.first, self.end)
@@ -195,11 +191,6 @@ class Prompt:
     parts: tuple[Part, ...]
     tools: tuple[ToolDefinition, ...]
     tools_tokens: int
-
-    @property
-    def items(self) -> tuple[PromptItem, ...]:
-        """Every message as a single item. The items of runs are built at each call."""
-        return tuple(item for part in self.parts for item in _items_of(part))
 
     @cached_property
     def message_count(self) -> int:
@@ -285,10 +276,6 @@ class Prompt:
         if self.tools:
             blocks.append(tools_block(self.tools))
         return tuple(blocks)
-
-
-def _items_of(part: Part) -> Iterable[PromptItem]:
-    return (part,) if isinstance(part, PromptItem) else part.items()
 
 
 def block_item(region: Region, name: str, role: str, text: str, estimate: Estimate) -> PromptItem:

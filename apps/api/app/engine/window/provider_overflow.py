@@ -128,7 +128,7 @@ def emergency_fold(snapshot: Snapshot, estimate: Estimate) -> Fold | None:
     policy = snapshot.policy
     if policy.emergency_drop_ratio is None:
         return None
-    turns = snapshot.turns
+    turns = snapshot.past.turns
     unresolved = latest_unresolved(turns)
     may_go = [turn for turn in turns if turn is not unresolved]
     leaving = may_go[: ceil(len(may_go) * policy.emergency_drop_ratio)]

@@ -45,10 +45,7 @@ def prune_older(window: Window) -> Window:
     threshold = policy.prune_from(input_budget)
     by_value = policy.prune_order == "value"
     prune = Prune(window, "prune_threshold")
-    if policy.prune_unit == "turn":
-        queue = _turns(prune, _turn_kind(policy), window.may_drop, by_value=by_value)
-    else:
-        queue = _messages(prune, window.may_drop, by_value=by_value)
+    queue = _queue(prune, window.may_drop, _kind_of_turns(policy), by_value=by_value)
 
     def prune_before(end: int, to_tokens: float) -> None:
         if policy.prune_unit == "message":
@@ -72,10 +69,10 @@ def prune_protected(window: Window) -> Window:
     policy, over = window.snapshot.policy, window.budget.input_budget + 1
     prune = Prune(window, "over_budget")
     # Earlier tool rounds of the running turn may be dropped as well, whatever the unit (contract.md, decision 8).
-    turns, messages = None, _messages(prune, window.may_drop)
-    if policy.prune_unit == "turn":
-        turns = _turns(prune, _turn_kind(policy), window.may_drop)
-        messages = _messages(prune, lambda piece: piece.state != "settled" and window.may_drop(piece))
+    turns, messages = None, _queue(prune, window.may_drop)
+    if kind := _kind_of_turns(policy):
+        turns = _queue(prune, window.may_drop, kind)
+        messages = _queue(prune, lambda piece: piece.state != "settled" and window.may_drop(piece))
 
     def prune_before(end: int, to_tokens: float) -> None:
         if turns is not None:
@@ -104,8 +101,7 @@ def drop_oldest_turns(window: Window) -> Window:
 
 def _without_turns(window: Window, may_leave: Callable[[Piece], bool], reason: str, kind: TrimKind) -> Window:
     prune = Prune(window, reason)
-    queue = _turns(prune, kind, may_leave)
-    prune.drop(queue, window.budget.input_budget + 1, len(prune.pieces))
+    prune.drop(_queue(prune, may_leave, kind), window.budget.input_budget + 1, len(prune.pieces))
     return prune.window_now()
 
 
@@ -114,13 +110,14 @@ class _Queue:
     """Groups of pieces that may be dropped, in the order to drop them: oldest first, or `by_value` least worth first.
 
     Each group ends before a position of `ends`, where the next begins. It is dropped when the prune has reached all of
-    it and the window is still too large. `removal` makes its log entry. `waiting` is the heap of a queue `by_value`.
+    it and the window is still too large. A group is a whole turn, logged as `kind_of_turn`, or without that a piece.
+    `waiting` is the heap of a queue `by_value`.
     """
 
     ends: Sequence[int]
     may_leave: Callable[[Piece], bool]
-    removal: Callable[[Sequence[Piece]], Removal]
-    by_value: bool = False
+    kind_of_turn: TrimKind | None
+    by_value: bool
     reached: int = 0
     waiting: list[tuple[tuple[bool, float], int]] = field(default_factory=list[tuple[tuple[bool, float], int]])
 
@@ -244,7 +241,16 @@ class Prune:
             self._note(piece, 1)
         group = queue.group(at)
         self.kept[group] = [None] * (group.stop - group.start)
-        self.actions.append(queue.removal(left))
+        self.actions.append(self._removal(left, queue.kind_of_turn))
+
+    def _removal(self, left: Sequence[Piece], kind_of_turn: TrimKind | None) -> Removal:
+        """The log entry of a dropped group."""
+        piece, wire_tokens = left[0], sum([piece.wire_tokens for piece in left])
+        if kind_of_turn is not None:
+            turn_seq = piece.turn_seq
+            return Removal(kind_of_turn, f"turn:{piece.turn_id}", self.reason, wire_tokens, turn_seq, turn_seq)
+        seqs = (0, 0) if piece.kind == "look_back" else (piece.seq, piece.last_seq)
+        return Removal(dropped_kind(piece), piece.label, self.reason, wire_tokens, *seqs)
 
     def _note(self, piece: Piece, times: int) -> None:
         """Add the piece to the sums of what is out of the window (`times` 1), or subtract it (-1)."""
@@ -255,21 +261,11 @@ class Prune:
             self.history_tokens += tokens
 
 
-def _messages(prune: Prune, may_leave: Callable[[Piece], bool], *, by_value: bool = False) -> _Queue:
-    """A queue in which every piece is a group."""
-
-    def removal(left: Sequence[Piece]) -> Removal:
-        (piece,) = left
-        return Removal(
-            dropped_kind(piece),
-            piece.label,
-            prune.reason,
-            piece.wire_tokens,
-            *((0, 0) if piece.kind == "look_back" else (piece.seq, piece.last_seq)),
-        )
-
-    ends = range(1, len(prune.pieces) + 1)
-    return _Queue(ends, may_leave, removal, by_value)
+def _queue(
+    prune: Prune, may_leave: Callable[[Piece], bool], kind_of_turn: TrimKind | None = None, *, by_value: bool = False
+) -> _Queue:
+    ends = range(1, len(prune.pieces) + 1) if kind_of_turn is None else _ends_of_turns(prune.pieces)
+    return _Queue(ends, may_leave, kind_of_turn, by_value)
 
 
 def dropped_kind(piece: Piece) -> TrimKind:
@@ -277,17 +273,10 @@ def dropped_kind(piece: Piece) -> TrimKind:
     return "assistant_dropped" if piece.kind == "assistant" else "tool_group_dropped"
 
 
-def _turns(prune: Prune, kind: TrimKind, may_leave: Callable[[Piece], bool], *, by_value: bool = False) -> _Queue:
-    """A queue in which the pieces of each turn are a group."""
-
-    def removal(left: Sequence[Piece]) -> Removal:
-        turn_seq, wire_tokens = left[0].turn_seq, sum(piece.wire_tokens for piece in left)
-        return Removal(kind, f"turn:{left[0].turn_id}", prune.reason, wire_tokens, turn_seq, turn_seq)
-
-    return _Queue(_ends_of_turns(prune.pieces), may_leave, removal, by_value)
-
-
-def _turn_kind(policy: ContextPolicy) -> TrimKind:
+def _kind_of_turns(policy: ContextPolicy) -> TrimKind | None:
+    """The kind of the log entry for a turn that the policy prunes; None if it prunes messages."""
+    if policy.prune_unit == "message":
+        return None
     return "turn_dropped" if policy.allocation is None else "history_drop"
 
 

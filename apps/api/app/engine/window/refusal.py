@@ -76,13 +76,16 @@ def _detail(budget: Budget, input_tokens: int) -> str:
 
 def _recovery(prompt: Prompt, budget: Budget, cut_tokens: int) -> JsonObject:
     """Each entry of `shorten` is enough by itself. Without an entry, only a larger window or a new session helps."""
-    shorten = [
-        {"item": item.label, "region": item.region, "by_tokens": by_tokens}
-        for region in _SHORTENABLE
-        for by_tokens in [_with_outputs_part(cut_tokens, budget) if region in _SHARED_WITH_OUTPUT else cut_tokens]
-        for item in _largest_first(prompt, region)
-        if item.tokens > by_tokens
-    ]
+    items = [part for part in prompt.parts if isinstance(part, PromptItem)]
+    largest_first = sorted(items, key=lambda item: -item.tokens)
+    shorten: list[JsonObject] = []
+    for region in _SHORTENABLE:
+        by_tokens = _with_outputs_part(cut_tokens, budget) if region in _SHARED_WITH_OUTPUT else cut_tokens
+        shorten += (
+            {"item": item.label, "region": region, "by_tokens": by_tokens}
+            for item in largest_first
+            if item.region == region and item.tokens > by_tokens
+        )
     return {
         "shorten": shorten if budget.input_budget > 0 else [],
         "or": "use a model with a larger window" if budget.input_budget <= 0 else "start a new session",
@@ -92,8 +95,3 @@ def _recovery(prompt: Prompt, budget: Budget, cut_tokens: int) -> JsonObject:
 def _with_outputs_part(cut_tokens: int, budget: Budget) -> int:
     """The tokens to remove so that `cut_tokens` are freed after the output has taken its share of them, rounded up."""
     return ceil((cut_tokens + 1) / (1 - budget.output_pct / 100)) if budget.output_pct else cut_tokens
-
-
-def _largest_first(prompt: Prompt, region: str) -> list[PromptItem]:
-    items = [part for part in prompt.parts if isinstance(part, PromptItem) and part.region == region]
-    return sorted(items, key=lambda item: -item.tokens)

@@ -54,14 +54,14 @@ def foldable_within_shares(window: Window) -> Foldable:
     snapshot, policy = window.snapshot, window.snapshot.policy
     if policy.allocation is None:
         return foldable(window)
-    division = _division(window, policy.allocation)
+    division = _division(window)
     share = division.shares["summary"]
     held = window
     if window.excess_tokens > 0:
         held = _with_summary_within(held, window, division.offered["summary"])
         held = _with_pins_within(held, window, division.offered["pins"])
     full_tokens = max(share, held.summary.tokens if held.summary else 0)
-    beside = _division(window, policy.allocation, summary_tokens=full_tokens)
+    beside = _division(window, summary_tokens=full_tokens)
     # The running turn's own tool rounds are sent in any case.
     history_tokens = beside.offered["history"] - _history_tokens(window.current)
     past, cut = snapshot.past, snapshot.first_protected()
@@ -76,11 +76,9 @@ def foldable_within_shares(window: Window) -> Foldable:
 
 def hold_shares(window: Window) -> Window:
     """The window unchanged if it fits, else trimmed as the module docstring describes. It may still be too large."""
-    policy = window.snapshot.policy
-    assert policy.allocation is not None
     whole = window
-    for least in (_division(window, policy.allocation).offered, _BELOW_SHARES):
-        for region in reversed(policy.context_priority):
+    for least in (_division(window).offered, _BELOW_SHARES):
+        for region in reversed(window.snapshot.policy.context_priority):
             excess = window.excess_tokens
             if region == "goal" or excess <= 0:
                 break
@@ -143,8 +141,10 @@ def _region_of(action: Removal) -> PriorityRegion:
     return "pins" if action.kind in PIN_KINDS else "history"
 
 
-def _division(window: Window, allocation: Allocation, *, summary_tokens: int | None = None) -> Division:
+def _division(window: Window, *, summary_tokens: int | None = None) -> Division:
     """The shares of goal, pins, summary and history. `summary_tokens`, if given, replace the summary's own tokens."""
+    policy = window.snapshot.policy
+    assert policy.allocation is not None
     regions = window.prompt.regions()
     # Removing messages removes their framing, and the use of the overhead reserve for it: take the smaller result.
     overheads = (window.overhead_tokens, window.with_pieces(()).overhead_tokens)
@@ -164,7 +164,7 @@ def _division(window: Window, allocation: Allocation, *, summary_tokens: int | N
         # The newest results of an open turn may take half of all available tokens before they are shortened.
         "history": min(whole, max(least, room_tokens // 2)),
     }
-    return divide(room_tokens, allocation, window.snapshot.policy.context_priority, wanted=wanted, least=needed)
+    return divide(room_tokens, policy.allocation, policy.context_priority, wanted=wanted, least=needed)
 
 
 def _room(window: Window, regions: Mapping[str, int], overhead_tokens: int) -> int:

@@ -92,11 +92,6 @@ class Snapshot:
         """Whether the look-back tool is among the tools. It is then the last one."""
         return bool(self.tools) and self.tools[-1] is LOOK_BACK
 
-    @property
-    def turns(self) -> tuple[Turn, ...]:
-        """The past turns in time order."""
-        return self.past.turns
-
     @cached_property
     def cited(self) -> frozenset[int]:
         """The first message numbers (`seq`) of the past pieces that the summary cites."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import ceil, floor
 from uuid import UUID
 
-from app.domain.types import Message, MessageId, Turn, TurnId, TurnStatus
+from app.domain.types import Message, MessageId
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.messages.turns import framed_tokens
 from app.engine.policy.policy import ContextPolicy
@@ -26,7 +26,6 @@ from app.engine.window.shares import foldable_within_shares, with_shared_budget
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.window import Cost, Window
 
-_NOBODY = UUID(int=0)
 NEAR_SHARE = 0.05
 """Distance from a threshold, as a fraction of it, within which the provider's own count is worth a call."""
 _WHATEVER_IT_RECLAIMS: frozenset[SummaryReason] = frozenset({"turn_count", "requested"})
@@ -216,9 +215,9 @@ def may_fold_behind_answer(snapshot: Snapshot, laid_out_tokens: int, reply_token
 def _fold_of_next_turn(snapshot: Snapshot, estimate: Estimate) -> Fold | None:
     seq = snapshot.past.last_seq + 1
     tokens = _average(snapshot.past)
-    says = Message(MessageId(_NOBODY), TurnId(_NOBODY), seq, "user", "", tokens)
-    turn = Turn(TurnId(_NOBODY), snapshot.current.seq, TurnStatus.RUNNING, unresolved=True, messages=(says,))
-    next_snapshot = with_shared_budget(replace(snapshot, current=turn), estimate)
+    says = Message(MessageId(UUID(int=0)), snapshot.current.id, seq, "user", "", tokens)
+    next_turn = replace(snapshot.current, messages=(says,))
+    next_snapshot = with_shared_budget(replace(snapshot, current=next_turn), estimate)
     return due_before_call(lay_out_cleared(next_snapshot, estimate)).fold
 
 

@@ -37,13 +37,9 @@ class Cost:
         return self.snapshot.budget
 
     @property
-    def framing_tokens(self) -> int:
-        return framing_tokens(self.messages)
-
-    @property
     def overhead_tokens(self) -> int:
         """Tokens of framing and tools, which use the overhead reserve first."""
-        return self.framing_tokens + self.tools_tokens
+        return framing_tokens(self.messages) + self.tools_tokens
 
     @property
     def wire_tokens(self) -> int:
