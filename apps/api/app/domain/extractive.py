@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import chain
 from math import log
-from operator import attrgetter
 from typing import Final, NamedTuple
 
 from app.domain.lasting import (
     OPEN_KINDS,
-    ExtractItem,
     PlacedSentence,
     SourceId,
     Taken,
+    in_time_order,
+    item_of,
     placed,
     stands,
     telling_words,
@@ -32,7 +32,7 @@ from app.domain.lasting import (
 )
 from app.domain.sentences import WANTS, ReadSentence, Sentence, proposes_only, read_sentence
 from app.domain.statements import statements
-from app.domain.types import SUMMARY_LISTS, SummaryList
+from app.domain.types import SUMMARY_LISTS, SummaryBody, SummaryItem, SummaryList
 
 _TEXT_SHARE: Final = 0.2
 """Share of the space for the summary's text; up to half of it may be text of the previous summary."""
@@ -102,20 +102,6 @@ class SourceText(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Extract:
-    """The summary's parts, each in time order."""
-
-    summary_text: str
-    key_facts: tuple[ExtractItem, ...] = ()
-    open_questions: tuple[ExtractItem, ...] = ()
-    decisions: tuple[ExtractItem, ...] = ()
-    action_items: tuple[ExtractItem, ...] = ()
-
-
-_place: Final = attrgetter("position")
-
-
 @dataclass(frozen=True)
 class Material:
     """The material of an extract, best first: `new` statements, and `carried`, the items of the previous summary that
@@ -140,8 +126,8 @@ class Material:
         lines = enumerate(self.text_before.split("\n"))
         return sorted([unit for at, line in lines if (unit := _of_before(at, line, self.read))], key=_best_first)
 
-    def within(self, max_chars: int) -> Extract:
-        """The best extract with at most `max_chars` characters of text in all its parts together."""
+    def within(self, max_chars: int) -> SummaryBody:
+        """The best extract with at most `max_chars` characters of text in all its parts, each in time order."""
         taken = Taken()
         room = max_chars * _TEXT_SHARE
         old_chars = min(room / 2, sum(len(unit.text) + 1 for unit in self.carried_text))
@@ -157,10 +143,10 @@ class Material:
         if not old_text and not text:
             text, _ = _choose(self.new, spare + text_room, taken, joint_chars=1)
         lines = "\n".join(unit.text for unit in (*old_text, *text)) or self._beginning(spare + text_room)
-        listed: dict[SummaryList, list[ExtractItem]] = {kind: [] for kind in _SHARES}
-        for unit in sorted([*carried, *chosen], key=_place):
-            listed[unit.kind].append(ExtractItem(unit.text, taken.units[unit.position].source_ids))
-        return Extract(lines, **{kind: tuple(items) for kind, items in listed.items()})
+        listed: dict[SummaryList, list[SummaryItem]] = {kind: [] for kind in _SHARES}
+        for unit in in_time_order([*carried, *chosen]):
+            listed[unit.kind].append(item_of(taken.units[unit.position]))
+        return SummaryBody(lines, **{kind: tuple(items) for kind, items in listed.items()})
 
     def _new_items(self, room: float, taken: Taken) -> tuple[list[PlacedSentence], float]:
         """New items of every kind, and the space that they leave."""
@@ -187,7 +173,7 @@ def gather(
     *,
     context: Sequence[SourceText] = (),
     focus: str = "",
-    previous: Extract | None = None,
+    previous: SummaryBody | None = None,
     read: Reading = READING,
 ) -> Material:
     """The material from which an extract of `sources` is chosen.
@@ -221,9 +207,9 @@ def _is_goal(unit: PlacedSentence) -> bool:
     return _GOAL.search(sentence.text) is not None
 
 
-def _carried(previous: Extract, read: Reading) -> list[PlacedSentence]:
+def _carried(previous: SummaryBody, read: Reading) -> list[PlacedSentence]:
     """The items of the previous summary; their positions precede those of everything new."""
-    items: list[tuple[SummaryList, ExtractItem]] = [
+    items: list[tuple[SummaryList, SummaryItem]] = [
         (kind, item) for kind in SUMMARY_LISTS for item in getattr(previous, kind)
     ]
     found: list[PlacedSentence] = []
@@ -231,7 +217,7 @@ def _carried(previous: Extract, read: Reading) -> list[PlacedSentence]:
         sentence = read.statement(item.text)
         worth = (sentence.value + _VALUE_OF_KIND[kind]) * _weight(sentence, "", kind)
         if worth >= _LEAST_CARRIED_WORTH or kind in OPEN_KINDS:
-            found.append(placed(at - _BEFORE, item.source_ids, "", sentence, kind, worth))
+            found.append(placed(at - _BEFORE, item.message_ids, "", sentence, kind, worth))
     return found
 
 
@@ -306,4 +292,4 @@ def _choose(
             room_chars -= cost
         else:
             taken.add_sources(same, unit)
-    return sorted(chosen, key=_place), room_chars
+    return in_time_order(chosen), room_chars

@@ -11,11 +11,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Final, NamedTuple, TypeAlias
+from operator import attrgetter
+from typing import Final, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
 from app.domain.sentences import DEMAND, FINISHES, LIFTS, Sentence, demands, read_sentence
-from app.domain.types import SummaryList
+from app.domain.types import MessageId, SummaryItem, SummaryList
 
 OPEN_KINDS: Final = frozenset[SummaryList](("open_questions", "action_items"))
 _BASE_CHARS: Final = 120
@@ -53,13 +54,6 @@ _QUOTED: Final = re.compile(r"`[^`\n]+`")
 SourceId: TypeAlias = str | UUID  # the caller's own ids of its messages
 
 
-class ExtractItem(NamedTuple):
-    """Words of the conversation, and the ids of the sources that contain them."""
-
-    text: str
-    source_ids: tuple[SourceId, ...]
-
-
 class PlacedSentence(NamedTuple):
     """A sentence and its position in the conversation, which is below zero if it is carried over from a summary.
     `density` is its worth divided by its length."""
@@ -82,6 +76,15 @@ def placed(
     """A sentence of this worth at its position."""
     density = worth / (len(sentence.text) + _BASE_CHARS)
     return PlacedSentence(position, source_ids, role, sentence, kind, density)
+
+
+def item_of(unit: PlacedSentence, *, kept: bool = False) -> SummaryItem:
+    """The sentence as an item of a summary, whose ids are the caller's own."""
+    return SummaryItem(unit.text, cast("tuple[MessageId, ...]", unit.source_ids), kept)
+
+
+def in_time_order(units: Iterable[PlacedSentence]) -> list[PlacedSentence]:
+    return sorted(units, key=attrgetter("position"))
 
 
 def stands(unit: PlacedSentence) -> bool:
@@ -215,14 +218,14 @@ def lasting(new: Sequence[PlacedSentence], carried: Sequence[PlacedSentence]) ->
     """The statements that have to outlast a summary, newest first: the user's demands, exact values and open tasks of
     `new`, and what stands or is a task in `carried`. At most the oldest `_MOST_LASTING` of each of the two are used."""
     stated = [unit for unit in new if unit.role == "user" and (unit.sentence.standing or _is_task(unit))]
-    stated = unfinished(sorted(stated, key=_place)[:_MOST_LASTING], new)
+    stated = unfinished(in_time_order(stated)[:_MOST_LASTING], new)
     kept = [unit for unit in carried if stands(unit) or unit.kind == "action_items"]
-    return [*reversed(stated), *reversed(sorted(kept, key=_place)[:_MOST_LASTING])]
+    return [*reversed(stated), *reversed(in_time_order(kept)[:_MOST_LASTING])]
 
 
 def left_out(
     units: Sequence[PlacedSentence],
-    said: Iterable[ExtractItem],
+    said: Iterable[SummaryItem],
     room: float,
     cost: Callable[[str], float],
 ) -> list[PlacedSentence]:
@@ -232,7 +235,7 @@ def left_out(
     """
     taken = Taken()
     for at, item in enumerate(said):
-        taken.add(PlacedSentence(_OF_A_SUMMARY + at, item.source_ids, "", read_sentence(item.text), "key_facts", 0.0))
+        taken.add(PlacedSentence(_OF_A_SUMMARY + at, item.message_ids, "", read_sentence(item.text), "key_facts", 0.0))
     missing: set[int] = set()
     holding: list[PlacedSentence] = []
     for unit in units:
@@ -249,10 +252,6 @@ def left_out(
             room -= tokens
             found += [unit] if unit.position in missing else []
     return found
-
-
-def _place(unit: PlacedSentence) -> int:
-    return unit.position
 
 
 def _lasting_first(unit: PlacedSentence) -> tuple[bool, int]:
