@@ -171,21 +171,14 @@ class Taken:
 
     def take(self, unit: PlacedSentence) -> int | None:
         """Add the unit and return None, or return the position of a unit that says the same."""
-        places = [*map(self.by_word.__getitem__, unit.sentence.words)]
-        same = self._same(unit.sentence.words, places)
+        same = self.like(unit.sentence.words)
         if same is None:
-            self._add(unit, places)
+            self.add(unit)
         return same
 
     def like(self, words: tuple[str, ...]) -> int | None:
         """The position of a unit that says the same as these words, or None."""
-        return self._same(words, [self.by_word.get(word, ()) for word in words])
-
-    def add(self, unit: PlacedSentence) -> None:
-        self._add(unit, map(self.by_word.__getitem__, unit.sentence.words))
-
-    def _same(self, words: tuple[str, ...], places: Sequence[Sequence[int]]) -> int | None:
-        known = [*filter(None, places)]
+        known = [*filter(None, map(self.by_word.get, words))]
         if not known or len(known) < _SAME_WORDS_RATIO * len(words):
             return None
         candidates = Counter(chain.from_iterable(known))
@@ -197,12 +190,12 @@ class Taken:
                 return other
         return None
 
-    def _add(self, unit: PlacedSentence, places: Iterable[list[int]]) -> None:
-        position = unit.position
-        self.units[position] = unit
-        for of_word in places:
+    def add(self, unit: PlacedSentence) -> None:
+        self.units[unit.position] = unit
+        for word in unit.sentence.words:
+            of_word = self.by_word[word]
             if len(of_word) < _MOST_PLACES_OF_A_WORD:
-                of_word.append(position)
+                of_word.append(unit.position)
 
     def add_sources(self, position: int, other: PlacedSentence) -> None:
         """Add the sources of another unit that says the same. A task's are only added to a task, because messages that
