@@ -81,11 +81,11 @@ class Reading(NamedTuple):
     statement: ReadSentence
 
 
-def _read_statements(text: str, read: ReadSentence = read_sentence) -> list[Sentence]:
+def _read_statements(text: str, read: ReadSentence) -> list[Sentence]:
     return [sentence for sentence in map(read, statements(text)) if sentence.words]
 
 
-READING: Final = Reading(_read_statements, read_sentence)
+READING: Final = Reading(partial(_read_statements, read=read_sentence), read_sentence)
 
 
 def kept_reading(texts: int, sentences: int) -> Reading:

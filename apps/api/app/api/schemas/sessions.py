@@ -7,11 +7,12 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import orjson
-from pydantic import BaseModel, Field, StringConstraints, field_validator
+from pydantic import BaseModel, Field, StringConstraints, create_model, field_validator
 
 from app.api.schemas.context import RelatedWordOut
 from app.api.schemas.values import In, NotEmpty, Paged, answer_of
 from app.domain.figures import PinFigures, SessionFigures, SessionUsage
+from app.domain.limits import LIMITS
 from app.domain.types import Name, Pin, Session
 
 _METADATA_BYTES = 64 * 1024
@@ -21,20 +22,18 @@ _Count = Annotated[int, Field(ge=0, le=10**15)]
 _Usd = Annotated[float, Field(ge=0, le=10**9, allow_inf_nan=False)]
 
 
-class LimitsIn(In):
+_LIMITS: dict[str, Any] = {
+    name: (_Usd | None if unit == "usd" else _Count | None, None) for name, (unit, _) in LIMITS.items()
+}
+
+
+class LimitsIn(create_model("LimitsIn", __base__=In, **_LIMITS)):
     """Limits per minute, day or month (UTC), or in total since they were set. Absent or null: no limit."""
 
-    turns_per_minute: _Count | None = None
-    turns_per_day: _Count | None = None
-    turns_total: _Count | None = None
     tokens_per_minute: _Count | None = Field(default=None, description="Prompt and completion tokens together.")
-    tokens_per_day: _Count | None = None
-    tokens_total: _Count | None = None
     usd_per_day: _Usd | None = Field(
         default=None, description="At published prices; a model without a price counts as 0."
     )
-    usd_per_month: _Usd | None = None
-    usd_total: _Usd | None = None
 
 
 class SessionIn(In):
