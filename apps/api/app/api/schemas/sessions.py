@@ -3,6 +3,7 @@ pins."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -12,7 +13,7 @@ from pydantic import BaseModel, Field, StringConstraints, create_model, field_va
 from app.api.schemas.context import RelatedWordOut
 from app.api.schemas.values import In, NotEmpty, Paged, answer_of
 from app.domain.figures import PinFigures, SessionFigures, SessionUsage
-from app.domain.limits import LIMITS
+from app.domain.limits import LIMITS, LimitUnit
 from app.domain.types import Name, Pin, Session
 
 _METADATA_BYTES = 64 * 1024
@@ -22,9 +23,8 @@ _Count = Annotated[int, Field(ge=0, le=10**15)]
 _Usd = Annotated[float, Field(ge=0, le=10**9, allow_inf_nan=False)]
 
 
-_LIMITS: dict[str, Any] = {
-    name: (_Usd | None if unit == "usd" else _Count | None, None) for name, (unit, _) in LIMITS.items()
-}
+_OF_UNIT: Mapping[LimitUnit, Any] = {"turns": _Count, "tokens": _Count, "usd": _Usd}
+_LIMITS: dict[str, Any] = {name: (_OF_UNIT[unit] | None, None) for name, (unit, _) in LIMITS.items()}
 
 
 class LimitsIn(create_model("LimitsIn", __base__=In, **_LIMITS)):
