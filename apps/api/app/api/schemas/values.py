@@ -17,7 +17,7 @@ from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema, create_model
 
-from app.domain.types import LARGEST
+from app.domain.types import LARGEST, SmallSeq
 
 Item = TypeVar("Item")
 
@@ -42,6 +42,8 @@ Id = Annotated[
     StringConstraints(pattern="^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$"),
     WithJsonSchema({"type": "string", "format": "uuid"}),
 ]
+
+OutputTokens = Annotated[SmallSeq | None, Field(description="Clamped to the output reserve.")]
 
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 
