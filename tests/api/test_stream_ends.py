@@ -50,7 +50,7 @@ async def test_a_stream_ends_with_what_ended_its_turn_while_the_database_is_away
     runtime = SimpleNamespace(database=_DatabaseAway())
     service = AppState(cast(Any, runtime), authenticator=cast(Any, None), activity=cast(Any, None))
     app = SimpleNamespace(state=SimpleNamespace(service=service))
-    call = Call({"type": "http", "app": app, "plimsoll": Exchange({}, "r-1"), "headers": []})
+    call = Call({"type": "http", "app": app, "plimsoll": Exchange({}, {}), "headers": []})
     call.tenant_id = TenantId("default")
 
     async def work(listen: Listener | None) -> TurnOutcome:

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.extractive import Extract, ExtractItem, SourceText, gather
+from app.domain.extractive import SourceText, gather
+from app.domain.types import SummaryBody, SummaryItem
 
 CONVERSATION = [
     SourceText("m1", "user", "Hi! I'm moving our billing service to Postgres 16. The budget is 12000 USD to March."),
@@ -27,23 +29,27 @@ CONVERSATION = [
 ]
 
 
-def items_of(made: Extract) -> Iterator[ExtractItem]:
+def item(text: str, *handles: Any) -> SummaryItem:
+    return SummaryItem(text, handles)
+
+
+def items_of(made: SummaryBody) -> Iterator[SummaryItem]:
     for kind in (made.key_facts, made.open_questions, made.decisions, made.action_items):
         yield from kind
 
 
-def chars_of(made: Extract) -> int:
+def chars_of(made: SummaryBody) -> int:
     return len(made.summary_text) + sum(len(item.text) for item in items_of(made))
 
 
 def test_a_conversation_is_sorted_into_facts_decisions_questions_and_actions() -> None:
     made = gather(CONVERSATION).within(600)
-    assert [(item.text, item.source_ids) for item in made.decisions] == [
+    assert [(item.text, item.message_ids) for item in made.decisions] == [
         ("Okay, let's use logical replication.", ("m5",)),
         ("We decided to cut over on a Sunday night.", ("m5",)),
     ]
-    assert made.open_questions == (ExtractItem("Who owns the DNS change?", ("m8",)),)
-    assert ExtractItem("I will prepare a runbook by Friday.", ("m4",)) in made.action_items
+    assert made.open_questions == (item("Who owns the DNS change?", "m8"),)
+    assert item("I will prepare a runbook by Friday.", "m4") in made.action_items
     kept = made.summary_text + " ".join(item.text for item in made.key_facts)
     for fact in ("12000 USD", "480 GB", "Never lock invoice_lines"):
         assert fact in kept
@@ -87,7 +93,7 @@ def test_a_question_is_open_until_it_is_answered(reply: str | None, is_open: boo
 def test_a_near_duplicate_adds_its_source_and_no_text() -> None:
     said = "The deadline of the billing project is March 14."
     made = gather([SourceText("m1", "user", said), SourceText("m2", "user", said + " ")]).within(400)
-    assert [item.source_ids for item in items_of(made)] == [("m1", "m2")]
+    assert [item.message_ids for item in items_of(made)] == [("m1", "m2")]
 
 
 def test_no_kind_takes_all_the_room() -> None:
@@ -103,14 +109,14 @@ def test_time_order_is_kept() -> None:
     made = gather(CONVERSATION).within(500)
     order = [source.id for source in CONVERSATION]
     for kind in (made.key_facts, made.open_questions, made.decisions, made.action_items):
-        places = [order.index(item.source_ids[0]) for item in kind]
+        places = [order.index(item.message_ids[0]) for item in kind]
         assert places == sorted(places)
 
 
 def test_other_scripts_are_cut_into_sentences_too() -> None:
     sources = [SourceText("m1", "user", "預算是一萬二千美元。會議在三月十四日。誰負責部署？")]
     made = gather(sources).within(100)
-    assert made.open_questions == (ExtractItem("誰負責部署？", ("m1",)),)
+    assert made.open_questions == (item("誰負責部署？", "m1"),)
     assert "三月十四日" in made.summary_text + "".join(item.text for item in made.key_facts)
 
 
@@ -144,8 +150,8 @@ def test_every_extract_is_in_the_words_of_what_it_cites_deterministic_and_within
     assert made == gather(sources).within(max_chars)
     assert chars_of(made) <= max_chars
     for item in items_of(made):
-        assert item.source_ids
-        assert any(in_words_of(source, item.text) for source in sources if source.id == item.source_ids[0])
+        assert item.message_ids
+        assert any(in_words_of(source, item.text) for source in sources if source.id == item.message_ids[0])
     for line in made.summary_text.split("\n"):
         assert any(in_words_of(source, line) for source in sources) or not sources
 
@@ -159,7 +165,7 @@ def test_demands_and_exact_values_are_kept_through_folds_of_other_content() -> N
             for at in range(30)
         ]
         made = gather(news, previous=made).within(600)
-        assert {item.text: item.source_ids for item in items_of(made) if item.text in {demand, value}} == {
+        assert {item.text: item.message_ids for item in items_of(made) if item.text in {demand, value}} == {
             demand: ("m1",),
             value: ("m1",),
         }
@@ -171,20 +177,20 @@ def test_demands_and_exact_values_are_kept_through_folds_of_other_content() -> N
     [("The runbook for the cut-over is done.", False), ("The runbook for the cut-over needs a review.", True)],
 )
 def test_a_task_stays_until_it_is_reported_as_finished(news: str, is_open: bool) -> None:
-    task = ExtractItem("I will prepare the runbook for the cut-over by Friday.", ("m1",))
-    previous = Extract("We move to Postgres 16.", action_items=(task,))
+    task = item("I will prepare the runbook for the cut-over by Friday.", "m1")
+    previous = SummaryBody("We move to Postgres 16.", action_items=(task,))
     made = gather([SourceText("m9", "assistant", news)], previous=previous).within(900)
     assert (task in made.action_items) == is_open
 
 
 def test_a_newer_statement_of_the_same_takes_the_place_of_the_older_and_keeps_its_source() -> None:
-    previous = Extract(
+    previous = SummaryBody(
         "We bill on our own.",
-        key_facts=(ExtractItem("The deadline of the billing project is March 14, 2027.", ("m1",)),),
+        key_facts=(item("The deadline of the billing project is March 14, 2027.", "m1"),),
     )
     newer = "The deadline of the billing project is April 14, 2027."
     made = gather([SourceText("m9", "user", newer)], previous=previous).within(900)
-    assert [item for item in items_of(made) if "deadline" in item.text] == [ExtractItem(newer, ("m9", "m1"))]
+    assert [each for each in items_of(made) if "deadline" in each.text] == [item(newer, "m9", "m1")]
 
 
 @pytest.mark.parametrize(
@@ -233,12 +239,12 @@ def test_every_process_makes_the_same_extracts() -> None:
 def test_a_task_in_the_words_of_a_decision_does_not_give_it_its_sources() -> None:
     """What a decision cites stays in the window, and what a task cites need not."""
     agreed = "We decided to cut over on a Sunday night."
-    own, again = ExtractItem(agreed, ("m1",)), ExtractItem(agreed, ("m9",))
+    own, again = item(agreed, "m1"), item(agreed, "m9")
     sources = [SourceText("m5", "user", "The depot in Harbour Street opens at seven.")]
     for before, cited in (
-        (Extract("It is about Postgres.", decisions=(own,), action_items=(again,)), ("m1",)),
-        (Extract("It is about Postgres.", decisions=(own, again)), ("m1", "m9")),
+        (SummaryBody("It is about Postgres.", decisions=(own,), action_items=(again,)), ("m1",)),
+        (SummaryBody("It is about Postgres.", decisions=(own, again)), ("m1", "m9")),
     ):
         made = gather(sources, previous=before).within(600)
-        assert made.decisions == (ExtractItem(agreed, cited),)
+        assert made.decisions == (item(agreed, *cited),)
         assert not made.action_items

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.api.schemas.values import as_json
+from app.domain.stored import values_of
 from app.domain.types import JsonObject, RecordedReply, SessionId, ToolCall, TurnId
 from app.services.sessions import put_pin
 from app.services.turn.types import TurnOutcome
@@ -142,8 +142,8 @@ async def _read_back(
     sent = [
         Sent(
             round_number,
-            as_json(await get_expanded_audit(at.rt, ref_of(session_id), turn_id, round_number)),
-            as_json(await get_prompt(at.rt, ref_of(session_id), turn_id, round_number)),
+            values_of(await get_expanded_audit(at.rt, ref_of(session_id), turn_id, round_number)),
+            values_of(await get_prompt(at.rt, ref_of(session_id), turn_id, round_number)),
         )
         for round_number in range(1, rounds + 1)
     ]

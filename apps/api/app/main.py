@@ -6,9 +6,8 @@ import asyncio
 import gc
 import logging
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -188,7 +187,8 @@ async def _runtime(
     owned.push_async_callback(catalogue.aclose)
     for encoding in {catalogue.model(alias).encoding for alias in catalogue.aliases}:
         await tokenizers.warm(encoding)
-    telemetry = Telemetry((*catalogue.aliases, LOCAL), multiprocess_dir(os.environ))
+    metrics_folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")  # shared by workers; prometheus_client reads it too
+    telemetry = Telemetry((*catalogue.aliases, LOCAL), Path(metrics_folder) if metrics_folder else None)
     chores, cooldowns = Chores(), Cooldowns(monotonic)
     return Runtime(
         database=database,
@@ -311,21 +311,13 @@ def guarded_policy(settings: Settings) -> ContextPolicy:
         "summary_model": settings.context_summary_model,
         "summary_role": settings.context_summary_role,
     }
-    default = replace(
-        ContextPolicy(),
-        max_output_tokens=settings.context_max_output_tokens,
-        summarize_ahead=settings.summarize_ahead,
+    default = ContextPolicy(
+        max_output_tokens=settings.context_max_output_tokens, summarize_ahead=settings.summarize_ahead
     )
     try:
         return resolve_policy(default, fields)
     except InvalidRequest as error:
         raise InvalidRequest(f"CONTEXT_{error.where[-1].upper()}: {error.detail}", error.where) from error
-
-
-def multiprocess_dir(environment: Mapping[str, str]) -> Path | None:
-    """The folder where several workers share their metrics; prometheus_client reads the same variable."""
-    folder = environment.get("PROMETHEUS_MULTIPROC_DIR")
-    return Path(folder) if folder else None
 
 
 async def _keep_observations(rt: Runtime) -> None:

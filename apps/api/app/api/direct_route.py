@@ -25,11 +25,12 @@ from starlette.types import Receive, Scope, Send
 
 from app.api import problems
 from app.api.edge import Exchange
-from app.api.schemas.bodies import InvalidFields, parse_body, places
+from app.api.schemas.bodies import parse_object, places
 from app.api.vendor_errors import is_messages_path, is_openai_path
 from app.core.fairness import tenant_at_work
 from app.domain.errors import (
     DatabaseUnavailable,
+    InvalidFields,
     InvalidRequest,
     NotFound,
     PlimsollError,
@@ -49,7 +50,7 @@ _LARGE_BODY_BYTES = 256 * 1024
 T = TypeVar("T")
 _MISSING = object()
 _OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
-UUID_TEXT = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
+UUID_TEXT = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +166,8 @@ class DirectRoute(APIRoute):
                 scope["plimsoll.json"] = {}
                 return validate({})
             _check_is_json(exchange)
-            value = parse_body(exchange.body)
-            if not isinstance(value, dict):
-                raise InvalidRequest("The body must be a JSON object.", ("body",))
-            scope["plimsoll.json"] = value
-            return validate(value)
+            scope["plimsoll.json"] = parse_object(exchange.body)
+            return validate(scope["plimsoll.json"])
 
         return bind
 

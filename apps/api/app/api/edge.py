@@ -16,6 +16,7 @@ import asyncio
 import ipaddress
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from io import BytesIO
 from time import perf_counter
 from typing import Any
@@ -42,19 +43,17 @@ _DRAINING_S = 5.0
 _QUIET_ROUTES = frozenset({"/healthz", "/readyz", "/metrics"})
 
 
+@dataclass(slots=True)
 class Exchange:
-    """The state of one request that the edge and the handler share. Every log line of the request has `fields`."""
+    """The state of one request that the edge and the handler share. Every log line of the request has `fields`.
+    `auth_error` is why authentication failed."""
 
-    __slots__ = ("auth_error", "body", "fields", "headers", "status", "tenant_id")
-
-    def __init__(self, headers: Mapping[bytes, bytes], request_id: str) -> None:
-        self.headers = headers
-        self.body = b""
-        self.fields: dict[str, Any] = {"request_id": request_id}
-        self.status: int | None = None
-        self.tenant_id: TenantId | None = None
-        self.auth_error: PlimsollError | None = None
-        """Why authentication failed."""
+    headers: Mapping[bytes, bytes]
+    fields: dict[str, Any]
+    body: bytes = b""
+    status: int | None = None
+    tenant_id: TenantId | None = None
+    auth_error: PlimsollError | None = None
 
 
 class _TooLarge(PlimsollError):
@@ -70,6 +69,7 @@ class _ClientGone(Exception):
     pass
 
 
+@dataclass(slots=True)
 class Edge:
     """Wraps the application. A body must arrive within `body_timeout_s`, plus the time that the received bytes take at
     `_SLOWEST_BODY_BYTES_PER_S`, so that a slow sender does not hold a connection.
@@ -78,36 +78,25 @@ class Edge:
     returns the tenant of a request. `bodies` limits the bytes of all bodies that the process keeps.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        new_id: Callable[[], UUID],
-        max_body_bytes: int,
-        authenticate: Callable[[Scope], Awaitable[TenantId]],
-        bodies: Allowance,
-        hosts: Hosts | None = None,
-        larger_bodies: Mapping[str, int] | None = None,
-        body_timeout_s: float = 30.0,
-    ) -> None:
-        self._app = app
-        self._new_id = new_id
-        self._max_body_bytes = max_body_bytes
-        self._authenticate = authenticate
-        self._bodies = bodies
-        self._hosts = hosts or Hosts("", "*")
-        self._larger_bodies = larger_bodies or {}
-        self._body_timeout_s = body_timeout_s
+    app: ASGIApp
+    _: KW_ONLY
+    new_id: Callable[[], UUID]
+    max_body_bytes: int
+    authenticate: Callable[[Scope], Awaitable[TenantId]]
+    bodies: Allowance
+    hosts: Hosts = field(default_factory=lambda: Hosts("", "*"))
+    larger_bodies: Mapping[str, int] = field(default_factory=dict[str, int])
+    body_timeout_s: float = 30.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         started = perf_counter()
         headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
         given = headers.get(b"x-request-id")
-        request_id = given.decode() if given and _SANE_ID.fullmatch(given) else str(self._new_id())
-        exchange = Exchange(headers, request_id)
+        request_id = given.decode() if given and _SANE_ID.fullmatch(given) else str(self.new_id())
+        exchange = Exchange(headers, {"request_id": request_id})
         scope["plimsoll"] = exchange
         request_fields.set(exchange.fields)
         tenant_at_work.set(ANONYMOUS)
@@ -134,21 +123,21 @@ class Edge:
             _log_request(scope, exchange, started)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
-        refused = self._hosts.refusal_of(scope, exchange.headers)
+        refused = self.hosts.refusal_of(scope, exchange.headers)
         if refused is not None:
             await refusal(scope, *refused)(scope, receive, send)
             return
         if b"content-length" not in exchange.headers and b"transfer-encoding" not in exchange.headers:
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         declared = _declared_bytes(exchange.headers)
-        most_bytes = self._larger_bodies.get(scope["path"], self._max_body_bytes)
+        most_bytes = self.larger_bodies.get(scope["path"], self.max_body_bytes)
         if declared is not None and declared > most_bytes:
             await _refuse_unread(scope, receive, send, declared, _TooLarge(most_bytes))
             return
-        kept = _Kept(self._bodies, await self._tenant_of(scope), most_bytes)
+        kept = _Kept(self.bodies, await self._tenant_of(scope), most_bytes)
         try:
-            async with asyncio.timeout(self._body_timeout_s) as deadline:
+            async with asyncio.timeout(self.body_timeout_s) as deadline:
                 exchange.body = await _read(receive, kept, deadline)
         except (_TooLarge, Busy) as error:
             # The body's memory is freed before the rest is read; the traceback would keep its chunks alive.
@@ -158,49 +147,49 @@ class Edge:
             await refusal(
                 scope,
                 "request_timeout",
-                f"A body has {self._body_timeout_s:g} seconds, and one for each {_SLOWEST_BODY_BYTES_PER_S} bytes.",
+                f"A body has {self.body_timeout_s:g} seconds, and one for each {_SLOWEST_BODY_BYTES_PER_S} bytes.",
                 {"Connection": "close"},
             )(scope, receive, send)
         except _ClientGone:
             return
         else:
-            await self._app(scope, _replayed(exchange.body, receive), send)
+            await self.app(scope, _replayed(exchange.body, receive), send)
         finally:
             kept.give_back()
 
     async def _tenant_of(self, scope: Scope) -> TenantId | None:
         try:
-            return await self._authenticate(scope)
+            return await self.authenticate(scope)
         except (Unauthenticated, DatabaseUnavailable):
             return None  # the route answers with this error after the body was read
 
 
+@dataclass(slots=True)
 class _Kept:
     """Counts the bytes of one body that are kept. Of a request that is not authenticated, none are kept."""
 
-    def __init__(self, bodies: Allowance, tenant_id: TenantId | None, most_bytes: int) -> None:
-        self._bodies = bodies
-        self._tenant_id = tenant_id
-        self._most_bytes = most_bytes
-        self.size = 0
-        self._taken = 0
+    bodies: Allowance
+    tenant_id: TenantId | None
+    most_bytes: int
+    size: int = 0
+    taken: int = 0
 
     def add(self, chunk: bytes) -> bytes:
         """Return the part of the next chunk that is kept: all of it or nothing. Raises `_TooLarge`, `Busy`."""
         self.size += len(chunk)
-        if self.size > self._most_bytes:
-            raise _TooLarge(self._most_bytes)
-        if self._tenant_id is None:
+        if self.size > self.most_bytes:
+            raise _TooLarge(self.most_bytes)
+        if self.tenant_id is None:
             return b""
-        self._bodies.take(self._tenant_id, len(chunk))
-        self._taken += len(chunk)
+        self.bodies.take(self.tenant_id, len(chunk))
+        self.taken += len(chunk)
         return chunk
 
     def give_back(self) -> None:
         """Return the bytes to the allowance. It can be called repeatedly."""
-        if self._tenant_id is not None:
-            self._bodies.give_back(self._tenant_id, self._taken)
-            self._taken = 0
+        if self.tenant_id is not None:
+            self.bodies.give_back(self.tenant_id, self.taken)
+            self.taken = 0
 
 
 async def _refuse_unread(

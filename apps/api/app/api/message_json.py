@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import orjson
 
@@ -31,6 +32,7 @@ _EMPTY: Mapping[str, JsonObject] = {
 }
 
 
+@dataclass(kw_only=True)
 class MessageForm:
     """One answer. It shows the model's reasoning if `with_thinking`, a summary that was made for it if
     `with_compaction`, and what was cleared for it if `with_edits`.
@@ -39,26 +41,16 @@ class MessageForm:
     signature is known only at the end, so a thinking block that text follows has none in the stream.
     """
 
-    def __init__(
-        self,
-        *,
-        message_id: str,
-        model: str,
-        headers: Mapping[str, str],
-        with_thinking: bool,
-        with_compaction: bool = False,
-        with_edits: bool = False,
-    ) -> None:
-        self.headers = headers
-        self._id = message_id
-        self._model = model
-        self._with_thinking = with_thinking
-        self._with_compaction = with_compaction
-        self._with_edits = with_edits
-        self._turn: JsonObject = {}
-        self._index = 0
-        self._open: Literal["thinking", "text"] | None = None
-        self._streamed: set[str] = set()
+    headers: Mapping[str, str]
+    message_id: str
+    model: str
+    with_thinking: bool
+    with_compaction: bool
+    with_edits: bool
+    _turn: JsonObject = field(default_factory=dict[str, Any], init=False)
+    _index: int = field(default=0, init=False)
+    _open: Literal["thinking", "text"] | None = field(default=None, init=False)
+    _streamed: set[str] = field(default_factory=set[str], init=False)
 
     def whole(self, outcome: TurnOutcome) -> JsonObject:
         return self._message(
@@ -85,7 +77,7 @@ class MessageForm:
                     yield from self._block(block)
             case "output.delta":
                 reasoning, text = event.data.get("reasoning"), event.data.get("text")
-                if reasoning and self._with_thinking and "text" not in self._streamed:
+                if reasoning and self.with_thinking and "text" not in self._streamed:
                     yield from self._grow("thinking", reasoning)
                 if text:
                     yield from self._grow("text", text)
@@ -106,7 +98,7 @@ class MessageForm:
         """The `message` for a request that pauses after its compaction. No model was called to answer it."""
         assert made.summary is not None
         block = compaction_block(made.compaction, shown_text(made.summary))
-        return self._message(self._model, [block], "compaction", usage_json(made.usage, 0), {})
+        return self._message(self.model, [block], "compaction", usage_json(made.usage, 0), {})
 
     def compacted_events(self, made: Compacted) -> Iterable[bytes]:
         """The `message` of `compacted` as events."""
@@ -122,13 +114,13 @@ class MessageForm:
     def _compaction(
         self, summary: Summary | StoredSummary | None, session_id: SessionId, turn_seq: int
     ) -> list[JsonObject]:
-        if summary is None or not self._with_compaction:
+        if summary is None or not self.with_compaction:
             return []
         return [compaction_block(Compaction(session_id, turn_seq, summary.id), shown_text(summary))]
 
     def _thinking(self, outcome: TurnOutcome) -> list[JsonObject]:
         completion = outcome.completion
-        if completion is None or not self._with_thinking:
+        if completion is None or not self.with_thinking:
             return []
         return thinking_blocks(completion.reasoning, completion.reasoning_blocks)
 
@@ -143,7 +135,7 @@ class MessageForm:
         """The `message` object. It has the applied edits if the client asked for any; `context` is None until known."""
         edits = {"context_management": {"applied_edits": applied_edits(context or {})}}
         return {
-            "id": self._id,
+            "id": self.message_id,
             "type": "message",
             "role": "assistant",
             "model": model,
@@ -151,11 +143,11 @@ class MessageForm:
             "stop_reason": stopped,
             "stop_sequence": None,
             "usage": usage,
-            **(edits if self._with_edits and context is not None else {}),
+            **(edits if self.with_edits and context is not None else {}),
         }
 
     def _begin(self, estimated_tokens: int) -> Iterable[bytes]:
-        yield _event("message_start", message=self._message(self._model, [], None, usage_json(None, estimated_tokens)))
+        yield _event("message_start", message=self._message(self.model, [], None, usage_json(None, estimated_tokens)))
         yield _event("ping")
 
     def _end(self, message: JsonObject) -> Iterable[bytes]:

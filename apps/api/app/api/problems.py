@@ -109,9 +109,7 @@ def document_of(error: PlimsollError) -> JsonObject:
 
 def complete(stored: JsonObject) -> JsonObject:
     """A turn's stored error as the problem that was answered: the table's members are added."""
-    code = str(stored.get("code", "internal_error"))
-    members = {name: value for name, value in stored.items() if name not in ("code", "detail")}
-    return document(code, str(stored.get("detail", "")), members)
+    return document(str(stored.get("code", "internal_error")), str(stored.get("detail", "")), stored)
 
 
 def headers_of(error: PlimsollError) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal, TypeAlias
 
@@ -189,6 +189,7 @@ _STREAMED = {"function_call": "arguments", "custom_tool_call": "input"}
 _TERMINAL = {"completed": "response.completed", "incomplete": "response.incomplete"}
 
 
+@dataclass
 class ResponseForm:
     """One answer or stream, with its own sequence numbers. `stored` is the stored response to repeat, or None.
 
@@ -196,47 +197,45 @@ class ResponseForm:
     text begins; reasoning that arrives later is only in the stored item.
     """
 
-    def __init__(
-        self, session_id: SessionId, form: JsonObject, created_at: datetime, model: str, headers: Mapping[str, str]
-    ) -> None:
-        self.headers = headers
-        self.stored: StoredResponse | None = None
-        self._session_id = session_id
-        self._form = form
-        self._created_at = created_at
-        self._model = model
-        self._ref: ResponseRef | None = None
-        self._turn_seq = 0
-        self._number = 0
-        self._done: list[JsonObject] = []
-        self._open: Literal["reasoning", "message"] | None = None
-        self._texts: list[str] = []
+    session_id: SessionId
+    form: JsonObject
+    created_at: datetime
+    model: str
+    headers: Mapping[str, str]
+    stored: StoredResponse | None = None
+    _reply_seq: int | None = field(default=None, init=False)
+    _turn_seq: int = field(default=0, init=False)
+    _number: int = field(default=0, init=False)
+    _done: list[JsonObject] = field(default_factory=list[JsonObject], init=False)
+    _open: Literal["reasoning", "message"] | None = field(default=None, init=False)
+    _texts: list[str] = field(default_factory=list[str], init=False)
+
+    @property
+    def _ref(self) -> ResponseRef:
+        assert self._reply_seq is not None
+        return ResponseRef(self.session_id, self._reply_seq)
 
     def whole(self, outcome: TurnOutcome) -> JsonObject:
         """The `response` object."""
         if self.stored is not None:
             return stored_json(self.stored)
-        assert outcome.reply_seq is not None
-        ref = ResponseRef(self._session_id, outcome.reply_seq)
-        return self._response(ref, reply_of_outcome(outcome, ref, self._form))
+        self._reply_seq = outcome.reply_seq
+        return self._response(reply_of_outcome(outcome, self._ref, self.form))
 
     def begun(self, event: TurnEvent) -> JsonObject:
         """The `response` object of a response that is running. `event` is the first event of its turn."""
-        assert event.reply_seq is not None
-        ref = ResponseRef(self._session_id, event.reply_seq)
-        return self._response(ref, ResponseOutcome("in_progress", self._model))
+        self._reply_seq = event.reply_seq
+        return self._response(ResponseOutcome("in_progress", self.model))
 
     def event(self, event: TurnEvent) -> Iterable[bytes]:
         """The first events when the context is assembled, then the model's reasoning and text."""
         match event.name:
             case "turn.created":
-                assert event.reply_seq is not None
-                self._ref = ResponseRef(self._session_id, event.reply_seq)
+                self._reply_seq = event.reply_seq
                 self._turn_seq = event.data["turn"]["seq"]
             case "context.assembled":
-                assert self._ref is not None
                 yield from self._begin()
-                for item in _compaction(self._ref, self._turn_seq, _shown_summary(event.summary, self._form)):
+                for item in _compaction(self._ref, self._turn_seq, _shown_summary(event.summary, self.form)):
                     yield from self._compaction(item)
             case "output.delta":
                 if reasoning := event.data.get("reasoning"):
@@ -249,36 +248,34 @@ class ResponseForm:
         if self.stored is not None:
             yield from self.replay(self.stored)
             return
-        if not streamed or self._ref is None:
-            return
-        reply = reply_of_outcome(outcome, self._ref, self._form)
-        yield from self._end(self._ref, reply)
+        if streamed and self._reply_seq is not None:
+            yield from self._end(reply_of_outcome(outcome, self._ref, self.form))
 
     def replay(self, stored: StoredResponse) -> Iterable[bytes]:
         """The events of a stored response, each text in one delta."""
-        self._ref, self._form, self._created_at = stored.ref, stored.form, stored.created_at
+        self.session_id, self._reply_seq = stored.ref.session_id, stored.ref.reply_seq
+        self.form, self.created_at = stored.form, stored.created_at
         reply = reply_of_stored(stored)
-        self._model = reply.model
+        self.model = reply.model
         yield from self._begin()
-        yield from self._end(stored.ref, reply)
+        yield from self._end(reply)
 
     def failure(self, problem: JsonObject, turn: TurnRecord | None) -> Iterable[bytes]:  # noqa: ARG002 - the protocol's
         """The last event of a response that failed or was cancelled."""
-        if self._ref is None:
+        if self._reply_seq is None:
             return
         cancelled = problem["code"] == "turn_cancelled"
         error = None if cancelled else response_error(problem)
         yield from self._close("incomplete")
-        reply = ResponseOutcome("cancelled" if cancelled else "failed", self._model, tuple(self._done), error=error)
-        yield self._event("response.failed", response=self._response(self._ref, reply))
+        reply = ResponseOutcome("cancelled" if cancelled else "failed", self.model, tuple(self._done), error=error)
+        yield self._event("response.failed", response=self._response(reply))
 
     def _begin(self) -> Iterable[bytes]:
-        assert self._ref is not None
-        response = self._response(self._ref, ResponseOutcome("in_progress", self._model))
+        response = self._response(ResponseOutcome("in_progress", self.model))
         yield self._event("response.created", response=response)
         yield self._event("response.in_progress", response=response)
 
-    def _end(self, ref: ResponseRef, reply: ResponseOutcome) -> Iterable[bytes]:
+    def _end(self, reply: ResponseOutcome) -> Iterable[bytes]:
         """The events of the reply that were not sent yet, and the response with the items as they were streamed."""
         for item in reply.output:
             match item["type"]:
@@ -296,7 +293,7 @@ class ResponseForm:
                     yield from self._close()
                     yield from self._call(item)
         final = replace(reply, output=tuple(self._done))
-        yield self._event(_TERMINAL.get(reply.status, "response.failed"), response=self._response(ref, final))
+        yield self._event(_TERMINAL.get(reply.status, "response.failed"), response=self._response(final))
 
     def _compaction(self, item: JsonObject) -> Iterable[bytes]:
         yield self._item_event("added", item)
@@ -343,10 +340,10 @@ class ResponseForm:
         text: str,
         status: Literal["in_progress", "completed", "incomplete"] = "in_progress",
     ) -> JsonObject:
-        assert self._ref is not None
+        ref = self._ref
         if kind == "reasoning":
-            return reasoning_item(self._session_id, self._ref.reply_seq, text)
-        return text_item(self._session_id, self._ref.reply_seq, text, status)
+            return reasoning_item(ref.session_id, ref.reply_seq, text)
+        return text_item(ref.session_id, ref.reply_seq, text, status)
 
     def _text_event(self, name: str, **fields: object) -> bytes:
         assert self._open is not None
@@ -378,8 +375,8 @@ class ResponseForm:
     def _part_event(self, what: str, item_id: str, part: JsonObject) -> bytes:
         return self._event(f"response.content_part.{what}", **self._at(item_id), content_index=0, part=part)
 
-    def _response(self, ref: ResponseRef, reply: ResponseOutcome) -> JsonObject:
-        return response_json(self._form, ref, self._created_at, reply)
+    def _response(self, reply: ResponseOutcome) -> JsonObject:
+        return response_json(self.form, self._ref, self.created_at, reply)
 
     def _event(self, event_name: str, /, **fields: object) -> bytes:
         data = {"type": event_name, "sequence_number": self._number, **fields}

@@ -59,7 +59,7 @@ def is_openai_path(path: str) -> bool:
     return path.startswith("/v1/") and not other
 
 
-def openai_answer(path: str, problem: JsonObject, headers: Mapping[str, str] | None = None) -> Response:
+def openai_answer(path: str, problem: JsonObject, headers: Mapping[str, str] | None) -> Response:
     error = error_of(problem, _FIELDS.get(path, "input"))
     sent = {**(headers or {}), **retry_header(problem)}
     return Response(orjson.dumps({"error": error}), status_of(problem), sent, "application/json")
@@ -149,7 +149,7 @@ def is_messages_path(path: str) -> bool:
     return path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/")
 
 
-def messages_answer(problem: JsonObject, headers: Mapping[str, str] | None = None) -> Response:
+def messages_answer(problem: JsonObject, headers: Mapping[str, str] | None) -> Response:
     """The problem as an HTTP answer."""
     sent = {**(headers or {}), **request_id_header(), **retry_header(problem)}
     return Response(orjson.dumps(error_json(problem)), status_of(problem), sent, "application/json")

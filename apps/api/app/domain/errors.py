@@ -3,7 +3,8 @@
 PlimsollError
 ├── InvalidRequest                 the request can never work as it is
 │   ├── ToolOutputsMismatch        the outputs do not answer exactly the open calls
-│   └── ImportRefused              the document to import contradicts itself, or cannot be stored
+│   └── InvalidFields              fields of a body, a query or a header
+│       └── ImportRefused          the document to import contradicts itself, or cannot be stored
 ├── NotFound                       session, turn, summary, pin … (also for another tenant's)
 ├── RetryLater                     the same request may work a little later
 │   ├── Conflict
@@ -111,17 +112,22 @@ class ToolOutputsMismatch(InvalidRequest):
         self.unknown = unknown
 
 
-class ImportRefused(InvalidRequest):
-    """`faults` are pairs (place, sentence) that say what is wrong, in the order of detection; at least one."""
+class InvalidFields(InvalidRequest):
+    """`faults` are pairs (place, sentence) that say what is wrong, in the order of detection; at least one. They never
+    have a value."""
 
-    def __init__(self, faults: list[tuple[str, str]]) -> None:
-        where, sentence = faults[0]
-        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        super().__init__(f"Nothing was imported. {where}: {sentence}{more}", (where,))
+    def __init__(self, faults: list[tuple[str, str]], detail: str | None = None) -> None:
+        super().__init__(detail or ": ".join(faults[0]), (faults[0][0],))
         self.faults = faults
 
     def members(self) -> dict[str, Any]:
         return {"errors": [{"where": where, "message": sentence} for where, sentence in self.faults]}
+
+
+class ImportRefused(InvalidFields):
+    def __init__(self, faults: list[tuple[str, str]]) -> None:
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        super().__init__(faults, f"Nothing was imported. {': '.join(faults[0])}{more}")
 
 
 class NotFound(PlimsollError):

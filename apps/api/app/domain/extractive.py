@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import chain
 from math import log
-from operator import attrgetter
 from typing import Final, NamedTuple
 
 from app.domain.lasting import (
     OPEN_KINDS,
-    ExtractItem,
     PlacedSentence,
     SourceId,
     Taken,
+    in_time_order,
     is_lasting,
+    item_of,
     lasting,
     placed,
     stands,
@@ -34,7 +34,7 @@ from app.domain.lasting import (
 )
 from app.domain.sentences import WANTS, ReadSentence, Sentence, may_finish, proposes_only, read_sentence
 from app.domain.statements import statements
-from app.domain.types import SUMMARY_LISTS, SummaryList
+from app.domain.types import SUMMARY_LISTS, SummaryBody, SummaryItem, SummaryList
 
 _TEXT_SHARE: Final = 0.2
 """Share of the space for the summary's text; up to half of it may be text of the previous summary."""
@@ -85,11 +85,11 @@ class Reading(NamedTuple):
     statement: ReadSentence
 
 
-def _read_statements(text: str, read: ReadSentence = read_sentence) -> list[Sentence]:
+def _read_statements(text: str, read: ReadSentence) -> list[Sentence]:
     return [sentence for sentence in map(read, statements(text)) if sentence.words]
 
 
-READING: Final = Reading(_read_statements, read_sentence)
+READING: Final = Reading(partial(_read_statements, read=read_sentence), read_sentence)
 
 
 def kept_reading(texts: int, sentences: int) -> Reading:
@@ -104,20 +104,6 @@ class SourceText(NamedTuple):
     id: SourceId
     role: str
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Extract:
-    """The summary's parts, each in time order."""
-
-    summary_text: str
-    key_facts: tuple[ExtractItem, ...] = ()
-    open_questions: tuple[ExtractItem, ...] = ()
-    decisions: tuple[ExtractItem, ...] = ()
-    action_items: tuple[ExtractItem, ...] = ()
-
-
-_place: Final = attrgetter("position")
 
 
 @dataclass(frozen=True)
@@ -144,8 +130,8 @@ class Material:
         lines = enumerate(self.text_before.split("\n"))
         return sorted([unit for at, line in lines if (unit := _of_before(at, line, self.read))], key=_best_first)
 
-    def within(self, max_chars: int) -> Extract:
-        """The best extract with at most `max_chars` characters of text in all its parts together."""
+    def within(self, max_chars: int) -> SummaryBody:
+        """The best extract with at most `max_chars` characters of text in all its parts, each in time order."""
         taken = Taken()
         room = max_chars * _TEXT_SHARE
         old_chars = min(room / 2, sum(len(unit.text) + 1 for unit in self.carried_text))
@@ -161,10 +147,10 @@ class Material:
         if not old_text and not text:
             text, _ = _choose(self.new, spare + text_room, taken, joint_chars=1)
         lines = "\n".join(unit.text for unit in (*old_text, *text)) or self._beginning(spare + text_room)
-        listed: dict[SummaryList, list[ExtractItem]] = {kind: [] for kind in _SHARES}
-        for unit in sorted([*carried, *chosen], key=_place):
-            listed[unit.kind].append(ExtractItem(unit.text, taken.units[unit.position].source_ids))
-        return Extract(lines, **{kind: tuple(items) for kind, items in listed.items()})
+        listed: dict[SummaryList, list[SummaryItem]] = {kind: [] for kind in _SHARES}
+        for unit in in_time_order([*carried, *chosen]):
+            listed[unit.kind].append(item_of(taken.units[unit.position]))
+        return SummaryBody(lines, **{kind: tuple(items) for kind, items in listed.items()})
 
     def _new_items(self, room: float, taken: Taken) -> tuple[list[PlacedSentence], float]:
         """New items of every kind, and the space that they leave."""
@@ -191,7 +177,7 @@ def gather(
     *,
     context: Sequence[SourceText] = (),
     focus: str = "",
-    previous: Extract | None = None,
+    previous: SummaryBody | None = None,
     read: Reading = READING,
 ) -> Material:
     """The material from which an extract of `sources` is chosen.
@@ -207,7 +193,7 @@ def gather(
     return Material(new, sorted(carried, key=_standing_first), previous.summary_text, read)
 
 
-def lasting_among(sources: Sequence[SourceText], previous: Extract | None) -> list[PlacedSentence]:
+def lasting_among(sources: Sequence[SourceText], previous: SummaryBody | None) -> list[PlacedSentence]:
     """What has to outlast a summary of the sources, in them and in the previous summary, newest first (`lasting`).
 
     Of messages that users did not write, only those are read that may close something.
@@ -217,7 +203,7 @@ def lasting_among(sources: Sequence[SourceText], previous: Extract | None) -> li
 
     def read(which: Callable[[SourceText], bool]) -> None:
         for at, source in enumerate(sources):
-            for place, sentence in enumerate(_read_statements(source.text) if which(source) else ()):
+            for place, sentence in enumerate(READING.statements(source.text) if which(source) else ()):
                 kind = _kind_of(sentence, source.role, is_answered=at < answered_before)
                 said.append(placed(at * _SOURCE + place, (source.id,), source.role, sentence, kind, 0.0))
 
@@ -248,9 +234,9 @@ def _is_goal(unit: PlacedSentence) -> bool:
     return _GOAL.search(sentence.text) is not None
 
 
-def _carried(previous: Extract, read: Reading) -> list[PlacedSentence]:
+def _carried(previous: SummaryBody, read: Reading) -> list[PlacedSentence]:
     """The items of the previous summary; their positions precede those of everything new."""
-    items: list[tuple[SummaryList, ExtractItem]] = [
+    items: list[tuple[SummaryList, SummaryItem]] = [
         (kind, item) for kind in SUMMARY_LISTS for item in getattr(previous, kind)
     ]
     found: list[PlacedSentence] = []
@@ -258,7 +244,7 @@ def _carried(previous: Extract, read: Reading) -> list[PlacedSentence]:
         sentence = read.statement(item.text)
         worth = (sentence.value + _VALUE_OF_KIND[kind]) * _weight(sentence, "", kind)
         if worth >= _LEAST_CARRIED_WORTH or kind in OPEN_KINDS:
-            found.append(placed(at - _BEFORE, item.source_ids, "", sentence, kind, worth))
+            found.append(placed(at - _BEFORE, item.message_ids, "", sentence, kind, worth))
     return found
 
 
@@ -333,4 +319,4 @@ def _choose(
             room_chars -= cost
         else:
             taken.add_sources(same, unit)
-    return sorted(chosen, key=_place), room_chars
+    return in_time_order(chosen), room_chars

@@ -11,11 +11,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Final, NamedTuple, TypeAlias
+from operator import attrgetter
+from typing import Final, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
 from app.domain.sentences import DEMAND, FINISHES, LIFTS, Sentence, demands, read_sentence
-from app.domain.types import SummaryList
+from app.domain.types import MessageId, SummaryItem, SummaryList
 
 OPEN_KINDS: Final = frozenset[SummaryList](("open_questions", "action_items"))
 _BASE_CHARS: Final = 120
@@ -53,13 +54,6 @@ _QUOTED: Final = re.compile(r"`[^`\n]+`")
 SourceId: TypeAlias = str | UUID  # the caller's own ids of its messages
 
 
-class ExtractItem(NamedTuple):
-    """Words of the conversation, and the ids of the sources that contain them."""
-
-    text: str
-    source_ids: tuple[SourceId, ...]
-
-
 class PlacedSentence(NamedTuple):
     """A sentence and its position in the conversation, which is below zero if it is carried over from a summary.
     `density` is its worth divided by its length."""
@@ -82,6 +76,15 @@ def placed(
     """A sentence of this worth at its position."""
     density = worth / (len(sentence.text) + _BASE_CHARS)
     return PlacedSentence(position, source_ids, role, sentence, kind, density)
+
+
+def item_of(unit: PlacedSentence, *, kept: bool = False) -> SummaryItem:
+    """The sentence as an item of a summary, whose ids are the caller's own."""
+    return SummaryItem(unit.text, cast("tuple[MessageId, ...]", unit.source_ids), kept)
+
+
+def in_time_order(units: Iterable[PlacedSentence]) -> list[PlacedSentence]:
+    return sorted(units, key=attrgetter("position"))
 
 
 def stands(unit: PlacedSentence) -> bool:
@@ -168,21 +171,14 @@ class Taken:
 
     def take(self, unit: PlacedSentence) -> int | None:
         """Add the unit and return None, or return the position of a unit that says the same."""
-        places = [*map(self.by_word.__getitem__, unit.sentence.words)]
-        same = self._same(unit.sentence.words, places)
+        same = self.like(unit.sentence.words)
         if same is None:
-            self._add(unit, places)
+            self.add(unit)
         return same
 
     def like(self, words: tuple[str, ...]) -> int | None:
         """The position of a unit that says the same as these words, or None."""
-        return self._same(words, [self.by_word.get(word, ()) for word in words])
-
-    def add(self, unit: PlacedSentence) -> None:
-        self._add(unit, map(self.by_word.__getitem__, unit.sentence.words))
-
-    def _same(self, words: tuple[str, ...], places: Sequence[Sequence[int]]) -> int | None:
-        known = [*filter(None, places)]
+        known = [*filter(None, map(self.by_word.get, words))]
         if not known or len(known) < _SAME_WORDS_RATIO * len(words):
             return None
         candidates = Counter(chain.from_iterable(known))
@@ -194,12 +190,12 @@ class Taken:
                 return other
         return None
 
-    def _add(self, unit: PlacedSentence, places: Iterable[list[int]]) -> None:
-        position = unit.position
-        self.units[position] = unit
-        for of_word in places:
+    def add(self, unit: PlacedSentence) -> None:
+        self.units[unit.position] = unit
+        for word in unit.sentence.words:
+            of_word = self.by_word[word]
             if len(of_word) < _MOST_PLACES_OF_A_WORD:
-                of_word.append(position)
+                of_word.append(unit.position)
 
     def add_sources(self, position: int, other: PlacedSentence) -> None:
         """Add the sources of another unit that says the same. A task's are only added to a task, because messages that
@@ -233,7 +229,7 @@ def lasting(units: Sequence[PlacedSentence], said: Iterable[PlacedSentence]) -> 
 
 def left_out(
     units: Sequence[PlacedSentence],
-    said: Iterable[ExtractItem],
+    said: Iterable[SummaryItem],
     room: float,
     cost: Callable[[str], float],
 ) -> list[PlacedSentence]:
@@ -243,7 +239,7 @@ def left_out(
     """
     taken = Taken()
     for at, item in enumerate(said):
-        taken.add(PlacedSentence(_OF_A_SUMMARY + at, item.source_ids, "", read_sentence(item.text), "key_facts", 0.0))
+        taken.add(PlacedSentence(_OF_A_SUMMARY + at, item.message_ids, "", read_sentence(item.text), "key_facts", 0.0))
     missing: set[int] = set()
     holding: list[PlacedSentence] = []
     for unit in units:

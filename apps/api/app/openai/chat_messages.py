@@ -50,7 +50,8 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> IncomingList:
     for place, message in enumerate(messages):
         role: str = message["role"]
         content: Content = message.get("content")
-        name, said_at = message.get("name"), instant_from(message.get("said_at"))
+        name, said_at = message.get("name"), message.get("said_at")
+        said_at = said_at and datetime.fromisoformat(said_at)
         if role in ("system", "developer"):
             instructions.append(content_text(content))
         elif role == "assistant":
@@ -100,11 +101,6 @@ def cut_turns(messages: Sequence[IncomingMessage]) -> tuple[IncomingTurn, ...]:
         turns[-1].append(message)
         previous = message.role
     return tuple(IncomingTurn(tuple(turn)) for turn in turns)
-
-
-def instant_from(text: str | None) -> datetime | None:
-    """Parse an instant as clients write it, with its time zone."""
-    return None if text is None else datetime.fromisoformat(text)
 
 
 def as_one(messages: Sequence[IncomingMessage]) -> IncomingMessage:

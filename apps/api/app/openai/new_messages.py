@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
-from app.domain.content import call_input, canonical_json, content_text
+from app.domain.content import call_input, canonical_bytes, canonical_json, content_text
 from app.domain.errors import InvalidRequest
 from app.domain.incoming import IncomingMessage
 from app.domain.types import Content, Message, ToolCall
@@ -228,7 +228,7 @@ class KnownList:
 
 def known_list(owner: Sequence[str | None], messages: Sequence[IncomingMessage]) -> KnownList:
     """The digests of a list of this owner. Lists of different owners never have a digest in common."""
-    digest = hashlib.sha256(canonical_json(list(owner)).encode()).digest()
+    digest = hashlib.sha256(canonical_bytes(list(owner))).digest()
     beginnings: list[bytes] = []
     for message in messages:
         digest = _after(digest, message.role, message.content, message.tool_calls, message.tool_call_id)
@@ -252,4 +252,4 @@ def _after(before: bytes, role: str, content: Content, calls: Sequence[ToolCall]
         [[call.id, call.name, canonical_json(call_input(call.arguments))] for call in calls],
         call_id,
     ]
-    return hashlib.sha256(before + canonical_json(form).encode()).digest()
+    return hashlib.sha256(before + canonical_bytes(form)).digest()

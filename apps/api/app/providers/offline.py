@@ -16,7 +16,7 @@ from typing import Any, Final
 import orjson
 
 from app.domain.errors import ProviderRefused
-from app.domain.extractive import Extract, ExtractItem, Material, SourceText, gather
+from app.domain.extractive import Material, SourceText, gather
 from app.domain.types import (
     CHAT_OPTIONS,
     SUMMARY_LISTS,
@@ -25,6 +25,8 @@ from app.domain.types import (
     Delta,
     JsonObject,
     RecordedReply,
+    SummaryBody,
+    SummaryItem,
     Usage,
 )
 from app.providers.base import DeltaSink
@@ -178,14 +180,14 @@ def _document(text: str) -> JsonObject:
 def _material(document: JsonObject) -> Material:
     before = fields_of(document["previous_summary"])
     carried = {
-        kind: tuple(ExtractItem(item["text"], tuple(item["message_ids"])) for item in before.get(kind, ()))
+        kind: tuple(SummaryItem(item["text"], tuple(item["message_ids"])) for item in before.get(kind, ()))
         for kind in SUMMARY_LISTS
     }
     new, context = (
         [SourceText(each["id"], each["role"], each["text"]) for each in document[name]]
         for name in ("messages", "context_messages")
     )
-    previous = Extract(before.get("summary_text", ""), **carried)
+    previous = SummaryBody(before.get("summary_text", ""), **carried)
     return gather(new, context=context, focus=document.get("focus", ""), previous=previous)
 
 
@@ -193,6 +195,6 @@ def _summary_text(material: Material, max_chars: int) -> str:
     found = material.within(max_chars)
     answer: dict[str, Any] = {"summary_text": found.summary_text}
     for kind in SUMMARY_LISTS:
-        items: tuple[ExtractItem, ...] = getattr(found, kind)
-        answer[kind] = [{"text": item.text, "message_ids": item.source_ids} for item in items]
+        items: tuple[SummaryItem, ...] = getattr(found, kind)
+        answer[kind] = [{"text": item.text, "message_ids": item.message_ids} for item in items]
     return orjson.dumps(answer).decode()

@@ -129,13 +129,13 @@ async def list_summaries(
     return await summaries.list_summaries(call.rt, call.session_ref(session_id), wanted)
 
 
-@router.post("/summaries", status_code=201, response_model=SummaryOut, responses=refusals(*WRITE, 409, 429, 502, 504))
+@router.post("/summaries", status_code=201, response_model=SummaryOut, responses=refusals(*WRITE, 502, 504))
 async def summarize_now(call: Call, session_id: SessionId, body: SummarizeIn = _NO_FOCUS) -> StoredSummary:
     """Summarizes now what can be summarized, regardless of thresholds."""
     return await summaries.summarize_now(call.rt, call.session_ref(session_id), body.focus)
 
 
-@router.patch("/summaries/{summary_id}", response_model=SummaryOut, responses=refusals(*WRITE, 409))
+@router.patch("/summaries/{summary_id}", response_model=SummaryOut, responses=refusals(*WRITE))
 async def edit_summary(call: Call, session_id: SessionId, summary_id: SummaryId, body: SummaryPatch) -> StoredSummary:
     """Stores an edited version of the active summary as the active one. An undo makes the original active again.
 

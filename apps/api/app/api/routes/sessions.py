@@ -27,9 +27,9 @@ from app.api.schemas.sessions import (
     SessionPage,
     SessionPatch,
 )
-from app.api.schemas.values import as_json
 from app.archive.document import FORMAT, SECTIONS, VERSION
 from app.domain.errors import InvalidRequest, NotFound
+from app.domain.stored import values_of
 from app.domain.types import JsonObject, Pin, Session, SessionId, TurnId
 from app.services import sessions
 from app.services.archive.transfer import export_session, fork_session, import_session
@@ -70,7 +70,7 @@ async def list_sessions(
     if not figures:
         return page
     found = await sessions.figures_of(call.rt, page.items)
-    items = [as_json(session) | {"figures": found.get(session.id)} for session in page.items]
+    items = [values_of(session) | {"figures": found.get(session.id)} for session in page.items]
     return {"items": items, "next_cursor": page.next_cursor}
 
 
@@ -79,7 +79,7 @@ async def get_session(call: Call, session_id: SessionId) -> JsonObject:
     """One session with its state, and its tokens and cost so far by model and purpose."""
     session = await sessions.get_session(call.rt, call.session_ref(session_id))
     figures = (await sessions.figures_of(call.rt, [session])).get(session.id)
-    return as_json(session) | {"usage": await sessions.session_usage(call.rt, session.id), "figures": figures}
+    return values_of(session) | {"usage": await sessions.session_usage(call.rt, session.id), "figures": figures}
 
 
 @router.patch("/{session_id}", response_model=SessionOut, responses=refusals(*WRITE))
@@ -100,7 +100,7 @@ async def delete_session(call: Call, session_id: SessionId) -> Response:
     "/{session_id}/fork",
     status_code=201,
     response_model=SessionOut,
-    responses=refusals(*WRITE, 409),
+    responses=refusals(*WRITE),
     operation_id="fork_session",
 )
 async def post_fork(call: Call, session_id: SessionId, body: ForkIn = _WHOLE) -> Session:
@@ -139,7 +139,7 @@ async def list_pins(
     if not figures:
         return page
     found = await pin_figures(call.rt, call.session_ref(session_id))
-    items = [as_json(pin) | {"figures": found.get(pin.name)} for pin in page.items]
+    items = [values_of(pin) | {"figures": found.get(pin.name)} for pin in page.items]
     return {"items": items, "next_cursor": page.next_cursor}
 
 

@@ -9,12 +9,11 @@ from functools import partial
 from typing import Annotated, Literal
 from uuid import UUID
 
-import orjson
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from app.api import problems
-from app.api.direct_route import Call, DirectRoute
+from app.api.direct_route import UUID_TEXT, Call, DirectRoute
 from app.api.openapi import (
     DEFAULT_LIMIT,
     READ,
@@ -42,10 +41,10 @@ from app.api.schemas.turns import (
     TurnOut,
     TurnPage,
 )
-from app.api.schemas.values import as_json
 from app.api.streaming import answer_turn, encoded_event
-from app.domain.content import tool_call_json
+from app.domain.content import canonical_bytes, tool_call_json
 from app.domain.errors import InvalidRequest, LimitExceeded, PlimsollError
+from app.domain.stored import values_of
 from app.domain.types import (
     JsonObject,
     MessageRecord,
@@ -67,16 +66,15 @@ from app.services.views.turns import SentPrompt
 
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["turns"], route_class=DirectRoute)
 
-_UUID = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 MessageIds = Annotated[
     str | None,
     Query(
-        pattern=f"^{_UUID}(?:,{_UUID}){{0,99}}$",
+        pattern=f"^{UUID_TEXT.pattern}(?:,{UUID_TEXT.pattern}){{0,99}}$",
         description="Only these ids: at most 100, separated by commas, all on one page.",
     ),
 ]
 _AS_IT_WAS = RegenerateIn()
-_TURN_ANSWERS = STREAMED | refusals(*WRITE, 409, 429, 502, 504)
+_TURN_ANSWERS = STREAMED | refusals(*WRITE, 502, 504)
 
 
 @router.post("/turns", status_code=201, response_model=TurnAnswer, responses=_TURN_ANSWERS, operation_id="post_turn")
@@ -100,9 +98,7 @@ async def post_tool_outputs(call: Call, session_id: SessionId, turn_id: TurnId, 
     return await answer_turn(call, session_id, work, _TurnForm(), stream=body.stream, status=201)
 
 
-@router.post(
-    "/turns/{turn_id}/cancel", response_model=TurnOut, responses=refusals(*WRITE, 409), operation_id="cancel_turn"
-)
+@router.post("/turns/{turn_id}/cancel", response_model=TurnOut, responses=refusals(*WRITE), operation_id="cancel_turn")
 async def post_cancel(call: Call, session_id: SessionId, turn_id: TurnId) -> JsonObject:
     """Ends a turn that runs or waits for tools. Its message is kept; later prompts have no unanswered tool calls."""
     return _turn_json(await cancel_turn(call.rt, call.session_ref(session_id), turn_id))
@@ -171,7 +167,7 @@ async def get_audit(
     """How the turn's prompt was built: why each part was included or left out."""
     read = turns.get_audit if expand is None else turns.get_expanded_audit
     audit = await read(call.rt, call.session_ref(session_id), turn_id, round)
-    return as_json(audit, without="prompt_refs")
+    return values_of(audit, "prompt_refs")
 
 
 @router.get("/turns/{turn_id}/prompt", response_model=PromptOut, responses=refusals(*READ))
@@ -200,7 +196,7 @@ def request_sha256(body: JsonObject) -> str:
     """The SHA-256 of the body as key-sorted JSON, without the fields about streaming. Bodies that request the same turn
     have the same hash (contract.md, decision 14)."""
     compared = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
-    return hashlib.sha256(orjson.dumps(compared, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    return hashlib.sha256(canonical_bytes(compared)).hexdigest()
 
 
 def turn_request(call: Call, body: TurnIn | RegenerateIn) -> TurnRequest:
@@ -228,12 +224,11 @@ def turn_request(call: Call, body: TurnIn | RegenerateIn) -> TurnRequest:
 
 def _turn_json(turn: TurnRecord) -> JsonObject:
     """A turn as JSON, for answers and events."""
-    return as_json(
-        turn,
-        tool_calls=[tool_call_json(tool_call) for tool_call in turn.tool_calls],
-        error=turn.error and problems.complete(turn.error),
-        cost_usd=None if turn.cost_usd is None else float(turn.cost_usd),
-    )
+    return values_of(turn) | {
+        "tool_calls": [tool_call_json(tool_call) for tool_call in turn.tool_calls],
+        "error": turn.error and problems.complete(turn.error),
+        "cost_usd": None if turn.cost_usd is None else float(turn.cost_usd),
+    }
 
 
 class _TurnForm:

@@ -21,7 +21,7 @@ from pydantic import (
     field_validator,
 )
 
-from app.api.schemas.bodies import InvalidFields, parse_body, places, where
+from app.api.schemas.bodies import parse_body, parse_object, places, where
 from app.api.schemas.chat import ChatIn, ChatMessageIn
 from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, StoredToolIn, ToolCallIn, ToolChoice
 from app.api.schemas.context import SummaryFields
@@ -30,7 +30,7 @@ from app.api.schemas.turns import AuditFields
 from app.api.schemas.values import Dollars, Id, In, Instant, NotEmpty, Open, Seq, Sha256, Speaker
 from app.archive.document import FORMAT, MOST_FAULTS, VERSION
 from app.domain.audit import CacheBreak
-from app.domain.errors import ImportRefused, InvalidRequest
+from app.domain.errors import ImportRefused, InvalidFields, InvalidRequest
 from app.domain.types import CHAT_OPTIONS, Count, JsonObject, Name, Region, SmallSeq, SummaryCall, SummaryCallReason
 from app.services.archive.new_rows import Export, ImportedMessages
 from app.services.policies import read_fields
@@ -256,15 +256,12 @@ Schema = TypeVar("Schema", bound=BaseModel)
 
 def read_import(raw: bytes) -> Export | ImportedMessages:
     """Parse the body of an import and validate each of its rows by itself. CPU-bound. Raises `InvalidRequest`."""
-    document = parse_body(raw, max(_MOST_VALUES, len(raw) // _LEAST_BYTES_A_VALUE))
-    if not isinstance(document, dict):
-        raise InvalidRequest("The body must be a JSON object.", ("body",))
+    document = parse_object(raw, max(_MOST_VALUES, len(raw) // _LEAST_BYTES_A_VALUE))
     try:
         body = ImportIn.model_validate(document)
     except ValidationError as error:
         raise InvalidFields(places(error, "body")) from None
-    given = cast(JsonObject, document)
-    return _conversation(given) if body.format is None else _export(given)
+    return _conversation(document) if body.format is None else _export(document)
 
 
 def _export(document: JsonObject) -> Export:

@@ -38,6 +38,14 @@ def parse_body(raw: bytes, most_values: int = MOST_VALUES) -> Any:
     return value
 
 
+def parse_object(raw: bytes, most_values: int = MOST_VALUES) -> dict[str, Any]:
+    """The same for a body that has to be an object."""
+    value = parse_body(raw, most_values)
+    if not isinstance(value, dict):
+        raise InvalidRequest("The body must be a JSON object.", ("body",))
+    return cast("dict[str, Any]", value)
+
+
 def _has_more_values(raw: bytes, most: int) -> bool:
     """Whether a JSON text has more values: commas, lists and objects outside of strings. An empty list counts twice."""
     if _marks(raw, 0, len(raw)) < most:
@@ -89,17 +97,6 @@ def _refuse_huge_integer(digits: str) -> int:
     if len(digits) > 20 or not -_INT64 <= int(digits) < _INT64:
         raise InvalidRequest("The body has an integer beyond 64 bits.", ("body",))
     return 0
-
-
-class InvalidFields(InvalidRequest):
-    """Input that Pydantic refused. `found` has at least one pair of place and reason, and never a value."""
-
-    def __init__(self, found: list[tuple[str, str]]) -> None:
-        super().__init__(": ".join(found[0]))
-        self.found = found
-
-    def members(self) -> dict[str, Any]:
-        return {"errors": [{"where": place, "message": sentence} for place, sentence in self.found]}
 
 
 def places(error: ValidationError, *within: str) -> list[tuple[str, str]]:

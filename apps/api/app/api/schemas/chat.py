@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, StringConstraints, field_validator, model_validator
 
 from app.api.schemas.content import ContentIn, TextOrParts, TextPart, ToolCallIn, ToolChoice, ToolIn
-from app.api.schemas.values import FunctionName, In, Instant, NotEmpty, Open, Speaker
+from app.api.schemas.values import FunctionName, In, Instant, NotEmpty, Open, OutputTokens, Speaker
 from app.domain.types import Name
 
 CallId = Annotated[str, StringConstraints(min_length=1, max_length=512)]
@@ -132,9 +132,7 @@ class ChatIn(Open):
     stream_options: StreamOptions | None = None
     tools: list[ToolIn] | None = Field(default=None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
-    max_completion_tokens: int | None = Field(
-        default=None, ge=1, le=2**31 - 1, description="Clamped to the output reserve."
-    )
+    max_completion_tokens: OutputTokens = None
     max_tokens: int | None = Field(
         default=None, ge=1, le=2**31 - 1, description="Older name of `max_completion_tokens`."
     )
@@ -222,7 +220,7 @@ class CompletionIn(In):
     )
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1, description="Clamped to the output reserve.")
+    max_tokens: OutputTokens = None
     # Passed on to the provider.
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, ge=0, le=1)

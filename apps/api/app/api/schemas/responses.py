@@ -9,7 +9,7 @@ from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 from app.api.schemas.chat import JsonFormat, TextFormat
 from app.api.schemas.content import PARTS_TAG, TEXT_TAG, FunctionIn, text_or_list
 from app.api.schemas.items import ItemIn, ItemOut, MetadataIn
-from app.api.schemas.values import FunctionName, In, Open
+from app.api.schemas.values import FunctionName, In, Open, OutputTokens
 from app.domain.types import Name
 
 InputIn = Annotated[
@@ -157,9 +157,7 @@ class ResponseIn(In):
     )
     tools: list[ResponseToolIn] | None = Field(default=None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedTools | None = None
-    max_output_tokens: int | None = Field(
-        default=None, ge=1, le=2**31 - 1, description="Clamped to the output reserve."
-    )
+    max_output_tokens: OutputTokens = None
     metadata: MetadataIn | None = None
     # Passed on to the provider.
     temperature: float | None = Field(default=None, ge=0, le=2)

@@ -3,15 +3,17 @@ pins."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 from uuid import UUID
 
 import orjson
-from pydantic import BaseModel, Field, StringConstraints, field_validator
+from pydantic import BaseModel, Field, StringConstraints, create_model, field_validator
 
 from app.api.schemas.context import RelatedWordOut
 from app.api.schemas.values import In, NotEmpty, Paged, answer_of
 from app.domain.figures import PinFigures, SessionFigures, SessionUsage
+from app.domain.limits import LIMITS, LimitUnit
 from app.domain.types import Name, Pin, Session
 
 _METADATA_BYTES = 64 * 1024
@@ -21,20 +23,17 @@ _Count = Annotated[int, Field(ge=0, le=10**15)]
 _Usd = Annotated[float, Field(ge=0, le=10**9, allow_inf_nan=False)]
 
 
-class LimitsIn(In):
+_OF_UNIT: Mapping[LimitUnit, Any] = {"turns": _Count, "tokens": _Count, "usd": _Usd}
+_LIMITS: dict[str, Any] = {name: (_OF_UNIT[unit] | None, None) for name, (unit, _) in LIMITS.items()}
+
+
+class LimitsIn(create_model("LimitsIn", __base__=In, **_LIMITS)):
     """Limits per minute, day or month (UTC), or in total since they were set. Absent or null: no limit."""
 
-    turns_per_minute: _Count | None = None
-    turns_per_day: _Count | None = None
-    turns_total: _Count | None = None
     tokens_per_minute: _Count | None = Field(default=None, description="Prompt and completion tokens together.")
-    tokens_per_day: _Count | None = None
-    tokens_total: _Count | None = None
     usd_per_day: _Usd | None = Field(
         default=None, description="At published prices; a model without a price counts as 0."
     )
-    usd_per_month: _Usd | None = None
-    usd_total: _Usd | None = None
 
 
 class SessionIn(In):

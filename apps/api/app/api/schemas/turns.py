@@ -12,7 +12,7 @@ from app.api.schemas.chat import CallId
 from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, TextPart, ToolCallIn, ToolChoice, ToolIn
 from app.api.schemas.context import ContextOut, LayoutRow
 from app.api.schemas.sessions import SessionOut
-from app.api.schemas.values import In, Instant, Open, Paged, Speaker, answer_of, row_of
+from app.api.schemas.values import In, Instant, Open, OutputTokens, Paged, Speaker, answer_of, row_of
 from app.domain.audit import Audit
 from app.domain.figures import TurnChange
 from app.domain.types import MessageRecord, Name, TurnRecord
@@ -38,9 +38,7 @@ class _OptionsIn(In):
 
     tools: list[ToolIn] | None = Field(default=None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
-    max_output_tokens: int | None = Field(
-        default=None, ge=1, le=2**31 - 1, description="Clamped to the output reserve."
-    )
+    max_output_tokens: OutputTokens = None
     model_alias: Name | None = Field(default=None, description="Alias for this turn only.")
     stream: bool = Field(default=False, description="Answer as server-sent events.")
     policy: dict[str, Any] | None = Field(

@@ -17,8 +17,7 @@ from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema, create_model
 
-from app.domain.stored import values_of
-from app.domain.types import LARGEST, JsonObject
+from app.domain.types import LARGEST, SmallSeq
 
 Item = TypeVar("Item")
 
@@ -43,6 +42,8 @@ Id = Annotated[
     StringConstraints(pattern="^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$"),
     WithJsonSchema({"type": "string", "format": "uuid"}),
 ]
+
+OutputTokens = Annotated[SmallSeq | None, Field(description="Clamped to the output reserve.")]
 
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 
@@ -81,7 +82,7 @@ def answer_of(record: type[Any], base: type[BaseModel] = BaseModel, *, absent: C
     return create_model(record.__name__, __base__=base, **_members(record, absent))
 
 
-def row_of(record: type[Any], base: type[BaseModel] = Open, *, without: Collection[str] = ()) -> type[BaseModel]:
+def row_of(record: type[Any], base: type[BaseModel] = Open, *, without: Collection[str]) -> type[BaseModel]:
     """The same for a record whose rows come back in an import: without coercion, with ids and instants as text.
 
     Fields that `base` has are taken from there.
@@ -90,11 +91,6 @@ def row_of(record: type[Any], base: type[BaseModel] = Open, *, without: Collecti
     rest = {name: member for name, member in _members(record).items() if name not in there}
     members: dict[str, Any] = {name: (_as_text(hint), field) for name, (hint, field) in rest.items()}
     return create_model(record.__name__, __base__=base, **members)
-
-
-def as_json(record: Any, *, without: str | None = None, **otherwise: object) -> JsonObject:
-    """The record's fields by name, in its order. `otherwise` has the values of fields whose JSON has another form."""
-    return values_of(record, without or "") | otherwise
 
 
 def _members(record: type[Any], absent: Collection[str] = ()) -> dict[str, Any]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final, cast
+from typing import Final
 
-from app.domain.extractive import READING, Extract, ExtractItem, Material, Reading, SourceText, gather, lasting_among
-from app.domain.lasting import PlacedSentence, left_out
+from app.domain.extractive import READING, Reading, SourceText, gather, lasting_among
+from app.domain.lasting import PlacedSentence, item_of, left_out
 from app.domain.statements import statements
-from app.domain.types import SUMMARY_LISTS, MessageId, SummaryBody, SummaryItem, SummaryList
+from app.domain.types import SUMMARY_LISTS, SummaryBody, SummaryItem
 from app.engine.messages.tokens import Estimate
 from app.engine.summary.block import fit_summary, render_summary
 from app.engine.summary.fold import Fold
@@ -18,6 +18,7 @@ _CHARS_PER_TOKEN: Final = 4
 _MOST_TRIES: Final = 4
 _LASTING_SHARE: Final = 0.56
 """Share of the cap that lasting items may always use: that of demands and values in a summary without a model."""
+_NOTHING_STOOD_OUT: Final = "No sentence of the earlier conversation stood out."
 _ITEM_TOKENS: Final = 3
 """Tokens of an item besides its text."""
 
@@ -27,12 +28,14 @@ def fallback_summary(fold: Fold, estimate: Estimate, read: Reading = READING, *,
 
     Items of the previous summary are carried over with the messages that they cite, usually in up to half of the space.
     """
-    material = material_of(fold, read, focus=focus)
+    material = gather(_sources_of(fold), focus=focus, previous=_previous_of(fold), read=read)
     frame_tokens = estimate(render_summary(SummaryBody("")))
     chars = float(fold.cap_tokens * _CHARS_PER_TOKEN)
     body = SummaryBody("")
     for _ in range(_MOST_TRIES):
-        body = _body(material.within(int(chars)))
+        body = material.within(int(chars))
+        if not body.summary_text:
+            body = replace(body, summary_text=_NOTHING_STOOD_OUT)
         over = (estimate(render_summary(body)) - frame_tokens) / max(1, fold.cap_tokens - frame_tokens)
         if over <= 1:
             break
@@ -40,34 +43,13 @@ def fallback_summary(fold: Fold, estimate: Estimate, read: Reading = READING, *,
     return fit_summary(body, fold.cap_tokens, estimate)
 
 
-def material_of(fold: Fold, read: Reading = READING, *, focus: str = "") -> Material:
-    """The material from which an extractive summary of the fold is chosen."""
-    return gather(_sources_of(fold), focus=focus, previous=_previous_of(fold), read=read)
-
-
 def _sources_of(fold: Fold) -> list[SourceText]:
     texts = zip(fold.sources, fold.source_texts, strict=True)
     return [SourceText(message.id, message.role, text) for message, text in texts]
 
 
-def _previous_of(fold: Fold) -> Extract | None:
-    return _extract_of(fold.previous.body) if fold.previous else None
-
-
-def _extract_of(body: SummaryBody) -> Extract:
-    lists: dict[SummaryList, tuple[ExtractItem, ...]] = {
-        kind: tuple([ExtractItem(item.text, item.message_ids) for item in getattr(body, kind)])
-        for kind in SUMMARY_LISTS
-    }
-    return Extract(body.summary_text, **lists)
-
-
-def _body(found: Extract) -> SummaryBody:
-    lists: dict[SummaryList, tuple[SummaryItem, ...]] = {
-        kind: tuple([SummaryItem(item.text, item.source_ids) for item in getattr(found, kind)])
-        for kind in SUMMARY_LISTS
-    }
-    return SummaryBody(found.summary_text or "No sentence of the earlier conversation stood out.", **lists)
+def _previous_of(fold: Fold) -> SummaryBody | None:
+    return fold.previous.body if fold.previous else None
 
 
 def keep_lasting(body: SummaryBody, fold: Fold, estimate: Estimate) -> SummaryBody:
@@ -102,10 +84,10 @@ def keep_lasting(body: SummaryBody, fold: Fold, estimate: Estimate) -> SummaryBo
     return _within(fitted, kept, fold.cap_tokens, estimate)
 
 
-def _said(body: SummaryBody) -> Iterator[ExtractItem]:
-    yield from (ExtractItem(text, ()) for text in statements(body.summary_text))
+def _said(body: SummaryBody) -> Iterator[SummaryItem]:
+    yield from (SummaryItem(text, ()) for text in statements(body.summary_text))
     for name in SUMMARY_LISTS:
-        yield from (ExtractItem(item.text, item.message_ids) for item in getattr(body, name))
+        yield from getattr(body, name)
 
 
 def _within(body: SummaryBody, kept: Sequence[PlacedSentence], cap_tokens: int, estimate: Estimate) -> SummaryBody:
@@ -113,11 +95,7 @@ def _within(body: SummaryBody, kept: Sequence[PlacedSentence], cap_tokens: int, 
     while kept:
         whole = body
         for name in SUMMARY_LISTS:
-            items = tuple(
-                SummaryItem(unit.text, cast("tuple[MessageId, ...]", unit.source_ids), kept=True)
-                for unit in kept
-                if unit.kind == name
-            )
+            items = tuple(item_of(unit, kept=True) for unit in kept if unit.kind == name)
             whole = replace(whole, **{name: (*items, *getattr(whole, name))})
         if estimate(render_summary(whole)) <= cap_tokens:
             return whole
