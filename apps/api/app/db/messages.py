@@ -13,7 +13,17 @@ from app.db.database import Record, Transaction
 from app.db.sql import in_both_orders, insert_from, of_session, sql
 from app.db.tables import message_token_counts, messages
 from app.domain.content import tool_calls_from_json
-from app.domain.types import Message, MessageId, MessageRecord, SessionId, SessionRef, Turn, TurnId, TurnStatus
+from app.domain.types import (
+    Message,
+    MessageId,
+    MessageRecord,
+    SessionId,
+    SessionRef,
+    TenantId,
+    Turn,
+    TurnId,
+    TurnStatus,
+)
 
 UNCOUNTED = -1
 """`tokens` of a message that has no count in the requested encoding yet."""
@@ -112,15 +122,19 @@ _NEW_COUNTS = insert_from(
 _SAVE_COUNTS = sql(f"""
     WITH s AS (SELECT id FROM sessions WHERE id = :session_id FOR KEY SHARE) {_NEW_COUNTS} ON CONFLICT DO NOTHING
     """)
-_ITEMS = f"""
-    SELECT {AS_STORED} {_IN_TURNS} JOIN sessions s ON s.id = m.session_id
-    WHERE m.session_id = :session_id AND s.tenant_id = :tenant_id AND t.status <> 'rejected' AND NOT m.withdrawn
-"""
+_IN_SESSIONS = f"{_IN_TURNS} JOIN sessions s ON s.id = m.session_id"
+_IS_ITEM = "s.tenant_id = :tenant_id AND t.status <> 'rejected' AND NOT m.withdrawn"
 _PAGES_OF_ITEMS = in_both_orders(f"""
-    {_ITEMS} AND m.seq BETWEEN :first_seq AND :last_seq
+    SELECT {AS_STORED} {_IN_SESSIONS}
+    WHERE m.session_id = :session_id AND {_IS_ITEM} AND m.seq BETWEEN :first_seq AND :last_seq
     ORDER BY m.seq {{order}} LIMIT :limit
     """)
-_NUMBERED = sql(f"{_ITEMS} AND m.seq = ANY(:seqs)")
+_NUMBERED = sql(f"""
+    SELECT {AS_STORED}, m.session_id {_IN_SESSIONS}
+    JOIN unnest(CAST(:session_ids AS uuid[]), CAST(:seqs AS bigint[])) AS w(session_id, seq)
+        ON w.session_id = m.session_id AND w.seq = m.seq
+    WHERE {_IS_ITEM}
+    """)
 
 _OF_TURN = sql(f"""
     SELECT {AS_STORED} FROM messages m
@@ -246,10 +260,24 @@ async def page_of_item_messages(
     return [message_from_row(row) for row in rows]
 
 
-async def numbered_messages(tx: Transaction, session: SessionRef, seqs: Sequence[int]) -> dict[int, Message]:
-    """The tenant's messages in a session by number, without withdrawn ones and those of rejected turns."""
-    rows = await tx.fetch(_NUMBERED, **of_session(session), seqs=list(seqs))
-    return {row["seq"]: message_from_row(row) for row in rows}
+async def numbered_messages(
+    tx: Transaction, tenant_id: TenantId, places: Collection[tuple[SessionId, int]]
+) -> dict[tuple[SessionId, int], Message]:
+    """The tenant's messages by session and number, without withdrawn ones and those of rejected turns. Yields to other
+    tasks."""
+    session_ids, seqs = [place[0] for place in places], [place[1] for place in places]
+    rows = await tx.fetch(_NUMBERED, tenant_id=tenant_id, session_ids=session_ids, seqs=seqs)
+    messages = await messages_from_rows(rows)
+    return {(row["session_id"], message.seq): message for row, message in zip(rows, messages, strict=True)}
+
+
+async def messages_from_rows(rows: Sequence[Record]) -> list[Message]:
+    """The messages of these rows. Yields to other tasks."""
+    messages: list[Message] = []
+    for at in range(0, len(rows), SLICE_MESSAGES):
+        messages += map(message_from_row, rows[at : at + SLICE_MESSAGES])
+        await asyncio.sleep(0)
+    return messages
 
 
 async def messages_of_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> list[Message]:

@@ -3,7 +3,6 @@ history from elsewhere. `db/claims.py` and `db/records.py` write the turns that 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -12,7 +11,7 @@ from uuid import UUID
 from app.db import tables
 from app.db.database import Record, Transaction, record_of
 from app.db.limits import GIVING_BACK, give_back_of_tenant
-from app.db.messages import AS_STORED, NEWEST_CALLS, SLICE_MESSAGES, UNGIVEN, message_from_row
+from app.db.messages import AS_STORED, NEWEST_CALLS, UNGIVEN, messages_from_rows
 from app.db.sessions import ON_ITS_NODE, locked_session
 from app.db.sql import CLOCK, OPEN_STATUSES_SQL, Statement, in_both_orders, insert_from, json_rows, of_session, sql
 from app.domain.content import tool_calls_from_json
@@ -246,11 +245,7 @@ async def newest_messages(tx: Transaction, session_id: SessionId, limit: int) ->
     """The newest messages in time order, without withdrawn ones and those of rejected turns. Yields to other tasks."""
     rows = await tx.fetch(_TAIL, session_id=session_id, limit=limit)
     rows.reverse()
-    messages: list[Message] = []
-    for at in range(0, len(rows), SLICE_MESSAGES):
-        messages += map(message_from_row, rows[at : at + SLICE_MESSAGES])
-        await asyncio.sleep(0)
-    return messages
+    return await messages_from_rows(rows)
 
 
 async def append_history(tx: Transaction, session: SessionRef, new: NewHistory) -> bool:

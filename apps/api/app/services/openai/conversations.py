@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ from app.db.messages import messages_of_turn, numbered_messages, page_of_item_me
 from app.db.sessions import session_exists
 from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, located
 from app.domain.responses import read_item_id
-from app.domain.types import JsonObject, Message, Session, SessionId, SessionRef, TenantId, TurnId, TurnStatus
+from app.domain.types import JsonObject, Message, Session, SessionRef, TenantId, TurnId, TurnStatus
 from app.openai.chat_messages import check_pairing, cut_turns
 from app.openai.items import ReadItems, joined_directions, message_items, read_items, references_of
 from app.openai.new_messages import NextStep
@@ -24,6 +24,9 @@ _MOST_TRIES = 5
 _IN_PROGRESS = "The conversation already runs a response."
 MOST_NEW_ITEMS = 20
 """Most items that one request adds, by OpenAI's reference."""
+
+MOST_REFERENCES = 4_096
+"""Most item references of one list: reading their ids takes about 10 ms of the event loop."""
 
 
 async def create_conversation(
@@ -208,16 +211,14 @@ async def get_item(rt: Runtime, session: SessionRef, item_id: str) -> tuple[Mess
     raise NotFound("item")
 
 
-async def referenced(rt: Runtime, tenant_id: TenantId, item_ids: Iterable[str]) -> Mapping[str, Message]:
-    """The tenant's messages by the item ids that name them; an id that names none is left out."""
-    by_session: dict[SessionId, dict[str, int]] = {}
-    for item_id in item_ids:
-        at = read_item_id(item_id)
-        if at is not None:
-            by_session.setdefault(at[0], {})[item_id] = at[1]
-    found: dict[str, Message] = {}
-    for session_id, seqs in by_session.items():
-        async with rt.database.autocommit() as tx:
-            messages = await numbered_messages(tx, SessionRef(tenant_id, session_id), sorted(set(seqs.values())))
-        found |= {item_id: messages[seq] for item_id, seq in seqs.items() if seq in messages}
-    return found
+async def referenced(rt: Runtime, tenant_id: TenantId, item_ids: Sequence[str]) -> Mapping[str, Message]:
+    """The tenant's messages by the item ids that name them; an id that names none is left out. Raises `InvalidRequest`
+    for more than `MOST_REFERENCES` ids."""
+    if len(item_ids) > MOST_REFERENCES:
+        raise InvalidRequest(f"A list has at most {MOST_REFERENCES} item references.")
+    places = {item_id: at for item_id in item_ids if (at := read_item_id(item_id)) is not None}
+    if not places:
+        return {}
+    async with rt.database.autocommit() as tx:
+        messages = await numbered_messages(tx, tenant_id, {*places.values()})
+    return {item_id: messages[at] for item_id, at in places.items() if at in messages}

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import orjson
 
-from app.domain.types import Content, Message
-from app.engine.messages.tokens import counted, message_tokens, part_text, tools_tokens
+from app.domain.types import Content, Message, ToolCall
+from app.engine.messages.tokens import Estimate, counted, message_tokens, tools_tokens
 from app.engine.window.plan import Assembled, Ready, assemble
 from app.engine.window.prompt import pin_text
 from app.engine.window.snapshot import Snapshot
 from app.services.runtime import Runtime
-from app.tokenizers.counters import Estimator, Tokenizers
+from app.tokenizers.counters import Tokenizers
 
 _LONG_CHARS = 16_384
 """Longest text around the messages, in characters, that is counted on the event loop."""
@@ -50,26 +51,18 @@ async def count_message(
     rt: Runtime, encoding: str, content: Content, *, tool_call_id: str | None = None, name: str | None = None
 ) -> tuple[int, str]:
     """The tokens of a message that calls no tools, and the encoding in which they are counted."""
-    estimator = await _ready_estimator(rt, encoding, _texts_of(content))
-    return message_tokens(content, estimator, tool_call_id=tool_call_id, name=name), estimator.encoding
+
+    def count(estimate: Estimate) -> int:
+        return message_tokens(content, estimate, tool_call_id=tool_call_id, name=name)
+
+    return await rt.tokenizers.count_aside(encoding, _chars_of(content), count)
 
 
 async def recounted(rt: Runtime, encoding: str, message: Message) -> tuple[Message, str]:
     """The message with its reasoning counted in the encoding, and the encoding that was used."""
-    texts = _texts_of(message.content) + [call.arguments for call in message.tool_calls]
-    texts += [message.reasoning or "", *(str(block.get("thinking", "")) for block in message.reasoning_blocks)]
-    estimator = await _ready_estimator(rt, encoding, texts)
-    return counted(message, estimator), estimator.encoding
-
-
-def _texts_of(content: Content) -> list[str]:
-    return [content] if isinstance(content, str) else [part_text(part) or "" for part in content or ()]
-
-
-async def _ready_estimator(rt: Runtime, encoding: str, texts: Sequence[str]) -> Estimator:
-    """An estimator whose cache holds the counts of these texts. Long texts were counted off the event loop."""
-    _, used = await rt.tokenizers.count(encoding, texts)
-    return rt.tokenizers.estimator(used)
+    chars = _chars_of(message.content, message.tool_calls) + len(message.reasoning or "")
+    chars += sum([len(str(block.get("thinking", ""))) for block in message.reasoning_blocks])
+    return await rt.tokenizers.count_aside(encoding, chars, partial(counted, message))
 
 
 async def planned(snapshot: Snapshot, decision: Callable[[], _T]) -> _T:
@@ -89,18 +82,17 @@ def _is_long(snapshot: Snapshot) -> bool:
     past = snapshot.past
     if len(snapshot.current.messages) > INLINE_MESSAGES:
         return True
-    of_turn = sum(map(_chars_of, snapshot.current.messages))
+    of_turn = sum([_chars_of(message.content, message.tool_calls) for message in snapshot.current.messages])
     if of_turn + _chars_around(snapshot) > _INLINE_CHARS:
         return True
-    newest = sum([_chars_of(message) for turn in past.newest for message in turn.messages])
+    newest = sum([_chars_of(message.content, message.tool_calls) for turn in past.newest for message in turn.messages])
     return newest + (past.kept.columns.wire_bytes if past.kept.turns else 0) > _INLINE_PAST_CHARS
 
 
-def _chars_of(message: Message) -> int:
-    """Characters of the content and of the tool calls' arguments; for content parts, their bytes as JSON."""
-    content = message.content
+def _chars_of(content: Content, tool_calls: Sequence[ToolCall] = ()) -> int:
+    """Characters of a message's content and of its tool calls' arguments; for content parts, their bytes as JSON."""
     chars = len(content or "") if isinstance(content, str | None) else len(orjson.dumps(content))
-    return chars + sum([len(call.arguments) for call in message.tool_calls])
+    return chars + sum([len(call.arguments) for call in tool_calls])
 
 
 def _chars_around(snapshot: Snapshot) -> int:
