@@ -7,7 +7,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
 from threading import Lock
 from typing import Final, Protocol, TypeAlias, TypeVar
@@ -224,6 +224,12 @@ class Tokenizers:
             estimator = self.estimator(HEURISTIC)
             counted = count(estimator)
         return counted, estimator.encoding
+
+    async def count_aside(self, encoding: str, chars: int, count: Callable[[Estimator], T]) -> tuple[T, str]:
+        """The same as `count_with` for a text of this many characters. If they are many, it runs on a thread."""
+        work = partial(self.count_with, encoding, count)
+        is_small = chars <= _INLINE_CHARS and (encoding in _BY_LENGTH or self._counter(encoding).loaded)
+        return work() if is_small else await self.off_loop(work)
 
     async def off_loop(self, count: Callable[[], T]) -> T:
         """The result of `count`, which runs on a thread: for many texts that are each small."""

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 
 from app.db.database import Transaction
 from app.db.recall import settled_seq, turns_with
@@ -41,7 +42,7 @@ from app.engine.window.prompt import whole_message_block
 from app.engine.window.recalled import looked_back_tokens, room_for_result, seqs_beside_result
 from app.services.pasts import extended_index, settled_index
 from app.services.runtime import Runtime
-from app.services.turn.recall import prepare_search, settled_meaning
+from app.services.turn.recall import prepare_search, ranked, settled_meaning
 from app.services.turn.record import Record, with_own_ids
 from app.services.turn.types import ClaimedTurn, TurnPlan
 
@@ -194,7 +195,8 @@ async def _matching(
     index, _ = await settled_index(rt.pasts, tx, session.id, settled)
     index, _ = await extended_index(tx, session.id, index, last_seq)
     meaning = await settled_meaning(tx, rt.pasts, session, settled, rt.embeddings, words)
-    return matching_seqs(index, words, last_seq, wanted.without, wanted.said_day, meaning)
+    match = partial(matching_seqs, index, words, last_seq, wanted.without, wanted.said_day, meaning)
+    return await ranked(index, words, last_seq, meaning, match)
 
 
 async def _messages(tx: Transaction, session_id: SessionId, seqs: Sequence[int]) -> list[Message]:

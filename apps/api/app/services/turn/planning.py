@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import orjson
 
 from app.domain.types import Content, JsonObject, Message, ToolCall
-from app.engine.messages.tokens import message_tokens, part_text, reasoning_tokens, tools_tokens
+from app.engine.messages.tokens import Estimate, message_tokens, reasoning_tokens, tools_tokens
 from app.engine.window.plan import Assembled, Ready, assemble
 from app.engine.window.prompt import pin_text
 from app.engine.window.snapshot import Snapshot
 from app.services.runtime import Runtime
-from app.tokenizers.counters import Estimator, Tokenizers
+from app.tokenizers.counters import Tokenizers
 
 _LONG_CHARS = 16_384
 """Longest text around the messages, in characters, that is counted on the event loop."""
@@ -57,11 +58,11 @@ async def count_message(
     name: str | None = None,
 ) -> tuple[int, str]:
     """The tokens of a message without its reasoning, and the encoding in which they are counted."""
-    texts = [content] if isinstance(content, str) else [part_text(part) or "" for part in content or ()]
-    texts += [call.arguments for call in tool_calls]
-    estimator = await _ready_estimator(rt, encoding, texts)
-    tokens = message_tokens(content, estimator, tool_calls=tool_calls, tool_call_id=tool_call_id, name=name)
-    return tokens, estimator.encoding
+
+    def count(estimate: Estimate) -> int:
+        return message_tokens(content, estimate, tool_calls=tool_calls, tool_call_id=tool_call_id, name=name)
+
+    return await rt.tokenizers.count_aside(encoding, _chars_of(content, tool_calls), count)
 
 
 async def recounted(rt: Runtime, encoding: str, message: Message) -> tuple[Message, str]:
@@ -78,14 +79,9 @@ async def count_reasoning(rt: Runtime, encoding: str, reasoning: str | None, blo
     """The tokens of a message's reasoning when it is sent back."""
     if not reasoning and not blocks:
         return 0
-    texts = [reasoning or "", *(str(block.get("thinking", "")) for block in blocks)]
-    return reasoning_tokens(reasoning, blocks, await _ready_estimator(rt, encoding, texts))
-
-
-async def _ready_estimator(rt: Runtime, encoding: str, texts: Sequence[str]) -> Estimator:
-    """An estimator whose cache holds the counts of these texts. Long texts were counted off the event loop."""
-    _, used = await rt.tokenizers.count(encoding, texts)
-    return rt.tokenizers.estimator(used)
+    chars = len(reasoning or "") + sum(len(str(block.get("thinking", ""))) for block in blocks)
+    tokens, _ = await rt.tokenizers.count_aside(encoding, chars, partial(reasoning_tokens, reasoning, blocks))
+    return tokens
 
 
 async def planned(snapshot: Snapshot, decision: Callable[[], _T]) -> _T:
@@ -105,18 +101,17 @@ def _is_long(snapshot: Snapshot) -> bool:
     past = snapshot.past
     if len(snapshot.current.messages) > INLINE_MESSAGES:
         return True
-    of_turn = sum(map(_chars_of, snapshot.current.messages))
+    of_turn = sum([_chars_of(message.content, message.tool_calls) for message in snapshot.current.messages])
     if of_turn + _chars_around(snapshot) > _INLINE_CHARS:
         return True
-    newest = sum([_chars_of(message) for turn in past.newest for message in turn.messages])
+    newest = sum([_chars_of(message.content, message.tool_calls) for turn in past.newest for message in turn.messages])
     return newest + (past.kept.columns.wire_bytes if past.kept.turns else 0) > _INLINE_PAST_CHARS
 
 
-def _chars_of(message: Message) -> int:
-    """Characters of the content and of the tool calls' arguments; for content parts, their bytes as JSON."""
-    content = message.content
+def _chars_of(content: Content, tool_calls: Sequence[ToolCall]) -> int:
+    """Characters of a message's content and of its tool calls' arguments; for content parts, their bytes as JSON."""
     chars = len(content or "") if isinstance(content, str | None) else len(orjson.dumps(content))
-    return chars + sum([len(call.arguments) for call in message.tool_calls])
+    return chars + sum([len(call.arguments) for call in tool_calls])
 
 
 def _chars_around(snapshot: Snapshot) -> int:

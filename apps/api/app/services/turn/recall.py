@@ -7,10 +7,10 @@ the window, and of pins, are made after turns (docs/decisions/0020-embeddings.md
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from app.domain.types import Content, JsonObject, Message, Pin, SessionId, Sessi
 from app.engine.policy.policy import Recall
 from app.engine.recall.bm25 import posting_count
 from app.engine.recall.dates import date_keys, day_said
+from app.engine.recall.index import Index
 from app.engine.recall.ranking import MOST_RECALLED_TOKENS, Evicted, candidates, most_recalled_tokens, seqs_of
 from app.engine.recall.relevance import text_of
 from app.engine.recall.terms import query_terms
@@ -45,6 +46,7 @@ _INLINE_MESSAGES: Final = 4_096
 _INLINE_POSTINGS: Final = 65_536
 """An index of `_INLINE_MESSAGES` messages, or of this many messages and postings, is ranked on the event loop. A larger
 one could block it for too long. A thread uses twice the CPU, because it and the event loop wait for each other."""
+_T = TypeVar("_T")
 _SIGNS_A_POSTING = 8
 """64-bit words of vector signs that are compared in the time of one posting, including the work on their vectors."""
 
@@ -89,14 +91,20 @@ async def look_up(
         said_day=said_day,
         meaning=meaning,
     )
+    found = await ranked(index, text, through_seq, meaning, rank)
+    seqs = seqs_of(found)
+    turns = await turns_with(tx, session.id, seqs, encoding) if seqs else ()
+    return Evicted(found, turns)
+
+
+async def ranked(index: Index, text: str, through_seq: int, meaning: Meaning | None, rank: Callable[[], _T]) -> _T:
+    """The result of `rank`, which ranks the index's messages through a number by a text and its meaning. It runs in a
+    thread if it could block the event loop noticeably."""
     of_meaning = meaning.vectors.signs.size // _SIGNS_A_POSTING if meaning else 0
     is_quick = len(index) <= _INLINE_MESSAGES or (
         len(index) <= _INLINE_POSTINGS and of_meaning + posting_count(index, text, through_seq) <= _INLINE_POSTINGS
     )
-    found = rank() if is_quick else await asyncio.to_thread(rank)
-    seqs = seqs_of(found)
-    turns = await turns_with(tx, session.id, seqs, encoding) if seqs else ()
-    return Evicted(found, turns)
+    return rank() if is_quick else await asyncio.to_thread(rank)
 
 
 async def settled_meaning(

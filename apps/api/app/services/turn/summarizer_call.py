@@ -25,7 +25,6 @@ from app.engine.summary.summarizer_prompt import (
     SummaryRefused,
     accept_summary,
     shrinks,
-    source_text,
     split_for_summarizer,
     summarizer_prompt,
     summarizer_room,
@@ -38,7 +37,7 @@ from app.providers.registry import Model
 from app.services.limits import within_limits
 from app.services.runtime import Runtime
 from app.services.turn.gather import WindowRows, budget_of
-from app.services.turn.planning import count_message, planned
+from app.services.turn.planning import INLINE_MESSAGES, count_message, planned
 from app.services.turn.provider_call import call_model, sum_of
 from app.tokenizers.counters import Estimator
 
@@ -196,7 +195,7 @@ async def _by_chunks(
     room = summarizer_room(budget.prompt_ceiling, fold.cap_tokens, estimate, policy.focus)
     if room <= 0:
         raise SummaryRefused("summarizer_window_too_small")
-    chunks = await _computed(_chars_of(fold), split_for_summarizer, fold, room, estimate)
+    chunks = await _computed(split_for_summarizer, fold, room, estimate, is_long=_is_long(fold))
     for at, chunk in enumerate(chunks):
         prompt = await asyncio.to_thread(
             summarizer_prompt,
@@ -231,7 +230,7 @@ async def _behind_prompt(
     """The summary by a call that repeats the prompt; None if the model refuses the call or its answer is unusable."""
     model, estimate = summarizer.rows.model, summarizer.estimate
     request, prompt_tokens = _repeating_request(summarizer, prompt, model, fold)
-    quotations = await _computed(_chars_of(fold), Quotations, fold)
+    quotations = await _computed(Quotations, fold, is_long=_is_long(fold))
     try:
         completion = await _call(rt, summarizer, model, request, calls, turns=turns, prompt_tokens=prompt_tokens)
         return await _kept(model, fold, await _accepted(completion, quotations, fold, estimate), estimate)
@@ -279,7 +278,8 @@ async def _accepted(
     estimate: Estimator,
 ) -> SummaryBody:
     """The summary in an answer, fitted into its cap. Raises `SummaryRefused`."""
-    answered = await _computed(len(completion.text or ""), accept_summary, completion.text, known_ids)
+    is_long = len(completion.text or "") > _INLINE_CHARS
+    answered = await _computed(accept_summary, completion.text, known_ids, is_long=is_long)
     body = fit_summary(answered, fold.cap_tokens, estimate)
     if body is None:
         raise SummaryRefused("over_cap")
@@ -292,19 +292,22 @@ async def _kept(model: Model, fold: Fold, body: SummaryBody | None, estimate: Es
     if body is None:
         raise SummaryRefused("empty")
     if model.is_language_model:
-        body = await _computed(_chars_of(fold), keep_lasting, body, fold, estimate)
+        body = await _computed(keep_lasting, body, fold, estimate, is_long=_is_long(fold))
     if not shrinks(fold, body, estimate):
         raise SummaryRefused("would_not_shrink")
     return body
 
 
-def _chars_of(fold: Fold) -> int:
-    return sum([len(source_text(message)) for message in fold.sources])
+def _is_long(fold: Fold) -> bool:
+    """Whether the messages of the fold are so many, or so long, that reading them would block the event loop."""
+    if sum([len(turn.messages) for turn in fold.turns]) > INLINE_MESSAGES:
+        return True
+    return sum(map(len, fold.source_texts)) > _INLINE_CHARS
 
 
-async def _computed(chars: int, work: Callable[..., _T], *given: Any) -> _T:
-    """The result of a computation over this many characters. It runs in a thread if they are many."""
-    return work(*given) if chars <= _INLINE_CHARS else await asyncio.to_thread(work, *given)
+async def _computed(work: Callable[..., _T], *given: Any, is_long: bool) -> _T:
+    """The result of a computation, which runs in a thread if its input is long."""
+    return await asyncio.to_thread(work, *given) if is_long else work(*given)
 
 
 async def _call(

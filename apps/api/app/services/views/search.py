@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from uuid import UUID
 
 from app.db.database import record_of
@@ -18,8 +19,10 @@ from app.domain.stored import values_of
 from app.domain.types import Content, JsonObject, MessageId, Role, SessionId, SessionRef, TenantId, TurnId
 from app.engine.recall.bm25 import MOST_HITS, search
 from app.engine.recall.dates import day_of
+from app.engine.recall.index import Index
 from app.engine.recall.pages import handle_of, seq_of
 from app.engine.recall.terms import excerpt, query_terms, terms_of
+from app.engine.recall.vectors import Meaning
 from app.engine.window.look_back import LookBack, Search, page_tokens
 from app.services.paging import LAST_ID, LAST_SEQ, Page, after_place, encode_cursor
 from app.services.pasts import extended_index, settled_index
@@ -27,7 +30,7 @@ from app.services.runtime import Runtime
 from app.services.sessions import LOOKED_THROUGH, prompt_view
 from app.services.turn.gather import budget_of, encoding_of, session_policy
 from app.services.turn.look_back import read_page
-from app.services.turn.recall import prepare_search, settled_meaning
+from app.services.turn.recall import prepare_search, ranked, settled_meaning
 
 _LEAST_PAGE_TOKENS = 128
 """Smallest page of the look-back route, even for a window without an input budget."""
@@ -95,23 +98,13 @@ async def search_session(rt: Runtime, session: SessionRef, words: str, limit: in
         settled = await settled_seq(tx, session.id, last_seq)
         index, unpacked = await settled_index(rt.pasts, tx, session.id, settled)
         index, more_unpacked = await extended_index(tx, session.id, index, last_seq)
-        # Unlike recall, a search also finds words that most messages have; these matches rank last.
-        hits = search(
-            index,
-            words,
-            last_seq,
-            said_day=day_of(rt.now()),
-            most_hits=max(MOST_HITS, 2 * limit),
-            most_seen_share=1.0,
-            meaning=await settled_meaning(tx, rt.pasts, session, settled, rt.embeddings, words),
-        )
-        matched = hits.matched(hits.positions.tolist())
-        best = zip(hits.positions.tolist(), index.seqs[hits.positions].tolist(), hits.scores.tolist(), strict=True)
-        scores = {seq: (score, matched[at]) for at, seq, score in best if matched[at]}
+        meaning = await settled_meaning(tx, rt.pasts, session, settled, rt.embeddings, words)
+        match = partial(_best, index, words, last_seq, day_of(rt.now()), limit, meaning)
+        scores, looked_for = await ranked(index, words, last_seq, meaning, match)
         turns = await turns_with(tx, session.id, list(scores), "") if scores else ()
         numbers = await turn_numbers(tx, session.id, [turn.id for turn in turns])
     found = {message.seq: message for turn in turns for message in turn.messages}
-    terms = tuple(term for looked_for in hits.words for term in terms_of(looked_for.word))
+    terms = tuple(term for word in looked_for for term in terms_of(word))
     shown = [(found[seq], *why) for seq, why in scores.items() if seq in found][:limit]
     items = [
         record_of(
@@ -127,6 +120,26 @@ async def search_session(rt: Runtime, session: SessionRef, words: str, limit: in
         for message, score, words_matched in shown
     ]
     return Found(items, None, last_seq - unpacked - more_unpacked, unpacked + more_unpacked)
+
+
+def _best(
+    index: Index, words: str, last_seq: int, said_day: int, limit: int, meaning: Meaning | None
+) -> tuple[dict[int, tuple[float, tuple[str, ...]]], tuple[str, ...]]:
+    """The matching messages by `seq`, best first, each with its score and why it matches; and the words looked for."""
+    # Unlike recall, a search also finds words that most messages have; these matches rank last.
+    hits = search(
+        index,
+        words,
+        last_seq,
+        said_day=said_day,
+        most_hits=max(MOST_HITS, 2 * limit),
+        most_seen_share=1.0,
+        meaning=meaning,
+    )
+    matched = hits.matched(hits.positions.tolist())
+    best = zip(hits.positions.tolist(), index.seqs[hits.positions].tolist(), hits.scores.tolist(), strict=True)
+    scores = {seq: (score, matched[at]) for at, seq, score in best if matched[at]}
+    return scores, tuple(looked_for.word for looked_for in hits.words)
 
 
 async def search_messages(
