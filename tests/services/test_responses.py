@@ -97,6 +97,12 @@ _LOST_WHEN_NAMED = (
 )
 
 
+_LOST_WHEN_ERASED = (
+    _LOST_WHEN_NAMED[0],
+    "CREATE TRIGGER lost_when_erased BEFORE DELETE ON sessions FOR EACH ROW EXECUTE FUNCTION lose_connection()",
+)
+
+
 @pytest.mark.skipif(citus_servers() is not None, reason="distributed tables have no triggers")
 async def test_a_fork_whose_key_can_not_be_stored_is_not_kept(database_url: str) -> None:
     async with service(database_url) as at:
@@ -184,6 +190,17 @@ async def test_a_place_behind_a_response_is_refused_once_the_session_has_gone_on
         forked = await answered(at, asked(at, "Late", previous=ref_of(first)))
         assert forked.turn.session_id != first.turn.session_id
         assert [message["content"] for message in server.seen[-1].json["messages"]] == ["One", "Yes.", "Late"]
+
+
+@pytest.mark.skipif(citus_servers() is not None, reason="distributed tables have no triggers")
+async def test_an_unstored_response_is_answered_though_the_database_is_lost_when_its_session_is_erased(
+    database_url: str,
+) -> None:
+    async with service(database_url) as at:
+        await execute(database_url, *_LOST_WHEN_ERASED)
+        outcome = await answered(at, asked(at, "Quiet", store=False))
+        assert outcome.turn.status is TurnStatus.COMPLETED
+        assert (await kept_sessions(at), await session_count(at)) == (0, 1)
 
 
 @pytest.mark.skipif(citus_servers() is not None, reason="it watches the waits of one server")

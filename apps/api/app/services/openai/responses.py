@@ -18,11 +18,11 @@ from app.db.erasure import lock_session
 from app.db.sessions import named_session, turn_of_list
 from app.db.turns import turn_by_key
 from app.domain.errors import (
-    Busy,
     InvalidRequest,
     NotFound,
     NothingToSummarize,
     PlimsollError,
+    RetryLater,
     TurnInProgress,
     TurnNotOpen,
     existing,
@@ -125,7 +125,7 @@ async def respond(
         raise
     finally:
         if not target.is_kept:
-            with suppress(NotFound, Busy):  # then it is erased a little later
+            with suppress(NotFound, RetryLater):  # then it is erased a little later; an answer must not be lost
                 await delete_session(rt, target.session)
 
 
