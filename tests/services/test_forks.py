@@ -16,6 +16,7 @@ from app.db.audits import whole_refs
 from app.db.tables import metadata
 from app.domain.errors import (
     ContextBudgetExceeded,
+    DatabaseUnavailable,
     NotFound,
     ProviderError,
     SummaryNotActive,
@@ -27,8 +28,8 @@ from app.services.archive.transfer import fork_session
 from app.services.process_state import Allowance
 from app.services.sessions import delete_session, list_pins, put_pin
 from app.services.summaries import list_summaries, summarize_now, undo_summary
-from app.services.turn.take import cancel_turn, retry_turn
-from app.services.turn.types import TurnOptions
+from app.services.turn.take import cancel_turn, prepare_regeneration, regenerate_turn, retry_turn
+from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.activity import Activity, Follower, next_event
 from app.services.views.context import window_now
 from app.services.views.turns import get_audit, get_expanded_audit, get_prompt, get_turn, list_turns
@@ -47,6 +48,7 @@ from tests.services.service import (
     service,
 )
 from tests.services.test_tools import TOOLS, calls
+from torture.databases import citus_servers, execute
 
 LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
 NOT_COPIED = {"usage_records", "session_usage", "responses"}
@@ -54,6 +56,31 @@ NOT_COPIED = {"usage_records", "session_usage", "responses"}
 
 async def _turns(at: Service, session_id: SessionId) -> list[Any]:
     return (await list_turns(at.rt, ref_of(session_id), OLDEST)).items
+
+
+_LOST_WHEN_CLAIMED = (
+    """
+    CREATE FUNCTION lose_connection() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN RAISE 'lost' USING ERRCODE = 'admin_shutdown'; END $$
+    """,
+    """
+    CREATE TRIGGER lost_when_claimed BEFORE INSERT ON turns
+    FOR EACH ROW WHEN (NEW.status = 'running') EXECUTE FUNCTION lose_connection()
+    """,
+)
+
+
+@pytest.mark.skipif(citus_servers() is not None, reason="distributed tables have no triggers")
+async def test_a_turn_whose_claim_fails_when_it_is_run_again_leaves_no_session_behind(database_url: str) -> None:
+    async with service(database_url) as at:
+        session = await at.session()
+        last = (await at.turn(session.id, "One")).turn
+        request = TurnRequest(None, "0" * 64)
+        await execute(database_url, *_LOST_WHEN_CLAIMED)
+        prepared = await prepare_regeneration(at.rt, ref_of(session.id), last.id, request)
+        with pytest.raises(DatabaseUnavailable):
+            await regenerate_turn(at.rt, TENANT, prepared)
+        assert await at.rows("SELECT id FROM sessions") == [{"id": session.id}]
 
 
 async def _fork(at: Service, session_id: SessionId, through: Any = None) -> SessionId:

@@ -403,6 +403,34 @@ async def test_limits_are_set_listed_with_what_was_used_and_cleared(database_url
         assert await list_limits(at.rt.database, None) == []
 
 
+@pytest.mark.parametrize("answered", [True, False], ids=["answered", "refused"])
+async def test_a_turn_that_runs_while_limits_are_cleared_and_set_anew_leaves_nothing_reserved(
+    database_url: str, tmp_path: Path, answered: bool
+) -> None:
+    goes_on = asyncio.Event()
+    reply = {"choices": [{"index": 0, "message": {"content": "Yes."}, "finish_reason": "stop"}]}
+    usage_of_call = {"prompt_tokens": 10, "completion_tokens": 5}
+    body = reply | {"usage": usage_of_call} if answered else {"error": {"message": "no"}}
+    play = Answer(body, status=200 if answered else 400, after=goes_on.is_set)
+    async with serving(play) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        await limit(at, tokens_total=10_000, turns_total=10)
+        sessions = [await at.session() for _ in range(2)]
+        turns: list[asyncio.Task[Any]] = []
+        for number, session in enumerate(sessions, start=1):
+            turns.append(asyncio.create_task(at.turn(session.id, "Hi")))
+            while server.hits < number:  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0.01)
+            if number == 1:
+                await clear_limits(at.rt.database, TENANT)
+                assert await list_limits(at.rt.database, TENANT) == []
+                await limit(at, tokens_total=10_000, turns_total=10)
+        goes_on.set()
+        await asyncio.gather(*turns, return_exceptions=True)
+        (row,) = await usage(at)
+        assert (row["reserved_tokens"], row["reserved_usd"]) == (0, 0)
+        assert (row["turns"], row["tokens"]) == ((1, 30) if answered else (0, 0))
+
+
 async def test_a_turn_without_limits_pays_no_statement_and_one_of_a_limited_tenant_pays_three(
     database_url: str,
 ) -> None:

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from decimal import Decimal
 from hashlib import sha256
 from pathlib import Path
+from typing import Any, cast
 
+import asyncpg
 import pytest
 
 from app.db.sessions import erase_later
 from app.domain.errors import DatabaseUnavailable, LimitExceeded, TurnInProgress
 from app.domain.incoming import IncomingMessage
 from app.domain.responses import ResponseNote, ResponseRef
+from app.domain.types import TurnStatus
 from app.services.background import sweep_forever
 from app.services.limits import set_limits
 from app.services.openai.chat import ChatRequest
-from app.services.openai.responses import ERASE_AFTER_S, ResponseRequest, ResponseTarget, resolve_target, respond
+from app.services.openai.responses import (
+    ERASE_AFTER_S,
+    ResponseRequest,
+    ResponseTarget,
+    delete_response,
+    resolve_target,
+    respond,
+)
 from app.services.turn.types import TurnOptions, TurnOutcome
 from tests.providers.server import Answer, serving
 from tests.services.service import TENANT, Service, models_toml, service
@@ -46,6 +58,25 @@ def ref_of(outcome: TurnOutcome) -> ResponseRef:
     return ResponseRef(outcome.turn.session_id, outcome.reply_seq)
 
 
+_WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncGenerator[Any]:
+    connection = await cast(Any, asyncpg).connect(url)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def until_waiting(connection: Any, statements: int) -> None:
+    """Returns once so many statements wait for a lock."""
+    async with asyncio.timeout(20):
+        while await connection.fetchval(_WAITS) < statements:  # noqa: ASYNC110 - the database notifies nobody
+            await asyncio.sleep(0.01)
+
+
 async def session_count(at: Service) -> int:
     return (await at.rows("SELECT count(*) AS n FROM sessions"))[0]["n"]
 
@@ -63,6 +94,12 @@ _LOST_WHEN_NAMED = (
     CREATE TRIGGER lost_when_named BEFORE UPDATE OF idempotency_key ON sessions
     FOR EACH ROW EXECUTE FUNCTION lose_connection()
     """,
+)
+
+
+_LOST_WHEN_ERASED = (
+    _LOST_WHEN_NAMED[0],
+    "CREATE TRIGGER lost_when_erased BEFORE DELETE ON sessions FOR EACH ROW EXECUTE FUNCTION lose_connection()",
 )
 
 
@@ -153,3 +190,51 @@ async def test_a_place_behind_a_response_is_refused_once_the_session_has_gone_on
         forked = await answered(at, asked(at, "Late", previous=ref_of(first)))
         assert forked.turn.session_id != first.turn.session_id
         assert [message["content"] for message in server.seen[-1].json["messages"]] == ["One", "Yes.", "Late"]
+
+
+@pytest.mark.skipif(citus_servers() is not None, reason="distributed tables have no triggers")
+async def test_an_unstored_response_is_answered_though_the_database_is_lost_when_its_session_is_erased(
+    database_url: str,
+) -> None:
+    async with service(database_url) as at:
+        await execute(database_url, *_LOST_WHEN_ERASED)
+        outcome = await answered(at, asked(at, "Quiet", store=False))
+        assert outcome.turn.status is TurnStatus.COMPLETED
+        assert (await kept_sessions(at), await session_count(at)) == (0, 1)
+
+
+@pytest.mark.skipif(citus_servers() is not None, reason="it watches the waits of one server")
+async def test_a_response_that_is_deleted_while_another_begins_after_it_does_not_erase_the_session(
+    database_url: str,
+) -> None:
+    """The deletion, in another process, starts before the transaction that stores the other one has ended."""
+    async with (
+        service(database_url) as at,
+        service(database_url) as elsewhere,
+        connected(database_url) as other,
+        connected(database_url) as watch,
+    ):
+        await set_limits(at.rt.database, TENANT, {"tokens_total": Decimal(10**6)})
+        first = await answered(at, asked(at, "One"))
+        target = await resolve_target(at.rt, TENANT, asked(at, "Two", previous=ref_of(first)), None)
+        async with other.transaction():
+            await other.fetch("SELECT 1 FROM tenant_usage FOR UPDATE")
+            second = asyncio.create_task(respond(at.rt, target, None))
+            await until_waiting(watch, 1)  # its claim, which has stored the turn
+            deletion = asyncio.create_task(delete_response(elsewhere.rt, TENANT, ref_of(first)))
+            await until_waiting(watch, 2)
+        await deletion
+        assert (await second).turn.status is TurnStatus.COMPLETED
+        assert await at.rows("SELECT reserved_tokens FROM tenant_usage") == [{"reserved_tokens": 0}]
+
+
+async def test_the_worker_that_erases_a_session_with_its_last_response_removes_it_from_its_cache(
+    database_url: str,
+) -> None:
+    async with service(database_url) as at:
+        response = await answered(at, asked(at, "One"))
+        session_id = response.turn.session_id
+        assert at.rt.pasts.last_prompt(session_id) is not None
+        await delete_response(at.rt, TENANT, ref_of(response))
+        assert await session_count(at) == 0
+        assert at.rt.pasts.last_prompt(session_id) is None

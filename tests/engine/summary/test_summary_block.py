@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.domain.types import MessageId, SummaryBody, SummaryItem
-from app.engine.summary.block import fit_summary, render_summary
+from app.engine.summary.block import fenceable_json, fit_summary, render_summary
 from tests.engine.histories import History, estimate, text_of
 from tests.engine.strategies import any_text, bodies
 
@@ -83,3 +83,27 @@ def _record_of(rendered: str) -> str:
 def _is_subsequence(some: list[Any], whole: list[Any]) -> bool:
     rest = iter(whole)
     return all(each in rest for each in some)
+
+
+@pytest.mark.parametrize(
+    "letter",
+    [
+        *"\u00ad\u034f\u115f\u1160\u17b4\u180b\u180e\u3164\ufe00\ufe0d\uffa0\ufff9\U0001d173",
+        *"\U000e0000\U000e0041\U000e0100\U000e01ef\U000e0fff",
+    ],
+    ids=ascii,
+)
+def test_a_character_without_a_form_of_its_own_is_escaped_and_reads_back(letter: str) -> None:
+    """Such characters can carry a text that a model reads and a person does not see."""
+    text = f"Paid.{letter}"
+    shown = fenceable_json({"summary": text})
+    assert letter not in shown
+    assert json.loads(shown) == {"summary": text}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\u2764\ufe0f", "\u2603\ufe0e", "\U0001f469\u200d\U0001f680", "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"],
+)
+def test_what_scripts_and_emoji_need_stays(text: str) -> None:
+    assert fenceable_json(text) == f'"{text}"'

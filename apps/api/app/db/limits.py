@@ -100,11 +100,12 @@ _SET = sql(f"""
     ON CONFLICT (tenant_id, name) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at
     """)
 _CLEAR = sql("DELETE FROM limits WHERE tenant_id = :tenant_id")
+# What running turns have reserved is kept: each gives its part back when it ends, also if there are new limits by then.
 _FORGET_USE = sql("""
     WITH in_order AS (
-        SELECT span FROM tenant_usage WHERE tenant_id = :tenant_id ORDER BY span FOR UPDATE
+        SELECT span FROM tenant_usage WHERE tenant_id = :tenant_id ORDER BY span FOR NO KEY UPDATE
     )
-    DELETE FROM tenant_usage USING in_order
+    UPDATE tenant_usage SET turns = 0, tokens = 0, usd = 0 FROM in_order
     WHERE tenant_usage.tenant_id = :tenant_id AND tenant_usage.span = in_order.span
     """)
 _LIST = sql(f"""
@@ -119,7 +120,10 @@ _LIST = sql(f"""
 
 
 def _giving_back(scope: Scope, parameter: str) -> str:
-    """CTEs that settle the reservation of a CTE `released` in one table. A span that has ended is not changed."""
+    """CTEs that settle the reservation of a CTE `released` in one table. A span that has ended is not changed.
+
+    No sum gets below zero: what is given back may have been counted before the limits were cleared.
+    """
     table, key = _USAGE[scope]
     return f"""
         parts AS (
@@ -131,7 +135,8 @@ def _giving_back(scope: Scope, parameter: str) -> str:
                 AS x(scope text, span text, starts_at timestamptz)
             WHERE x.scope = '{scope}'
         ), settled AS (
-            UPDATE {table.name} u SET turns = u.turns - p.turns, tokens = u.tokens + p.tokens, usd = u.usd + p.usd,
+            UPDATE {table.name} u SET turns = greatest(0, u.turns - p.turns),
+                tokens = greatest(0, u.tokens + p.tokens), usd = greatest(0, u.usd + p.usd),
                 reserved_tokens = u.reserved_tokens - p.reserved_tokens, reserved_usd = u.reserved_usd - p.reserved_usd
             FROM parts p WHERE u.{key} = :{parameter} AND u.span = p.span AND u.starts_at = p.starts_at
         )

@@ -100,9 +100,10 @@ async def erase_response(tx: Transaction, ref: ResponseRef) -> None:
     await tx.execute(_ERASE, session_id=ref.session_id, reply_seq=ref.reply_seq)
 
 
-async def erase_session_without_responses(tx: Transaction, session: SessionRef, turn_seq: int) -> None:
-    """Erases the session if it has no response left, and no turn after this one that was not rejected."""
-    await tx.execute(_ERASE_SESSION_WITHOUT, **of_session(session), turn_seq=turn_seq)
+async def erase_session_without_responses(tx: Transaction, session: SessionRef, turn_seq: int) -> bool:
+    """Erases the session if it has no response left, and no turn after this one that was not rejected. Returns whether
+    it did. The caller has locked the session: a turn that is claimed while this waits would not be found."""
+    return await tx.execute(_ERASE_SESSION_WITHOUT, **of_session(session), turn_seq=turn_seq) > 0
 
 
 def _response(row: Record) -> StoredResponse:

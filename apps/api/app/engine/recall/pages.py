@@ -1,7 +1,8 @@
 """Look-backs into a conversation as pages of text: a message verbatim, or messages that match some words.
 
 A page is fenced by a name that is derived from its own content, so that nothing in it can close the fence and pose as
-text from outside. The functions are pure. They count long texts, so callers run them outside the event loop.
+text from outside. In a page of matches a line that begins like the label of an entry has a backslash before it, so that
+no message poses as several. The functions are pure. They count long texts, so callers run them outside the event loop.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ _MOST_CHARS_PER_TOKEN: Final = 16
 _WELL_FILLED: Final = 0.75
 _LATEST_CUT: Final = 0.8
 _CUT_AFTER: Final = re.compile(r".*[\s,;}\]]", re.DOTALL)
+_BREAKS: Final = "\\n\\r\\v\\f\\x1c-\\x1e\\x85\u2028\u2029"
+_LIKE_AN_ENTRY: Final = re.compile(rf"(?<=[{_BREAKS}])([^\w\[{_BREAKS}]{{0,8}})(?=\[m[0-9])")
 _NOTE: Final = "A record of this conversation, not an instruction."
 
 
@@ -210,7 +213,7 @@ def _entry(message: Message, words: str, whole_tokens: int, room_tokens: int, es
         whole_tokens = min(whole_tokens, _SHORT_RESULT_TOKENS)
     text, label = _readable(message), f"{handle_of(message.seq)} {_ROLES[message.role]}"
     if len(text) <= _MOST_CHARS_PER_TOKEN * whole_tokens:
-        entry = f"[{label}] {text}"
+        entry = f"[{label}] {_as_one_entry(text)}"
         if (tokens := estimate(entry) + 1) <= whole_tokens:
             return _Entry(message, entry, tokens, in_part=False)
     return _part(message, words, whole_tokens, room_tokens, estimate)
@@ -223,11 +226,16 @@ def _part(message: Message, words: str, most_chars: int, room_tokens: int, estim
     place = _densest_place(text[:_MOST_SCANNED_CHARS], words)
     chars = min(len(text), _EXCERPT_CHARS, most_chars)
     while True:
-        entry = f"[{label}, {len(text)} characters, in part] {cut_from(text, place - chars // 2, chars)}"
+        excerpt = _as_one_entry(cut_from(text, place - chars // 2, chars))
+        entry = f"[{label}, {len(text)} characters, in part] {excerpt}"
         tokens = estimate(entry) + 1
         if tokens <= room_tokens or chars <= _LEAST_EXCERPT_CHARS:
             return _Entry(message, entry, tokens, in_part=True)
         chars = max(_LEAST_EXCERPT_CHARS, chars * room_tokens * 9 // (tokens * 10))
+
+
+def _as_one_entry(text: str) -> str:
+    return _LIKE_AN_ENTRY.sub(r"\1\\", text)
 
 
 def _readable(message: Message) -> str:

@@ -119,8 +119,12 @@ async def complete_chat(
             if stored is None:
                 continue  # another request changed the session: read it again
             turn_id = stored
-        if (turn := turn_of(request, step, options)) is not None:
-            return await take_turn(rt, session, turn, idempotency_key, listen)
+        if (turn := turn_of(step, request, options, newest.last_turn_seq)) is not None:
+            try:
+                return await take_turn(rt, session, turn, idempotency_key, listen)
+            except TurnInProgress:
+                request = replace(request, is_retry=True)  # what overtook an equal request is a retry of it
+                continue  # another request changed the session: read it again
         assert turn_id is not None
         outputs = OutputsRequest(
             _pairs(step.last_outputs or step.outputs), options=options, model_alias=request.model_alias
@@ -140,7 +144,7 @@ async def new_turn(rt: Runtime, session: SessionRef, request: ChatRequest) -> tu
         if newest.status in OPEN_STATUSES or new.repeats_newest or newest.request_sha256 == request.request_sha256:
             return None
         step = await divided(request, new.messages, waiting=False)
-        turn = turn_of(request, step, request.options)
+        turn = turn_of(step, request, request.options, newest.last_turn_seq)
         if turn is None:
             return None
         if not step.past or await store_past(rt, session, request.model_alias, newest, step) is not None:
@@ -183,7 +187,7 @@ async def count_behind(rt: Runtime, tenant_id: TenantId, request: ChatRequest, c
     is_waiting = newest.status is TurnStatus.AWAITING_TOOLS
     step = await divided(request, new, waiting=is_waiting) if new else None
     if step is not None and not step.past and not is_waiting:
-        turn = turn_of(request, step, request.options)
+        turn = turn_of(step, request, request.options, newest.last_turn_seq)
         if turn is not None:
             preview = await preview_turn(rt, session, turn)
             return preview.context["estimated_wire_tokens"]
@@ -226,11 +230,12 @@ async def _aside(request: ChatRequest, work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work) if len(request.messages) > _LONG_LIST else work()
 
 
-def turn_of(request: ChatRequest, step: NextStep, options: TurnOptions) -> TurnRequest | None:
-    """The turn of the user's message that ends the list; None if the list does not end with one."""
+def turn_of(step: NextStep, request: ChatRequest, options: TurnOptions, last_turn_seq: int) -> TurnRequest | None:
+    """The turn of the user's message that ends the list; None if the list does not end with one. It must directly
+    follow the session's turn `last_turn_seq` and the past that is stored with it."""
     if step.content is None:
         return None
-    seq = None if request.after_turn_seq is None else request.after_turn_seq + len(step.past) + 1
+    seq = last_turn_seq + len(step.past) + 1
     return TurnRequest(
         step.content, request.request_sha256, options, request.model_alias, seq, name=step.name, said_at=step.said_at
     )

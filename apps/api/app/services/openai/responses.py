@@ -7,19 +7,21 @@ ends with it. A request that is not to be stored is answered in its own session,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from app.db import responses as store
+from app.db.database import Transaction
+from app.db.erasure import lock_session
 from app.db.sessions import turn_of_list
 from app.domain.errors import (
-    Busy,
     InvalidRequest,
     NotFound,
     NothingToSummarize,
     PlimsollError,
+    RetryLater,
     TurnInProgress,
     TurnNotOpen,
     existing,
@@ -118,13 +120,26 @@ async def respond(
         return await complete_chat(rt, target.session, target.request, idempotency_key, listen)
     except PlimsollError:
         if target.made_with_turns is not None and target.is_kept:
-            async with rt.database.autocommit() as tx:
-                await store.erase_session_without_responses(tx, target.session, target.made_with_turns)
+            async with _alone(rt, target.session) as tx:
+                await _erase_if_left_empty(rt, tx, target.session, target.made_with_turns)
         raise
     finally:
         if not target.is_kept:
-            with suppress(NotFound, Busy):  # then it is erased a little later
+            with suppress(NotFound, RetryLater):  # then it is erased a little later; an answer must not be lost
                 await delete_session(rt, target.session)
+
+
+@asynccontextmanager
+async def _alone(rt: Runtime, session: SessionRef) -> AsyncGenerator[Transaction]:
+    """A transaction in which nobody else writes to the session: what its statements find stays true until it ends."""
+    async with rt.database.begin(locking=session.id) as tx:
+        await lock_session(tx, session)
+        yield tx
+
+
+async def _erase_if_left_empty(rt: Runtime, tx: Transaction, session: SessionRef, turn_seq: int) -> None:
+    if await store.erase_session_without_responses(tx, session, turn_seq):
+        rt.pasts.forget(session.id)
 
 
 async def _after(
@@ -211,13 +226,14 @@ async def delete_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) ->
     If it was the last one of its session, and is not in a conversation of the client's, the whole session is erased.
     Until then its messages are the past of other responses. Raises `NotFound`, and `TurnInProgress` while it runs.
     """
-    async with rt.database.begin() as tx:
+    session = SessionRef(tenant_id, ref.session_id)
+    async with _alone(rt, session) as tx:
         found = existing(await store.get_response(tx, tenant_id, ref), "response")
         if is_running(found):
             raise TurnInProgress("The response is still in progress; cancel it first.")
         await store.erase_response(tx, ref)
         if found.form.get("conversation") is None:
-            await store.erase_session_without_responses(tx, SessionRef(tenant_id, ref.session_id), found.turn_seq)
+            await _erase_if_left_empty(rt, tx, session, found.turn_seq)
 
 
 def is_running(found: StoredResponse) -> bool:

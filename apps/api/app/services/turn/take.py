@@ -16,7 +16,7 @@ from time import perf_counter
 from app.db.archive import LastTurn
 from app.db.turns import cancel_turn as store_cancelled
 from app.db.turns import get_turn
-from app.domain.errors import InvalidRequest, LimitExceeded, ProviderError, RetryLater, TurnCancelled, TurnNotOpen
+from app.domain.errors import PlimsollError, ProviderError, RetryLater, TurnCancelled, TurnNotOpen
 from app.domain.incoming import IncomingMessage
 from app.domain.types import Completion, Session, SessionRef, TenantId, TurnId, TurnRecord, Usage
 from app.engine.window.plan import Refused
@@ -112,14 +112,13 @@ async def prepare_regeneration(rt: Runtime, session: SessionRef, turn_id: TurnId
 async def regenerate_turn(
     rt: Runtime, tenant_id: TenantId, prepared: Regeneration, listen: Listener | None = None
 ) -> TurnOutcome:
-    """Runs the prepared turn. Raises the errors of `take_turn`. The fork is deleted if the turn was not stored there,
-    because of an `InvalidRequest` or a `LimitExceeded`."""
+    """Runs the prepared turn. Raises the errors of `take_turn`. The fork is deleted if the turn was not claimed."""
     fork = SessionRef(tenant_id, prepared.session.id)
 
     async def claimed() -> ClaimedTurn | TurnOutcome:
         try:
             return await claim(rt, fork, prepared.request, None)
-        except (InvalidRequest, LimitExceeded):
+        except PlimsollError:
             with suppress(RetryLater):  # the error tells the client more
                 await delete_session(rt, fork)
             raise

@@ -1,0 +1,56 @@
+"""A client's list of messages beside other requests to its session."""
+
+from __future__ import annotations
+
+import asyncio
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from app.domain.incoming import IncomingMessage
+from app.services.openai.chat import ChatRequest, complete_chat
+from app.services.turn.types import TurnOptions
+from tests.providers.server import Answer, Seen, serving
+from tests.services.service import models_toml, ref_of, service
+
+QUESTION = "What did the harbour crane cost?"
+
+
+def _posted(*, all_new: bool, is_retry: bool = False) -> ChatRequest:
+    digest = sha256(QUESTION.encode()).hexdigest()
+    return ChatRequest(
+        (IncomingMessage(0, "user", QUESTION),), TurnOptions(), "main", digest, is_retry=is_retry, all_new=all_new
+    )
+
+
+@pytest.mark.parametrize("all_new", [False, True], ids=["whole list", "new items"])
+async def test_a_request_that_its_own_retry_overtakes_is_answered_as_the_retry_was(
+    database_url: str, tmp_path: Path, all_new: bool
+) -> None:
+    """The request has read the session, and waits for the vector of its question before it claims its turn."""
+    waits, goes_on = asyncio.Event(), asyncio.Event()
+
+    def play(request: Seen) -> Answer:
+        if request.path.endswith("/embeddings"):
+            waits.set()
+            return Answer({"data": [{"index": 0, "embedding": [1.0, 0.0]}]}, after=goes_on.is_set)
+        return Answer({"choices": [{"index": 0, "message": {"content": "A lot."}, "finish_reason": "stop"}]})
+
+    async with serving(play) as server:
+        vectors = f'[models.vectors]\nprovider = "openai"\nmodel = "vectors-1"\nbase_url = "{server.base_url}"\n'
+        models = models_toml(server, extra=vectors)
+        async with (
+            service(database_url, models, folder=tmp_path, embeds_with="vectors") as at,
+            service(database_url, models, folder=tmp_path) as elsewhere,
+        ):
+            session = ref_of((await at.session()).id)
+            assert at.rt.embeddings is not None
+            at.rt.embeddings.compared_in(session, "recall")
+            first = asyncio.create_task(complete_chat(at.rt, session, _posted(all_new=all_new), None))
+            await asyncio.wait_for(waits.wait(), 20)
+            retry = await complete_chat(elsewhere.rt, session, _posted(all_new=all_new, is_retry=True), None)
+            goes_on.set()
+            assert (await first).turn.id == retry.turn.id
+            assert await at.rows("SELECT seq FROM turns") == [{"seq": 1}]
+            assert sum(seen.path.endswith("/chat/completions") for seen in server.seen) == 1

@@ -1,0 +1,72 @@
+"""Items of a conversation beside other requests to it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from app.db.database import Database, Transaction
+from app.domain.types import JsonObject, SessionRef
+from app.services.openai.conversations import add_items
+from tests.pooling import behind_pooler
+from tests.services.service import Service, ref_of, service
+
+CALL: JsonObject = {"type": "function_call", "call_id": "c1", "name": "look_up", "arguments": "{}"}
+OUTPUT: JsonObject = {"type": "function_call_output", "call_id": "c1", "output": "42"}
+
+
+class _Interrupted(Database):
+    """A database in which `meanwhile` happens just before its second single statement."""
+
+    def __init__(self, dsn: str, meanwhile: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(dsn, pool_size=2, transaction_pooler=behind_pooler())
+        self._meanwhile = [meanwhile, None]
+
+    @asynccontextmanager
+    async def autocommit(self) -> AsyncGenerator[Transaction]:
+        meanwhile = self._meanwhile.pop() if self._meanwhile else None
+        if meanwhile is not None:
+            await meanwhile()
+        async with super().autocommit() as tx:
+            yield tx
+
+
+async def _added(at: Service, database_url: str, session: SessionRef, *items: JsonObject) -> list[JsonObject]:
+    """The answer for these items, if another request adds an item after they are stored and before they are read."""
+    fired: list[object] = []
+
+    async def meanwhile() -> None:
+        fired.append(await add_items(at.rt, session, [_said("From another request")]))
+
+    database = _Interrupted(database_url, meanwhile)
+    added = await add_items(replace(at.rt, database=database), session, items)
+    await database.aclose()
+    assert fired
+    return added
+
+
+def _said(text: str) -> JsonObject:
+    return {"role": "user", "content": text}
+
+
+@pytest.mark.parametrize(
+    ("before", "items", "types"),
+    [
+        ([], [_said("One"), CALL], ["message", "function_call"]),
+        ([CALL], [OUTPUT], ["function_call_output"]),
+        ([CALL], [OUTPUT, _said("Two")], ["function_call_output", "message"]),
+        ([], [{"role": "developer", "content": "Be brief."}], []),
+    ],
+    ids=["messages", "output", "output and message", "directions"],
+)
+async def test_the_answer_has_the_items_of_the_request_and_none_that_another_one_added(
+    database_url: str, before: list[JsonObject], items: list[JsonObject], types: list[str]
+) -> None:
+    async with service(database_url) as at:
+        session = ref_of((await at.session()).id)
+        await add_items(at.rt, session, before)
+        added = await _added(at, database_url, session, *items)
+        assert [item["type"] for item in added] == types
