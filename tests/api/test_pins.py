@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -113,3 +114,18 @@ def test_the_pins_of_a_session_have_a_most_in_bytes_and_in_number(client: httpx.
         assert client.put(f"{path}/{number}", json={"content": "x"}).status_code == 200
     assert_problem(client.put(f"{path}/more", json={"content": "x"}), 422, "invalid_request")
     assert client.put(f"{path}/0", json={"content": "replaced"}).status_code == 200
+
+
+def test_pins_that_are_put_at_once_keep_to_the_most_too(client: httpx.Client, address: str) -> None:
+    path = f"/v1/sessions/{new_session(client)}/pins"
+    largest = "x" * (MOST_PINS_BYTES // 16 - 64)
+    for number in range(15):
+        assert client.put(f"{path}/{number}", json={"content": largest[: len(largest) // 2]}).status_code == 200
+        assert client.put(f"{path}/{number} more", json={"content": largest[: len(largest) // 2]}).status_code == 200
+    with httpx.Client(base_url=address, timeout=60, trust_env=False) as many, ThreadPoolExecutor(8) as pool:
+        answers = list(
+            pool.map(lambda number: many.put(f"{path}/at once {number}", json={"content": largest[:900_000]}), range(8))
+        )
+    assert sorted(answer.status_code for answer in answers) == [200] + [422] * 7
+    stored = client.get(path, params={"limit": 100}).json()["items"]
+    assert sum(len(pin["content"]) for pin in stored) <= MOST_PINS_BYTES

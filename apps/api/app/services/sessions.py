@@ -235,10 +235,12 @@ def _check_known(field: str, value: str | None, instructions: Mapping[str, str])
         raise InvalidRequest(f"The catalogue has no instructions for this {field}; it has: {known}.", ("body", field))
 
 
+@retried
 async def put_pin(rt: Runtime, session: SessionRef, pin: Pin) -> Pin:
     """Stores the pin, replacing the one of the same name. Raises `NotFound` for the session, and `InvalidRequest` if
     the session would have too many pins or bytes of pins."""
-    async with rt.database.autocommit() as tx:
+    async with rt.database.begin(locking=session.id) as tx:
+        existing(await store.get_session(tx, session, lock=True), "session")
         count, size_bytes = await store.other_pins(tx, session, pin.name)
         if count >= MOST_PINS:
             raise InvalidRequest(f"The session has {count} pins, which is the most.", ("path", "name"))
