@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import escape
+from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -148,7 +149,7 @@ def _marks(window: PromptFigures) -> Iterator[str]:
     ):
         x, y = _x(window, budget * ratio), foot + 22 + 20 * row
         yield f'<line class="{look}" x1="{x:.1f}" y1="{_BAR_Y - 8}" x2="{x:.1f}" y2="{y - 3}"/>'
-        yield f'<text class="small end" x="{x - 6:.1f}" y="{y}">{name}: {budget * ratio:,.0f}</text>'
+        yield f'<text class="small end" x="{x - 6:.1f}" y="{y}">{name}: {ceil(budget * ratio):,}</text>'
     right = _LEFT + _PLOT_WIDTH
     yield f'<text class="small end" x="{right}" y="{foot + 22}">overhead {window.overhead_reserve_tokens:,}</text>'
     yield f'<text class="small end" x="{right}" y="{foot + 42}">window {window.limit_tokens:,}</text>'

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import httpx
+import pytest
 
 from tests.api.conftest import as_sent, assert_problem, new_session, serving, settings_for
 
@@ -90,6 +91,19 @@ def test_the_last_turn_is_run_again_in_a_fork_with_the_same_or_other_words(clien
     assert [turn["assistant_output"] for turn in turns_of(client, source)][1] == "A poor answer."
     again = client.post(f"/v1/sessions/{made}/turns/{body['turn']['id']}/regenerate")
     assert again.json()["session"]["forked_from"]["session_id"] == made
+
+
+@pytest.mark.parametrize(
+    ("tools", "has_tools"), [({}, True), ({"tools": None}, True), ({"tools": []}, False), ({"tools": [TOOL]}, True)]
+)
+def test_a_turn_that_is_run_again_keeps_its_tools_unless_the_body_has_others_or_none(
+    client: httpx.Client, tools: dict[str, Any], has_tools: bool
+) -> None:
+    source = new_session(client)
+    last = post_turn(client, source, "Two", tools=[TOOL], tool_choice="auto")
+    answer = client.post(f"/v1/sessions/{source}/turns/{last['id']}/regenerate", json=tools)
+    assert answer.status_code == 201
+    assert (answer.json()["context"]["regions"]["tools"] > 0) is has_tools
 
 
 def test_only_a_last_turn_that_has_ended_is_run_again(client: httpx.Client) -> None:

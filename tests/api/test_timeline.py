@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import ceil
 from typing import Any
 
 import httpx
@@ -76,8 +77,8 @@ def test_the_timeline_shows_each_turns_window_its_thresholds_and_what_changed_it
         window = turn["window"]
         shared = window.keys() & audit.keys()
         assert {name: window[name] for name in shared} == {name: audit[name] for name in shared}
-        assert window["summary_trigger_tokens"] == int(0.7 * window["input_budget"])
-        assert window["prune_trigger_tokens"] == int(0.9 * window["input_budget"])
+        assert window["summary_trigger_tokens"] == ceil(0.7 * window["input_budget"])
+        assert window["prune_trigger_tokens"] == ceil(0.9 * window["input_budget"])
     (summarized,) = (turn for turn in turns if any(event["kind"] == "summary" for event in turn["events"]))
     (event,) = (event for event in summarized["events"] if event["kind"] == "summary")
     (summary,) = read(client, f"/v1/sessions/{sid}/summaries")["items"]

@@ -312,6 +312,29 @@ def test_limits_of_a_tenant_are_set_listed_and_cleared(tmp_path: Path, database_
     assert "acme" not in limits("list").stdout
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("limits", "set", "a\udcff", "--turns-per-minute", "60"),
+        ("limits", "clear", "a\udcff"),
+        ("limits", "list", "a\udcff"),
+        ("windows", "forget", "a\udcff"),
+        ("purge", "--older-than", "30d", "--tenant", "a\udcff"),
+        ("simulate", UNKNOWN_ID, "--tenant", "a\udcff"),
+        ("simulate", UNKNOWN_ID, "--policy", "a\udcff"),
+        ("simulate", UNKNOWN_ID, "--model", "a\udcff"),
+        ("keys", "create", "--tenant", "acme", "--name", "a\udcff"),
+        ("keys", "create", "--tenant", "acme", "--name", "a", "--secret-env", "a\udcff"),
+    ],
+)
+def test_an_argument_that_is_not_utf_8_is_refused_in_words(
+    tmp_path: Path, database_url: str, arguments: tuple[str, ...]
+) -> None:
+    done = plimsoll(tmp_path, *arguments, DATABASE_URL=database_url)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_windows_that_providers_stated_are_listed_and_forgotten(tmp_path: Path, database_url: str) -> None:
     def windows(*arguments: str) -> subprocess.CompletedProcess[str]:
         return plimsoll(tmp_path, "windows", *arguments, DATABASE_URL=database_url)

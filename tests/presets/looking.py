@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 
 from app.domain.types import JsonObject
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
@@ -59,7 +60,7 @@ def wire_tokens(turns: Sequence[PlayedTurn]) -> int:
 
 def usage_threshold(sent: Sent, share: float) -> int:
     """A share of the window, but never above 90 % of the input budget (contract.md, decision 1)."""
-    return int(min(share * sent.audit["model_context_limit"], 0.90 * sent.budget))
+    return ceil(min(share * sent.audit["model_context_limit"], 0.90 * sent.budget))
 
 
 def after_turn_tokens(turn: PlayedTurn) -> int:

@@ -170,6 +170,56 @@ def test_all_mistakes_are_reported_together_and_a_file_that_is_not_there_too(
         load(tmp_path / "absent.toml")
 
 
+def test_mistakes_of_one_key_and_of_several_together_are_reported_at_once(catalogue_of: Callable[[str], Path]) -> None:
+    text = """
+        x = 2
+        default = "nobody"
+        [models.typo]
+        provider = "openai"
+        model = "m"
+        api_key_env = "UNSET_KEY"
+        context_windw = 4096
+        [models.odd]
+        provider = "gemini"
+        base_url = 5
+        [models.flat]
+        provider = "openai"
+        model = 5
+        base_url = "ftp://h"
+        context_window = 0
+        fallbacks = ["odd", "table", "typo", "z"]
+        [models]
+        table = 3
+        [instructions]
+        globl = "x"
+    """
+    with pytest.raises(CatalogueError) as raised:
+        load(catalogue_of(text))
+    assert sorted(problem.partition(": ")[0] for problem in raised.value.problems) == [
+        "default",
+        "instructions.globl",
+        "models.flat.base_url",
+        "models.flat.context_window",
+        "models.flat.fallbacks",
+        "models.flat.model",
+        "models.odd.base_url",
+        "models.odd.provider",
+        "models.table",
+        "models.typo.api_key_env",
+        "models.typo.context_windw",
+        "x",
+    ]
+    assert sum("'z'" in problem for problem in raised.value.problems) == 1
+
+
+@pytest.mark.parametrize("text", ["x = 1", "models = 5", "models = {}", "default = 5\n[models]\na = 5"])
+def test_a_file_without_any_model_that_can_be_read_is_refused_too(
+    catalogue_of: Callable[[str], Path], text: str
+) -> None:
+    with pytest.raises(CatalogueError):
+        load(catalogue_of(text))
+
+
 def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(catalogue_of: Callable[[str], Path]) -> None:
     with pytest.raises(CatalogueError) as raised:
         load(catalogue_of(FULL), {"THE_KEY": "sk\r\nX-Evil: 1"})

@@ -12,7 +12,7 @@ from app.domain.types import TurnStatus
 from app.engine.policy.policy import ContextPolicy
 from app.services.sessions import change_session
 from app.services.summaries import list_summaries
-from app.services.turn.take import prepare_regeneration, regenerate_turn
+from app.services.turn.take import prepare_regeneration, regenerate_turn, take_turn
 from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.turns import get_audit
 from tests.providers.server import Answer, Seen, serving
@@ -92,6 +92,20 @@ async def test_run_again_it_has_the_policy_it_had_unless_another_one_is_requeste
         assert await again(at, session.id, turn.id) == 3000
         assert await again(at, session.id, turn.id, policy={"max_context_tokens": 2000}) == 2000
         assert await again(at, session.id, turn.id, policy={}) == 4096, "the session's own"
+
+
+async def test_run_again_without_tools_or_a_policy_it_has_the_options_it_had(database_url: str, tmp_path: Path) -> None:
+    options = TurnOptions(max_output_tokens=50, instructions="Answer in French.", provider_options={"temperature": 0.3})
+    async with serving(model()) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await at.session()
+        turn = (await take_turn(at.rt, ref_of(session.id), TurnRequest("Hello", "first", options), None)).turn
+        wanted = TurnRequest(None, "", TurnOptions(max_output_tokens=60))
+        for request, most_tokens in ((TurnRequest(None, ""), 50), (wanted, 60)):
+            prepared = await prepare_regeneration(at.rt, ref_of(session.id), turn.id, request)
+            await regenerate_turn(at.rt, TENANT, prepared)
+            first, again = server.seen[0].json, server.seen[-1].json
+            assert first["max_tokens"] == 50
+            assert again == first | {"max_tokens": most_tokens}
 
 
 @pytest.mark.parametrize(("own", "asked"), [("guarded", "post_turn"), ("post_turn", "guarded")])

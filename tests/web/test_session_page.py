@@ -30,7 +30,7 @@ async def test_the_window_is_plotted_with_thresholds_and_marks_and_shown_in_a_ta
         await page.goto(f"{shipped.origin}/ui/#/sessions/{shipped.session_id}/window")
         turns = page.get_by_role("option", name=re.compile("^Turn "))
         await expect(turns).to_have_count(13)
-        for line in ("budget 13,312", "prune 11,980", "summary 9,318"):
+        for line in ("budget 13,312", "prune 11,981", "summary 9,319"):
             await expect(page.get_by_text(line, exact=True)).to_be_visible()
         await expect(turns.nth(8)).to_have_attribute("aria-label", re.compile("Turn 9, completed.*summarized"))
         await expect(turns.nth(12)).to_have_attribute("aria-label", re.compile("rejected.*refused"))

@@ -12,7 +12,7 @@ from uuid import UUID
 import typer
 from uuid_utils.compat import uuid7
 
-from app.commands.resources import CommandRefused, progress_bar, with_database
+from app.commands.resources import CommandRefused, as_text, progress_bar, with_database
 from app.db.api_keys import ApiKey
 from app.db.database import Database
 from app.db.distribution import PLACEMENTS, DistributionRefused, distribute
@@ -27,7 +27,9 @@ keys = typer.Typer(no_args_is_help=True, help="API keys. Once one exists, every 
 limits = typer.Typer(no_args_is_help=True, help="Limits of a tenant by minute, day or month (UTC), or in total.")
 windows = typer.Typer(no_args_is_help=True, help="Context windows that providers stated when they rejected prompts.")
 
-Tenant = Annotated[str, typer.Argument(help="The tenant of the keys, or `default` while no key exists.")]
+Tenant = Annotated[
+    str, typer.Argument(callback=as_text, help="The tenant of the keys, or `default` while no key exists.")
+]
 CountOption = Annotated[int | None, typer.Option(min=0)]
 Usd = Annotated[float | None, typer.Option(min=0)]
 
@@ -104,7 +106,9 @@ def set_limits(
 
 
 @limits.command("list")
-def list_limits(tenant: Annotated[str | None, typer.Argument(help="One tenant; all without it.")] = None) -> None:
+def list_limits(
+    tenant: Annotated[str | None, typer.Argument(callback=as_text, help="One tenant; all without it.")] = None,
+) -> None:
     """Lists limits with their use in the current minute, day or month."""
     found = with_database(
         lambda database: limit_service.list_limits(database, None if tenant is None else TenantId(tenant))
@@ -138,7 +142,9 @@ def list_windows() -> None:
 
 
 @windows.command("forget")
-def forget_windows(alias: Annotated[str, typer.Argument(help="An alias that `windows list` shows.")]) -> None:
+def forget_windows(
+    alias: Annotated[str, typer.Argument(callback=as_text, help="An alias that `windows list` shows.")],
+) -> None:
     """Deletes the stated windows of an alias, for every tenant. Running services apply this within 30 seconds."""
     forgotten = with_database(lambda database: window_service.forget(database, alias))
     typer.echo(f"{alias}: {forgotten} statements were forgotten.")
@@ -155,7 +161,9 @@ _LONGEST = timedelta(days=365 * 100)
 
 def purge_command(
     older_than: Annotated[str, typer.Option(help="Hours, days or weeks since the last activity: 36h, 30d, 8w.")],
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's sessions; all without it.")] = None,
+    tenant: Annotated[
+        str | None, typer.Option(callback=as_text, help="Only this tenant's sessions; all without it.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be deleted.")] = False,
 ) -> None:
     """Permanently deletes sessions without activity for this time, with everything that belongs to them.

@@ -14,6 +14,7 @@ from contextlib import aclosing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TypeVar
 
+import typer
 from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -104,3 +105,12 @@ def _variable(location: tuple[int | str, ...]) -> str:
     name = str(location[0]).upper() if location else "settings"
     own = name.lower() in Settings.model_fields and Settings.model_fields[name.lower()].validation_alias is None
     return f"PLIMSOLL_{name}" if own else name
+
+
+def as_text(value: str | None) -> str | None:
+    """The value of an argument that the database gets. Bytes that are no UTF-8 come as half surrogates."""
+    try:
+        (value or "").encode()
+    except UnicodeEncodeError:
+        raise typer.BadParameter("it is not UTF-8 text") from None
+    return value

@@ -16,7 +16,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from app.commands.resources import CommandRefused, progress_bar, read_settings, with_database
+from app.commands.resources import CommandRefused, as_text, progress_bar, read_settings, with_database
 from app.db.database import Database
 from app.domain.types import JsonObject, SessionId, SessionRef, TenantId
 from app.services.keys import OPEN_TENANT
@@ -36,7 +36,7 @@ def simulate_command(
         ),
     ] = None,
     model: Annotated[list[str] | None, typer.Option(help="Use this alias for every turn. May be repeated.")] = None,
-    tenant: Annotated[str, typer.Option(help="The tenant of the sessions.")] = OPEN_TENANT,
+    tenant: Annotated[str, typer.Option(callback=as_text, help="The tenant of the sessions.")] = OPEN_TENANT,
     as_json: Annotated[bool, typer.Option("--json", help="Everything as one JSON object instead of tables.")] = False,
 ) -> None:
     """Computes stored turns under other policies and models, side by side. Calls no model and writes nothing."""

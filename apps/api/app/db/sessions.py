@@ -5,7 +5,7 @@ Rows are locked in this order, so that writers of a session can not deadlock:
 
 1. The session's row, by every transaction that writes to the session, in its first statement that locks. Transactions
    that decide on stored data or end a turn take it `FOR NO KEY UPDATE` (an UPDATE does the same). Those that only add
-   rows on which no decision depends (counts) take it `FOR KEY SHARE`. Those that erase take it `FOR UPDATE`.
+   rows on which no decision depends (counts, vectors) take it `FOR KEY SHARE`. Those that erase take it `FOR UPDATE`.
 2. The turn's row, and other rows of the session.
 3. The tenant's usage rows, by span; then the session's. Nothing is waited for after them.
 
@@ -260,7 +260,8 @@ _DELETE_PIN = sql(f"DELETE FROM pins WHERE {_OUR_PINS} AND name = :name")
 
 
 async def put_pin(tx: Transaction, session: SessionRef, pin: Pin) -> Pin | None:
-    """Stores the pin or replaces the one with its name; None when the tenant has no such session."""
+    """Stores the pin or replaces the one with its name; None when the tenant has no such session. The caller has locked
+    the session, so the pins that it counted are all."""
     return await tx.fetch_record(Pin, _PUT_PIN, **of_session(session), **values_of(pin))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
@@ -139,19 +140,48 @@ def read_catalogue(path: Path | None, environ: Mapping[str, str]) -> CatalogueEn
         raise CatalogueError(path, ["it is not UTF-8 text"]) from error
     except tomllib.TOMLDecodeError as error:
         raise CatalogueError(path, [f"it is not valid TOML: {error}"]) from error
+    problems: list[str] = []
     try:
         entry = CatalogueEntry.model_validate(parsed)
     except ValidationError as error:
         problems = [_sentence(problem) for problem in error.errors(include_url=False)]
-        raise CatalogueError(path, _with_lines(text, problems)) from error
-    problems = _problems_between(entry) + _problems_with_keys(entry, environ)
-    if problems:
-        raise CatalogueError(path, _with_lines(text, problems))
-    return entry
+        entry = _sound_part(parsed, [problem["loc"] for problem in error.errors(include_url=False)])
+    if entry is not None:
+        named = {_key_of(problem) for problem in problems}
+        more = _problems_between(entry) + _problems_with_keys(entry, environ)
+        problems += [problem for problem in more if _key_of(problem) not in named]
+        if not problems:
+            return entry
+    raise CatalogueError(path, _with_lines(text, problems))
+
+
+def _sound_part(parsed: dict[str, Any], wrong: Sequence[tuple[int | str, ...]]) -> CatalogueEntry | None:
+    """The file with something sound in place of each wrong value, so that the rest is checked too. None if it has no
+    models. Every alias is kept: another one may fall back to it."""
+    if ("models",) in wrong:
+        return None
+    sound = deepcopy(parsed)
+    for place in wrong:
+        match place:
+            case ("models", alias) | ("models", alias, "provider"):
+                sound["models"][alias] = {"provider": "offline"}
+            case ("models", alias, "base_url"):
+                sound["models"][alias]["base_url"] = "http://localhost"
+            case ("models", alias, key, *_):
+                sound["models"][alias].pop(key, None)
+            case ("default",):
+                sound["default"] = next(iter(sound["models"]))
+            case _:
+                sound.pop(str(place[0]), None)
+    return CatalogueEntry.model_validate(sound)
+
+
+def _key_of(problem: str) -> str:
+    return problem.partition(": ")[0]
 
 
 def _with_lines(text: str, problems: list[str]) -> list[str]:
-    lines = [_line_of(text.split("\n"), problem.partition(": ")[0]) for problem in problems]
+    lines = [_line_of(text.split("\n"), _key_of(problem)) for problem in problems]
     return [f"{problem} (line {line})" if line else problem for problem, line in zip(problems, lines, strict=True)]
 
 

@@ -118,7 +118,9 @@ async def post_regenerate(
 
     An error after the fork was created has the `session_id` of the fork, in which the turn is stored.
     """
-    prepared = await prepare_regeneration(call.rt, call.session_ref(session_id), turn_id, turn_request(call, body))
+    prepared = await prepare_regeneration(
+        call.rt, call.session_ref(session_id), turn_id, turn_request(call, body), keeps_tools=body.tools is None
+    )
     made = prepared.session
     call.note(forked_session_id=str(made.id))
     work = partial(regenerate_turn, call.rt, call.tenant_id, prepared)

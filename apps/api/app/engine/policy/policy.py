@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Annotated, Final, Literal, TypeAlias
 
 from annotated_types import Ge, Gt, Le, Len
@@ -108,15 +109,21 @@ class ContextPolicy:
     show_names: bool = False
     whole_past: bool = False
 
-    def prune_from(self, input_budget: int) -> float:
+    def prune_from(self, input_budget: int) -> int:
         """Input tokens from which on something is removed. With an allocation, nothing is while the window fits."""
-        return self.prune_trigger_ratio * input_budget if self.allocation is None else input_budget + 1
+        return ceil(self.prune_trigger_ratio * input_budget) if self.allocation is None else input_budget + 1
 
-    def summary_from(self, input_budget: int) -> float | None:
+    def summary_from(self, input_budget: int) -> int | None:
         """Input tokens from which on a summary is due: the lower of the ratio and the token trigger, or None."""
         ratio, tokens = self.summary_trigger_ratio, self.summary_trigger_tokens
-        due = [each for each in (None if ratio is None else ratio * input_budget, tokens) if each is not None]
+        due = [each for each in (None if ratio is None else ceil(ratio * input_budget), tokens) if each is not None]
         return min(due, default=None)
+
+    def usage_from(self, limit_tokens: int, input_budget: int) -> int | None:
+        """Input tokens from which on a summary is due by the usage of the window, or None. At most the share that is
+        pruned from, so that it precedes a refusal (contract.md, decision 1)."""
+        share = self.usage_threshold
+        return None if share is None else ceil(min(share * limit_tokens, self.prune_trigger_ratio * input_budget))
 
     def summarized_room(self, input_budget: int) -> int:
         """The tokens to which the shares of summaries and of protected turns apply: at most `summary_trigger_tokens`.

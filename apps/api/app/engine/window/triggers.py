@@ -139,11 +139,9 @@ def trigger_tokens(policy: ContextPolicy, limit_tokens: int, input_budget: int) 
     """Input tokens at which the policy makes a summary, the lowest of its triggers; None when it never does."""
     if not policy.summarizes:
         return None
-    trigger = policy.summary_from(input_budget)
-    by_trigger = None if trigger is None else int(trigger)
-    by_usage = _usage_tokens(policy, limit_tokens, input_budget)
-    at_prune = int(policy.prune_from(input_budget))
-    return min(tokens for tokens in (by_trigger, by_usage, at_prune) if tokens is not None)
+    by_usage = policy.usage_from(limit_tokens, input_budget)
+    triggers = (policy.summary_from(input_budget), by_usage, policy.prune_from(input_budget))
+    return min(tokens for tokens in triggers if tokens is not None)
 
 
 def turns_to_next_summary(snapshot: Snapshot) -> int | None:
@@ -158,12 +156,6 @@ def _reason_after_turn(window: Cost) -> SummaryReason | None:
     return "turn_count" if turns_to_next_summary(window.snapshot) == 0 else _by_usage(window)
 
 
-def _usage_tokens(policy: ContextPolicy, limit_tokens: int, input_budget: int) -> int | None:
-    """Usage trigger in tokens, at most the prune threshold, so that it precedes a refusal (contract.md, decision 1)."""
-    share = policy.usage_threshold
-    return None if share is None else int(min(share * limit_tokens, policy.prune_trigger_ratio * input_budget))
-
-
 def _at_trigger(window: Cost) -> bool:
     trigger = window.snapshot.policy.summary_from(window.budget.input_budget)
     return trigger is not None and window.input_tokens >= trigger
@@ -171,7 +163,7 @@ def _at_trigger(window: Cost) -> bool:
 
 def _by_usage(window: Cost) -> SummaryReason | None:
     policy = window.snapshot.policy
-    threshold = _usage_tokens(policy, window.budget.limit, window.budget.input_budget)
+    threshold = policy.usage_from(window.budget.limit, window.budget.input_budget)
     if threshold is not None and window.input_tokens >= threshold:
         return "usage"
     most = policy.max_messages

@@ -88,11 +88,14 @@ class Regeneration:
     request: TurnRequest
 
 
-async def prepare_regeneration(rt: Runtime, session: SessionRef, turn_id: TurnId, request: TurnRequest) -> Regeneration:
+async def prepare_regeneration(
+    rt: Runtime, session: SessionRef, turn_id: TurnId, request: TurnRequest, *, keeps_tools: bool = True
+) -> Regeneration:
     """Forks the session before its last turn, and returns the request that runs that turn again in the fork.
 
-    What `request` leaves out (content None, no tools, no alias) is the turn's own: the user's text, the tools, and the
-    requested alias. Raises `NotFound`, `InvalidRequest`, `TurnNotLast`, `TurnInProgress` when the turn has not ended.
+    What `request` leaves out (content None, no alias, no option) is the turn's own. With `keeps_tools` that includes
+    the tools; without, the request's are used, also if it has none. Raises `NotFound`, `InvalidRequest`, `TurnNotLast`,
+    `TurnInProgress` when the turn has not ended.
     """
     fork, turn = await fork_before_last(rt, session, turn_id, has_words=request.content is not None)
     words = zip(turn.contents, turn.names, strict=True)
@@ -103,7 +106,7 @@ async def prepare_regeneration(rt: Runtime, session: SessionRef, turn_id: TurnId
         content=sent.content if sent and request.content is None else request.content,
         name=sent.name if sent else None,
         said_at=turn.said_at,
-        options=_options_with_stored(request.options, turn),
+        options=_options_with_stored(request.options, turn, keeps_tools=keeps_tools),
         model_alias=request.model_alias or _first_alias(rt, fork, turn),
     )
     return Regeneration(fork, complete)
@@ -205,7 +208,7 @@ async def _call_again(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Re
     return await within_limits(rt, turn.claim.session_id, plan.model, most, counted, turns=0)
 
 
-def _options_with_stored(options: TurnOptions, turn: LastTurn) -> TurnOptions:
+def _options_with_stored(options: TurnOptions, turn: LastTurn, *, keeps_tools: bool) -> TurnOptions:
     """The options, completed with the turn's stored options where they are left out."""
     own = TurnOptions.of_stored(turn.request)
     complete = replace(
@@ -215,7 +218,7 @@ def _options_with_stored(options: TurnOptions, turn: LastTurn) -> TurnOptions:
         provider_options=options.provider_options or own.provider_options,
         policy=own.policy if options.policy is None else options.policy,
     )
-    if options.tools:
+    if not keeps_tools:
         return complete
     choice = own.tool_choice if options.tool_choice is None else options.tool_choice
     return replace(complete, tools=own.tools, tool_choice=choice)

@@ -54,10 +54,8 @@ class TurnOptions:
     list_sha256: bytes | None = None
 
     def stored(self) -> JsonObject | None:
-        """What later rounds and a retry under the same policy need; None when there are no tools and no policy."""
-        if not self.tools and not self.policy:
-            return None
-        return {
+        """What later rounds and another try of the turn need; None when nothing was requested."""
+        given: JsonObject = {
             "tools": list(self.tools),
             "tool_choice": self.tool_choice,
             "max_output_tokens": self.max_output_tokens,
@@ -65,6 +63,7 @@ class TurnOptions:
             "options": dict(self.provider_options),
             "policy": None if self.policy is None else dict(self.policy),
         }
+        return given if any(given.values()) else None
 
     @classmethod
     def of_stored(cls, stored: JsonObject | None) -> TurnOptions:

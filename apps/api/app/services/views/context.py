@@ -68,7 +68,7 @@ async def window_now(rt: Runtime, session: SessionRef) -> CurrentWindow:
         active_summary_id=snapshot.summary.id if snapshot.summary else None,
         turns_to_next_summary=turns_to_next_summary(snapshot),
         summary_trigger_tokens=trigger_tokens(policy, budget.limit, budget.input_budget),
-        prune_trigger_tokens=int(policy.prune_from(budget.input_budget)),
+        prune_trigger_tokens=policy.prune_from(budget.input_budget),
     )
 
 
@@ -173,7 +173,7 @@ def _window(rt: Runtime, stored: JsonObject, row: Record) -> PointWindow:
     with suppress(InvalidRequest):  # a stored policy may no longer be allowed
         policy = session_policy(rt, stored, row["policy"])
         summary_trigger_tokens = trigger_tokens(policy, limit, budget)
-        prune_trigger_tokens = int(policy.prune_from(budget))
+        prune_trigger_tokens = policy.prune_from(budget)
     return record_of(
         PointWindow,
         row,
