@@ -184,7 +184,7 @@ def test_in_an_emergency_whole_turns_leave_oldest_first_and_only_when_nothing_ma
     window = lay_out(unshielded, estimate)
     # Between what is left with no past at all, and what a prune can reach without dropping whole turns.
     staying = [piece for piece in window.pieces if not window.may_drop(piece)]
-    running = [piece for piece in staying if piece.unit.messages[0].turn_id == snapshot.current.id]
+    running = [piece for piece in staying if piece.stored_messages[0].turn_id == snapshot.current.id]
     least, most = (window.with_pieces(pieces).input_tokens for pieces in (running, staying))
     input_budget = max(1, int(least + share * (most - least)))
     tight = taken.decision.window.after_overflow(replace(taken.snapshot.budget, input_budget=input_budget))
@@ -197,7 +197,7 @@ def test_in_an_emergency_whole_turns_leave_oldest_first_and_only_when_nothing_ma
     event(f"whole turns left: {bool(gone)}")
     if not gone:
         return
-    droppable = {message.id for piece in window.pieces if window.may_drop(piece) for message in piece.unit.messages}
+    droppable = {message.id for piece in window.pieces if window.may_drop(piece) for message in piece.stored_messages}
     assert not sent_ids(after.prompt) & droppable
 
 

@@ -92,7 +92,7 @@ def test_a_prune_leaves_no_older_candidate_behind_and_stops_when_it_may(snapshot
         if not of_reason:
             continue
         candidates = [
-            f"message:{piece.unit.messages[0].id}"
+            f"message:{piece.stored_messages[0].id}"
             for piece in window.pieces
             if window.may_drop(piece) and (reason == "over_budget" or piece.items[0].label not in protected)
         ]

@@ -108,7 +108,7 @@ def _turns_singly(
     stayed: set[TurnId] = set()
     for piece in pieces:
         wire_tokens[piece.turn_id] = wire_tokens.get(piece.turn_id, 0) + piece.wire_tokens
-        if how_sent(piece.unit.messages[0]):
+        if how_sent(piece.stored_messages[0]):
             stayed.add(piece.turn_id)
     gone = [turn for turn in turns if turn.id in wire_tokens and turn.id not in stayed]
     # A summary folds all turns of its range, whether anything of them could be sent or not.
@@ -136,6 +136,6 @@ def _messages_singly(
         for each in (*texts, *media):
             if each.kind == action.kind and each.was.message and how_sent(each.was.message) != "whole":
                 yield TrimAction(action.kind, each.was.label, action.reason, each.tokens_removed)
-        if dropped_kind(piece) == action.kind and not how_sent(piece.unit.messages[0]):
+        if dropped_kind(piece) == action.kind and not how_sent(piece.stored_messages[0]):
             wire_tokens = shorter.with_items(each.now for each in media).wire_tokens
             yield TrimAction(action.kind, piece.label, action.reason, wire_tokens)

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from app.domain.types import Message, Region, Turn, TurnId
 from app.engine.messages.media import has_media
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
-from app.engine.messages.turns import Unit, UnitKind, sendable_units
+from app.engine.messages.turns import UnitKind, sendable_units
 from app.engine.recall.dates import day_said
 from app.engine.window.prompt import PromptItem, StoredPieces, whole_message_block
 
@@ -47,14 +47,14 @@ class Piece(NamedTuple):
         return self.stored.items(self.place) if self.stored else self.made
 
     @property
-    def unit(self) -> Unit:
+    def stored_messages(self) -> list[Message]:
         """Its messages as they are stored."""
-        return Unit(self.kind, tuple([item.message for item in self.items if item.message]))
+        return [item.message for item in self.items if item.message]
 
     @property
     def turn_id(self) -> TurnId:
         """The id of its turn."""
-        return self.stored.turn_id(self.place) if self.stored else self.unit.messages[0].turn_id
+        return self.stored.turn_id(self.place) if self.stored else self.stored_messages[0].turn_id
 
     @property
     def label(self) -> str:
@@ -64,7 +64,7 @@ class Piece(NamedTuple):
     @property
     def day(self) -> int | None:
         """The day of its first message; None if its time is not known."""
-        return self.stored.day(self.place) if self.stored else day_said(self.unit.messages[0])
+        return self.stored.day(self.place) if self.stored else day_said(self.stored_messages[0])
 
     @property
     def wire_tokens(self) -> int:

@@ -321,7 +321,7 @@ def worth_per_token(group: Sequence[Piece]) -> tuple[bool, float]:
     The longer a message of an assistant or a tool, the sooner it is dropped. Groups with a standing demand of the user
     ("always answer in French") come after all others, whatever their length.
     """
-    spoken = (message for piece in group if piece.kind == "user" for message in piece.unit.messages)
+    spoken = (message for piece in group if piece.kind == "user" for message in piece.stored_messages)
     standing = any(demands(content_text(message.content)) for message in spoken)
     worths = [_WORTH_OF_USERS if piece.kind == "user" else _WORTH for piece in group]
     worth = sum(worths) + _WORTH_OF_A_RESULT * sum([piece.messages - 1 for piece in group])
