@@ -131,7 +131,7 @@ def response_error(problem: JsonObject | None) -> JsonObject:
     """The `error` of a response that failed, with one of OpenAI's codes."""
     if problem is None:
         return {"code": "server_error", "message": "The call did not end; it was tried again."}
-    error = error_of(problem, "input")
+    error = error_of("/v1/responses", problem)
     code = error["code"] if error["code"] in _ERROR_CODES else "server_error"
     return {"code": code, "message": error["message"]}
 
