@@ -32,12 +32,8 @@ from app.services.turn.types import TurnEvent, TurnOutcome
 
 Status: TypeAlias = Literal["completed", "incomplete", "failed", "cancelled", "in_progress"]
 _INCOMPLETE: Mapping[FinishReason, str] = {"length": "max_output_tokens", "content_filter": "content_filter"}
-_ERROR_CODES: Mapping[str, str] = {
-    "rate_limit_exceeded": "rate_limit_exceeded",
-    "insufficient_quota": "insufficient_quota",
-    "context_length_exceeded": "context_length_exceeded",
-    "provider_timeout": "server_error",
-}
+_ERROR_CODES = frozenset({"rate_limit_exceeded", "insufficient_quota", "context_length_exceeded"})
+"""The codes that a response's error may have besides `server_error`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +87,6 @@ def reply_of_stored(found: StoredResponse) -> ResponseOutcome:
     return ResponseOutcome("failed", found.model_alias, error=response_error(stored and problems.complete(stored)))
 
 
-def reply_of_outcome(outcome: TurnOutcome, ref: ResponseRef, form: JsonObject) -> ResponseOutcome:
-    """The outcome of a response whose turn has just been stored. Raises `LookupError` without a completion."""
-    if outcome.completion is None:
-        raise LookupError("a turn that was answered before has no completion")
-    turn, made = outcome.turn, _shown_summary(outcome.summary, form)
-    return _reply(ref, turn.seq, made, turn.model_alias, outcome.completion, form)
-
-
 def _shown_summary(summary: Summary | StoredSummary | None, form: JsonObject) -> SummaryId | None:
     """The id of the summary that was made for a response, if the request asked to see it (`context_management`)."""
     return summary.id if summary is not None and "context_management" in form else None
@@ -143,8 +131,9 @@ def response_error(problem: JsonObject | None) -> JsonObject:
     """The `error` of a response that failed, with one of OpenAI's codes."""
     if problem is None:
         return {"code": "server_error", "message": "The call did not end; it was tried again."}
-    error = error_of(problem, "input")
-    return {"code": _ERROR_CODES.get(error["code"], "server_error"), "message": error["message"]}
+    error = error_of("/v1/responses", problem)
+    code = error["code"] if error["code"] in _ERROR_CODES else "server_error"
+    return {"code": code, "message": error["message"]}
 
 
 def response_usage(usage: Usage | None) -> JsonObject | None:
@@ -220,7 +209,7 @@ class ResponseForm:
         if self.stored is not None:
             return stored_json(self.stored)
         self._reply_seq = outcome.reply_seq
-        return self._response(reply_of_outcome(outcome, self._ref, self.form))
+        return self._response(self._reply(outcome))
 
     def begun(self, event: TurnEvent) -> JsonObject:
         """The `response` object of a response that is running. `event` is the first event of its turn."""
@@ -249,7 +238,7 @@ class ResponseForm:
             yield from self.replay(self.stored)
             return
         if streamed and self._reply_seq is not None:
-            yield from self._end(reply_of_outcome(outcome, self._ref, self.form))
+            yield from self._end(self._reply(outcome))
 
     def replay(self, stored: StoredResponse) -> Iterable[bytes]:
         """The events of a stored response, each text in one delta."""
@@ -269,6 +258,12 @@ class ResponseForm:
         yield from self._close("incomplete")
         reply = ResponseOutcome("cancelled" if cancelled else "failed", self.model, tuple(self._done), error=error)
         yield self._event("response.failed", response=self._response(reply))
+
+    def _reply(self, outcome: TurnOutcome) -> ResponseOutcome:
+        turn, completion = outcome.turn, outcome.completion
+        assert completion is not None  # else `stored` is the answer
+        made = _shown_summary(outcome.summary, self.form)
+        return _reply(self._ref, turn.seq, made, turn.model_alias, completion, self.form)
 
     def _begin(self) -> Iterable[bytes]:
         response = self._response(ResponseOutcome("in_progress", self.model))

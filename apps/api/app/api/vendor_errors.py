@@ -60,9 +60,8 @@ def is_openai_path(path: str) -> bool:
 
 
 def openai_answer(path: str, problem: JsonObject, headers: Mapping[str, str] | None) -> Response:
-    error = error_of(problem, _FIELDS.get(path, "input"))
     sent = {**(headers or {}), **retry_header(problem)}
-    return Response(orjson.dumps({"error": error}), status_of(problem), sent, "application/json")
+    return Response(orjson.dumps({"error": error_of(path, problem)}), status_of(problem), sent, "application/json")
 
 
 def retry_header(problem: JsonObject) -> dict[str, str]:
@@ -82,14 +81,14 @@ def status_of(problem: JsonObject) -> int:
     return _STATUSES.get(problem["code"], problem["status"])
 
 
-def error_of(problem: JsonObject, within: str) -> JsonObject:
-    """The `error` object, with the problem's own members. `within` is the body's field that has the messages."""
+def error_of(path: str, problem: JsonObject) -> JsonObject:
+    """The `error` object for a request to this path, with the problem's own members."""
     code: str = problem["code"]
     status = status_of(problem)
     return {
         "message": _overflow_message(problem) if code in OVERFLOWS else problem["detail"].removeprefix("body."),
         "type": _TYPES.get(status) or ("server_error" if status >= 500 else "invalid_request_error"),
-        "param": _parameter(problem, within),
+        "param": _parameter(problem, _FIELDS.get(path, "input")),
         "code": _code(problem, status),
         **members_of(problem),
     }

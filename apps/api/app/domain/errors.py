@@ -45,6 +45,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
+from app.domain.stored import values_of
 from app.domain.types import Usage
 
 T = TypeVar("T")
@@ -333,11 +334,7 @@ class ProviderOverflow(ProviderError):
     stated: StatedOverflow = StatedOverflow()
 
     def members(self) -> dict[str, Any]:
-        return super().members() | {
-            "limit_tokens": self.stated.limit_tokens,
-            "requested_tokens": self.stated.requested_tokens,
-            "prompt_tokens": self.stated.prompt_tokens,
-        }
+        return super().members() | values_of(self.stated, "limit_is_window")
 
 
 class ProviderRateLimited(ProviderError):

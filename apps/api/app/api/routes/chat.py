@@ -219,14 +219,12 @@ class ChatForm:
     """One answer. Its id is for this answer alone: a turn with tools has one for each of its rounds."""
 
     id_prefix = "chatcmpl"
-
     kind = "chat.completion"
     kind_of_chunk = "chat.completion.chunk"
-    field = "messages"
-    """The field of the body that holds the messages, for errors."""
 
     def __init__(self, call: Call, body: ChatIn | CompletionIn, session_id: SessionId) -> None:
         self.headers: Mapping[str, str] = {SESSION_HEADER: str(session_id)}
+        self._path: str = call.scope["path"]
         self._id = f"{self.id_prefix}-{call.rt.new_id().hex}"
         self._created = int(call.rt.now().timestamp())
         self._model = body.model
@@ -275,7 +273,7 @@ class ChatForm:
 
     def failure(self, problem: JsonObject, turn: TurnRecord | None) -> Iterable[bytes]:  # noqa: ARG002 - the protocol's
         """An error event, and no end mark: the answer before it is incomplete."""
-        yield b"data: %b\n\n" % orjson.dumps({"error": error_of(problem, self.field)})
+        yield b"data: %b\n\n" % orjson.dumps({"error": error_of(self._path, problem)})
 
     def _chunk(self, delta: JsonObject, finish_reason: str | None = None) -> bytes:
         choice = {"index": 0, **self.piece(delta), "logprobs": None, "finish_reason": finish_reason}
@@ -292,7 +290,6 @@ class CompletionForm(ChatForm):
 
     id_prefix = "cmpl"
     kind = kind_of_chunk = "text_completion"
-    field = "prompt"
 
     def reply(self, outcome: TurnOutcome) -> JsonObject:
         return {"text": outcome.text or ""}

@@ -32,7 +32,6 @@ from app.api.schemas.turns import (
     AuditOut,
     MessagePage,
     PromptOut,
-    RecordedReplyIn,
     RegeneratedAnswer,
     RegenerateIn,
     ToolOutputsIn,
@@ -42,7 +41,7 @@ from app.api.schemas.turns import (
     TurnPage,
 )
 from app.api.streaming import answer_turn, encoded_event
-from app.domain.content import canonical_bytes, tool_call_json
+from app.domain.content import canonical_bytes, tool_call_json, tool_calls_from_json
 from app.domain.errors import InvalidRequest, LimitExceeded, PlimsollError
 from app.domain.stored import values_of
 from app.domain.types import (
@@ -51,7 +50,6 @@ from app.domain.types import (
     RecordedReply,
     Session,
     SessionId,
-    ToolCall,
     TurnId,
     TurnRecord,
     TurnStatus,
@@ -92,7 +90,7 @@ async def post_tool_outputs(call: Call, session_id: SessionId, turn_id: TurnId, 
     """Answers all open tool calls of a turn, and runs its next round."""
     request = OutputsRequest(
         outputs=tuple((output["tool_call_id"], output["content"]) for output in call.raw_body["outputs"]),
-        recorded_reply=_recorded(body.recorded_reply),
+        recorded_reply=_recorded(call.raw_body),
     )
     work = partial(continue_turn, call.rt, call.session_ref(session_id), turn_id, request)
     return await answer_turn(call, session_id, work, _TurnForm(), stream=body.stream, status=201)
@@ -216,7 +214,7 @@ def turn_request(call: Call, body: TurnIn | RegenerateIn) -> TurnRequest:
             tool_choice=raw.get("tool_choice"),
             max_output_tokens=body.max_output_tokens,
             policy=given_policy(call.rt, policy) if policy else policy,
-            recorded_reply=_recorded(body.recorded_reply),
+            recorded_reply=_recorded(raw),
         ),
         model_alias=body.model_alias,
         name=raw.get("name"),
@@ -271,11 +269,11 @@ class _TurnForm:
         yield encoded_event("turn.failed", {"turn": turn and _turn_json(turn), "error": problem})
 
 
-def _recorded(reply: RecordedReplyIn | None) -> RecordedReply | None:
+def _recorded(body: JsonObject) -> RecordedReply | None:
+    reply: JsonObject | None = body.get("recorded_reply")
     if reply is None:
         return None
-    calls = (ToolCall(call.id, call.function.name, call.function.arguments) for call in reply.tool_calls)
-    return RecordedReply(content=reply.content, tool_calls=tuple(calls))
+    return RecordedReply(reply.get("content"), tool_calls_from_json(reply.get("tool_calls")))
 
 
 def check_tool_choice(body: TurnIn | RegenerateIn | ChatIn) -> None:
