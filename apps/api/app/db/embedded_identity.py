@@ -1,8 +1,5 @@
-"""The user as which the embedded Postgres runs: the current one, except for root, as which Postgres refuses to run.
-
-The owner of its folder decides. An ordinary user's server runs as that user, also when root starts it. Root's own runs
-in a user namespace where root has another user id; where the kernel does not allow one (most containers), the folder
-is given to an unprivileged account and the server runs as that. docs/decisions/0002-embedded-postgres.md.
+"""The user as which the embedded Postgres runs: the owner of its folder, except for root, as which Postgres refuses to
+run. docs/decisions/0002-embedded-postgres.md has the rules.
 """
 
 from __future__ import annotations

@@ -92,8 +92,7 @@ def ensure_running(server: Server, *, initialize: bool) -> bool:
     A missing cluster is created only with `initialize`, so that none replaces one that existed a moment ago.
     The caller must hold `lock`. Raises `EmbeddedPostgresError`.
     """
-    alive = open_lock(server.root / "alive")
-    with closing(alive):
+    with closing(open_lock(server.root / "alive")) as alive:
         deadline = time.monotonic() + _READY_TIMEOUT_S
         orphans_end_at = time.monotonic() + _ORPHANS_END_WITHIN_S
         # Held without an answer: the server still recovers, or processes have outlived a killed postmaster.
@@ -179,8 +178,7 @@ def _initialize(server: Server, alive: int) -> None:
         pass_fds=(alive,),  # if this process is killed now, the next one waits for initdb
     )
     unfinished.rename(server.data)
-    folder = os.open(server.root, os.O_RDONLY)
-    with closing(folder):
+    with closing(os.open(server.root, os.O_RDONLY)) as folder:
         os.fsync(folder)
 
 

@@ -172,11 +172,6 @@ _GIVE_BACK_OF_TENANT = sql(f"""
     """)
 
 
-def limits_from_json(stored: JsonObject | None) -> Limits:
-    """The limits with their exact decimal values, not the nearest binary fractions."""
-    return {name: Decimal(str(value)) for name, value in (stored or {}).items()}
-
-
 async def reserve(
     tx: Transaction, session: SessionRef, turn_id: TurnId, limits: Mapping[Scope, Limits], worst: WorstCase
 ) -> tuple[list[Used], JsonObject]:
@@ -250,13 +245,14 @@ async def give_back_of_tenant(tx: Transaction, released: Mapping[str, Any]) -> N
 
 
 def limits_of(row: Record) -> dict[Scope, Limits]:
-    """Limits by scope, from a row with a session's `limits` and `tenant_limits`; a scope without any is left out."""
-    found: dict[Scope, Limits] = {}
-    if row["tenant_limits"]:
-        found["tenant"] = limits_from_json(row["tenant_limits"])
-    if row["limits"]:
-        found["session"] = limits_from_json(row["limits"])
-    return found
+    """Limits by scope, from a row with a session's `limits` and `tenant_limits`; a scope without any is left out. They
+    have their exact decimal values, not the nearest binary fractions."""
+    stored: Mapping[Scope, JsonObject | None] = {"tenant": row["tenant_limits"], "session": row["limits"]}
+    return {
+        scope: {name: Decimal(str(value)) for name, value in limits.items()}
+        for scope, limits in stored.items()
+        if limits
+    }
 
 
 async def set_limits(tx: Transaction, tenant_id: TenantId, limits: Limits) -> None:

@@ -167,7 +167,7 @@ async def window_turns(
         turns |= {row["id"]: row for row in rows if row["status"] is not None}
         stored = [row for row in rows if row["status"] is None]
         counts = await _counts(tx, session_id, encoding, stored)
-        for row in sorted(stored, key=_seq):
+        for row in sorted(stored, key=itemgetter("seq")):
             found = None if row["token_encoding"] == encoding else counts.get(row["id"], (UNCOUNTED, 0))
             messages.setdefault(row["turn_id"], []).append(message_from_row(row, found))
     window: list[Turn] = []
@@ -178,9 +178,6 @@ async def window_turns(
             await asyncio.sleep(0)
     window.sort(key=lambda turn: turn.seq)
     return _with_unresolved(window, step_failed=step_failed)
-
-
-_seq = itemgetter("seq")
 
 
 def _turn(row: Record, messages: Sequence[Message]) -> Turn:

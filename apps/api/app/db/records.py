@@ -61,15 +61,12 @@ _WRITTEN = f"""
             {_of_turn(tables.turn_context_audit, "audits")}
         )
 """
-_AS_IT_ENDED = "SELECT t.*, CAST(NULL AS jsonb) AS tool_calls FROM t"
-_RECORD = sql(_WRITTEN + _AS_IT_ENDED)
-_RECORD_RESERVED = sql(f"{_WRITTEN}, {released('t')}, {GIVING_BACK} {_AS_IT_ENDED}")
-
+_RECORD = sql(f"{_WRITTEN} SELECT * FROM t")
+_RECORD_RESERVED = sql(f"{_WRITTEN}, {released('t')}, {GIVING_BACK} SELECT * FROM t")
 
 # Every other way to end a turn raises its fence: a turn that ended under our fence was ended by us.
 _RECORDED_BY_US = sql(f"""
-    SELECT {TURN_COLUMNS}, CAST(NULL AS jsonb) AS tool_calls
-    FROM turns
+    SELECT {TURN_COLUMNS} FROM turns
     WHERE session_id = :session_id AND id = :turn_id AND fence = :fence AND status <> 'running'
     """)
 

@@ -22,7 +22,7 @@ T = TypeVar("T", bound=TurnRecord)
 
 _STORED = tuple(name for name in names_of(TurnRecord) if name != "tool_calls")
 TURN_COLUMNS = ", ".join(f"turns.{name}" for name in _STORED)
-"""The columns of `turns` that `turn_record` reads, in addition to `tool_calls`."""
+"""The columns of `turns` that `turn_record` reads."""
 _COLUMNS = f"""
     {", ".join(f"t.{name}" for name in _STORED)},
     CASE WHEN t.status = 'awaiting_tools' THEN {NEWEST_CALLS} END AS tool_calls
@@ -79,12 +79,14 @@ async def page_of_turns(
 
 
 def turn_record(row: Record) -> TurnRecord:
-    """Converts a row with `TURN_COLUMNS` and `tool_calls` to a `TurnRecord`."""
+    """Converts a row with `TURN_COLUMNS` to a `TurnRecord`, with the calls of its `tool_calls`, if it has these."""
     return _turn(TurnRecord, row)
 
 
 def _turn(kind: type[T], row: Record) -> T:
-    return record_of(kind, row, status=TurnStatus(row["status"]), tool_calls=tool_calls_from_json(row["tool_calls"]))
+    return record_of(
+        kind, row, status=TurnStatus(row["status"]), tool_calls=tool_calls_from_json(row.get("tool_calls"))
+    )
 
 
 def _ending(status: str, session: str, which: str, used: str) -> str:
