@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import asyncpg
 import pytest
 import sqlalchemy as sa
 
@@ -24,9 +25,11 @@ from app.services.limits import set_limits
 from app.services.process_state import HeavyWork
 from app.services.sessions import create_session, delete_session, put_pin
 from app.services.summaries import summarize_now
+from app.services.views.turns import get_prompt
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.services.service import TENANT, Service, chat, is_summary, model, models_toml, ref_of, service, sound_summary
 from tests.services.test_limits import usage
+from torture.databases import citus_servers
 
 OTHER_ENCODING = """
 [models.other]
@@ -215,3 +218,27 @@ async def test_erasing_among_running_turns_ends_every_one_and_leaves_nothing(dat
                 assert set((await rows_of(at, session_id)).values()) == {0}
         assert set(ended) <= {"not_found", "turn_cancelled", "worker_lost"}
         assert (await usage(at))[0]["reserved_tokens"] == 0
+
+
+_WAITS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+
+@pytest.mark.skipif(citus_servers() is not None, reason="it locks a table of one server")
+async def test_a_prompt_that_is_read_while_its_session_is_erased_is_whole(database_url: str) -> None:
+    """The erasure is committed between two statements that read the prompt."""
+    async with service(database_url) as at:
+        session = await at.session(instructions="Answer briefly.")
+        turn = (await at.turn(session.id, "Hi")).turn
+        before = await get_prompt(at.rt, ref_of(session.id), turn.id, None)
+        connection = await cast(Any, asyncpg).connect(database_url)
+        try:
+            async with connection.transaction():
+                await connection.execute("LOCK TABLE prompt_blocks IN ACCESS EXCLUSIVE MODE")
+                reading = asyncio.create_task(get_prompt(at.rt, ref_of(session.id), turn.id, None))
+                while not await at.rows(_WAITS):  # noqa: ASYNC110 - the database notifies nobody
+                    await asyncio.sleep(0.01)
+                await connection.execute("DELETE FROM sessions WHERE id = $1", session.id)
+        finally:
+            await connection.close()
+        assert (await reading).prompt_sha256 == before.prompt_sha256
+        assert await at.rows("SELECT id FROM sessions") == []

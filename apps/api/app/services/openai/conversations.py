@@ -96,10 +96,13 @@ async def add_items(rt: Runtime, session: SessionRef, items: Sequence[Mapping[st
                 check_pairing(read.messages)  # raises, naming the output that answers no call
         step = NextStep(outputs, cut_turns(rest))
         if not read.messages or await store_past(rt, session, conversation.model_alias, newest, step) is not None:
+            first_seq = newest.last_message_seq + 1
             page = await page_of_items(
                 rt,
                 session,
-                first_seq=newest.last_message_seq + 1,
+                first_seq=first_seq,
+                # Between outputs and what follows them a number is reserved for the reply that is not made.
+                last_seq=first_seq + len(read.messages) - (not outputs),
                 after=None,
                 limit=len(read.messages) * 200 + 1,
                 newest_first=False,
@@ -130,20 +133,16 @@ async def withdraw_item(rt: Runtime, session: SessionRef, item_id: str) -> Sessi
 
 
 def _group_of(message: Message, of_turn: Sequence[Message]) -> list[int]:
-    """The numbers of the messages that must be removed together: one message, or calls and their outputs."""
-    if message.role == "user" or (message.role == "assistant" and not message.tool_calls):
-        return [message.seq]
-    caller = next(
-        (
-            other
-            for other in of_turn
-            if other.seq == message.seq or message.tool_call_id in {call.id for call in other.tool_calls}
-            if other.role == "assistant"
-        ),
-        message,
-    )
-    ids = {call.id for call in caller.tool_calls}
-    return [caller.seq, *(other.seq for other in of_turn if other.role == "tool" and other.tool_call_id in ids)]
+    """The numbers of the messages that must be removed together: one message, or calls and the outputs that directly
+    follow them. Ids of calls do not tell: several rounds of a turn may have the same."""
+    group: list[int] = []
+    for other in of_turn:
+        if other.role != "tool":
+            if message.seq in group:
+                break
+            group = []
+        group.append(other.seq)
+    return group if message.seq in group else []  # another request has removed it
 
 
 async def _read(rt: Runtime, tenant_id: TenantId, items: Sequence[Mapping[str, Any]]) -> ReadItems:

@@ -93,7 +93,7 @@ async def search_session(rt: Runtime, session: SessionRef, words: str, limit: in
     async with rt.database.autocommit() as tx:
         row = await prompt_view(tx, session)
     await prepare_search(rt, session, words)
-    async with rt.database.begin() as tx:
+    async with rt.database.begin(snapshot=True) as tx:
         last_seq: int = row["last_message_seq"]
         settled = await settled_seq(tx, session.id, last_seq)
         index, unpacked = await settled_index(rt.pasts, tx, session.id, settled)

@@ -73,7 +73,7 @@ async def get_turn(rt: Runtime, session: SessionRef, turn_id: TurnId) -> TurnRec
 async def get_audit(rt: Runtime, session: SessionRef, turn_id: TurnId, round_number: int | None) -> Audit:
     """The audit of the turn's last model call, or of the last in a round. Raises `NotFound`."""
     await get_turn(rt, session, turn_id)
-    async with rt.database.autocommit() as tx:
+    async with rt.database.read_only() as tx:  # else the session can be erased between two statements
         return existing(await read_audit(tx, session, turn_id, round_number), "audit")
 
 
@@ -107,7 +107,7 @@ async def get_prompt(rt: Runtime, session: SessionRef, turn_id: TurnId, round_nu
     `RuntimeError` when the rebuilt prompt is not the one that was sent.
     """
     await get_turn(rt, session, turn_id)
-    async with rt.database.autocommit() as tx:
+    async with rt.database.read_only() as tx:
         audit = await read_audit(tx, session, turn_id, round_number)
         refs = audit.prompt_refs if audit else None
         if audit is None or refs is None:
