@@ -2,8 +2,7 @@
 
 The `system` messages before the conversation go to the `system` field, in their order. The others alternate between
 user and assistant: adjacent messages of one role are merged, and tool results and later `system` messages are the
-user's. In the `system` field these would precede the conversation, and nothing of it could be read from the cache.
-Content for which the API has no form becomes a line of text.
+user's, so that the conversation before them is read from the cache. Content without a form becomes a line of text.
 
 The API reads tools, system text and messages in this order, and caches everything before a breakpoint, of which it
 accepts `_MOST_BREAKPOINTS`. A later prompt finds what was cached within 20 blocks before one of its own breakpoints.
