@@ -123,9 +123,11 @@ def test_pins_that_are_put_at_once_keep_to_the_most_too(client: httpx.Client, ad
         assert client.put(f"{path}/{number}", json={"content": largest[: len(largest) // 2]}).status_code == 200
         assert client.put(f"{path}/{number} more", json={"content": largest[: len(largest) // 2]}).status_code == 200
     with httpx.Client(base_url=address, timeout=60, trust_env=False) as many, ThreadPoolExecutor(8) as pool:
-        answers = list(
-            pool.map(lambda number: many.put(f"{path}/at once {number}", json={"content": largest[:900_000]}), range(8))
-        )
-    assert sorted(answer.status_code for answer in answers) == [200] + [422] * 7
+
+        def put_one(number: int) -> int:
+            return many.put(f"{path}/at once {number}", json={"content": largest[:900_000]}).status_code
+
+        statuses = list(pool.map(put_one, range(8)))
+    assert sorted(statuses) == [200] + [422] * 7
     stored = client.get(path, params={"limit": 100}).json()["items"]
     assert sum(len(pin["content"]) for pin in stored) <= MOST_PINS_BYTES

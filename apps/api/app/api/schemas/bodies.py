@@ -110,8 +110,8 @@ def places(error: ValidationError, *within: str) -> list[tuple[str, str]]:
 
 
 def where(*path: object) -> str:
-    """The path of a field, without what Pydantic adds: which type of a union a value has. Its length is limited, because
-    keys come from the client."""
+    """The path of a field, without what Pydantic adds: which type of a union a value has. Its length is limited,
+    because keys come from the client."""
     joined = ".".join(
         str(part)
         for at, part in enumerate(path)
