@@ -126,7 +126,7 @@ WRONG: dict[str, tuple[object, str]] = {
     "a message of text": ({"messages": ["x"]}, "body.messages.0"),
     "no role": ({"messages": [{"content": "x"}]}, "body.messages.0"),
     "a role nobody has": ({"messages": [{"role": "x", "content": "x"}]}, "body.messages.0"),
-    "no content": ({"messages": [{"role": "user"}]}, "body.messages.0.user.content"),
+    "no content": ({"messages": [{"role": "user"}]}, "body.messages.0.content"),
     "an orphan": ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "a"}]}, "body.messages.0"),
     "instructions alone": ({"messages": [{"role": "system", "content": "x"}]}, "body.messages"),
     "an unknown field": ({"messages": [{"role": "user", "content": "x"}], "sessoin": {}}, "body.sessoin"),

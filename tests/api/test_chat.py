@@ -186,6 +186,9 @@ def test_outputs_that_do_not_answer_exactly_the_open_calls_are_refused(database_
         with pytest.raises(openai.BadRequestError) as refused:
             at.client.chat.completions.create(model="main", messages=cast(Any, [user("Go"), first, user("No output")]))
         assert refused.value.param == "messages[1]"
+        with pytest.raises(openai.BadRequestError) as refused:
+            at.client.chat.completions.create(model="main", messages=cast(Any, [user("Go"), first, user(cast(Any, 5))]))
+        assert refused.value.param == "messages[2].content"
         assert at.model.hits == 1
 
 

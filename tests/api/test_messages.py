@@ -258,7 +258,7 @@ def test_a_key_is_taken_from_either_header(database_url: str, tmp_path: Path) ->
         ({"mcp_servers": []}, "mcp_servers: There is no such field"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.type"),
         ({"context_management": {"edits": [{"type": "compact_20990101"}]}}, "context_management.edits.0.compact.type"),
-        ({"messages": [user({"type": "container_upload", "file_id": "f"})]}, "messages.0.user.content.0"),
+        ({"messages": [user({"type": "container_upload", "file_id": "f"})]}, "messages.0.content.0"),
         ({"messages": [user("a"), user(result("x"))]}, "messages.0: This answers no open tool call."),
         ({"messages": [user("a"), {"role": "assistant", "content": "It is"}]}, "messages.1"),
         ({"messages": [user(text(" "))]}, "messages.0: The content is empty."),

@@ -68,4 +68,4 @@ def test_a_name_or_a_time_that_cannot_be_is_refused_at_its_place(client: httpx.C
             assert problem["errors"][0]["where"] == f"body.{field}"
         answer = client.post("/v1/sessions/import", json={"messages": [{"role": "user", **body}]})
         problem = assert_problem(answer, 422, "invalid_request")
-        assert problem["errors"][0]["where"] == f"body.messages.0.user.{field}"
+        assert problem["errors"][0]["where"] == f"body.messages.0.{field}"

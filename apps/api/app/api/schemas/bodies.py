@@ -13,6 +13,7 @@ from app.api.schemas.content import PARTS_TAG, TEXT_TAG
 from app.domain.errors import InvalidRequest
 
 _UNION_TAGS = (TEXT_TAG, PARTS_TAG)
+_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 _MOST_ERRORS = 20
 _MOST_DESCRIBED = 1_000
 """Most errors that are described before the first `_MOST_ERRORS` of them are shown: Pydantic describes all or none, and
@@ -111,8 +112,13 @@ def places(error: ValidationError, *within: str) -> list[tuple[str, str]]:
 
 
 def where(*path: object) -> str:
-    """The path of a field. Its length is limited, because keys come from the client."""
-    joined = ".".join(str(part) for part in path if part not in _UNION_TAGS)
+    """The path of a field, without what Pydantic adds: which type of a union a value has. Its length is limited,
+    because keys come from the client."""
+    joined = ".".join(
+        str(part)
+        for at, part in enumerate(path)
+        if part not in _UNION_TAGS and not (part in _ROLES and path[at - 2 : at - 1] == ("messages",))
+    )
     return joined if len(joined) <= _LONGEST_WHERE else joined[:_LONGEST_WHERE] + "…"
 
 
