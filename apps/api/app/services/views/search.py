@@ -9,7 +9,7 @@ from datetime import datetime
 from uuid import UUID
 
 from app.db.database import record_of
-from app.db.recall import messages_with_words, sessions_with_messages, settled_seq, turns_with
+from app.db.recall import messages_with_words, sessions_with_messages, turns_with
 from app.db.turns import turn_numbers
 from app.domain.content import content_text
 from app.domain.errors import InvalidRequest, NotFound
@@ -22,12 +22,11 @@ from app.engine.recall.pages import handle_of, seq_of
 from app.engine.recall.terms import excerpt, query_terms, terms_of
 from app.engine.window.look_back import LookBack, Search, page_tokens
 from app.services.paging import LAST_ID, LAST_SEQ, Page, after_place, encode_cursor
-from app.services.pasts import extended_index, settled_index
 from app.services.runtime import Runtime
 from app.services.sessions import LOOKED_THROUGH, prompt_view
 from app.services.turn.gather import budget_of, encoding_of, session_policy
 from app.services.turn.look_back import read_page
-from app.services.turn.recall import prepare_search, settled_meaning
+from app.services.turn.recall import prepare_search, searchable
 
 _LEAST_PAGE_TOKENS = 128
 """Smallest page of the look-back route, even for a window without an input budget."""
@@ -92,9 +91,7 @@ async def search_session(rt: Runtime, session: SessionRef, words: str, limit: in
     await prepare_search(rt, session, words)
     async with rt.database.begin() as tx:
         last_seq: int = row["last_message_seq"]
-        settled = await settled_seq(tx, session.id, last_seq)
-        index, unpacked = await settled_index(rt.pasts, tx, session.id, settled)
-        index, more_unpacked = await extended_index(tx, session.id, index, last_seq)
+        index, unpacked, meaning = await searchable(tx, rt, session, words, last_seq)
         # Unlike recall, a search also finds words that most messages have; these matches rank last.
         hits = search(
             index,
@@ -103,7 +100,7 @@ async def search_session(rt: Runtime, session: SessionRef, words: str, limit: in
             said_day=day_of(rt.now()),
             most_hits=max(MOST_HITS, 2 * limit),
             most_seen_share=1.0,
-            meaning=await settled_meaning(tx, rt.pasts, session, settled, rt.embeddings, words),
+            meaning=meaning,
         )
         matched = hits.matched(hits.positions.tolist())
         best = zip(hits.positions.tolist(), index.seqs[hits.positions].tolist(), hits.scores.tolist(), strict=True)
@@ -126,7 +123,7 @@ async def search_session(rt: Runtime, session: SessionRef, words: str, limit: in
         )
         for message, score, words_matched in shown
     ]
-    return Found(items, None, last_seq - unpacked - more_unpacked, unpacked + more_unpacked)
+    return Found(items, None, last_seq - unpacked, unpacked)
 
 
 async def search_messages(
