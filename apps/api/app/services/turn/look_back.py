@@ -6,12 +6,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 
 from app.db.database import Transaction
 from app.db.recall import turns_with
-from app.domain.types import Completion, JsonObject, Message, SessionId, SessionRef, ToolCall, Turn, TurnStatus
-from app.engine.messages.reasoning import with_reasoning
+from app.domain.types import Completion, JsonObject, Message, SessionId, SessionRef, ToolCall
 from app.engine.messages.tokens import Estimate
 from app.engine.recall.dates import day_said
 from app.engine.recall.pages import (
@@ -37,11 +35,11 @@ from app.engine.window.look_back import (
     next_search,
     read_call,
 )
-from app.engine.window.prompt import whole_message_block
 from app.engine.window.recalled import looked_back_tokens, room_for_result, seqs_beside_result
 from app.services.runtime import Runtime
+from app.services.turn.provider_call import with_own_ids
 from app.services.turn.recall import prepare_search, searchable
-from app.services.turn.record import Record, with_own_ids
+from app.services.turn.record import Record
 from app.services.turn.types import ClaimedTurn, TurnPlan
 
 _INLINE_CHARS = 32_768
@@ -93,7 +91,7 @@ async def look_back(
     again = all(text != AT_THE_CAP for _, _, text in answered)
     new = look_back_messages(claim.turn_id, claim.assistant_seq - 1, completion, answered)
     turn = replace(turn, looked_back=(*turn.looked_back, *new))
-    _note(turn, plan, new, record, started_at, {"calls": rows, "may_look_back_again": again})
+    record.note_look_back(plan, new, started_at, {"calls": rows, "may_look_back_again": again})
     if others:
         return turn, answer, again
     turn = replace(turn, claim=replace(turn.claim, round=turn.claim.round + 1))
@@ -129,21 +127,6 @@ async def _result(
     page = await read_page(rt, session, lookup, wanted, last_seq, size, plan.estimate)
     nothing = NOT_THERE if lookup.handle else NOTHING_FOUND
     return page, page.text if page else nothing
-
-
-def _note(
-    turn: ClaimedTurn,
-    plan: TurnPlan,
-    new: tuple[Message, ...],
-    record: Record,
-    started_at: datetime,
-    detail: JsonObject,
-) -> None:
-    """Records the look-back with the turn: what was read, and its messages as a later round sends them."""
-    alone = Turn(turn.claim.turn_id, turn.claim.seq, TurnStatus.RUNNING, unresolved=True, messages=new)
-    sent = with_reasoning(alone, plan.model.reasoning_rule).messages
-    blocks = [whole_message_block(message) for message in sent]
-    record.note_look_back(blocks, started_at, {"after_seq": new[0].seq} | detail)
 
 
 async def read_page(

@@ -19,7 +19,7 @@ from app.core.logging import without_secrets
 from app.domain.content import content_text
 from app.domain.errors import ProviderError
 from app.domain.stored import values_of
-from app.domain.types import Completion, CompletionRequest, JsonObject, Purpose, SessionId, Usage
+from app.domain.types import Completion, CompletionRequest, JsonObject, Purpose, SessionId, ToolCall, Usage
 from app.providers.base import DeltaSink
 from app.providers.registry import Model
 from app.services.runtime import Runtime
@@ -78,6 +78,17 @@ def used_row(rt: Runtime, model: Model, purpose: Purpose, usage: Usage, round_nu
         "cost_usd": cost,
         "round": round_number,
     }
+
+
+def with_own_ids(calls: tuple[ToolCall, ...], mark: str, round_number: int) -> tuple[ToolCall, ...]:
+    """The calls, each with a unique id. Some servers give no id or repeat one, and outputs are matched by id."""
+    seen: set[str] = set()
+    own: list[ToolCall] = []
+    for at, call in enumerate(calls):
+        call_id = call.id if call.id and call.id not in seen else f"call_{mark}_{round_number}_{at}"
+        seen.add(call_id)
+        own.append(replace(call, id=call_id))
+    return tuple(own)
 
 
 def total_cost(costs: Sequence[Decimal | None]) -> Decimal | None:
