@@ -87,7 +87,7 @@ class _Entry:
     """The cache entry of one session, changed in place. `used_at` is when it was last read or stored, `size_bytes` is
     its size when it was last stored."""
 
-    used_at: float
+    used_at: float = 0.0
     last_prompt: LastPrompt | None = None
     index: Index = EMPTY
     vectors: Vectors | None = None
@@ -138,7 +138,7 @@ class Pasts:
         await _extend(columns, new)
         past = self._pasts.get(session_id)
         if past is None or past.counting is None or past.counting.past_version <= counting.past_version:
-            past = past or _Entry(self._clock())
+            past = past or _Entry()
             past.counting, past.columns = counting, columns
             self._put(session_id, past)
         return Kept(columns, first, columns.turn_behind(turns[-1].seq) if turns else kept.end_turn)
@@ -150,7 +150,7 @@ class Pasts:
 
     def keep_index(self, session_id: SessionId, index: Index) -> None:
         """Caches an index if it goes further than the cached one."""
-        past = self._pasts.get(session_id) or _Entry(self._clock())
+        past = self._pasts.get(session_id) or _Entry()
         if past.index.through_seq < index.through_seq:
             past.index = index
             self._put(session_id, past)
@@ -164,7 +164,7 @@ class Pasts:
 
     def keep_vectors(self, session_id: SessionId, vectors: Vectors) -> None:
         """Caches vectors in place of those before."""
-        past = self._pasts.get(session_id) or _Entry(self._clock())
+        past = self._pasts.get(session_id) or _Entry()
         past.vectors = vectors
         self._put(session_id, past)
 
@@ -180,7 +180,7 @@ class Pasts:
 
     def keep_last_prompt(self, session_id: SessionId, prompt: LastPrompt) -> None:
         """Caches a prompt that is about to be sent, in place of the one before it."""
-        past = self._pasts.get(session_id) or _Entry(self._clock())
+        past = self._pasts.get(session_id) or _Entry()
         past.last_prompt = replace(prompt, sent_at=self._clock())
         self._put(session_id, past)
 
@@ -220,12 +220,7 @@ class Pasts:
     def forget_idle(self) -> None:
         """Removes the entries that were not read for `IDLE_S`. The least recently used come first."""
         since = self._clock() - IDLE_S
-        idle: list[SessionId] = []
-        for session_id, past in self._pasts.items():
-            if past.used_at > since:
-                break
-            idle.append(session_id)
-        self.forget(*idle)
+        self.forget(*takewhile(lambda session_id: self._pasts[session_id].used_at <= since, self._pasts))
 
     def _read(self, session_id: SessionId) -> _Entry | None:
         """The entry of a session, which becomes the most recently used one."""

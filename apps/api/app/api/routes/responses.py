@@ -52,6 +52,7 @@ from app.services.openai.responses import (
     resolve_target,
     respond,
 )
+from app.services.paging import PageRequest
 from app.services.runtime import Runtime
 from app.services.turn.types import Listener, TurnEvent, TurnOptions, TurnOutcome
 
@@ -197,10 +198,8 @@ async def list_input_items(
     call: Call, response_id: str, limit: ItemLimit = 20, order: Order = "desc", after: After = None
 ) -> JsonObject:
     """The input of a response, without earlier items."""
-    page = await responses.input_items(
-        call.rt, call.tenant_id, _ref(call, response_id), after=after, limit=limit, newest_first=order == "desc"
-    )
-    return list_json(page)
+    wanted = PageRequest(limit, after, newest_first=order == "desc")
+    return list_json(await responses.input_items(call.rt, call.tenant_id, _ref(call, response_id), wanted))
 
 
 def _ref(call: Call, response_id: str) -> ResponseRef:

@@ -59,11 +59,6 @@ class JobStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
-    """Releases the job. It is not answered."""
-
-
-@dataclass(frozen=True, slots=True)
 class StepResult:
     """What a step returned or raised."""
 
@@ -75,8 +70,9 @@ class JobFailed(Exception):
     """A job raised an unexpected error; the child's log says where."""
 
 
-def written(message: Begin | JobStep | Finish | StepResult) -> list[bytes | memoryview]:
-    """The message as pieces to be sent in order; large `bytes` among a step's arguments are not copied."""
+def written(message: Begin | JobStep | StepResult | None) -> list[bytes | memoryview]:
+    """The message as pieces to be sent in order; large `bytes` among a step's arguments are not copied. None releases
+    the job, and is not answered."""
     if isinstance(message, JobStep):
         message = JobStep(message.method, tuple(map(_beside, message.arguments)))
     beside: list[pickle.PickleBuffer] = []
@@ -155,7 +151,7 @@ def _serve(connection: socket.socket, tools: Tools) -> None:
     job: object = None
     while True:
         message = _receive(reader)
-        if isinstance(message, Finish):
+        if message is None:
             job = None
             continue
         try:

@@ -12,15 +12,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Generic, Protocol, TypeVar, TypeVarTuple
+from typing import Any, Generic, TypeVar, TypeVarTuple
 
 from app.domain.errors import ProcessBusy
 from app.services.heavy.child import (
     COUNT_BYTES,
     Begin,
-    Finish,
     JobStep,
     StepResult,
     Tools,
@@ -33,7 +32,6 @@ from app.services.process_state import BUSY_RETRY_S
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 R = TypeVar("R")
 Given = TypeVarTuple("Given")
 
@@ -44,16 +42,19 @@ _REAPED_WITHIN_S = 0.2
 _GONE = (ConnectionError, EOFError)
 
 
-class Job(Protocol[T_co]):
+class Job(Generic[T]):
     """An object, perhaps in another process, whose methods are run one at a time."""
 
-    async def do(self, method: Callable[[T_co, *Given], R], *given: *Given) -> R:
+    def __init__(self, run: Callable[[Callable[..., Any], tuple[Any, ...]], Awaitable[Any]]) -> None:
+        self._run = run
+
+    async def do(self, method: Callable[[T, *Given], R], *given: *Given) -> R:
         """The method's result. Arguments and result must be picklable, as the object may be in another process.
 
         A `PlimsollError` that the method raises is raised here. In another process, any other error becomes
         `JobFailed`, and `ProcessBusy` is raised if the process has ended, and the job with it.
         """
-        ...
+        return await self._run(method, given)
 
 
 class HeavyJobs:
@@ -75,7 +76,7 @@ class HeavyJobs:
         self._idle_s = idle_s
         self._log = (log_level, log_format)
         self._children: set[_Child] = set()
-        self._idle: list[_Child] = []
+        self._idle: dict[_Child, asyncio.TimerHandle] = {}
 
     @property
     def pids(self) -> list[int]:
@@ -93,12 +94,13 @@ class HeavyJobs:
         If a step still runs at the end, because its caller was cancelled, its process is killed. Raises `ProcessBusy`.
         """
         if small or not self._own_processes:
-            yield _OnThread(kind(self._tools))
+            made = kind(self._tools)
+            yield Job[T](lambda method, given: asyncio.to_thread(method, made, *given))
             return
         child = self._idle_child() or await self._started()
         try:
             await child.ask(Begin(kind))
-            yield _InChild[T](child)
+            yield Job[T](lambda method, given: child.ask(JobStep(method, given)))
         finally:
             self._take_back(child)
 
@@ -108,8 +110,8 @@ class HeavyJobs:
 
     def _idle_child(self) -> _Child | None:
         while self._idle:
-            child = self._idle.pop()
-            child.stop_waiting()
+            child, timer = self._idle.popitem()
+            timer.cancel()
             if child.is_alive():
                 return child
             self._end(child)
@@ -131,32 +133,15 @@ class HeavyJobs:
 
     def _take_back(self, child: _Child) -> None:
         if child.finish():
-            child.wait_idle(self._idle_s, self._end)
-            self._idle.append(child)
+            self._idle[child] = asyncio.get_running_loop().call_later(self._idle_s, self._end, child)
         else:
             self._end(child)
 
     def _end(self, child: _Child) -> None:
         self._children.discard(child)
-        if child in self._idle:
-            self._idle.remove(child)
+        if timer := self._idle.pop(child, None):
+            timer.cancel()
         child.kill()
-
-
-class _OnThread(Generic[T]):
-    def __init__(self, made: T) -> None:
-        self._made = made
-
-    async def do(self, method: Callable[[T, *Given], R], *given: *Given) -> R:
-        return await asyncio.to_thread(method, self._made, *given)
-
-
-class _InChild(Generic[T]):
-    def __init__(self, child: _Child) -> None:
-        self._child = child
-
-    async def do(self, method: Callable[[T, *Given], R], *given: *Given) -> R:
-        return await self._child.ask(JobStep(method, given))
 
 
 class _Child:
@@ -167,7 +152,6 @@ class _Child:
         self._socket.setblocking(False)
         self._ready = False
         self._asked = True  # it answers once it is ready
-        self._idle: asyncio.TimerHandle | None = None
         program = f"from app.services.heavy.child import main; main({log_level!r}, {log_format!r})"
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603 - this interpreter, with a program of our own
@@ -229,24 +213,14 @@ class _Child:
         if self._asked:
             return False
         try:
-            for piece in written(Finish()):
+            for piece in written(None):
                 self._socket.send(piece)  # a few bytes, and it has read all before them
         except OSError:
             return False
         return True
 
-    def wait_idle(self, seconds: float, end: Callable[[_Child], None]) -> None:
-        """Ends the process after this many seconds, unless it is needed before."""
-        self._idle = asyncio.get_running_loop().call_later(seconds, end, self)
-
-    def stop_waiting(self) -> None:
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
-
     def kill(self) -> None:
         """Kills the process; nothing in it has to be kept."""
-        self.stop_waiting()
         self._socket.close()
         self._process.kill()
         threading.Thread(target=self._process.wait, daemon=True).start()

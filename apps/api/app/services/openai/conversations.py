@@ -18,6 +18,7 @@ from app.openai.items import ReadItems, joined_directions, message_items, read_i
 from app.openai.new_messages import NextStep
 from app.services import sessions
 from app.services.openai.chat import newest_locked, store_past
+from app.services.paging import PageRequest
 from app.services.runtime import Runtime
 
 _MOST_TRIES = 5
@@ -45,24 +46,24 @@ async def create_conversation(
 
 async def get_conversation(rt: Runtime, session: SessionRef) -> Session:
     """The tenant's session. Raises `NotFound` that names the conversation."""
-    with _of_conversation():
+    with of_conversation():
         return await sessions.get_session(rt, session)
 
 
 async def change_conversation(rt: Runtime, session: SessionRef, metadata: JsonObject) -> Session:
     """Replaces the metadata. Raises `NotFound`."""
-    with _of_conversation():
+    with of_conversation():
         return await sessions.change_session(rt, session, {"metadata": metadata})
 
 
 async def delete_conversation(rt: Runtime, session: SessionRef) -> None:
     """Erases the session with everything in it. Raises `NotFound`."""
-    with _of_conversation():
+    with of_conversation():
         await sessions.delete_session(rt, session)
 
 
 @contextmanager
-def _of_conversation() -> Generator[None]:
+def of_conversation() -> Generator[None]:
     """Makes a `NotFound` that is raised in the block name the conversation."""
     try:
         yield
@@ -85,7 +86,7 @@ async def add_items(rt: Runtime, session: SessionRef, items: Sequence[Mapping[st
     if read.directions:
         await sessions.add_directions(rt, session, read.directions)
     for _ in range(_MOST_TRIES):
-        with _of_conversation():
+        with of_conversation():
             async with rt.database.begin() as tx:
                 newest, lost = await newest_locked(tx, session)
         rt.telemetry.turns_lost(lost)
@@ -97,17 +98,10 @@ async def add_items(rt: Runtime, session: SessionRef, items: Sequence[Mapping[st
         step = NextStep(outputs, cut_turns(rest))
         if not read.messages or await store_past(rt, session, conversation.model_alias, newest, step) is not None:
             first_seq = newest.last_message_seq + 1
-            page = await page_of_items(
-                rt,
-                session,
-                first_seq=first_seq,
-                # Between outputs and what follows them a number is reserved for the reply that is not made.
-                last_seq=first_seq + len(read.messages) - (not outputs),
-                after=None,
-                limit=len(read.messages) * 200 + 1,
-                newest_first=False,
-            )
-            return page.items
+            # Between outputs and what follows them a number is reserved for the reply that is not made.
+            last_seq = first_seq + len(read.messages) - (not outputs)
+            wanted = PageRequest(len(read.messages) * 200 + 1, None, newest_first=False)
+            return (await page_of_items(rt, session, wanted, first_seq=first_seq, last_seq=last_seq)).items
     raise TurnInProgress(_IN_PROGRESS)
 
 
@@ -165,18 +159,12 @@ class ItemPage:
 
 
 async def page_of_items(
-    rt: Runtime,
-    session: SessionRef,
-    *,
-    first_seq: int = 0,
-    last_seq: int = 2**62,
-    after: str | None,
-    limit: int,
-    newest_first: bool,
+    rt: Runtime, session: SessionRef, wanted: PageRequest, *, first_seq: int = 0, last_seq: int = 2**62
 ) -> ItemPage:
-    """The items of the messages with these numbers, after the item `after`. Raises `InvalidRequest` if that is an item
-    of another session. The caller has checked that the session belongs to the tenant.
+    """The items of the messages with these numbers, after the item that `cursor` names. Raises `InvalidRequest` if that
+    is an item of another session. The caller has checked that the session belongs to the tenant.
     """
+    limit, after, newest_first = wanted.limit, wanted.cursor, wanted.newest_first
     at = None if after is None else read_item_id(after)
     if after is not None and (at is None or at[0] != session.id):
         raise InvalidRequest("This is no item of this list.", ("query", "after"))

@@ -53,7 +53,7 @@ async def open_session(
         return session, request
     if request.compaction is not None:
         return await _compacted(rt, tenant_id, request, idempotency_key, erase_after_s)
-    if request.known is not None and (found := await _recognized(rt, tenant_id, request, idempotency_key)) is not None:
+    if (found := await _recognized(rt, tenant_id, request, idempotency_key)) is not None:
         return found
     name = ("idempotency_key", idempotency_key) if idempotency_key else None
     return await _made(rt, tenant_id, request, name, erase_after_s), request

@@ -33,7 +33,7 @@ from app.domain.types import JsonObject, SessionId, SessionRef, Summary, Summary
 from app.engine.summary.block import render_summary
 from app.services.archive.transfer import fork_session, fork_within
 from app.services.openai.chat import ChatRequest, complete_chat, divided, new_turn, store_list
-from app.services.openai.conversations import ItemPage, page_of_items
+from app.services.openai.conversations import ItemPage, of_conversation, page_of_items
 from app.services.openai.open_session import (
     ERASE_AFTER_S,
     answered_in,
@@ -42,6 +42,7 @@ from app.services.openai.open_session import (
     first_under_key,
     open_session,
 )
+from app.services.paging import PageRequest
 from app.services.runtime import Runtime
 from app.services.sessions import delete_session
 from app.services.summaries import summarize_now
@@ -87,14 +88,9 @@ async def resolve_target(
     and `InvalidRequest` before anything is stored.
     """
     chat = request.chat
-    check_options(rt, chat)
-    erase_after_s = None if request.store else ERASE_AFTER_S
     if request.conversation is not None:
-        check_compaction(chat, request.conversation)
-        try:
+        with of_conversation():
             session, _ = await open_session(rt, tenant_id, request.conversation, chat, idempotency_key)
-        except NotFound:
-            raise NotFound("conversation") from None
         async with rt.database.autocommit() as tx:
             newest = await store.newest_response(tx, session)
             if chat.known is not None and chat.known.beginnings:
@@ -105,7 +101,7 @@ async def resolve_target(
         )
     if request.previous is not None:
         return await _after(rt, tenant_id, request.previous, request, idempotency_key)
-    key = idempotency_key if request.store else None
+    key, erase_after_s = (idempotency_key, None) if request.store else (None, ERASE_AFTER_S)
     session, chat = await open_session(rt, tenant_id, request.named, chat, key, erase_after_s=erase_after_s)
     is_new = request.named is None and chat is request.chat
     is_kept = request.store or request.named is not None  # a session that the client named is the client's
@@ -148,6 +144,7 @@ async def _after(
     """The target after a previous response: its session if nothing has followed it, else a fork."""
     chat, session = request.chat, SessionRef(tenant_id, previous.session_id)
     key = idempotency_key if request.store else None
+    check_options(rt, chat)
     check_compaction(chat, session.id)
     async with rt.database.begin() as tx:
         found = existing(await store.get_response(tx, tenant_id, previous), "previous_response")
@@ -194,20 +191,11 @@ async def response_of_outcome(
     return existing(found, "response")
 
 
-async def input_items(
-    rt: Runtime, tenant_id: TenantId, ref: ResponseRef, *, after: str | None, limit: int, newest_first: bool
-) -> ItemPage:
+async def input_items(rt: Runtime, tenant_id: TenantId, ref: ResponseRef, wanted: PageRequest) -> ItemPage:
     """The input items of a response. Raises `NotFound`, and `InvalidRequest` as `page_of_items`."""
     found = await stored_response(rt, tenant_id, ref)
-    return await page_of_items(
-        rt,
-        SessionRef(tenant_id, ref.session_id),
-        first_seq=found.first_seq,
-        last_seq=ref.reply_seq - 1,
-        after=after,
-        limit=limit,
-        newest_first=newest_first,
-    )
+    session = SessionRef(tenant_id, ref.session_id)
+    return await page_of_items(rt, session, wanted, first_seq=found.first_seq, last_seq=ref.reply_seq - 1)
 
 
 async def cancel_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) -> StoredResponse:

@@ -96,12 +96,12 @@ async def claim(
     """
     draft = await draft_turn(rt, request, idempotency_key)
     await prepare_question(rt, session, request.content)
-    for last_try in (False, True):
+    for _ in range(2):
         try:
             with rt.tracer.span("claim"):
                 return await claim_drafted(rt, session, draft, request.options)
         except UniqueViolated:
-            answered = await _resolve_conflict(rt, session, draft, give_up=last_try)
+            answered = await _resolve_conflict(rt, session, draft)
             if answered is not None:
                 return answered
     raise _in_progress()
@@ -331,7 +331,7 @@ async def draft_outputs(rt: Runtime, outputs: Sequence[tuple[str, Content]]) -> 
 
 
 @retried
-async def _resolve_conflict(rt: Runtime, session: SessionRef, draft: NewTurn, *, give_up: bool) -> TurnOutcome | None:
+async def _resolve_conflict(rt: Runtime, session: SessionRef, draft: NewTurn) -> TurnOutcome | None:
     """Resolves a claim that failed: the session has an open turn, or the key was used. Returns the key's outcome.
 
     Returns None when the open turn was a dead worker's and has been ended: the claim can then be tried again.
@@ -344,11 +344,9 @@ async def _resolve_conflict(rt: Runtime, session: SessionRef, draft: NewTurn, *,
             if found is not None:
                 answered = await answer_again(tx, session, *found, draft.request_sha256)
     rt.telemetry.turns_lost(lost)
-    if answered is not None:
-        return answered
-    if lost and not give_up:
-        return None
-    raise _in_progress()
+    if answered is None and not lost:
+        raise _in_progress()
+    return answered
 
 
 async def answer_again(

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 from functools import partial
 
 from app.db.database import Transaction
-from app.db.recall import settled_seq, turns_with
-from app.domain.types import Completion, JsonObject, Message, SessionId, SessionRef, ToolCall, Turn, TurnStatus
-from app.engine.messages.reasoning import with_reasoning
+from app.db.recall import turns_with
+from app.domain.types import Completion, JsonObject, Message, SessionId, SessionRef, ToolCall
 from app.engine.messages.tokens import Estimate
 from app.engine.recall.dates import day_said
 from app.engine.recall.pages import (
@@ -38,12 +36,11 @@ from app.engine.window.look_back import (
     next_search,
     read_call,
 )
-from app.engine.window.prompt import whole_message_block
 from app.engine.window.recalled import looked_back_tokens, room_for_result, seqs_beside_result
-from app.services.pasts import extended_index, settled_index
 from app.services.runtime import Runtime
-from app.services.turn.recall import prepare_search, ranked, settled_meaning
-from app.services.turn.record import Record, with_own_ids
+from app.services.turn.provider_call import with_own_ids
+from app.services.turn.recall import prepare_search, ranked, searchable
+from app.services.turn.record import Record
 from app.services.turn.types import ClaimedTurn, TurnPlan
 
 _INLINE_CHARS = 32_768
@@ -74,26 +71,28 @@ async def look_back(
     answer = replace(completion, tool_calls=others, finish_reason=finish)
     if not plan.decided.window.offers_look_back:
         return turn, answer, False  # no more look-backs: a result has said so
-    started_at, used = rt.now(), _Used.of(turn, plan)
-    before = used.tokens
+    started_at = rt.now()
+    results = [message.content for message in turn.looked_back if message.role == "tool"]
+    calls, before = len(results), sum(plan.estimate(text) for text in results if isinstance(text, str))
+    used_tokens = before
     # Of many calls at once, the first one beyond the limit gets the result that says so; the rest are left out.
     own = tuple(call for call in completion.tool_calls if is_own(call))[: MOST_CALLS + 1]
     answered: list[tuple[ToolCall, LookBack | None, str]] = []
     rows: list[JsonObject] = []
     for call in with_own_ids(own, f"{claim.turn_id.hex[-8:]}_back", claim.round):
         lookup = read_call(call)
-        page, text = await _result(rt, turn, plan, lookup, used, before)
+        page, text = await _result(rt, turn, plan, lookup, calls, used_tokens, before)
         if lookup is not None and page is not None:
             turn = replace(turn, read=(*turn.read, (lookup, page)))
         tokens = plan.estimate(text)
-        used = _Used(used.calls + 1, used.tokens + tokens)
+        calls, used_tokens = calls + 1, used_tokens + tokens
         answered.append((call, lookup, text))
         found = [handle_of(seq) for seq in page.seqs] if page else []
         rows.append({**(lookup.arguments() if lookup else {}), "messages": found, "tokens": tokens})
     again = all(text != AT_THE_CAP for _, _, text in answered)
     new = look_back_messages(claim.turn_id, claim.assistant_seq - 1, completion, answered)
     turn = replace(turn, looked_back=(*turn.looked_back, *new))
-    _note(turn, plan, new, record, started_at, {"calls": rows, "may_look_back_again": again})
+    record.note_look_back(plan, new, started_at, {"calls": rows, "may_look_back_again": again})
     if others:
         return turn, answer, again
     turn = replace(turn, claim=replace(turn.claim, round=turn.claim.round + 1))
@@ -101,35 +100,23 @@ async def look_back(
     return turn, None, again
 
 
-@dataclass(frozen=True, slots=True)
-class _Used:
-    """The look-backs of a turn so far: the number of calls, and the tokens of their results."""
-
-    calls: int
-    tokens: int
-
-    @classmethod
-    def of(cls, turn: ClaimedTurn, plan: TurnPlan) -> _Used:
-        results = [message.content for message in turn.looked_back if message.role == "tool"]
-        return cls(len(results), sum(plan.estimate(text) for text in results if isinstance(text, str)))
-
-
 async def _result(
-    rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, lookup: LookBack | None, used: _Used, before: int
+    rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, lookup: LookBack | None, calls: int, used_tokens: int, before: int
 ) -> tuple[TextPage | None, str]:
     """The page that a call reads, and the text of its result.
 
-    `before` is the number of used tokens that are already in the prompt.
+    `calls` is the number of the turn's look-back calls so far, `used_tokens` are those of their results, and `before`
+    is the number of these that are already in the prompt.
     """
     window = plan.decided.window
     if lookup is None:
-        return None, NOT_UNDERSTOOD if used.calls < MOST_CALLS else AT_THE_CAP
-    of_round = used.tokens - before + plan.estimate(lookup.query)
+        return None, NOT_UNDERSTOOD if calls < MOST_CALLS else AT_THE_CAP
+    of_round = used_tokens - before + plan.estimate(lookup.query)
     size = next_page_tokens(
         lookup,
         window.budget.input_budget,
-        used.calls,
-        used.tokens,
+        calls,
+        used_tokens,
         room_for_result(window, of_round),
         looked_back_tokens(window),
     )
@@ -141,21 +128,6 @@ async def _result(
     page = await read_page(rt, session, lookup, wanted, last_seq, size, plan.estimate)
     nothing = NOT_THERE if lookup.handle else NOTHING_FOUND
     return page, page.text if page else nothing
-
-
-def _note(
-    turn: ClaimedTurn,
-    plan: TurnPlan,
-    new: tuple[Message, ...],
-    record: Record,
-    started_at: datetime,
-    detail: JsonObject,
-) -> None:
-    """Records the look-back with the turn: what was read, and its messages as a later round sends them."""
-    alone = Turn(turn.claim.turn_id, turn.claim.seq, TurnStatus.RUNNING, unresolved=True, messages=new)
-    sent = with_reasoning(alone, plan.model.reasoning_rule).messages
-    blocks = [whole_message_block(message) for message in sent]
-    record.note_look_back(blocks, started_at, {"after_seq": new[0].seq} | detail)
 
 
 async def read_page(
@@ -174,7 +146,9 @@ async def read_page(
             seq = seq_of(lookup.handle)
             found = await _messages(tx, session.id, [] if seq is None else [seq])
         else:
-            seqs = await _matching(rt, tx, session, lookup.query, last_seq, wanted)
+            index, _, meaning = await searchable(tx, rt, session, lookup.query, last_seq)
+            match = partial(matching_seqs, index, lookup.query, last_seq, wanted.without, wanted.said_day, meaning)
+            seqs = await ranked(index, lookup.query, last_seq, meaning, match)
             found = await _messages(tx, session.id, seqs[: messages_to_read(wanted.number, tokens)])
     if not found:
         return None
@@ -186,17 +160,6 @@ async def read_page(
 
     chars = sum(len(str(message.content)) for message in found)
     return made() if chars <= _INLINE_CHARS else await asyncio.to_thread(made)
-
-
-async def _matching(
-    rt: Runtime, tx: Transaction, session: SessionRef, words: str, last_seq: int, wanted: Search
-) -> list[int]:
-    settled = await settled_seq(tx, session.id, last_seq)
-    index, _ = await settled_index(rt.pasts, tx, session.id, settled)
-    index, _ = await extended_index(tx, session.id, index, last_seq)
-    meaning = await settled_meaning(tx, rt.pasts, session, settled, rt.embeddings, words)
-    match = partial(matching_seqs, index, words, last_seq, wanted.without, wanted.said_day, meaning)
-    return await ranked(index, words, last_seq, meaning, match)
 
 
 async def _messages(tx: Transaction, session_id: SessionId, seqs: Sequence[int]) -> list[Message]:

@@ -8,17 +8,18 @@ first; the database has all of it (`GET …/turns/{tid}/prompt`). Keys and conne
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from decimal import Decimal
 from typing import Any
 
 import structlog
+from structlog.typing import FilteringBoundLogger as BoundLogger
 
 from app.core.logging import without_secrets
 from app.domain.content import content_text
 from app.domain.errors import ProviderError
 from app.domain.stored import values_of
-from app.domain.types import Completion, CompletionRequest, JsonObject, Purpose, SessionId, Usage
+from app.domain.types import Completion, CompletionRequest, JsonObject, Purpose, SessionId, ToolCall, Usage
 from app.providers.base import DeltaSink
 from app.providers.registry import Model
 from app.services.runtime import Runtime
@@ -44,17 +45,19 @@ async def call_model(
             span.set(of_request(session_id, model, request, stream=on_delta is not None))
         if headers := rt.tracer.outgoing():
             request = replace(request, headers=headers)
-        if rt.log_content:
-            _log_prompt(session_id, model.alias, request)
+        told = {"session_id": str(session_id), "model_alias": model.alias, "purpose": request.purpose}
+        content_log = log.bind(**told) if rt.log_content else None
+        if content_log:
+            _log_prompt(content_log, request)
         try:
             with rt.telemetry.measured_call(model.alias, request.purpose):
                 completion = await rt.catalogue.provider(model.alias).complete(request, on_delta)
         except ProviderError as error:
-            if rt.log_content:
-                _log_failure(session_id, model.alias, request, error)
+            if content_log:
+                _log_failure(content_log, error)
             raise
-        if rt.log_content:
-            _log_reply(session_id, model.alias, request, completion)
+        if content_log:
+            _log_reply(content_log, completion)
         if span.recording:
             span.set(of_completion(completion))
         return completion
@@ -77,6 +80,17 @@ def used_row(rt: Runtime, model: Model, purpose: Purpose, usage: Usage, round_nu
     }
 
 
+def with_own_ids(calls: tuple[ToolCall, ...], mark: str, round_number: int) -> tuple[ToolCall, ...]:
+    """The calls, each with a unique id. Some servers give no id or repeat one, and outputs are matched by id."""
+    seen: set[str] = set()
+    own: list[ToolCall] = []
+    for at, call in enumerate(calls):
+        call_id = call.id if call.id and call.id not in seen else f"call_{mark}_{round_number}_{at}"
+        seen.add(call_id)
+        own.append(replace(call, id=call_id))
+    return tuple(own)
+
+
 def total_cost(costs: Sequence[Decimal | None]) -> Decimal | None:
     """The sum of the costs; None if there are none, or if one of them is not known."""
     known = [cost for cost in costs if cost is not None]
@@ -85,17 +99,10 @@ def total_cost(costs: Sequence[Decimal | None]) -> Decimal | None:
 
 def sum_of(usages: Sequence[Usage]) -> Usage | None:
     """The sum of the usages; None if there are none."""
-    if not usages:
-        return None
-    return Usage(
-        sum(usage.prompt_tokens for usage in usages),
-        sum(usage.completion_tokens for usage in usages),
-        sum(usage.cached_prompt_tokens for usage in usages),
-        sum(usage.cache_write_prompt_tokens for usage in usages),
-    )
+    return Usage(*map(sum, zip(*map(astuple, usages), strict=True))) if usages else None
 
 
-def _log_prompt(session_id: SessionId, model_alias: str, request: CompletionRequest) -> None:
+def _log_prompt(content_log: BoundLogger, request: CompletionRequest) -> None:
     """Logs a line with the newest messages of a prompt, in their order, and the number of older ones left out."""
     room = MOST_CHARACTERS
     shown: list[JsonObject] = []
@@ -105,33 +112,22 @@ def _log_prompt(session_id: SessionId, model_alias: str, request: CompletionRequ
         if room < 0:
             break
         shown.insert(0, line)
-    _write(
-        "model_prompt",
-        session_id,
-        model_alias,
-        request,
-        messages=shown,
-        left_out=len(request.messages) - len(shown),
-        tools=len(request.tools),
-    )
+    left_out = len(request.messages) - len(shown)
+    content_log.info("model_prompt", messages=shown, left_out=left_out, tools=len(request.tools))
 
 
-def _log_reply(session_id: SessionId, model_alias: str, request: CompletionRequest, completion: Completion) -> None:
+def _log_reply(content_log: BoundLogger, completion: Completion) -> None:
     """Logs a line with a model's answer: its text, its reasoning, and its tool calls."""
     calls = "\n".join(f"{call.name} {call.arguments}" for call in completion.tool_calls)
     texts = {"text": completion.text, "reasoning": completion.reasoning, "tool_calls": calls}
     shown = {name: _shortened(text) for name, text in texts.items() if text}
-    _write("model_reply", session_id, model_alias, request, finish_reason=completion.finish_reason, **shown)
+    content_log.info("model_reply", finish_reason=completion.finish_reason, **shown)
 
 
-def _log_failure(session_id: SessionId, model_alias: str, request: CompletionRequest, error: ProviderError) -> None:
+def _log_failure(content_log: BoundLogger, error: ProviderError) -> None:
     """Logs a line with the text that was streamed before an answer failed."""
     shown = {"text": _shortened(error.partial)} if error.partial else {}
-    _write("model_reply", session_id, model_alias, request, error=error.code, **shown)
-
-
-def _write(event: str, session_id: SessionId, model_alias: str, request: CompletionRequest, **fields: Any) -> None:
-    log.info(event, session_id=str(session_id), model_alias=model_alias, purpose=request.purpose, **fields)
+    content_log.info("model_reply", error=error.code, **shown)
 
 
 def _message(message: Mapping[str, Any]) -> JsonObject:

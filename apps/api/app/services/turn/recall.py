@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from app.db.database import Transaction
-from app.db.recall import turns_with
+from app.db.recall import settled_seq, turns_with
 from app.db.records import add_usages
 from app.db.vectors import has_vectors, messages_without_vectors, save_vectors
 from app.domain.content import content_text, named
@@ -31,7 +31,7 @@ from app.engine.recall.terms import query_terms
 from app.engine.recall.vectors import Meaning, Vectors, packed_vectors
 from app.providers.base import Embedded
 from app.services.embeddings import MOST_EMBEDDED_CHARS, Embeddings
-from app.services.pasts import Pasts, settled_index, settled_vectors
+from app.services.pasts import Pasts, extended_index, settled_index, settled_vectors
 from app.services.runtime import Runtime, retried
 from app.services.turn.provider_call import used_row
 
@@ -105,6 +105,18 @@ async def ranked(index: Index, text: str, through_seq: int, meaning: Meaning | N
         len(index) <= _INLINE_POSTINGS and of_meaning + posting_count(index, text, through_seq) <= _INLINE_POSTINGS
     )
     return rank() if is_quick else await asyncio.to_thread(rank)
+
+
+async def searchable(
+    tx: Transaction, rt: Runtime, session: SessionRef, words: str, last_seq: int
+) -> tuple[Index, int, Meaning | None]:
+    """What a search among a session's messages through `last_seq` needs: their index, how many of them it misses
+    because they are not indexed yet, and what `settled_meaning` gives for the words."""
+    settled_through = await settled_seq(tx, session.id, last_seq)
+    index, unpacked = await settled_index(rt.pasts, tx, session.id, settled_through)
+    index, more_unpacked = await extended_index(tx, session.id, index, last_seq)
+    meaning = await settled_meaning(tx, rt.pasts, session, settled_through, rt.embeddings, words)
+    return index, unpacked + more_unpacked, meaning
 
 
 async def settled_meaning(

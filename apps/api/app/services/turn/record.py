@@ -36,20 +36,21 @@ from app.domain.types import (
     Message,
     MessageId,
     Summary,
-    ToolCall,
+    Turn,
     TurnRecord,
     TurnStatus,
     Usage,
 )
+from app.engine.messages.reasoning import with_reasoning
 from app.engine.window.cache_break import cache_break
 from app.engine.window.plan import Assembled
-from app.engine.window.prompt import Block
+from app.engine.window.prompt import whole_message_block
 from app.openai.new_messages import with_reply
 from app.services.limits import spent_of
 from app.services.pasts import LastPrompt, pack_messages
 from app.services.runtime import Runtime
 from app.services.turn.planning import count_message, recounted
-from app.services.turn.provider_call import sum_of, total_cost, used_row
+from app.services.turn.provider_call import sum_of, total_cost, used_row, with_own_ids
 from app.services.turn.recall import start_pin_vectors, start_vectors
 from app.services.turn.steps import Steps, of_audit, of_turn
 from app.services.turn.summarize import start_after_turn
@@ -139,10 +140,18 @@ class Record:
                 actual=prompt_tokens,
             )
 
-    def note_look_back(self, blocks: Sequence[Block], started_at: datetime, detail: JsonObject) -> None:
-        """Records a look-back as a step, and the blocks of the messages that it added to the turn's prompts."""
+    def note_look_back(
+        self, plan: TurnPlan, new: tuple[Message, ...], started_at: datetime, detail: JsonObject
+    ) -> None:
+        """Records a look-back as a step, and its `new` messages as blocks, in the form in which a later round sends
+        them."""
+        claim = self._turn.claim
+        alone = Turn(claim.turn_id, claim.seq, TurnStatus.RUNNING, unresolved=True, messages=new)
+        sent = with_reasoning(alone, plan.model.reasoning_rule).messages
+        blocks = [whole_message_block(message) for message in sent]
         self._blocks |= {block.sha256: block.text for block in blocks}
-        self.steps.add("look_back", started_at, detail | {"blocks": [block.sha256 for block in blocks]})
+        of_step = {"after_seq": new[0].seq} | detail | {"blocks": [block.sha256 for block in blocks]}
+        self.steps.add("look_back", started_at, of_step)
 
     def goes_on(self, turn: ClaimedTurn, completion: Completion) -> None:
         """Records the end of a round in which the model only looked back. `turn` has the next round's number."""
@@ -372,14 +381,3 @@ def joined_completion(rounds: Sequence[Completion]) -> Completion:
         reasoning=PARAGRAPH.join(each.reasoning for each in rounds if each.reasoning) or last.reasoning,
         usage=sum_of([each.usage for each in rounds if each.usage]),
     )
-
-
-def with_own_ids(calls: tuple[ToolCall, ...], mark: str, round_number: int) -> tuple[ToolCall, ...]:
-    """The calls, each with a unique id. Some servers give no id or repeat one, and outputs are matched by id."""
-    seen: set[str] = set()
-    own: list[ToolCall] = []
-    for at, call in enumerate(calls):
-        call_id = call.id if call.id and call.id not in seen else f"call_{mark}_{round_number}_{at}"
-        seen.add(call_id)
-        own.append(replace(call, id=call_id))
-    return tuple(own)

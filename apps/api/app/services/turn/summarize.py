@@ -369,10 +369,7 @@ async def summarize_after_turn(
     """
     with rt.tracer.span("after_turn"):
         try:
-            if rows is None:
-                rows = await session_window(rt, session)
-            else:
-                rows = await with_all_counts(rt, rows)
+            rows = await (with_all_counts(rt, rows) if rows else session_window(rt, session))
         except NotFound:
             return  # erased meanwhile
         rows = replace(rows, turns=tuple(turn for turn in rows.turns if turn.status not in OPEN_STATUSES))

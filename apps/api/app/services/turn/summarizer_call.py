@@ -14,7 +14,7 @@ import orjson
 
 from app.domain.errors import InvalidRequest, LimitExceeded, ProviderError, ProviderOverflow, ProviderRefused
 from app.domain.types import Completion, CompletionRequest, MessageId, SummaryBody, Usage
-from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, framing_tokens
 from app.engine.policy.budget import Budget
 from app.engine.summary.block import fit_summary
 from app.engine.summary.cached_call import QUOTED_SHARE, CallChoice, Quotations, behind_the_prompt, cheaper_call
@@ -327,10 +327,8 @@ async def _call(
         completion = await call()
     else:
         if prompt_tokens is None:
-            prompt_tokens = PROMPT_FRAMING_TOKENS
-            for message in request.messages:
-                tokens, _ = await count_message(rt, model.encoding, message["content"])
-                prompt_tokens += tokens + MESSAGE_FRAMING_TOKENS
+            counts = [await count_message(rt, model.encoding, message["content"]) for message in request.messages]
+            prompt_tokens = sum(tokens for tokens, _ in counts) + framing_tokens(len(counts))
         most = Usage(prompt_tokens, request.max_output_tokens)
         completion = await within_limits(rt, session_id, model, most, call, turns=turns, what="this summary")
     calls += [(model, completion.usage)] if completion.usage else []

@@ -32,13 +32,13 @@ from app.domain.types import (
     Usage,
 )
 from app.engine.messages.image_rules import image_rule_for
-from app.engine.messages.tokens import PROMPT_FRAMING_TOKENS, Estimate, tokens_of, tools_tokens, with_images_by_rule
+from app.engine.messages.tokens import PROMPT_FRAMING_TOKENS, Estimate, framing_tokens, tokens_of, tools_tokens
 from app.engine.summary.block import render_summary
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import summary_of
 from app.engine.window.layout import layout_of
 from app.engine.window.plan import Assembled, Ready, Refused, SummaryDue, plan
-from app.engine.window.prompt import Prompt, PromptItem
+from app.engine.window.prompt import Prompt
 from app.engine.window.window import head_items
 from app.services.paging import LAST_SEQ
 from app.services.runtime import Runtime
@@ -160,9 +160,6 @@ def _pending_summary(fold: Fold, estimate: Estimate) -> tuple[Summary, Estimate]
     return pending, lambda shown: fold.cap_tokens if shown == rendered else estimate(shown)
 
 
-_NO_ID = UUID(int=0)
-
-
 async def count_tokens(
     rt: Runtime,
     tenant_id: TenantId,
@@ -183,15 +180,11 @@ async def count_tokens(
     system = (("system:global", of_session), ("system:turn", options.instructions))
     layers = tuple((label, text) for label, text in system if text)
 
-    def item(incoming: IncomingMessage, estimate: Estimate) -> PromptItem:
-        calls, call_id, tokens = incoming.tool_calls, incoming.tool_call_id, tokens_of(incoming, estimate)
-        message = Message(MessageId(_NO_ID), TurnId(_NO_ID), 0, incoming.role, incoming.content, tokens, calls, call_id)
-        return PromptItem("history", with_images_by_rule(message, rule).tokens, message=message)
-
     def counted(estimate: Estimate) -> int:
-        items = (*head_items(layers, None, (), estimate), *(item(message, estimate) for message in messages))
-        prompt = Prompt(items, options.tools, tools_tokens(options.tools, estimate))
-        return prompt.wire_tokens - (0 if is_new else PROMPT_FRAMING_TOKENS)
+        items = [item.tokens for item in head_items(layers, None, (), estimate)]
+        items += [tokens_of(message, estimate, rule) for message in messages]
+        framing = framing_tokens(len(items)) - (0 if is_new else PROMPT_FRAMING_TOKENS)
+        return sum(items) + tools_tokens(options.tools, estimate) + framing
 
     encoding = encoding_of(model, rt.guarded)
     tokens, _ = await rt.tokenizers.off_loop(lambda: rt.tokenizers.count_with(encoding, counted))

@@ -10,7 +10,7 @@ from functools import partial
 from uuid import UUID
 
 from app.db.database import record_of
-from app.db.recall import messages_with_words, sessions_with_messages, settled_seq, turns_with
+from app.db.recall import messages_with_words, sessions_with_messages, turns_with
 from app.db.turns import turn_numbers
 from app.domain.content import content_text
 from app.domain.errors import InvalidRequest, NotFound
@@ -25,12 +25,11 @@ from app.engine.recall.terms import excerpt, query_terms, terms_of
 from app.engine.recall.vectors import Meaning
 from app.engine.window.look_back import LookBack, Search, page_tokens
 from app.services.paging import LAST_ID, LAST_SEQ, Page, after_place, encode_cursor
-from app.services.pasts import extended_index, settled_index
 from app.services.runtime import Runtime
 from app.services.sessions import LOOKED_THROUGH, prompt_view
 from app.services.turn.gather import budget_of, encoding_of, session_policy
 from app.services.turn.look_back import read_page
-from app.services.turn.recall import prepare_search, ranked, settled_meaning
+from app.services.turn.recall import prepare_search, ranked, searchable
 
 _LEAST_PAGE_TOKENS = 128
 """Smallest page of the look-back route, even for a window without an input budget."""
@@ -95,10 +94,7 @@ async def search_session(rt: Runtime, session: SessionRef, words: str, limit: in
     await prepare_search(rt, session, words)
     async with rt.database.begin(snapshot=True) as tx:
         last_seq: int = row["last_message_seq"]
-        settled = await settled_seq(tx, session.id, last_seq)
-        index, unpacked = await settled_index(rt.pasts, tx, session.id, settled)
-        index, more_unpacked = await extended_index(tx, session.id, index, last_seq)
-        meaning = await settled_meaning(tx, rt.pasts, session, settled, rt.embeddings, words)
+        index, unpacked, meaning = await searchable(tx, rt, session, words, last_seq)
         match = partial(_best, index, words, last_seq, day_of(rt.now()), limit, meaning)
         scores, looked_for = await ranked(index, words, last_seq, meaning, match)
         turns = await turns_with(tx, session.id, list(scores), "") if scores else ()
@@ -119,7 +115,7 @@ async def search_session(rt: Runtime, session: SessionRef, words: str, limit: in
         )
         for message, score, words_matched in shown
     ]
-    return Found(items, None, last_seq - unpacked - more_unpacked, unpacked + more_unpacked)
+    return Found(items, None, last_seq - unpacked, unpacked)
 
 
 def _best(

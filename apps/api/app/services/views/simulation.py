@@ -190,7 +190,9 @@ def _plan(
 ) -> Plan:
     policies = [_policy(rt, row["policy"], variant, at) for at, variant in enumerate(variants)]
     known: dict[str, str] = {alias: alias if alias in rt.catalogue.aliases else row["model_alias"] for alias in aliases}
-    forced = _checked(rt, model_aliases) or (None,)
+    if any(alias not in rt.catalogue.aliases for alias in model_aliases):
+        raise InvalidRequest("The catalogue has no model of this alias.", ("body", "model_aliases"))
+    forced = model_aliases or (None,)
     targets = {alias: known if alias is None else dict.fromkeys(aliases, alias) for alias in forced}
     own = session_policy(rt, row["policy"])
 
@@ -227,13 +229,6 @@ def _policy(rt: Runtime, stored: JsonObject, variant: Variant, at: int) -> Conte
     except InvalidRequest as error:
         raise InvalidRequest(error.detail, ("body", "policies", str(at), *error.where[-1:])) from error
     return policy
-
-
-def _checked(rt: Runtime, model_aliases: Sequence[str]) -> Sequence[str]:
-    for alias in model_aliases:
-        if alias not in rt.catalogue.aliases:
-            raise InvalidRequest("The catalogue has no model of this alias.", ("body", "model_aliases"))
-    return model_aliases
 
 
 def _model(rt: Runtime, tenant_id: TenantId, alias: str, policy: ContextPolicy) -> SimulatedModel:
