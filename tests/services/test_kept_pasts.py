@@ -3,6 +3,7 @@ and send the same, whatever happens to the session and whoever's turn it is."""
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,8 @@ import pytest
 from app.domain.errors import ContextBudgetExceeded, NotFound, NothingToSummarize, ProviderError, SummaryNotActive
 from app.domain.responses import item_id
 from app.domain.types import JsonObject, SessionId, TurnId, TurnStatus
+from app.engine.window.columns import Columns
+from app.engine.window.past import Kept
 from app.services.archive.transfer import fork_session
 from app.services.openai.conversations import withdraw_item
 from app.services.pasts import Counting, Pasts
@@ -142,6 +145,20 @@ async def test_what_is_kept_is_given_for_the_same_counts_from_the_beginning_of_a
     small = Pasts(20_000, monotonic, telemetry)
     await small.keep(session_id, counting, small.kept(session_id, counting, 0, last_seq), turns[:650])
     assert small.size_bytes == 0
+
+
+async def test_turns_of_many_messages_are_kept_in_steps_between_which_other_requests_are_served() -> None:
+    """128 turns were added at once: with 200 messages in each they took 80 ms of the event loop."""
+    pasts, history = Pasts(1 << 30, monotonic, Telemetry(())), History()
+    turns = [history.turn(("tool_group", 1, 200)) for _ in range(40)]
+    counting = Counting(1, "o200k_base", "gpt-4o", None)
+    kept = asyncio.create_task(pasts.keep(SessionId(_ANY_ID), counting, Kept(Columns(0)), turns))
+    steps = 0
+    while not kept.done():
+        await asyncio.sleep(0)
+        steps += 1
+    assert kept.result().turns == 40
+    assert steps > 40 * 200 / 2_000
 
 
 async def test_a_fork_begins_with_what_is_kept_of_its_source_and_goes_on_by_itself(

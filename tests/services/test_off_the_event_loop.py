@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import base64
 import sys
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from app.domain.types import JsonObject, SessionId
+from app.db.archive import exported_rows, fork_point
+from app.domain.types import CompletionRequest, JsonObject, SessionId
 from app.engine.messages import media_headers
 from app.engine.recall import bm25
 from app.engine.summary.fold import Fold
+from app.providers.offline import OfflineProvider
 from app.services.views.search import look_back, search_session
 from tests.providers.server import serving
 from tests.services.service import Service, chat, models_toml, ref_of, service
@@ -83,3 +86,29 @@ async def test_the_pages_of_a_large_file_are_counted_off_the_event_loop(database
             done = await at.turn(session.id, content)
         assert done.context["estimated_wire_tokens"] > 1_000 * 20_000
         assert media_headers.pages_of_pdf.__code__ not in called
+
+
+async def test_large_tools_are_counted_off_the_event_loop_by_the_built_in_model() -> None:
+    """A megabyte of tools took 24 ms of the event loop."""
+    counted: list[int] = []
+
+    def count(text: str) -> int:
+        counted.append(threading.get_ident())
+        return len(text)
+
+    tools = ({"type": "function", "function": {"name": "look_up", "description": "word " * 20_000}},)
+    request = CompletionRequest(messages=[{"role": "user", "content": "Hello"}], max_output_tokens=10, tools=tools)
+    await OfflineProvider(count).complete(request)
+    assert counted
+    assert threading.get_ident() not in counted
+
+
+async def test_a_turn_of_thousands_of_messages_is_exported_in_parts(database_url: str, tmp_path: Path) -> None:
+    """Those of one turn were converted at once: 40,000 took 45 ms of the event loop."""
+    async with serving(chat("Noted.")) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        said = [{"role": "user", "content": f"{number}"} for number in range(2_500)]
+        session = await at.imported({"messages": [*said, {"role": "assistant", "content": "Noted."}]})
+        async with at.rt.database.begin(snapshot=True) as tx:
+            point = await fork_point(tx, session.id, None)
+            parts = [len(rows) async for rows in exported_rows(tx, session.id, "messages", point)]
+        assert parts == [1_000, 1_000, 501]

@@ -7,6 +7,7 @@ they ran, is left out, and the newest of its predecessors that could have existe
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -202,6 +203,7 @@ def _active(summaries: Sequence[Record]) -> UUID | None:
 
 BATCH: Final = 25
 """Turns, or rows, that are read or encoded at once, which blocks the event loop for about a millisecond."""
+_BATCH_ROWS: Final = 1_000
 
 _TABLES: Final[Mapping[str, sa.Table]] = {
     "pins": tables.pins,
@@ -285,7 +287,9 @@ async def exported_rows(
         for after in range(0, point.through_seq, BATCH):
             through = min(after + BATCH, point.through_seq)
             rows = await tx.fetch(_RANGES[section], session_id=session_id, after=after, through=through)
-            yield [dict(row) for row in rows]
+            for first in range(0, len(rows), _BATCH_ROWS):  # one turn may have tens of thousands of messages
+                yield [dict(row) for row in rows[first : first + _BATCH_ROWS]]
+                await asyncio.sleep(0)
         return
     key, statement, after_key = _KEYED[section]
     while rows := await tx.fetch(statement, session_id=session_id, after=after_key):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import log
 from typing import Any, Final
 
@@ -55,10 +55,11 @@ class OfflineProvider:
 
         Raises `ProviderRefused` if a summary is requested and the last message is not the summarizer's document.
         """
-        if request.purpose != "summary" and sum(map(len, texts_of(request.messages))) <= _INLINE_CHARS:
-            answer = self._answer(request)
+        counted = [*texts_of(request.messages), *_calls_and_tools(request)]
+        if request.purpose != "summary" and sum(map(len, counted)) <= _INLINE_CHARS:
+            answer = self._answer(request, counted)
         else:
-            answer = await asyncio.to_thread(self._answer, request)
+            answer = await asyncio.to_thread(self._answer, request, counted)
         if on_delta is not None and answer.text:
             for words in _A_FEW_WORDS.findall(answer.text):
                 on_delta(Delta(words))
@@ -72,7 +73,7 @@ class OfflineProvider:
     async def aclose(self) -> None:
         """Does nothing: it has no connections."""
 
-    def _answer(self, request: CompletionRequest) -> Completion:
+    def _answer(self, request: CompletionRequest, counted: Sequence[str]) -> Completion:
         if request.recorded_reply is not None:
             reply = request.recorded_reply
         elif request.purpose == "summary":
@@ -82,17 +83,14 @@ class OfflineProvider:
         return Completion(
             text=reply.content,
             finish_reason="tool_calls" if reply.tool_calls else "stop",
-            usage=self._usage(request, reply),
+            usage=self._usage(request, counted, reply),
             tool_calls=reply.tool_calls,
             provider_model="offline",
         )
 
-    def _usage(self, request: CompletionRequest, reply: RecordedReply) -> Usage:
+    def _usage(self, request: CompletionRequest, counted: Sequence[str], reply: RecordedReply) -> Usage:
         """Counts as a provider would: content, tool calls, tools, and a little framing for each message."""
-        prompt = sum(map(self._count, texts_of(request.messages))) + _MESSAGE_FRAMING_TOKENS * len(request.messages)
-        extras = [message["tool_calls"] for message in request.messages if message.get("tool_calls")]
-        extras.extend(request.tools)
-        prompt += sum(self._count(orjson.dumps(extra).decode()) for extra in extras)
+        prompt = sum(map(self._count, counted)) + _MESSAGE_FRAMING_TOKENS * len(request.messages)
         answer = self._count(reply.content or "")
         answer += sum(self._count(call.name) + self._count(call.arguments) for call in reply.tool_calls)
         return Usage(prompt_tokens=prompt, completion_tokens=answer)
@@ -109,6 +107,11 @@ class OfflineProvider:
             if not max_chars or tokens <= most_tokens:
                 return text
             max_chars = int(max_chars * max(0.5, 0.75 * most_tokens / tokens))
+
+
+def _calls_and_tools(request: CompletionRequest) -> list[str]:
+    calls = [message["tool_calls"] for message in request.messages if message.get("tool_calls")]
+    return [orjson.dumps(each).decode() for each in (*calls, *request.tools)]
 
 
 def _reply(request: CompletionRequest) -> str:

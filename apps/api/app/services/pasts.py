@@ -47,6 +47,8 @@ _SLICE_TEXTS = 2048
 _SLICE_TURNS = 128
 _SLICE_CHARS = 1_048_576
 """Characters of messages that are added to columns in one step (a few milliseconds)."""
+_ADDED_CHARS = 1_024
+"""Characters that take as long to add to columns as the fixed work for one message."""
 _INLINE_BYTES = 256 * 1024
 """Largest index, with its new part, that is extended on the event loop: some 2,000 chat messages, a few ms."""
 _INLINE_CHARS = 32_768
@@ -309,6 +311,7 @@ async def _extend(columns: Columns, turns: Iterable[Turn]) -> None:
     for turn in turns:
         part.append(turn)
         chars += sum([len(message.content) for message in turn.messages if isinstance(message.content, str)])
+        chars += _ADDED_CHARS * len(turn.messages)
         if len(part) == _SLICE_TURNS or chars > _SLICE_CHARS:
             columns.extend(part)
             part, chars = [], 0

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, cast, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import ErrorDetails, to_json
@@ -35,6 +35,8 @@ def _overrides_model() -> type[BaseModel]:
 _OVERRIDES = _overrides_model()
 _SHOWN_CHARS = 200
 """Longest part of a refused name or value, in characters, that its error quotes."""
+_MOST_VALUES = 1_000
+"""Most names and values of a client's overrides, which no valid ones have. Reading many blocks the event loop."""
 _KEPT_BYTES = 2_048
 """Largest overrides, in bytes of JSON, whose policy is cached; larger ones could fill the memory."""
 
@@ -67,14 +69,16 @@ def _resolved(guarded: ContextPolicy, overrides: Mapping[str, object]) -> Contex
 
 def read_fields(overrides: Mapping[str, object]) -> dict[str, Any]:
     """The values in the policy's types. Raises `InvalidRequest` as `resolve_policy`, except for combinations."""
+    return {name: _read_field(name, value) for name, value in overrides.items()}
+
+
+def _read_field(name: str, value: object) -> object:
     try:
         # From JSON: there, strict mode too accepts an array for a tuple and an object for a dataclass.
-        read = _OVERRIDES.model_validate_json(_written(overrides))
+        read = _OVERRIDES.model_validate_json(_written({name: value}))
     except ValidationError as error:
-        places = {name: at for at, name in enumerate(overrides)}
-        faults = error.errors(include_url=False, include_input=False)
-        raise _refused(min(faults, key=lambda fault: places[str(fault["loc"][0])])) from error
-    return {name: getattr(read, name) for name in overrides}
+        raise _refused(error.errors(include_url=False, include_input=False)[0]) from error
+    return getattr(read, name)
 
 
 def _refused(fault: ErrorDetails) -> InvalidRequest:
@@ -95,12 +99,26 @@ def read_given(given: Mapping[str, object]) -> JsonObject:
     Raises `InvalidRequest` naming the field as the client did: for an impossible name or value, two names of one field
     with different values, and a value whose effect would be absurd.
     """
+    if _is_large(given):
+        raise InvalidRequest(f"A policy has at most {_MOST_VALUES} values.", ("policy",))
     read = in_our_names(given)
     try:
         refuse_extremes(read_fields(read))
     except InvalidRequest as error:
         raise by_given_name(error, given) from error
     return read
+
+
+def _is_large(given: Mapping[str, object]) -> bool:
+    level: list[Mapping[str, object] | list[object]] = [given]
+    values = 0
+    while level:
+        values += sum(map(len, level))
+        if values > _MOST_VALUES:
+            return True
+        below = [value for each in level for value in (each if isinstance(each, list) else each.values())]
+        level = [cast("list[object]", value) for value in below if isinstance(value, (dict, list))]
+    return False
 
 
 def overrides_schema() -> JsonObject:
