@@ -69,11 +69,15 @@ def with_images_by_rule(message: Message, image_tokens: ImageTokens) -> Message:
     Stored counts have the flat figure because they depend only on the encoding, while models with the same encoding can
     have different rules. A rule reads only a few header bytes, so it is applied when a message is read for a model.
     """
-    content = message.content
-    if content is None or isinstance(content, str):
-        return message
-    more = sum(image_tokens(part) - FLAT_IMAGE_TOKENS for part in content if part.get("type") == "image_url")
+    more = images_over_flat(message.content, image_tokens)
     return replace(message, tokens=message.tokens + more) if more else message
+
+
+def images_over_flat(content: Content, image_tokens: ImageTokens) -> int:
+    """How many tokens more the images of a content take by a model's rule than by the flat figure; may be negative."""
+    if content is None or isinstance(content, str):
+        return 0
+    return sum(image_tokens(part) - FLAT_IMAGE_TOKENS for part in content if part.get("type") == "image_url")
 
 
 def tool_calls_tokens(tool_calls: Iterable[ToolCall], estimate: Estimate) -> int:

@@ -32,7 +32,14 @@ from app.domain.types import (
     Usage,
 )
 from app.engine.messages.image_rules import image_rule_for
-from app.engine.messages.tokens import PROMPT_FRAMING_TOKENS, Estimate, framing_tokens, tokens_of, tools_tokens
+from app.engine.messages.tokens import (
+    PROMPT_FRAMING_TOKENS,
+    Estimate,
+    framing_tokens,
+    images_over_flat,
+    tokens_of,
+    tools_tokens,
+)
 from app.engine.summary.block import render_summary
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import summary_of
@@ -182,7 +189,7 @@ async def count_tokens(
 
     def counted(estimate: Estimate) -> int:
         items = [item.tokens for item in head_items(layers, None, (), estimate)]
-        items += [tokens_of(message, estimate, rule) for message in messages]
+        items += [tokens_of(message, estimate) + images_over_flat(message.content, rule) for message in messages]
         framing = framing_tokens(len(items)) - (0 if is_new else PROMPT_FRAMING_TOKENS)
         return sum(items) + tools_tokens(options.tools, estimate) + framing
 
