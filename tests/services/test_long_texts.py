@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,8 +118,9 @@ async def test_long_blocks_are_sent_to_the_database_once(database_url: str, tmp_
 async def test_a_session_that_is_erased_while_its_turn_runs_leaves_no_long_block(
     database_url: str, tmp_path: Path
 ) -> None:
+    erased = asyncio.Event()
     async with (
-        serving(chat("Noted.")) as server,
+        serving(replace(chat("Noted."), after=erased.is_set)) as server,
         service(database_url, models_toml(server, window=10_000_000), folder=tmp_path) as at,
     ):
         session = await at.session()
@@ -127,6 +129,7 @@ async def test_a_session_that_is_erased_while_its_turn_runs_leaves_no_long_block
         turn = asyncio.create_task(at.turn(session.id, "Hello"))
         await server.arrived.wait()
         await delete_session(at.rt, ref_of(session.id))
+        erased.set()
         with pytest.raises(PlimsollError):
             await turn
         assert await at.rows("SELECT 1 FROM prompt_blocks") == []
