@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
-from app.services.background import keep_going
+from app.services.background import collect_forever, keep_going
 from app.services.runtime import Runtime
 from tests.services.service import service
 
@@ -33,3 +35,27 @@ async def test_background_work_that_broke_is_begun_again_and_it_is_logged(
         finally:
             keeper.cancel()
     assert "breaks_once" in caplog.text
+
+
+async def test_objects_that_refer_to_themselves_are_freed_between_two_pieces_of_work(database_url: str) -> None:
+    class Circle:
+        def __init__(self) -> None:
+            self.itself = self
+
+    thresholds = gc.get_threshold()
+    async with service(database_url) as at:
+        gc.disable()  # so that nothing else collects
+        circle = Circle()
+        left = weakref.ref(circle)
+        gc.collect(0)
+        del circle
+        assert left() is not None
+        collecting = asyncio.create_task(collect_forever(at.rt, 0.01))
+        try:
+            async with asyncio.timeout(30):
+                while left() is not None:
+                    await asyncio.sleep(0.01)
+        finally:
+            collecting.cancel()
+            gc.enable()
+            gc.set_threshold(*thresholds)

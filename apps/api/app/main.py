@@ -52,6 +52,7 @@ from app.providers.registry import Catalogue, load_catalogue
 from app.services.background import (
     beat_forever,
     calibrate_forever,
+    collect_forever,
     keep_going,
     probe_forever,
     refresh_forever,
@@ -112,8 +113,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         async with anyio.create_task_group():
             pass  # else the first stream loads anyio's backend, which blocks the event loop for 13 ms
         async with AsyncExitStack() as owned:
-            app.state.service = await _start(settings, owned)
             thresholds = gc.get_threshold()
+            app.state.service = await _start(settings, owned)
             collect_seldom()
             try:
                 yield
@@ -263,7 +264,15 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> AppState:
     database.watched_by(rt.telemetry.database)
     rt.telemetry.database.pool_of(settings.workers * settings.db_pool_size)
     rt.telemetry.database.restarts_from(partial(embedded.count_restarts, dsn))
-    for work in (renew_forever, sweep_forever, refresh_forever, calibrate_forever, probe_forever, beat_forever):
+    for work in (
+        renew_forever,
+        sweep_forever,
+        refresh_forever,
+        calibrate_forever,
+        probe_forever,
+        beat_forever,
+        collect_forever,
+    ):
         task = asyncio.create_task(keep_going(work, rt), name=work.__name__)
         owned.push_async_callback(_cancel, task)
     owned.push_async_callback(_keep_observations, rt)

@@ -4,6 +4,7 @@ and retention: erasing sessions that have not been used for a while, in batches.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -38,6 +39,10 @@ _PROBE_S = 10.0
 _REFRESH_S = 30.0
 _BEAT_S = 0.02
 _BEATS_SHOWN_S = 30.0
+_COLLECT_S = 5.0
+_NEWEST_COLLECTIONS = 200
+"""Collections of the newest objects after which older ones are collected in the middle of work: far more than there are
+in `_COLLECT_S`."""
 
 
 async def keep_going(work: Callable[[Runtime], Awaitable[None]], rt: Runtime) -> None:
@@ -162,6 +167,19 @@ async def beat_forever(rt: Runtime) -> None:
             longest_s, longest_before_s, renewed = 0.0, longest_s, now
         longest_s = max(longest_s, min(now - due, thread_time() - used_s))
         rt.telemetry.event_loop_lag(max(longest_s, longest_before_s))
+
+
+async def collect_forever(_rt: Runtime, every_s: float = _COLLECT_S) -> None:
+    """Collects the garbage that is referenced in circles, between two pieces of work.
+
+    Automatic collections of all but the newest objects would come in the middle of the work that makes many: with a
+    list of 10,000 messages, one of 10 ms and one of 16 ms directly after each other.
+    """
+    gc.set_threshold(gc.get_threshold()[0], _NEWEST_COLLECTIONS)
+    while True:
+        await asyncio.sleep(every_s)
+        if gc.get_count()[1]:  # objects have outlived a collection of the newest
+            gc.collect()
 
 
 SHORTEST_AGE = timedelta(hours=24)
