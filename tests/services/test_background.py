@@ -46,15 +46,15 @@ async def test_objects_that_refer_to_themselves_are_freed_between_two_pieces_of_
     async with service(database_url) as at:
         gc.disable()  # so that nothing else collects
         circle = Circle()
-        left = weakref.ref(circle)
+        freed = asyncio.Event()
+        left = weakref.ref(circle, lambda _: freed.set())
         gc.collect(0)
         del circle
         assert left() is not None
         collecting = asyncio.create_task(collect_forever(at.rt, 0.01))
         try:
             async with asyncio.timeout(30):
-                while left() is not None:
-                    await asyncio.sleep(0.01)
+                await freed.wait()
         finally:
             collecting.cancel()
             gc.enable()
