@@ -56,7 +56,8 @@ def representative() -> list[Any]:
                 continue
             wants = set(inspect.signature(test).parameters)
             if "database_url" in wants and wants <= {"database_url", "tmp_path"}:
-                found.append(pytest.param(test, id=f"{room.__name__.rsplit('.', 1)[-1]}-{name}"))
+                skips = [mark for mark in getattr(test, "pytestmark", ()) if mark.name == "skipif"]
+                found.append(pytest.param(test, id=f"{room.__name__.rsplit('.', 1)[-1]}-{name}", marks=skips))
     return found
 
 
