@@ -45,8 +45,8 @@ async def call_model(
             span.set(of_request(session_id, model, request, stream=on_delta is not None))
         if headers := rt.tracer.outgoing():
             request = replace(request, headers=headers)
-        told = {"session_id": str(session_id), "model_alias": model.alias, "purpose": request.purpose}
-        content_log = log.bind(**told) if rt.log_content else None
+        labels = {"session_id": str(session_id), "model_alias": model.alias, "purpose": request.purpose}
+        content_log = log.bind(**labels) if rt.log_content else None
         if content_log:
             _log_prompt(content_log, request)
         try:
