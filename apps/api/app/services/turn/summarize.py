@@ -83,7 +83,7 @@ STALE = "stale"
 class SummaryJob:
     """What is to be summarized, and for which turn.
 
-    `claim` is the turn that the summary is charged to, None when no turn waits. `turn_seq` is the number of that turn
+    `claim` is the turn whose usage has the summary, None when no turn waits. `turn_seq` is the number of that turn
     or of the next one; the turn count restarts there, whether or not the attempt succeeds. `still_too_large` returns
     whether the prompt with a summary would still be pruned; then the summary is made once more at half the cap.
     The session's prompt is laid out from `snapshot`. With `whatever_others_do` the summary is made even while another

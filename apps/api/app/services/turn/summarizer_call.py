@@ -77,7 +77,7 @@ class SummarizerCall:
 
 @dataclass(frozen=True, slots=True)
 class SummarizerResult:
-    """The result of the calls. `body` is None when `failure` says why; `calls` are charged in either case.
+    """The result of the calls. `body` is None when `failure` says why; `calls` count as usage in either case.
 
     `model_alias` is the alias that was called last.
     """
