@@ -261,7 +261,7 @@ async def set_limits(tx: Transaction, tenant_id: TenantId, limits: Limits) -> No
 
 
 async def clear_limits(tx: Transaction, tenant_id: TenantId) -> int:
-    """Deletes all of the tenant's limits and what was counted for them; returns how many limits there were."""
+    """Deletes the tenant's limits and sets what was counted for them to 0; returns how many limits there were."""
     cleared = await tx.execute(_CLEAR, tenant_id=tenant_id)
     await tx.execute(_FORGET_USE, tenant_id=tenant_id)
     return cleared

@@ -49,7 +49,7 @@ async def set_limits(database: Database, tenant_id: TenantId, values: Mapping[st
 
 
 async def clear_limits(database: Database, tenant_id: TenantId) -> int:
-    """Deletes all limits of the tenant and what was counted for them; returns how many limits there were."""
+    """Deletes all limits of the tenant and sets what was counted for them to 0; returns how many limits there were."""
     async with database.begin() as tx:
         return await store.clear_limits(tx, tenant_id)
 
