@@ -17,14 +17,19 @@ _MOST_NESTING = 200
 class JsonMessages(Sequence[PromptMessage]):
     """The messages of a prompt as canonical JSON, without the list's brackets; parsed when one is first read.
 
-    `with_reasoning` says whether one of them may have the fields in which earlier reasoning is sent.
+    `pieces` are this JSON in pieces: a long one is not joined before it is sent. `with_reasoning` says whether one of
+    the messages may have the fields in which earlier reasoning is sent.
     """
 
-    def __init__(self, json: bytes, count: int, *, with_reasoning: bool) -> None:
-        self.json = json
+    def __init__(self, pieces: Sequence[bytes], count: int, *, with_reasoning: bool) -> None:
+        self.pieces = pieces
         self.with_reasoning = with_reasoning
         self._count = count
         self._parsed: list[PromptMessage] | None = None
+
+    @property
+    def json(self) -> bytes:
+        return b"".join(self.pieces)
 
     def __len__(self) -> int:
         return self._count

@@ -112,15 +112,15 @@ class _MessagesCall:
 
     completion = staticmethod(read_message)
     assembly = MessageAssembly
+    ready = None
 
     def __init__(self, request: CompletionRequest, entry: ModelEntry, form: _Form) -> None:
         self.request = request
         self._entry = entry
         self.form = form
 
-    def body(self, *, stream: bool) -> bytes:
-        body = _body(self.request, self._entry, self.form)
-        return json_bytes(body | {"stream": True} if stream else body)
+    def body(self, *, stream: bool) -> Sequence[bytes]:
+        return (json_bytes({**_body(self.request, self._entry, self.form), **({"stream": True} if stream else {})}),)
 
     def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:  # noqa: ARG002 - the protocol's
         """Drops one thing that the error names; true if this changed the request.

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import httpx
 import numpy as np
-import orjson
 
 from app.domain.content import JsonMessages, as_function, custom_input, is_custom, tool_name, with_name
 from app.domain.types import CHAT_OPTIONS, Completion, CompletionRequest, JsonObject, PromptMessage
@@ -127,21 +126,22 @@ class _ChatCall:
         self._first_form = form
         self.form: _Form = form
 
-    def body(self, *, stream: bool) -> bytes:
+    @property
+    def ready(self) -> Sequence[bytes] | None:
+        """The messages as JSON in pieces, if they are kept so and nothing of them has to be changed."""
+        messages = self.request.messages
+        if not isinstance(messages, JsonMessages) or messages.with_reasoning or self._names_as_text:
+            return None
+        return None if self._custom_names() else messages.pieces
+
+    @property
+    def _names_as_text(self) -> bool:
+        return self.request.names_as_text or not self.form.with_names
+
+    def body(self, *, stream: bool) -> Sequence[bytes]:
         request, form = self.request, self.form
         custom = self._custom_names()
-        left_out = _OTHER_WIRES_ONLY if form.with_reasoning else _OTHER_WIRES_ONLY | {"reasoning_content"}
-        body: JsonObject = {
-            "model": self._entry.model,
-            "messages": _sent(
-                request.messages,
-                left_out,
-                names_as_text=request.names_as_text or not form.with_names,
-                custom_names=custom,
-            ),
-            **self._entry.parameters,
-            **self._options(),
-        }
+        body: JsonObject = {"model": self._entry.model, **self._entry.parameters, **self._options()}
         body[form.max_tokens_field] = request.max_output_tokens
         if form.with_cache_key and request.cache_key is not None:
             body.setdefault("prompt_cache_key", request.cache_key)
@@ -158,7 +158,25 @@ class _ChatCall:
             body["stream"] = True
             if form.with_usage:
                 body["stream_options"] = {"include_usage": True}
-        return json_bytes(body)
+        ready = self.ready
+        if ready is not None:
+            return (b'{"messages":[', *ready, b"],", json_bytes(body)[1:])
+        body["messages"] = self._messages(custom)
+        return (json_bytes(body),)
+
+    def _messages(self, custom: frozenset[str | None]) -> list[PromptMessage]:
+        """The messages in this protocol's form."""
+        left_out = _OTHER_WIRES_ONLY if self.form.with_reasoning else _OTHER_WIRES_ONLY | {"reasoning_content"}
+        sent = [
+            {name: value for name, value in message.items() if name not in left_out}
+            for message in self.request.messages
+        ]
+        for message in sent:
+            if custom and "tool_calls" in message:
+                message["tool_calls"] = [_call(call, custom) for call in message["tool_calls"]]
+            if self._names_as_text and "name" in message:
+                message["content"] = with_name(message.pop("name"), message["content"])
+        return sent
 
     def _custom_names(self) -> frozenset[str | None]:
         """The names of the tools that are sent as custom ones."""
@@ -209,26 +227,6 @@ class _ChatCall:
         else:
             return False
         return True
-
-
-def _sent(
-    messages: Sequence[PromptMessage],
-    left_out: frozenset[str],
-    *,
-    names_as_text: bool,
-    custom_names: frozenset[str | None],
-) -> object:
-    """The messages in this protocol's form: ready JSON is used unchanged where there can be nothing to change."""
-    is_ready = not names_as_text and not custom_names
-    if isinstance(messages, JsonMessages) and not messages.with_reasoning and is_ready:
-        return orjson.Fragment(b"[" + messages.json + b"]")
-    sent = [{name: value for name, value in message.items() if name not in left_out} for message in messages]
-    for message in sent:
-        if custom_names and "tool_calls" in message:
-            message["tool_calls"] = [_call(call, custom_names) for call in message["tool_calls"]]
-        if names_as_text and "name" in message:
-            message["content"] = with_name(message.pop("name"), message["content"])
-    return sent
 
 
 def _choice(choice: str | Mapping[str, Any], custom_names: frozenset[str | None]) -> object:

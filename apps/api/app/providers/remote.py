@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -37,7 +37,7 @@ from app.providers.wire import MalformedAnswerError, decode_json
 _RETRIED_STATUSES: Final = frozenset({408, 409, 429})
 _ONCE: Final = RetryPolicy(max_attempts=1)
 _INLINE_BODY_BYTES: Final = 262_144
-"""Largest request, in bytes, whose body is encoded on the event loop (a few ms)."""
+"""Largest request, in bytes, whose messages are encoded on the event loop (a few ms)."""
 
 
 class WireCall(Protocol):
@@ -46,7 +46,14 @@ class WireCall(Protocol):
     @property
     def request(self) -> CompletionRequest: ...
 
-    def body(self, *, stream: bool) -> bytes: ...
+    @property
+    def ready(self) -> Sequence[bytes] | None:
+        """The messages in this protocol's JSON, in pieces, if they need not be encoded."""
+        ...
+
+    def body(self, *, stream: bool) -> Sequence[bytes]:
+        """The body, in pieces."""
+        ...
 
     def completion(self, answer: Any) -> Completion:
         """Reads a whole answer; raises `MalformedAnswerError`."""
@@ -121,7 +128,7 @@ class RemoteModel:
         """The JSON answer of another endpoint of the provider, without retries. Raises a `ProviderError`."""
 
         async def attempt(_number: int) -> Any:
-            reply = await self._transport.post(url, self._headers, body)
+            reply = await self._transport.post(url, self._headers, (body,))
             try:
                 answer, error = await _read_json(reply)
             except MalformedAnswerError as malformed:
@@ -140,7 +147,7 @@ class RemoteModel:
     async def _attempt(self, call: WireCall, tap: DeltaTap | None, *, stream: bool) -> Completion:
         body = partial(call.body, stream=stream)
         headers = {**call.request.headers, **self._headers}
-        is_large = call.request.size_bytes > _INLINE_BODY_BYTES
+        is_large = call.request.size_bytes > _INLINE_BODY_BYTES and call.ready is None
         reply = await self._transport.post(self._url, headers, await asyncio.to_thread(body) if is_large else body())
         try:
             if tap is None or not reply.is_success or not _is_stream(reply, requested=stream):
@@ -175,7 +182,7 @@ class RemoteModel:
     def _failure(self, error: ErrorObject, reply: HttpReply, call: WireCall, *, stream: bool) -> Exception:
         """The error to raise: one that ends the call, or an `AttemptError`. The request may be changed for a retry."""
         status = _status(reply, error)
-        mapped = provider_error(status, error, self._label, lambda: call.body(stream=stream))
+        mapped = provider_error(status, error, self._label, lambda: b"".join(call.body(stream=stream)))
         refused = isinstance(mapped, ProviderRefused) and status in {400, 422}
         # Some servers answer 500 for a request that they do not support (llama-cpp-python).
         may_concede = refused or (isinstance(mapped, ProviderDown) and status == 500)

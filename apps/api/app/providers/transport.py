@@ -12,7 +12,7 @@ import contextlib
 import random
 import socket
 import zlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -31,7 +31,7 @@ MOST_ERROR_BYTES: Final = 256 * 1024
 """The same for the body of an error."""
 _SLICE_BYTES: Final = 64 * 1024
 _WHOLE_BYTES: Final = 256 * 1024
-"""Largest request body that is handed to the connection as a whole."""
+"""Largest request body that is handed to the connection as a whole; longer ones in slices of this size or twice it."""
 _GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32
 _RECEIVE_BYTES: Final = 16 * 1024
 """Size of a socket's receive buffer, whose content is parsed as HTTP at once."""
@@ -109,11 +109,17 @@ class HttpTransport:
         # No cookies: those of one call's answer must not be sent with another tenant's call.
         return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
-    async def post(self, url: httpx.URL, headers: Mapping[str, str], body: bytes) -> HttpReply:
-        """Sends, and returns once the answer's head has arrived. Raises `AttemptError` if the connection fails."""
-        sent: bytes | AsyncGenerator[bytes] = body
-        if len(body) > _WHOLE_BYTES:
-            sent, headers = _slices(body), {**headers, "content-length": str(len(body))}
+    async def post(self, url: httpx.URL, headers: Mapping[str, str], body: Sequence[bytes]) -> HttpReply:
+        """Sends a body, which is given in pieces, and returns once the answer's head has arrived.
+
+        Raises `AttemptError` if the connection fails.
+        """
+        size_bytes = sum(map(len, body))
+        sent: bytes | AsyncGenerator[bytes]
+        if size_bytes <= _WHOLE_BYTES:
+            sent = b"".join(body)
+        else:
+            sent, headers = _slices(body), {**headers, "content-length": str(size_bytes)}
         request = httpx.Request(
             "POST", url, headers=headers, content=sent, extensions={"timeout": {"connect": _CONNECT_TIMEOUT_S}}
         )
@@ -126,10 +132,20 @@ class HttpTransport:
         await self._transport.aclose()
 
 
-async def _slices(body: bytes) -> AsyncGenerator[bytes]:
+async def _slices(body: Sequence[bytes]) -> AsyncGenerator[bytes]:
     """The slices of a long body: written at once, it would be copied as a whole on the event loop."""
-    for at in range(0, len(body), _SLICE_BYTES):
-        yield body[at : at + _SLICE_BYTES]
+    waiting: list[bytes] = []
+    size_bytes = 0
+    for piece in body:
+        for at in range(0, len(piece), _WHOLE_BYTES):
+            waiting.append(piece[at : at + _WHOLE_BYTES])
+            size_bytes += len(waiting[-1])
+            if size_bytes >= _WHOLE_BYTES:
+                yield b"".join(waiting)
+                waiting.clear()
+                size_bytes = 0
+    if waiting:
+        yield b"".join(waiting)
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:

@@ -280,8 +280,8 @@ class Columns:
 
     def json_of_run(self, first: int, end: int) -> bytes:
         """The canonical JSON of these pieces' messages, each with a leading comma."""
-        parts = [self._wire[self._ends[part.start] : self._ends[part.stop]] for part in self._stretches(first, end)]
-        return b"".join(parts)
+        wire = memoryview(self._wire)  # copied once
+        return b"".join([wire[self._ends[part.start] : self._ends[part.stop]] for part in self._stretches(first, end)])
 
     def stretches_of_run(self, first: int, end: int) -> Iterator[Stretch]:
         """The messages of these pieces in stretches of consecutive numbers whose reasoning is sent in one form."""

@@ -252,8 +252,8 @@ class Prompt:
 
     def _messages(self, of_parts: Sequence[bytes]) -> JsonMessages:
         with_reasoning = any(part.with_reasoning for part in self.parts)
-        json = b"".join((of_parts[0][1:], *of_parts[1:])) if of_parts else b""
-        return JsonMessages(json, self.message_count, with_reasoning=with_reasoning)
+        pieces = (of_parts[0][1:], *of_parts[1:]) if of_parts else ()
+        return JsonMessages(pieces, self.message_count, with_reasoning=with_reasoning)
 
     def hashed(self) -> tuple[JsonMessages, str, int]:
         """The messages; the SHA-256 (hex) of the canonical JSON of `{messages, tools}`; the bytes of that JSON."""
@@ -268,7 +268,7 @@ class Prompt:
         closing = CLOSING % canonical_bytes(list(self.tools))
         digest.update(closing)
         messages = self._messages(of_parts)
-        return messages, digest.hexdigest(), len(OPENING) + len(messages.json) + len(closing)
+        return messages, digest.hexdigest(), len(OPENING) + sum(map(len, messages.pieces)) + len(closing)
 
     def blocks(self) -> tuple[Block, ...]:
         """The blocks that must be in `prompt_blocks` to rebuild the prompt, tool definitions included."""
