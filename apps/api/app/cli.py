@@ -98,7 +98,8 @@ def mcp_command(
         if error.name not in {"mcp", "plimsoll_sdk"}:
             raise
         raise CommandRefused(
-            f"the package {error.name} is missing; it comes with the extra mcp of plimsoll-server"
+            f"the package {error.name} is missing: `make setup` installs it in a clone, elsewhere the extra mcp of "
+            "plimsoll-server"
         ) from error
     try:
         server = make_server(url, write=write)

@@ -99,6 +99,11 @@ class Settings(BaseSettings):
         """Origins of the pages, besides the service's own, from which browsers may call the service."""
         return tuple(origin.strip() for origin in self.cors_origins.split(",") if origin.strip())
 
+    @field_validator("database_url", "data_dir", "models_file", mode="before")
+    @classmethod
+    def _empty_is_unset(cls, value: object) -> object:
+        return None if value == "" else value  # an empty path would be the current folder
+
     @field_validator("cors_origins")
     @classmethod
     def _are_origins(cls, value: str) -> str:
