@@ -117,7 +117,7 @@ def main() -> None:
     except (CatalogueError, CommandRefused, EmbeddedPostgresError, MigrationFailed, DatabaseUnreachable) as error:
         _fail(str(error))
     except InsufficientPrivilegeError as error:
-        _fail(f"DATABASE_URL: the database refuses us: {error}")
+        _fail(f"DATABASE_URL: the database refuses this connection: {error}")
 
 
 def _fail(sentence: str) -> None:
