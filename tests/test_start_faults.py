@@ -199,18 +199,18 @@ FAULTS: dict[str, Fault] = {
         dotenv(b"# mine\nPLIMSOLL_TURN_LEASE_S=-1\nexport PLIMSOLL_LOG_FORMAT=hunter2\n"),
         ("PLIMSOLL_TURN_LEASE_S (.env, line 2): ", "PLIMSOLL_LOG_FORMAT (.env, line 3): "),
     ),
-    ".env that is not text": Fault(dotenv(b"PLIMSOLL_PORT=\xff\n"), (".env can not be read", "UTF-8")),
+    ".env that is not text": Fault(dotenv(b"PLIMSOLL_PORT=\xff\n"), (".env cannot be read", "UTF-8")),
     "host of another machine": Fault(
         variables(PLIMSOLL_HOST="192.0.2.1"), ("PLIMSOLL_HOST", "192.0.2.1", "this machine")
     ),
     "host that is not known": Fault(variables(PLIMSOLL_HOST="nowhere.invalid"), ("PLIMSOLL_HOST: ", "nowhere.invalid")),
-    "host that is no name": Fault(variables(PLIMSOLL_HOST="a..b"), ("PLIMSOLL_HOST: ", "no host name")),
+    "host that is no name": Fault(variables(PLIMSOLL_HOST="a..b"), ("PLIMSOLL_HOST: ", "not a host name")),
     "database that is not there": Fault(
         variables(DATABASE_URL=f"postgresql://someone:{SECRET}@127.0.0.1:1/db"),
-        ("DATABASE_URL: ", "can not be reached"),
+        ("DATABASE_URL: ", "cannot be reached"),
     ),
     "database on an unknown host": Fault(
-        variables(DATABASE_URL=f"postgresql://someone:{SECRET}@nowhere.invalid/db"), ("DATABASE_URL: ", "can not be")
+        variables(DATABASE_URL=f"postgresql://someone:{SECRET}@nowhere.invalid/db"), ("DATABASE_URL: ", "cannot be")
     ),
     "no connection string": Fault(
         variables(DATABASE_URL=f"mysql://u:{SECRET}@h/db"), ("DATABASE_URL", "percent-encoded")
@@ -218,7 +218,7 @@ FAULTS: dict[str, Fault] = {
     "port of a database that is none": Fault(
         variables(DATABASE_URL=f"postgresql://u:{SECRET}@127.0.0.1:65536/db"), ("DATABASE_URL", "host:port")
     ),
-    "empty connection string": Fault(variables(DATABASE_URL=""), ("DATABASE_URL",)),
+    "empty connection string": Fault(variables(DATABASE_URL=""), ("DATABASE_URL: it is empty",)),
     "certificate that is not there": Fault(
         variables(DATABASE_URL=f"postgresql://u:{SECRET}@127.0.0.1:1/db?sslmode=verify-full&sslrootcert=/absent.pem"),
         ("DATABASE_URL",),
@@ -314,7 +314,7 @@ def test_a_database_that_refuses_us_is_quoted(
     serve: Serve, tmp_path: Path, own_database: tuple[Path, str], change: tuple[str, str], says: str
 ) -> None:
     printed = serve.refused(tmp_path, {"DATABASE_URL": own_database[1].replace(*change)})
-    assert "DATABASE_URL: the database refuses us: " in printed
+    assert "DATABASE_URL: the database refuses this connection: " in printed
     assert says in printed
 
 
@@ -371,7 +371,7 @@ def test_a_catalogue_that_may_not_be_read_is_named(serve: Serve, open_folder: Pa
     (open_folder / "models.toml").write_text(CATALOGUE)
     (open_folder / "models.toml").chmod(0o600)
     printed = serve.refused(open_folder, {"MODELS_FILE": "models.toml"}, NOBODY)
-    assert "MODELS_FILE models.toml can not be used: it cannot be read (Permission denied)" in printed
+    assert "MODELS_FILE models.toml cannot be used: it cannot be read (Permission denied)" in printed
 
 
 @as_root

@@ -29,7 +29,9 @@ def replay(
     file: Annotated[Path, typer.Argument(help="JSON lines of messages or of conversations; .gz is read too.")],
     window: Annotated[int | None, typer.Option(min=1, help="Cap of the model's window, in tokens.")] = None,
     session_per_line: Annotated[bool, typer.Option(help="A session of each line instead of one for the file.")] = False,
-    url: Annotated[str, typer.Option(help="Where the service listens.")] = "http://127.0.0.1:8000",
+    url: Annotated[
+        str, typer.Option(envvar="PLIMSOLL_URL", help="Where the service listens.", show_envvar=True)
+    ] = "http://127.0.0.1:8000",
     key: Annotated[str | None, typer.Option(envvar="PLIMSOLL_API_KEY", help="API key.", show_envvar=True)] = None,
     recorded: Annotated[
         bool, typer.Option("--recorded/--live", help="Recorded replies stand in for the model, or the model answers.")
@@ -60,10 +62,14 @@ def replay(
     )
     try:
         conversations = read_conversations(file, session_per_line=session_per_line)
+        if picture is not None:
+            picture.open("a").close()  # that it can be written is known before the first turn
         with Service(url, key=key) as service:
             sessions = replay_all(service, conversations, options, console, bars=not (quiet or as_json))
-    except (UnreadableRecordingError, ServiceUnavailableError) as error:
-        Console(stderr=True, highlight=False).print(f"plimsoll replay: {error}", style="red", markup=False)
+    except (UnreadableRecordingError, ServiceUnavailableError, OSError) as error:
+        Console(stderr=True, highlight=False).print(
+            f"plimsoll replay: {error}", style="red", markup=False, soft_wrap=True
+        )
         raise typer.Exit(EXIT_UNUSABLE) from error
     if picture is not None:
         longest = max(sessions, key=lambda session: len(session.turns))

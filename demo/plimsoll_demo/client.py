@@ -40,10 +40,16 @@ class Answer:
 
 
 class Service:
-    """A Plimsoll at `url`. `timeout_s` is the patience with one answer; a turn waits for its model."""
+    """A Plimsoll at `url`. `timeout_s` is the patience with one answer; a turn waits for its model.
+
+    Raises `ServiceUnavailableError` for an address or a key that can be none.
+    """
 
     def __init__(self, url: str, *, key: str | None = None, timeout_s: float = 300.0) -> None:
-        self._client = Plimsoll(url, api_key=key, deadline_s=timeout_s)
+        try:
+            self._client = Plimsoll(url, api_key=key, deadline_s=timeout_s)
+        except ValueError as error:
+            raise ServiceUnavailableError(str(error)) from error
         self.url = url
 
     def __enter__(self) -> Self:

@@ -7,11 +7,12 @@ A line is either one OpenAI-style message (all such lines of a file are one conv
 from __future__ import annotations
 
 import gzip
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
+
+import orjson
 
 from plimsoll_demo.definitions import united
 from plimsoll_demo.message_sorter import conversation
@@ -95,11 +96,11 @@ def _objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         if not line.strip():
             continue
         try:
-            value: object = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UnreadableRecordingError(path, number, f"is no JSON: {error}") from error
+            value: object = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise UnreadableRecordingError(path, number, f"is not JSON: {error}") from error
         if not _is_object(value):
-            raise UnreadableRecordingError(path, number, "is no JSON object")
+            raise UnreadableRecordingError(path, number, "is not a JSON object")
         yield number, value
 
 

@@ -84,6 +84,22 @@ async def test_tools_are_run_until_the_model_has_no_more_calls(
 
 
 @ALL
+async def test_characters_that_no_message_can_have_do_not_leave_the_turn_open(
+    database_url: str, tmp_path: Path, kind: Kind
+) -> None:
+    with (
+        threaded_serving(_tool_model([[("read", "{}")]])) as model,
+        service_at(settings_for(database_url, models_file=models_file(tmp_path, model.base_url))) as address,
+    ):
+        async with talker(kind, address) as at:
+            session = (await at.call("create_session")).id
+            tools = [{"type": "function", "function": {"name": "read"}}]
+            answer = await at.call("run_turn", session, "Read it", {"read": lambda: "a\0b\udce9c😀"}, tools=tools)
+            assert answer.turn.status == "completed"
+            assert "a\ufffdb\ufffdc😀" in answer.turn.assistant_output
+
+
+@ALL
 async def test_a_model_that_never_stops_calling_tools_is_stopped(database_url: str, tmp_path: Path, kind: Kind) -> None:
     with (
         threaded_serving(_tool_model([[("add", '{"a": 1, "b": 2}')]] * 9)) as model,

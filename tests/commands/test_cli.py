@@ -233,8 +233,8 @@ def test_a_busy_port_is_one_line_and_says_which_to_take(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "url", "says"),
     [
-        (("serve", "--port", "0"), "postgresql://someone:hunter2@127.0.0.1:1/db", "can not be reached"),
-        (("keys", "list"), "postgresql://someone:hunter2@nowhere.invalid/db", "can not be reached"),
+        (("serve", "--port", "0"), "postgresql://someone:hunter2@127.0.0.1:1/db", "cannot be reached"),
+        (("keys", "list"), "postgresql://someone:hunter2@nowhere.invalid/db", "cannot be reached"),
         (("migrate",), "postgresql://someone:hun/ter2@127.0.0.1/db", "percent-encoded"),
         (("migrate",), "mysql://someone:hunter2@127.0.0.1/db", "percent-encoded"),
         (("migrate",), "hunter2", "percent-encoded"),
@@ -262,8 +262,8 @@ def test_a_database_that_is_not_there_is_named(tmp_path: Path, postgres_server: 
         ({"PLIMSOLL_WORKERS": "0"}, "PLIMSOLL_WORKERS: "),
         ({"CONTEXT_SUMMARY_TRIGGER_RATIO": "7"}, "CONTEXT_SUMMARY_TRIGGER_RATIO: "),
         ({"CONTEXT_SUMMARY_TRIGGER_RATIO": "0.9", "CONTEXT_PRUNE_TRIGGER_RATIO": "0.8"}, "trigger"),
-        ({"MODELS_FILE": "not-there.toml"}, "MODELS_FILE not-there.toml can not be used: it cannot be read"),
-        ({"MODELS_FILE": "broken.toml"}, "MODELS_FILE broken.toml can not be used: default: is missing; "),
+        ({"MODELS_FILE": "not-there.toml"}, "MODELS_FILE not-there.toml cannot be used: it cannot be read"),
+        ({"MODELS_FILE": "broken.toml"}, "MODELS_FILE broken.toml cannot be used: default: is missing; "),
     ],
 )
 def test_a_bad_setting_is_one_line_that_names_it(tmp_path: Path, settings: dict[str, str], says: str) -> None:
@@ -308,7 +308,7 @@ def test_limits_of_a_tenant_are_set_listed_and_cleared(tmp_path: Path, database_
     listed = limits("list").stdout
     assert re.search(r"turns_per_minute +60 +0 +- +acme", listed), listed
     assert re.search(r"usd_per_month +12\.5 +0 +- +acme", listed), listed
-    assert limits("clear", "acme").stdout == "acme: 2 limits were taken away.\n"
+    assert limits("clear", "acme").stdout == "acme: 2 limits were removed.\n"
     assert "acme" not in limits("list").stdout
 
 
@@ -355,7 +355,7 @@ def test_windows_that_providers_stated_are_listed_and_forgotten(tmp_path: Path, 
         (["8192", "1", "all"], "mini", "acme"),
         (["8192", "1", "all"], "mini", "other"),
     ]
-    assert windows("forget", "main").stdout == "main: 2 statements were forgotten.\n"
-    assert windows("forget", "nobody").stdout == "nobody: 0 statements were forgotten.\n"
+    assert windows("forget", "main").stdout == "main: 2 stated windows were forgotten.\n"
+    assert windows("forget", "nobody").stdout == "nobody: 0 stated windows were forgotten.\n"
     assert "main" not in windows("list").stdout
     assert windows("forget").returncode == 2

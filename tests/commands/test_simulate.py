@@ -47,7 +47,7 @@ def test_it_reads_the_database_of_the_settings_and_prints_a_column_for_each_poli
         ((UNKNOWN_ID,), "no such session"),
         ((ids[0], "--tenant", "other"), "no such session"),
         ((ids[0], "--policy", "nobody"), "preset"),
-        ((ids[0], "--policy", "{bad"), "no JSON"),
+        ((ids[0], "--policy", "{bad"), "not JSON"),
         ((ids[0], "--model", "nobody"), "no model"),
     ):
         line = refusal(plimsoll(tmp_path, "simulate", *wrong, DATABASE_URL=database_url))

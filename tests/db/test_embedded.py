@@ -162,7 +162,7 @@ def test_a_temporary_folder_that_is_as_deep_is_no_obstacle(
 
 def test_a_cause_that_prevents_the_start_is_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(embedded.EmbeddedPostgresError, match="can not use"):
+    with pytest.raises(embedded.EmbeddedPostgresError, match="cannot use"):
         embedded.start(tmp_path / "file")
 
 

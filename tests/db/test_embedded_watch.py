@@ -92,7 +92,7 @@ def test_a_folder_that_is_away_for_a_moment_is_waited_for_and_never_made_anew(da
         cluster.rename(away)
         os.kill(int((away / "postmaster.pid").read_text().split()[0]), signal.SIGKILL)
         wait_until_stopped(data_dir)
-        with pytest.raises(embedded.EmbeddedPostgresError, match="can not use"):
+        with pytest.raises(embedded.EmbeddedPostgresError, match="cannot use"):
             server.start_again()
         assert not cluster.exists()
         away.rename(cluster)

@@ -183,6 +183,38 @@ def test_a_service_that_does_not_answer_or_takes_no_key_is_reported_plainly(tmp_
     assert "does not answer" in said
 
 
+@pytest.mark.parametrize(
+    ("line", "arguments", "says"),
+    [
+        ("", ["--url", "foo"], "must begin with http"),
+        ("", ["--key", "é"], "characters that no key has"),
+        ("", ["--picture", "/nowhere/window.svg"], "/nowhere/window.svg"),
+        (r'{"role": "user", "content": "\ud800"}', [], "talk.jsonl:1: is not JSON"),
+    ],
+)
+def test_what_can_never_work_is_one_sentence_before_the_first_turn(
+    tmp_path: Path, line: str, arguments: list[str], says: str
+) -> None:
+    path = recording(tmp_path / "talk.jsonl")
+    if line:
+        path.write_text(line)
+    with contract_server() as held:
+        code, said = run(held, path, *arguments)
+    assert (code, held.turn_bodies) == (EXIT_UNUSABLE, [])
+    assert says in said
+    assert "Traceback" not in said
+
+
+def test_the_services_address_is_that_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = typer.Typer()
+    app.command()(replay)
+    with contract_server() as held:
+        monkeypatch.setenv("PLIMSOLL_URL", held.url)
+        ended = CliRunner().invoke(app, [str(recording(tmp_path / "talk.jsonl")), "--quiet"])
+    assert ended.exit_code == 0
+    assert len(held.turn_bodies) == TURNS
+
+
 def test_each_line_is_a_row_and_the_last_row_is_their_sum(tmp_path: Path) -> None:
     path = tmp_path / "talks.jsonl"
     talk = [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}]

@@ -282,7 +282,7 @@ async def test_a_process_that_cannot_start_reports_it_in_one_sentence(
                     raise AssertionError("it started")
         assert jobs.pids == []
     assert caplog.text.count("The process for heavy work did not start") == 2
-    assert capfd.readouterr().err.count("plimsoll: the process for heavy work can not start: KeyError") == 2
+    assert capfd.readouterr().err.count("plimsoll: the process for heavy work cannot start: KeyError") == 2
 
 
 PARENT = """

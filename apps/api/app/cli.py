@@ -98,7 +98,8 @@ def mcp_command(
         if error.name not in {"mcp", "plimsoll_sdk"}:
             raise
         raise CommandRefused(
-            f"the package {error.name} is missing; it comes with the extra mcp of plimsoll-server"
+            f"the package {error.name} is missing: `make setup` installs it in a clone, elsewhere the extra mcp of "
+            "plimsoll-server"
         ) from error
     try:
         server = make_server(url, write=write)
@@ -116,7 +117,7 @@ def main() -> None:
     except (CatalogueError, CommandRefused, EmbeddedPostgresError, MigrationFailed, DatabaseUnreachable) as error:
         _fail(str(error))
     except InsufficientPrivilegeError as error:
-        _fail(f"DATABASE_URL: the database refuses us: {error}")
+        _fail(f"DATABASE_URL: the database refuses this connection: {error}")
 
 
 def _fail(sentence: str) -> None:

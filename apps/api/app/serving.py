@@ -243,8 +243,8 @@ def _listening(host: str, port: int) -> Generator[socket.socket]:
         )[0]
         listener = socket.socket(family, kind, protocol)
     except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "that is no host name"
-        raise CommandRefused(f"PLIMSOLL_HOST: can not listen on {host}: {reason}") from error
+        reason = error.strerror if isinstance(error, OSError) else "that is not a host name"
+        raise CommandRefused(f"PLIMSOLL_HOST: cannot listen on {host}: {reason}") from error
     with listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -252,7 +252,7 @@ def _listening(host: str, port: int) -> Generator[socket.socket]:
             listener.listen(_BACKLOG)  # so that a first request waits instead of being refused
         except OSError as error:
             raise CommandRefused(
-                f"can not listen on {host}:{port}: {error.strerror}; {_other_address(error, port)}"
+                f"cannot listen on {host}:{port}: {error.strerror}; {_other_address(error, port)}"
             ) from error
         yield listener
 

@@ -37,8 +37,9 @@ export function elapsed(from: string, to: string | null): string {
   if (to === null) return "–";
   const ms = Math.max(0, Date.parse(to) - Date.parse(from));
   if (ms < 1000) return `${Math.round(ms)} ms`;
-  const seconds = ms / 1000;
-  return seconds < 60 ? `${seconds.toFixed(1)} s` : `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
+  if (ms < 59_950) return `${(ms / 1000).toFixed(1)} s`;
+  const seconds = Math.round(ms / 1000);
+  return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
 }
 
 export function dateTime(instant: string): string {
@@ -59,5 +60,11 @@ export function plural(count: number, one: string, many = `${one}s`): string {
 
 export function cut(text: string, characters: number): string {
   const line = text.replace(/\s+/g, " ").trim();
-  return line.length <= characters ? line : `${line.slice(0, characters - 1)}…`;
+  return line.length <= characters ? line : `${firstOf(line, characters - 1)}…`;
+}
+
+/** The first characters of a text, at most so many; none is cut in half. */
+export function firstOf(text: string, characters: number): string {
+  const isInside = /[\uD800-\uDBFF]/.test(text.charAt(characters - 1));
+  return text.slice(0, isInside ? characters - 1 : characters);
 }

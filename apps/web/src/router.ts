@@ -16,11 +16,17 @@ export type Place =
 
 export function placeOf(hash: string): Place {
   const [, first, sessionId, tab, turn, otherTurn] = hash.replace(/^#/, "").split("/");
-  if (first === "sessions" && sessionId) {
+  if (first === "sessions" && isId(sessionId)) {
     const known = TABS.find((entry) => entry.tab === tab)?.tab ?? "window";
-    return { page: "session", sessionId, tab: known, turn: turn || null, otherTurn: otherTurn || null };
+    const turns = { turn: isId(turn) ? turn : null, otherTurn: isId(otherTurn) ? otherTurn : null };
+    return { page: "session", sessionId, tab: known, ...turns };
   }
   return { page: "sessions" };
+}
+
+/** Whether it can be an id or a number. Anything else, as `..` or `?`, would lead a request to another route. */
+function isId(segment: string | undefined): segment is string {
+  return segment !== undefined && /^[\w-]+$/.test(segment);
 }
 
 export function addressOf(

@@ -74,7 +74,7 @@ def came_of(error: httpx.RequestError, out_of_time: bool) -> Came:
     Only the type of the error is logged: its text may quote what was sent.
     """
     if isinstance(error, (httpx.LocalProtocolError, httpx.UnsupportedProtocol)):
-        raise ValueError("The request can not be sent: a header or the address is none.") from None  # noqa: TRY004 - of its value
+        raise ValueError("The request cannot be sent: a header or the address is not valid.") from None  # noqa: TRY004 - of its value
     if out_of_time and isinstance(error, httpx.TimeoutException):
         return OutOfTime()
     return Lost(type(error).__name__, begun=not isinstance(error, _NEVER_SENT))

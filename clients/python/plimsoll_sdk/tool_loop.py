@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
@@ -16,6 +17,9 @@ Functions: TypeAlias = Mapping[str, Callable[..., Any]]
 """What the model may call, by name: each is given the call's arguments by name; text is sent as it is, else JSON."""
 
 _POLL_S = 0.5
+_UNSENDABLE = re.compile("[\\0\\ud800-\\udfff]")
+"""What the service can not store: NUL, and halves of characters, as in names of files. Refused outputs would leave the
+turn open for good."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,8 @@ def run_turn(
     """Sends a message, runs the functions that the model calls, and answers when the model has no more calls.
 
     `tools` describe the functions in the OpenAI form. A call of a function that is not there, arguments that are no
-    JSON object, and an exception of a function (its type and its message) go to the model as the call's output.
+    JSON object, and an exception of a function (its type and its message) go to the model as the call's output. A
+    character of an output that can not be stored (NUL, half a character) is replaced by U+FFFD.
     After `max_rounds` rounds of tools the turn is cancelled: `ToolLoopTooLong`.
     """
     answer: TurnAnswer = yield Ask(
@@ -83,7 +88,7 @@ def run_turn(
             return answer
         outputs: dict[str, Content] = {}
         for call in answer.turn.tool_calls:
-            outputs[call.id] = yield from _output(call, functions)
+            outputs[call.id] = _UNSENDABLE.sub("\N{REPLACEMENT CHARACTER}", (yield from _output(call, functions)))
         answer = yield from _next_round(answer, outputs)
     if answer.turn.status != "awaiting_tools":
         return answer

@@ -17,6 +17,8 @@ export interface RunOptions extends KeyOptions {
 }
 
 const POLL_MS = 500;
+// What the service can not store: NUL, and halves of characters. Refused outputs would leave the turn open for good.
+const UNSENDABLE = /\0|\p{Surrogate}/gu;
 
 export async function runTurn(
   client: Plimsoll,
@@ -30,7 +32,8 @@ export async function runTurn(
     const outputs: Schemas["ToolOutputIn"][] = [];
     for (const call of answer.turn.tool_calls) {
       signal?.throwIfAborted();
-      outputs.push({ tool_call_id: call.id, content: await outputOf(call, functions) });
+      const content = (await outputOf(call, functions)).replace(UNSENDABLE, "\uFFFD");
+      outputs.push({ tool_call_id: call.id, content });
     }
     answer = await nextRound(client, answer.turn, outputs, { signal });
   }

@@ -123,7 +123,7 @@ def list_limits(
 def clear_limits(tenant: Tenant) -> None:
     """Removes all limits of a tenant, with their counts."""
     cleared = with_database(lambda database: limit_service.clear_limits(database, TenantId(tenant)))
-    typer.echo(f"{tenant}: {cleared} limits were taken away.")
+    typer.echo(f"{tenant}: {cleared} limits were removed.")
 
 
 @windows.command("list")
@@ -147,7 +147,7 @@ def forget_windows(
 ) -> None:
     """Deletes the stated windows of an alias, for every tenant. Running services apply this within 30 seconds."""
     forgotten = with_database(lambda database: window_service.forget(database, alias))
-    typer.echo(f"{alias}: {forgotten} statements were forgotten.")
+    typer.echo(f"{alias}: {forgotten} stated windows were forgotten.")
 
 
 def _plain(value: Decimal) -> str:

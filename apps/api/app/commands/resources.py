@@ -85,11 +85,11 @@ def read_settings() -> Settings:
         return Settings()
     except ValidationError as error:
         problems = error.errors(include_input=False, include_url=False)
-        named = [(_variable(problem["loc"]), problem["msg"]) for problem in problems]
+        named = [(_variable(problem["loc"]), problem["msg"].removeprefix("Value error, ")) for problem in problems]
         raise CommandRefused("; ".join(f"{name}{_place(name)}: {message}" for name, message in named)) from error
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise CommandRefused(f".env can not be read: {reason}") from error
+        raise CommandRefused(f".env cannot be read: {reason}") from error
 
 
 def _place(variable: str) -> str:

@@ -65,7 +65,7 @@ def read_policy(text: str) -> Variant:
         try:
             overrides = json.loads(given)
         except ValueError as error:
-            raise CommandRefused(f"--policy {text}: this is no JSON ({error})") from error
+            raise CommandRefused(f"--policy {text}: this is not JSON ({error})") from error
         variant = variant_of(overrides)
     return Variant(name.strip(), variant.overrides) if separator else variant
 

@@ -99,12 +99,24 @@ class Settings(BaseSettings):
         """Origins of the pages, besides the service's own, from which browsers may call the service."""
         return tuple(origin.strip() for origin in self.cors_origins.split(",") if origin.strip())
 
+    @field_validator("data_dir", "models_file", mode="before")
+    @classmethod
+    def _empty_is_unset(cls, value: object) -> object:
+        return None if value == "" else value  # an empty path would be the current folder
+
+    @field_validator("database_url")
+    @classmethod
+    def _is_not_empty(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value():  # libpq would look for a server on this machine
+            raise ValueError("it is empty: give a connection string, or unset it for the embedded Postgres")
+        return value
+
     @field_validator("cors_origins")
     @classmethod
     def _are_origins(cls, value: str) -> str:
         for origin in filter(None, map(str.strip, value.split(","))):
             if not _ORIGIN.fullmatch(origin):
-                raise ValueError(f"{origin} is no origin, as https://chat.example.org is one; there is no wildcard")
+                raise ValueError(f"{origin} is not an origin, such as https://chat.example.org; there is no wildcard")
         return value
 
     @model_validator(mode="after")

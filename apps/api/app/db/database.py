@@ -167,9 +167,9 @@ def _domain_errors(leave_server: Callable[[], None]) -> Generator[None]:
     except asyncpg.InternalServerError as error:
         if not str(error).startswith(_LOST_A_NODE) and _AT_A_NODE not in (cast(Any, error).context or ""):
             raise
-        raise DatabaseUnavailable("The database can not be reached.") from error
+        raise DatabaseUnavailable("The database cannot be reached.") from error
     except _GONE as error:
-        raise DatabaseUnavailable("The database can not be reached.") from error
+        raise DatabaseUnavailable("The database cannot be reached.") from error
 
 
 class Database:

@@ -114,7 +114,7 @@ def start(data_dir: Path) -> EmbeddedPostgres:
 
 
 def _unusable(root: Path, error: OSError) -> EmbeddedPostgresError:
-    return EmbeddedPostgresError(f"The embedded Postgres can not use {root} (PLIMSOLL_DATA_DIR): {error}")
+    return EmbeddedPostgresError(f"The embedded Postgres cannot use {root} (PLIMSOLL_DATA_DIR): {error}")
 
 
 def _hold(root: Path, binaries: Path, identity: embedded_identity.Identity) -> EmbeddedPostgres:

@@ -176,18 +176,18 @@ async def reach(dsn: str) -> SchemaState:
             f"DATABASE_URL: the database gave no answer within {CONNECT_TIMEOUT_S:.0f} seconds"
         ) from error
     except OSError as error:
-        raise DatabaseUnreachable(f"DATABASE_URL: the database can not be reached: {_reason(error)}") from error
+        raise DatabaseUnreachable(f"DATABASE_URL: the database cannot be reached: {_reason(error)}") from error
     except asyncpg.PostgresError as error:
-        raise DatabaseUnreachable(f"DATABASE_URL: the database refuses us: {error}") from error
+        raise DatabaseUnreachable(f"DATABASE_URL: the database refuses this connection: {error}") from error
     except (ValueError, OverflowError) as error:  # the second for a port above 65535
         # The driver's message quotes what it could not parse, which can be the password.
         raise DatabaseUnreachable(
-            "DATABASE_URL is no connection string: postgresql://user:password@host:port/database, with "
+            "DATABASE_URL is not a connection string: postgresql://user:password@host:port/database, with "
             "special characters of the password percent-encoded"
         ) from error
     except asyncpg.InterfaceError as error:
         raise DatabaseUnreachable(
-            f"DATABASE_URL: what answers there is no Postgres that can be used: {error}"
+            f"DATABASE_URL: what answers there is not a Postgres that can be used: {error}"
         ) from error
     database = Database(dsn, pool_size=1, transaction_pooler=True)  # safe with or without a pooler
     async with aclosing(database), database.autocommit() as transaction:

@@ -80,6 +80,8 @@ def read_handle(text: object, *where: str) -> Compaction:
     """The compaction that a handle names. Raises `InvalidRequest` at `where` if it is not a handle of this service."""
     found = _HANDLE.fullmatch(text) if isinstance(text, str) else None
     if found is None:
-        raise InvalidRequest("This compaction was not made by this service: its encrypted_content is no handle.", where)
+        raise InvalidRequest(
+            "This compaction was not made by this service: its encrypted_content is none of its handles.", where
+        )
     summary_id = SummaryId(UUID(found[3])) if found[3] else None
     return Compaction(SessionId(UUID(found[1])), int(found[2]), summary_id)

@@ -39,7 +39,7 @@ class CatalogueError(Exception):
     """The catalogue cannot be used. `problems` has a clause for each problem, which begins with the key concerned."""
 
     def __init__(self, path: Path | None, problems: list[str]) -> None:
-        super().__init__(f"MODELS_FILE {path} can not be used: {'; '.join(problems)}")
+        super().__init__(f"MODELS_FILE {path} cannot be used: {'; '.join(problems)}")
         self.problems = tuple(problems)
 
 

@@ -70,7 +70,7 @@ async def renew_forever(rt: Runtime) -> None:
             except DatabaseUnavailable:
                 failed += 1
         if failed:
-            logger.warning("%d leases could not be renewed: the database can not be reached", failed)
+            logger.warning("%d leases could not be renewed: the database cannot be reached", failed)
 
 
 async def sweep_forever(rt: Runtime) -> None:

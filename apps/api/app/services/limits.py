@@ -43,7 +43,7 @@ async def set_limits(database: Database, tenant_id: TenantId, values: Mapping[st
     for name, value in values.items():
         whole = LIMITS[name][0] == "usd" or value == value.to_integral_value()
         if not (value.is_finite() and 0 <= value <= _LARGEST and whole):
-            raise InvalidRequest(f"{name} is a number from 0 to {_LARGEST:,}, whole where it is no money.", (name,))
+            raise InvalidRequest(f"{name} is a number from 0 to {_LARGEST:,}; only dollars have fractions.", (name,))
     async with database.autocommit() as tx:
         await store.set_limits(tx, tenant_id, values)
 

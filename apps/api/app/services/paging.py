@@ -120,7 +120,7 @@ def _decode(scope: str, cursor: str | None, read: Callable[[bytes], Position]) -
     try:
         return read(_bytes_of(scope, cursor))
     except (ValueError, struct.error):
-        raise InvalidRequest("The cursor is none that this list gave out.", ("query", "cursor")) from None
+        raise InvalidRequest("The cursor is not one that this list gave out.", ("query", "cursor")) from None
 
 
 def _bytes_of(scope: str, cursor: str) -> bytes:

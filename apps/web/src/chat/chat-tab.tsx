@@ -4,6 +4,7 @@ import { useTurnChanges, useThrottled } from "../live";
 import { sentenceOf, useResource } from "../resource";
 import { addressOf, goTo } from "../router";
 import type { ModelList, Session, WindowNow } from "../types";
+import { Pieces } from "../ui/long-text";
 import { isOverBudget, Refusal } from "../ui/refusal";
 import { useRows } from "../ui/rows";
 import { Composer, draftFor } from "./composer";
@@ -132,7 +133,9 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
           {stream.running && (
             <div aria-live="polite" aria-busy="true">
               {stream.running.userText && <UserText text={stream.running.userText} />}
-              <p class="answer">{stream.running.answer || <span class="quiet">…</span>}</p>
+              <p class="answer">
+                {stream.running.answer ? <Pieces text={stream.running.answer} /> : <span class="quiet">…</span>}
+              </p>
             </div>
           )}
         </section>
@@ -176,7 +179,7 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
             setSentAfter(total);
             void stream.post(`sessions/${sessionId}/turns`, body, userText);
           }}
-          onCancel={stream.running ? () => void cancel() : null}
+          onCancel={busy ? () => void cancel() : null}
         />
       </section>
       <aside aria-label="Window">

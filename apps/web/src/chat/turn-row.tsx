@@ -1,24 +1,19 @@
-import { useState } from "preact/hooks";
 import { dateTime, day, dollars, elapsed, tokens } from "../format";
 import { addressOf } from "../router";
 import type { ListedTurn } from "../types";
+import { LongText } from "../ui/long-text";
 import { PinButton } from "../ui/pin-button";
 import { stateWord } from "../ui/state-badge";
 
 const LONG = 1200;
 const LONG_WHERE_REFUSED = 160;
+const LONG_ANSWER = 20_000;
 
 /** A message with a file pasted into it does not push the conversation away. */
 export function UserText({ text, most = LONG }: { text: string; most?: number }) {
-  const [whole, setWhole] = useState(text.length <= most);
   return (
     <div class="user-text">
-      <p>{whole ? text : `${text.slice(0, most)}…`}</p>
-      {!whole && (
-        <button type="button" class="plain small" onClick={() => setWhole(true)}>
-          Show all {tokens(text.length)} characters
-        </button>
-      )}
+      <LongText text={text} most={most} />
     </div>
   );
 }
@@ -45,7 +40,7 @@ export function TurnRow({ turn, before, sessionId, isExplained, onPinned }: Prop
       )}
       {turn.name && <p class="small quiet user-name">{turn.name}</p>}
       <UserText text={turn.user_input} most={turn.status === "rejected" ? LONG_WHERE_REFUSED : LONG} />
-      {turn.assistant_output && <p class="answer">{turn.assistant_output}</p>}
+      {turn.assistant_output && <LongText class="answer" text={turn.assistant_output} most={LONG_ANSWER} />}
       {turn.error && !isExplained && (
         <p class="small failed-why">
           {turn.error.title}: {turn.error.detail}

@@ -66,7 +66,7 @@ function Fork({ sessionId, last }: { sessionId: string; last: TimelineTurn }) {
           onInput={(event) => setTyped(event.currentTarget.value)}
         />
       </label>
-      <p class="small quiet">{turn.value?.seq === through ? cut(turn.value.user_input, 100) : "…"}</p>
+      <p class="small quiet of-turn">{turn.value?.seq === through ? cut(turn.value.user_input, 100) : "…"}</p>
       <div class="buttons">
         <button type="submit" disabled={turn.value?.seq !== through}>
           Fork here

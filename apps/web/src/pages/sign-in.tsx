@@ -2,6 +2,9 @@ import { useState } from "preact/hooks";
 import { call, Problem, signIn, signOut } from "../api";
 import { sentenceOf } from "../resource";
 
+/** Other characters can not be sent in a header. */
+const SENDABLE = /^[\x21-\x7e]+$/;
+
 /** Asks for an API key, which is tried before it is kept. It stays in the page's memory and is gone on reload. */
 export function SignInPage({ onSignedIn }: { onSignedIn: () => Promise<void> }) {
   const [given, setGiven] = useState("");
@@ -10,9 +13,14 @@ export function SignInPage({ onSignedIn }: { onSignedIn: () => Promise<void> }) 
 
   async function submit(event: Event) {
     event.preventDefault();
+    const key = given.trim();
+    if (!SENDABLE.test(key)) {
+      setProblem("Unknown key. It has a character that no key has, perhaps an invisible one: copy it again.");
+      return;
+    }
     setTrying(true);
     setProblem(null);
-    signIn(given.trim());
+    signIn(key);
     try {
       await call("sessions", { query: { limit: 1 } });
       await onSignedIn();

@@ -3,6 +3,7 @@ import { diffArrays, diffWordsWithSpace } from "diff";
 import { cut, plural, tokens } from "../format";
 import { wholeText } from "../text";
 import type { LaidOut, Prompt } from "../types";
+import { Pieces } from "../ui/long-text";
 import { BlockHead, turnOf } from "./prompt";
 
 interface Block {
@@ -58,7 +59,9 @@ function ChangeRow({ change }: { change: Change }) {
         {change.kind === "rewritten" ? (
           <Words was={change.was.text} now={change.now.text} />
         ) : (
-          <pre class="text">{block.text}</pre>
+          <pre class="text">
+            <Pieces text={block.text} />
+          </pre>
         )}
       </details>
     </li>
@@ -66,7 +69,13 @@ function ChangeRow({ change }: { change: Change }) {
 }
 
 function Words({ was, now }: { was: string; now: string }) {
-  if (was.length + now.length > LONGEST_WORD_DIFF) return <pre class="text">{now}</pre>;
+  if (was.length + now.length > LONGEST_WORD_DIFF) {
+    return (
+      <pre class="text">
+        <Pieces text={now} />
+      </pre>
+    );
+  }
   return (
     <pre class="text">
       {diffWordsWithSpace(was, now).map((part, at) =>

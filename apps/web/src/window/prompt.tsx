@@ -4,6 +4,7 @@ import { messagesById, speakerOf } from "../messages";
 import { useResource } from "../resource";
 import { wholeText } from "../text";
 import type { LaidOut, Prompt, PromptMessage, StoredMessage } from "../types";
+import { Pieces } from "../ui/long-text";
 import { PinButton } from "../ui/pin-button";
 import { REGION_NAMES, Swatch } from "./regions";
 
@@ -110,7 +111,9 @@ function PromptBlock({ sessionId, message, row, most, day: begins }: BlockProps)
         <summary>
           <BlockHead region={row.region} what={what} snippet={cut(text, 150)} tokens={row.tokens} most={most} />
         </summary>
-        <pre class="text">{text}</pre>
+        <pre class="text">
+          <Pieces text={text} />
+        </pre>
         {row.turn_seq !== null && (
           <PinButton
             sessionId={sessionId}

@@ -120,7 +120,7 @@ def main(log_level: Any, log_format: Any) -> None:
     try:
         tools = _tools(log_level, log_format)
     except Exception as error:
-        sys.stderr.write(f"plimsoll: the process for heavy work can not start: {type(error).__name__}: {error}\n")
+        sys.stderr.write(f"plimsoll: the process for heavy work cannot start: {type(error).__name__}: {error}\n")
         sys.exit(1)
     with suppress(ConnectionError, EOFError):
         _send(connection, StepResult())

@@ -167,7 +167,7 @@ async def page_of_items(
     limit, after, newest_first = wanted.limit, wanted.cursor, wanted.newest_first
     at = None if after is None else read_item_id(after)
     if after is not None and (at is None or at[0] != session.id):
-        raise InvalidRequest("This is no item of this list.", ("query", "after"))
+        raise InvalidRequest("This is not an item of this list.", ("query", "after"))
     if at is not None:
         first_seq, last_seq = (first_seq, min(last_seq, at[1])) if newest_first else (max(first_seq, at[1]), last_seq)
     async with rt.database.autocommit() as tx:
