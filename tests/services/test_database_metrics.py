@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 
 import pytest
 
@@ -16,8 +17,10 @@ from app.services.turn.claim import draft_turn
 from app.services.turn.types import TurnRequest
 from app.telemetry.metrics import Telemetry
 from tests.pooling import own_database
+from tests.providers.server import Answer, Seen, serving
 from tests.services.faulty_database import faulty_database
-from tests.services.service import Service, ref_of, service
+from tests.services.service import Service, chat, model, models_toml, ref_of, service
+from tests.services.test_tools import TOOLS, calls
 from tests.telemetry.test_metrics import values
 
 
@@ -68,6 +71,35 @@ async def test_open_turns_are_counted_with_the_age_of_the_oldest_until_they_end(
         assert found["open_turns,status=running"] == 2
         assert 0.2 <= found["oldest_open_turn_seconds,status=running"] <= time.monotonic() - began
         assert found["open_turns,status=awaiting_tools"] == 0
+
+
+async def test_a_turn_with_tool_calls_runs_from_its_newest_output_on(database_url: str, tmp_path: Path) -> None:
+    looked: list[bool] = []
+    has_output = asyncio.Event()
+
+    def reply(seen: Seen) -> Answer:
+        if seen.json["messages"][-1]["role"] != "tool":
+            return calls("c1")
+        has_output.set()
+        return Answer(chat("Done.").body, after=lambda: bool(looked))
+
+    async with serving(model(reply)) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await at.session()
+        turn = (await at.turn(session.id, "Look it up.", tools=TOOLS)).turn
+        await at.rows(
+            "WITH t AS (UPDATE turns SET created_at = created_at - interval '1 hour' RETURNING 1),"
+            " m AS (UPDATE messages SET created_at = created_at - interval '1 hour' RETURNING 1) SELECT 1 FROM t, m"
+        )
+        await probe_database(at.rt)
+        assert measured(at.rt.telemetry)["oldest_open_turn_seconds,status=awaiting_tools"] >= 3600
+        running = asyncio.create_task(at.outputs(session.id, turn.id, {"c1": "Found."}))
+        await has_output.wait()
+        await probe_database(at.rt)
+        found = measured(at.rt.telemetry)
+        looked.append(True)
+        await running
+        assert found["open_turns,status=running"] == 1
+        assert found["oldest_open_turn_seconds,status=running"] < 3600
 
 
 async def test_lost_turns_are_counted_by_whoever_ends_them(database_url: str) -> None:

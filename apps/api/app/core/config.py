@@ -99,6 +99,17 @@ class Settings(BaseSettings):
         """Origins of the pages, besides the service's own, from which browsers may call the service."""
         return tuple(origin.strip() for origin in self.cors_origins.split(",") if origin.strip())
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_text(cls, value: object) -> object:
+        if isinstance(value, str) and not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                # From None: the cause would quote the value.
+                raise ValueError("it is not UTF-8") from None
+        return value
+
     @field_validator("cors_origins")
     @classmethod
     def _are_origins(cls, value: str) -> str:
