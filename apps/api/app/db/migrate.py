@@ -39,12 +39,17 @@ ADVISORY_LOCK = 7046029254386353131
 
 
 class SchemaState(StrEnum):
-    """How the database's schema compares to this version's. Only `current` can be served."""
+    """How the database's schema compares to this version's. One of a later release is served too: during an upgrade,
+    replicas of the version before work on until they are replaced."""
 
     CURRENT = "current"
     BEHIND = "behind"
     AHEAD = "ahead"
     EMPTY = "empty"
+
+    @property
+    def can_be_served(self) -> bool:
+        return self in {SchemaState.CURRENT, SchemaState.AHEAD}
 
 
 class MigrationFailed(Exception):
