@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from app.db.claims import claim_turn
+from app.db.database import Database
+from app.db.sql import sql
 from app.domain.errors import DatabaseUnavailable
 from app.domain.types import SessionId
 from app.services.background import probe_database, sweep_forever
@@ -16,7 +20,7 @@ from app.services.openai.conversations import add_items
 from app.services.turn.claim import draft_turn
 from app.services.turn.types import TurnRequest
 from app.telemetry.metrics import Telemetry
-from tests.pooling import own_database
+from tests.pooling import behind_pooler, own_database
 from tests.providers.server import Answer, Seen, serving
 from tests.services.faulty_database import faulty_database
 from tests.services.service import Service, chat, model, models_toml, ref_of, service
@@ -114,6 +118,29 @@ async def test_lost_turns_are_counted_by_whoever_ends_them(database_url: str) ->
         finally:
             sweeper.cancel()
         assert measured(at.rt.telemetry)["turns_lost_total"] == 1
+
+
+@pytest.mark.skipif(behind_pooler(), reason="single statements have no lock timeout there")
+async def test_a_locked_session_keeps_no_lost_turn_of_another_open(database_url: str) -> None:
+    """Neither does it keep those that were ended from being counted."""
+    own = Database(database_url, pool_size=1, lock_timeout_s=0.1)
+    async with service(database_url, lease_s=0.1) as at, aclosing(own) as database:
+        sweeping = replace(at.rt, database=database)
+        first, locked, last = [await claim(at) for _ in range(3)]
+        assert first < locked < last, "they are swept in this order"
+        async with at.rt.database.begin() as tx:
+            await tx.fetch(sql("SELECT 1 FROM sessions WHERE id = :id FOR UPDATE"), id=locked)
+            sweeper = asyncio.create_task(sweep_forever(sweeping))
+            try:
+                for _ in range(1500):
+                    await asyncio.sleep(0.02)
+                    if measured(at.rt.telemetry)["turns_lost_total"] == 2:
+                        break
+            finally:
+                sweeper.cancel()
+        assert measured(at.rt.telemetry)["turns_lost_total"] == 2
+        open_turns = await at.rows("SELECT session_id FROM turns WHERE status = 'running'")
+        assert [row["session_id"] for row in open_turns] == [locked]
 
 
 async def test_a_lost_turn_is_counted_also_where_items_are_added_behind_it(database_url: str) -> None:
