@@ -7,12 +7,13 @@ import time
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
+import asyncpg
 import pytest
 
 from app.db.claims import claim_turn
 from app.db.database import Database
-from app.db.sql import sql
 from app.domain.errors import DatabaseUnavailable
 from app.domain.types import SessionId
 from app.services.background import probe_database, sweep_forever
@@ -128,16 +129,18 @@ async def test_a_locked_session_keeps_no_lost_turn_of_another_open(database_url:
         sweeping = replace(at.rt, database=database)
         first, locked, last = [await claim(at) for _ in range(3)]
         assert first < locked < last, "they are swept in this order"
-        async with at.rt.database.begin() as tx:
-            await tx.fetch(sql("SELECT 1 FROM sessions WHERE id = :id FOR UPDATE"), id=locked)
-            sweeper = asyncio.create_task(sweep_forever(sweeping))
-            try:
-                for _ in range(1500):
-                    await asyncio.sleep(0.02)
-                    if measured(at.rt.telemetry)["turns_lost_total"] == 2:
-                        break
-            finally:
-                sweeper.cancel()
+        somebody = await cast(Any, asyncpg).connect(database_url)
+        await somebody.execute("BEGIN")
+        await somebody.execute("SELECT 1 FROM sessions WHERE id = $1 FOR UPDATE", locked)
+        sweeper = asyncio.create_task(sweep_forever(sweeping))
+        try:
+            for _ in range(1500):
+                await asyncio.sleep(0.02)
+                if measured(at.rt.telemetry)["turns_lost_total"] == 2:
+                    break
+        finally:
+            sweeper.cancel()
+            await somebody.close()
         assert measured(at.rt.telemetry)["turns_lost_total"] == 2
         open_turns = await at.rows("SELECT session_id FROM turns WHERE status = 'running'")
         assert [row["session_id"] for row in open_turns] == [locked]
