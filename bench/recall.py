@@ -67,6 +67,8 @@ def _texts(count: int) -> list[str]:
 class _DrawnVectors:
     """A model whose vectors mean nothing: comparing them takes what it takes with others."""
 
+    vector_space = "drawn"
+
     async def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedded:
         del timeout_s
         return Embedded(np.random.default_rng(1).normal(0.3, 1, (len(texts), DIMENSIONS)).astype(np.float32), None)
@@ -74,9 +76,7 @@ class _DrawnVectors:
 
 def _embeddings(telemetry: Telemetry) -> Embeddings:
     chores, cooldowns = Chores(), Cooldowns(lambda: 0.0)
-    return Embeddings(
-        *(_DrawnVectors(), "drawn"), alias="m", wait_s=1.0, chores=chores, cooldowns=cooldowns, telemetry=telemetry
-    )
+    return Embeddings(_DrawnVectors(), alias="m", wait_s=1.0, chores=chores, cooldowns=cooldowns, telemetry=telemetry)
 
 
 async def _connect(dsn: str) -> Any:

@@ -200,6 +200,8 @@ FAULTS: dict[str, Fault] = {
         ("PLIMSOLL_TURN_LEASE_S (.env, line 2): ", "PLIMSOLL_LOG_FORMAT (.env, line 3): "),
     ),
     ".env that is not text": Fault(dotenv(b"PLIMSOLL_PORT=\xff\n"), (".env cannot be read", "UTF-8")),
+    "folder that is not text": Fault(variables(PLIMSOLL_DATA_DIR="\udcff"), ("PLIMSOLL_DATA_DIR: ", "not UTF-8")),
+    "origin that is not text": Fault(variables(PLIMSOLL_CORS_ORIGINS="\udcff"), ("PLIMSOLL_CORS_ORIGINS: ", "UTF-8")),
     "host of another machine": Fault(
         variables(PLIMSOLL_HOST="192.0.2.1"), ("PLIMSOLL_HOST", "192.0.2.1", "this machine")
     ),

@@ -125,6 +125,30 @@ async def test_a_table_that_stays_locked_is_given_up_and_nothing_is_changed(
     assert await tables(database_url) >= TABLES
 
 
+async def test_a_migration_begins_anew_after_a_deadlock_with_what_the_service_writes(database_url: str) -> None:
+    await downgrade(database_url, "2026_11_23_cache_breaks")
+    connection = await cast(Any, asyncpg).connect(database_url)
+    try:
+        await connection.execute("SET deadlock_timeout = '1min'")  # so that it is the migration that is rolled back
+        async with connection.transaction():
+            await connection.execute("LOCK TABLE sessions IN ROW EXCLUSIVE MODE")
+            migrating = asyncio.create_task(upgrade(database_url))
+            for _ in range(1000):
+                if await connection.fetchval(
+                    "SELECT count(*) FROM pg_locks WHERE relation = 'sessions'::regclass AND NOT granted"
+                ):
+                    break
+                await asyncio.sleep(0.01)
+            else:
+                pytest.fail("it does not wait for the table")
+            await connection.execute("LOCK TABLE usage_records IN ROW EXCLUSIVE MODE")
+            assert not migrating.done()
+        await migrating
+    finally:
+        await connection.close()
+    assert await state(database_url) is SchemaState.CURRENT
+
+
 async def test_the_state_of_a_schema(empty_database_url: str) -> None:
     assert await state(empty_database_url) is SchemaState.EMPTY
     await upgrade(empty_database_url)

@@ -304,7 +304,7 @@ async def test_a_redirect_is_not_followed_and_a_cookie_is_not_kept(way: Way) -> 
 
 @every_way
 async def test_the_deadline_holds_for_the_whole_call_and_closes_its_connection(way: Way) -> None:
-    silent = way.wire.stream(ModelReply(), pause_s=0.2) if way.streamed else Answer({}, delay_s=30)
+    silent = way.wire.stream(ModelReply(), pause_s=0.7) if way.streamed else Answer({}, delay_s=30)
     async with serving(silent) as server, way.wire.provider_at(server.base_url, timeout_s=1.0) as provider:
         begun = asyncio.get_running_loop().time()
         with pytest.raises(ProviderTimeout) as raised:

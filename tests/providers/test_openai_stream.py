@@ -186,6 +186,20 @@ async def test_tool_calls_without_ids_or_arguments_get_both() -> None:
     assert answer.finish_reason == "tool_calls"
 
 
+@pytest.mark.parametrize("has_id", [True, False], ids=["the id in every fragment", "the id only at first"])
+async def test_parallel_calls_with_one_id_are_told_apart_by_their_index(has_id: bool) -> None:
+    later = "same" if has_id else None
+    fragments = (
+        call(0, "", name="f", identity="same"),
+        call(0, '{"a": ', identity=later),
+        call(1, "", name="g", identity="same"),
+        call(0, "1}", identity=later),
+        call(1, '{"b": 2}', identity=later),
+    )
+    answer, _, _ = await streamed(Stream((*fragments, STOP, DONE)))
+    assert [(made.name, made.arguments) for made in answer.tool_calls] == [("f", '{"a": 1}'), ("g", '{"b": 2}')]
+
+
 async def test_length_is_an_honest_answer() -> None:
     answer, _, _ = await streamed(Stream((text("Hel"), chunk(finish="length"), DONE)))
     assert (answer.text, answer.finish_reason, answer.usage) == ("Hel", "length", None)
@@ -218,6 +232,11 @@ async def test_a_finished_stream_that_lingers_is_not_waited_for_until_the_deadli
     answer, _, _ = await streamed(Stream((text("Hi"), STOP), ending="open"), timeout_s=60.0)
     assert answer.text == "Hi"
     assert asyncio.get_running_loop().time() - begun < 30
+
+
+async def test_a_finished_stream_that_lingers_at_the_deadline_is_a_whole_answer() -> None:
+    answer, _, _ = await streamed(Stream((text("Hi"), STOP), ending="open"), timeout_s=2.0)
+    assert (answer.text, answer.finish_reason) == ("Hi", "stop")
 
 
 async def test_a_server_that_does_not_stream_gives_its_answer_at_once() -> None:

@@ -142,7 +142,6 @@ async def service(
         assert isinstance(provider, OpenAIProvider)
         embeddings = Embeddings(
             provider,
-            catalogue.model(embeds_with).model,
             alias=embeds_with,
             wait_s=embedding_wait_s,
             chores=chores,

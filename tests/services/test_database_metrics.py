@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
 
+import asyncpg
 import pytest
 
 from app.db.claims import claim_turn
+from app.db.database import Database
 from app.domain.errors import DatabaseUnavailable
 from app.domain.types import SessionId
 from app.services.background import probe_database, sweep_forever
@@ -15,9 +21,11 @@ from app.services.openai.conversations import add_items
 from app.services.turn.claim import draft_turn
 from app.services.turn.types import TurnRequest
 from app.telemetry.metrics import Telemetry
-from tests.pooling import own_database
+from tests.pooling import behind_pooler, own_database
+from tests.providers.server import Answer, Seen, serving
 from tests.services.faulty_database import faulty_database
-from tests.services.service import Service, ref_of, service
+from tests.services.service import Service, chat, model, models_toml, ref_of, service
+from tests.services.test_tools import TOOLS, calls
 from tests.telemetry.test_metrics import values
 
 
@@ -70,6 +78,35 @@ async def test_open_turns_are_counted_with_the_age_of_the_oldest_until_they_end(
         assert found["open_turns,status=awaiting_tools"] == 0
 
 
+async def test_a_turn_with_tool_calls_runs_from_its_newest_output_on(database_url: str, tmp_path: Path) -> None:
+    looked: list[bool] = []
+    has_output = asyncio.Event()
+
+    def reply(seen: Seen) -> Answer:
+        if seen.json["messages"][-1]["role"] != "tool":
+            return calls("c1")
+        has_output.set()
+        return Answer(chat("Done.").body, after=lambda: bool(looked))
+
+    async with serving(model(reply)) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await at.session()
+        turn = (await at.turn(session.id, "Look it up.", tools=TOOLS)).turn
+        await at.rows(
+            "WITH t AS (UPDATE turns SET created_at = created_at - interval '1 hour' RETURNING 1),"
+            " m AS (UPDATE messages SET created_at = created_at - interval '1 hour' RETURNING 1) SELECT 1 FROM t, m"
+        )
+        await probe_database(at.rt)
+        assert measured(at.rt.telemetry)["oldest_open_turn_seconds,status=awaiting_tools"] >= 3600
+        running = asyncio.create_task(at.outputs(session.id, turn.id, {"c1": "Found."}))
+        await has_output.wait()
+        await probe_database(at.rt)
+        found = measured(at.rt.telemetry)
+        looked.append(True)
+        await running
+        assert found["open_turns,status=running"] == 1
+        assert found["oldest_open_turn_seconds,status=running"] < 3600
+
+
 async def test_lost_turns_are_counted_by_whoever_ends_them(database_url: str) -> None:
     async with service(database_url, lease_s=0.1) as at:
         await claim(at)
@@ -82,6 +119,31 @@ async def test_lost_turns_are_counted_by_whoever_ends_them(database_url: str) ->
         finally:
             sweeper.cancel()
         assert measured(at.rt.telemetry)["turns_lost_total"] == 1
+
+
+@pytest.mark.skipif(behind_pooler(), reason="single statements have no lock timeout there")
+async def test_a_locked_session_keeps_no_lost_turn_of_another_open(database_url: str) -> None:
+    """Neither does it keep those that were ended from being counted."""
+    own = Database(database_url, pool_size=1, lock_timeout_s=0.1)
+    async with service(database_url, lease_s=0.1) as at, aclosing(own) as database:
+        sweeping = replace(at.rt, database=database)
+        first, locked, last = [await claim(at) for _ in range(3)]
+        assert first < locked < last, "they are swept in this order"
+        somebody = await cast(Any, asyncpg).connect(database_url)
+        await somebody.execute("BEGIN")
+        await somebody.execute("SELECT 1 FROM sessions WHERE id = $1 FOR UPDATE", locked)
+        sweeper = asyncio.create_task(sweep_forever(sweeping))
+        try:
+            for _ in range(1500):
+                await asyncio.sleep(0.02)
+                if measured(at.rt.telemetry)["turns_lost_total"] == 2:
+                    break
+        finally:
+            sweeper.cancel()
+            await somebody.close()
+        assert measured(at.rt.telemetry)["turns_lost_total"] == 2
+        open_turns = await at.rows("SELECT session_id FROM turns WHERE status = 'running'")
+        assert [row["session_id"] for row in open_turns] == [locked]
 
 
 async def test_a_lost_turn_is_counted_also_where_items_are_added_behind_it(database_url: str) -> None:

@@ -3,120 +3,53 @@ on without it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from app.domain.errors import NotFound
-from app.domain.types import Pin, SessionId, SessionRef, TenantId
-from app.providers.base import Embedded
+from app.domain.types import Pin, SessionRef, TenantId
 from app.services.archive.transfer import fork_session
-from app.services.sessions import delete_session, put_pin, session_usage
+from app.services.sessions import delete_session, put_pin
 from app.services.turn.types import TurnRequest
 from app.services.views.context import pin_figures
 from app.services.views.preview import preview_turn
 from app.services.views.search import look_back, search_session
 from app.services.views.turns import get_audit, get_prompt
-from tests.providers.server import Answer, ScriptedServer, Seen, serving
-from tests.services.service import TENANT, Service, model, models_toml, ref_of, service
-
-FACT = "My sister Ottilie keeps bees behind the lighthouse."
-SAID = (FACT, "The invoice of the harbour crane is number 4711.", "We painted the boathouse green last August.")
-QUESTION = "Which insects did Otto own?"
-"""Has no word of the fact nor a related one, and its meaning."""
-TOPICS = (("bees", "insects"), ("crane", "bill"), ("boathouse", "shed"), ("weather", "clouds"))
-REPLY = "The clouds drift on and nobody minds. " * 6
-SMALL_TALK = "Small talk about the weather today."
-POLICY = {"mandatory_summary_turn": 3, "protected_turns": 1}
-
-
-def _vector(text: str) -> list[float]:
-    return [1.0 * any(word in text for word in words) for words in TOPICS] + [0.1]
-
-
-def _vectors(request: Seen) -> Answer:
-    texts = request.json["input"]
-    data = [{"index": at, "embedding": _vector(text)} for at, text in enumerate(texts)]
-    return Answer({"data": data, "usage": {"prompt_tokens": 3 * len(texts)}})
-
-
-def _answers(vectors: Callable[[Seen], Answer] = _vectors) -> Callable[[Seen], Answer]:
-    """One server for both: chat completions, and vectors."""
-    chats = model(REPLY)
-    return lambda request: vectors(request) if request.path.endswith("/embeddings") else chats(request)
-
-
-def _models(server: ScriptedServer, *aliases: str) -> str:
-    own = "".join(
-        f'[models.{alias}]\nprovider = "openai"\nmodel = "{alias}-1"\nbase_url = "{server.base_url}"\n'
-        for alias in aliases or ("vectors",)
-    )
-    return models_toml(server, window=8192, extra=own)
-
-
-def _asked_for(server: ScriptedServer) -> list[str]:
-    """The texts of which vectors were asked for."""
-    return [text for seen in server.seen if seen.path.endswith("/embeddings") for text in seen.json["input"]]
-
-
-def _answered(*said: str) -> list[dict[str, str]]:
-    pairs = [(("user", each), ("assistant", REPLY)) for each in said]
-    return [{"role": role, "content": text} for pair in pairs for role, text in pair]
-
-
-async def _talked(at: Service) -> SessionId:
-    """A session whose facts have left the window, with the vectors that there can be of them."""
-    messages = _answered(*SAID)
-    session = await at.imported({"messages": messages, "policy": POLICY})
-    await _small_talk(at, session.id)
-    return session.id
-
-
-async def _small_talk(at: Service, session_id: SessionId) -> None:
-    await at.turn(session_id, SMALL_TALK)
-    await at.rt.chores.settle()
-
-
-async def _recalled(at: Service, session_id: SessionId, question: str = QUESTION) -> dict[str, Any]:
-    """What came back for a question, by its text."""
-    outcome = await at.turn(session_id, question)
-    await at.rt.chores.settle()
-    stored = {str(row["id"]): row["content"] for row in await at.rows("SELECT id, content FROM messages")}
-    return {stored[row["message_id"]]: row for row in outcome.context["context_trim_log"].get("recalled", ())}
-
-
-async def _stores_nothing(_embedded: Embedded) -> None: ...
-
-
-async def _used_tokens(at: Service, session_id: SessionId) -> int | None:
-    """Of a session's vectors, as its usage has them."""
-    usage = {(each.purpose, each.model_alias): each for each in await session_usage(at.rt, session_id)}
-    return usage["embedding", "vectors"].prompt_tokens
-
-
-async def _rows(at: Service, session_id: SessionId) -> dict[int, tuple[str, int]]:
-    """By message, the model of its vector and how many dimensions it has."""
-    rows = await at.rows(
-        "SELECT message_seq, model, length(vector) AS size FROM message_vectors"
-        " WHERE session_id = CAST(:session_id AS uuid)",
-        session_id=session_id,
-    )
-    return {row["message_seq"]: (row["model"], row["size"]) for row in rows}
+from tests.providers.server import Answer, Seen, serving
+from tests.services.meaning import (
+    FACT,
+    POLICY,
+    QUESTION,
+    SAID,
+    SMALL_TALK,
+    answered,
+    answers,
+    models_with,
+    recalled_by,
+    small_talk,
+    stores_nothing,
+    talked,
+    texts_for,
+    used_tokens,
+    vector_of,
+    vector_rows,
+    vectors,
+)
+from tests.services.service import TENANT, ref_of, service
 
 
 async def test_what_has_no_word_of_the_question_comes_back_by_its_meaning_and_the_prompt_needs_no_vector_again(
     database_url: str, tmp_path: Path
 ) -> None:
     async with (
-        serving(_answers()) as server,
-        service(database_url, _models(server), folder=tmp_path, embeds_with="vectors") as at,
+        serving(answers()) as server,
+        service(database_url, models_with(server), folder=tmp_path, embeds_with="vectors") as at,
     ):
-        session_id = await _talked(at)
-        assert (await _rows(at, session_id))[1] == ("vectors-1/1", 5), "made behind the turn"
-        await _small_talk(at, session_id)
+        session_id = await talked(at)
+        assert (await vector_rows(at, session_id))[1] == ("vectors-1/1", 5), "made behind the turn"
+        await small_talk(at, session_id)
         request = TurnRequest(QUESTION, "")
         preview = await preview_turn(at.rt, ref_of(session_id), request)
         outcome = await at.turn(session_id, QUESTION)
@@ -132,7 +65,7 @@ async def test_what_has_no_word_of_the_question_comes_back_by_its_meaning_and_th
         assert [message["content"] for message in prompt.messages] == sent
         audit = await get_audit(at.rt, ref_of(session_id), outcome.turn.id, None)
         assert audit.context_trim_log == outcome.context["context_trim_log"]
-        assert await _used_tokens(at, session_id) == 3 * len(_asked_for(server))
+        assert await used_tokens(at, session_id) == 3 * len(texts_for(server))
         assert b'purpose="embedding"' in at.rt.telemetry.render()[0]
 
 
@@ -142,24 +75,26 @@ async def test_a_turn_goes_on_without_a_vector_that_is_late_and_the_next_has_it(
     released: list[bool] = []
 
     def late(request: Seen) -> Answer:
-        answer = _vectors(request)
+        answer = vectors(request)
         return Answer(answer.body, after=lambda: bool(released)) if QUESTION in request.json["input"] else answer
 
     async with (
-        serving(_answers(late)) as server,
-        service(database_url, _models(server), folder=tmp_path, embeds_with="vectors", embedding_wait_s=0.001) as at,
+        serving(answers(late)) as server,
+        service(
+            database_url, models_with(server), folder=tmp_path, embeds_with="vectors", embedding_wait_s=0.001
+        ) as at,
     ):
-        session_id = await _talked(at)
+        session_id = await talked(at)
         # Were this one's vector late too, the model would be left alone, and not asked for the question's.
         assert at.rt.embeddings
-        await at.rt.embeddings.remember(TENANT, [SMALL_TALK], _stores_nothing)
-        await _small_talk(at, session_id)
+        await at.rt.embeddings.remember(TENANT, [SMALL_TALK], stores_nothing)
+        await small_talk(at, session_id)
         outcome = await at.turn(session_id, QUESTION)
         assert "recalled" not in outcome.context["context_trim_log"]
         released.append(True)
         await at.rt.chores.settle()
-        assert QUESTION in _asked_for(server)
-        assert FACT in await _recalled(at, session_id)
+        assert QUESTION in texts_for(server)
+        assert FACT in await recalled_by(at, session_id)
 
 
 async def test_an_endpoint_that_fails_costs_recall_by_meaning_alone_and_what_is_missing_is_made_later(
@@ -169,22 +104,22 @@ async def test_an_endpoint_that_fails_costs_recall_by_meaning_alone_and_what_is_
 
     def sometimes(request: Seen) -> Answer:
         echoed = Answer({"error": {"message": f"No vector of {request.json['input'][0]}"}}, 500)
-        return echoed if broken else _vectors(request)
+        return echoed if broken else vectors(request)
 
-    async with serving(_answers(sometimes)) as server:
-        async with service(database_url, _models(server), folder=tmp_path, embeds_with="vectors") as at:
-            session_id = await _talked(at)
-            await _small_talk(at, session_id)
-            assert not await _recalled(at, session_id)
-            assert not await _rows(at, session_id)
-            assert len(_asked_for(server)) <= len(SAID) * 2 + 2, "it is left alone for a while"
+    async with serving(answers(sometimes)) as server:
+        async with service(database_url, models_with(server), folder=tmp_path, embeds_with="vectors") as at:
+            session_id = await talked(at)
+            await small_talk(at, session_id)
+            assert not await recalled_by(at, session_id)
+            assert not await vector_rows(at, session_id)
+            assert len(texts_for(server)) <= len(SAID) * 2 + 2, "it is left alone for a while"
         assert "Ottilie" not in caplog.text
         assert "provider_error" in caplog.text
         broken.clear()
-        async with service(database_url, _models(server), folder=tmp_path, embeds_with="vectors") as at:
-            await _small_talk(at, session_id)
-            assert 1 in await _rows(at, session_id)
-            assert FACT in await _recalled(at, session_id)
+        async with service(database_url, models_with(server), folder=tmp_path, embeds_with="vectors") as at:
+            await small_talk(at, session_id)
+            assert 1 in await vector_rows(at, session_id)
+            assert FACT in await recalled_by(at, session_id)
 
 
 async def test_what_has_no_usable_vector_is_not_asked_for_again_and_long_texts_are_cut(
@@ -194,22 +129,22 @@ async def test_what_has_no_usable_vector_is_not_asked_for_again_and_long_texts_a
         texts = request.json["input"]
         if any(len(text) > 300 for text in texts):
             return Answer({"error": {"message": "input is too long"}}, 400)
-        return Answer({"data": [{"embedding": [0.0] * 5 if "crane" in text else _vector(text)} for text in texts]})
+        return Answer({"data": [{"embedding": [0.0] * 5 if "crane" in text else vector_of(text)} for text in texts]})
 
     async with (
-        serving(_answers(particular)) as server,
-        service(database_url, _models(server), folder=tmp_path, embeds_with="vectors") as at,
+        serving(answers(particular)) as server,
+        service(database_url, models_with(server), folder=tmp_path, embeds_with="vectors") as at,
     ):
         said = ("The weather is fine. " * 90, SAID[1], SAID[2])
-        session = await at.imported({"messages": _answered(*said), "policy": POLICY})
-        await _small_talk(at, session.id)
-        sizes = {seq: size for seq, (_, size) in (await _rows(at, session.id)).items()}
+        session = await at.imported({"messages": answered(*said), "policy": POLICY})
+        await small_talk(at, session.id)
+        sizes = {seq: size for seq, (_, size) in (await vector_rows(at, session.id)).items()}
         assert [sizes[seq] for seq in range(1, 5)] == [5, 5, 0, 5]
-        asked_for = len(_asked_for(server))
+        asked_for = len(texts_for(server))
         for _ in range(4):
-            await _small_talk(at, session.id)
-        assert len(await _rows(at, session.id)) > len(sizes)
-        assert SAID[1] not in _asked_for(server)[asked_for:]
+            await small_talk(at, session.id)
+        assert len(await vector_rows(at, session.id)) > len(sizes)
+        assert SAID[1] not in texts_for(server)[asked_for:]
 
 
 @pytest.mark.parametrize("status", [400, 500])
@@ -218,87 +153,87 @@ async def test_a_text_that_the_model_never_takes_keeps_nothing_else_from_being_f
 ) -> None:
     def particular(request: Seen) -> Answer:
         refused = any("\u06de" in text for text in request.json["input"])
-        return Answer({"error": {"message": "input is too large to process"}}, status) if refused else _vectors(request)
+        return Answer({"error": {"message": "input is too large to process"}}, status) if refused else vectors(request)
 
     async with (
-        serving(_answers(particular)) as server,
-        service(database_url, _models(server), folder=tmp_path, embeds_with="vectors") as at,
+        serving(answers(particular)) as server,
+        service(database_url, models_with(server), folder=tmp_path, embeds_with="vectors") as at,
     ):
-        messages = _answered("\u06de" * 900, *SAID)
+        messages = answered("\u06de" * 900, *SAID)
         session = await at.imported({"messages": messages, "policy": POLICY})
-        await _small_talk(at, session.id)
-        await _small_talk(at, session.id)
-        sizes = {seq: size for seq, (_, size) in (await _rows(at, session.id)).items()}
+        await small_talk(at, session.id)
+        await small_talk(at, session.id)
+        sizes = {seq: size for seq, (_, size) in (await vector_rows(at, session.id)).items()}
         assert [sizes[seq] for seq in range(1, 5)] == [0, 5, 5, 5]
         for _ in range(2):
             assert not (await search_session(at.rt, ref_of(session.id), "\u06de\u06de\u06de", 5)).items
-        assert FACT in await _recalled(at, session.id)
+        assert FACT in await recalled_by(at, session.id)
         asked_for = [seen.json["input"] for seen in server.seen if seen.path.endswith("/embeddings")]
         taken = [texts for texts in asked_for if not any("\u06de" in text for text in texts)]
-        assert await _used_tokens(at, session.id) == 3 * sum(map(len, taken))
+        assert await used_tokens(at, session.id) == 3 * sum(map(len, taken))
         assert asked_for.count(["\u06de\u06de\u06de"]) == 2, "once, and once more after a plain word"
 
 
 async def test_vectors_go_with_a_fork_and_an_erased_session_and_are_made_anew_for_another_model(
     database_url: str, tmp_path: Path
 ) -> None:
-    async with serving(_answers()) as server:
-        models = _models(server, "vectors", "others")
+    async with serving(answers()) as server:
+        models = models_with(server, "vectors", "others")
         async with service(database_url, models, folder=tmp_path, embeds_with="vectors") as at:
-            session_id = await _talked(at)
-            made = await _rows(at, session_id)
+            session_id = await talked(at)
+            made = await vector_rows(at, session_id)
             fork = await fork_session(at.rt, ref_of(session_id), None)
             assert made
-            assert await _rows(at, fork.id) == made
+            assert await vector_rows(at, fork.id) == made
         async with service(database_url, models, folder=tmp_path, embeds_with="others") as at:
-            await _small_talk(at, session_id)
-            rows = await _rows(at, session_id)
+            await small_talk(at, session_id)
+            rows = await vector_rows(at, session_id)
             assert {name for name, _ in rows.values()} == {"others-1/1"}
             assert rows.keys() >= made.keys()
-            await _small_talk(at, session_id)
-            assert FACT in await _recalled(at, session_id)
+            await small_talk(at, session_id)
+            assert FACT in await recalled_by(at, session_id)
             await delete_session(at.rt, ref_of(session_id))
-            assert not await _rows(at, session_id)
-            assert await _rows(at, fork.id) == made, "the other session's are its own"
+            assert not await vector_rows(at, session_id)
+            assert await vector_rows(at, fork.id) == made, "the other session's are its own"
 
 
 async def test_a_search_and_a_look_back_find_by_meaning_too_and_say_so(database_url: str, tmp_path: Path) -> None:
     async with (
-        serving(_answers()) as server,
-        service(database_url, _models(server), folder=tmp_path, embeds_with="vectors") as at,
+        serving(answers()) as server,
+        service(database_url, models_with(server), folder=tmp_path, embeds_with="vectors") as at,
     ):
-        session_id = await _talked(at)
+        session_id = await talked(at)
         best = (await search_session(at.rt, ref_of(session_id), QUESTION, 5)).items[0]
         assert (best.excerpt, best.similarity, best.matched) == (FACT, 1.0, [])
         page = await look_back(at.rt, ref_of(session_id), query="insects", handle=None, page=None)
         assert FACT in page.content
         await at.rt.chores.settle()
-        assert await _used_tokens(at, session_id) == 3 * len(_asked_for(server)), "what a search took, too"
+        assert await used_tokens(at, session_id) == 3 * len(texts_for(server)), "what a search took, too"
         for tenant in (TENANT, TenantId("another")):
             empty = await at.session()
             with suppress(NotFound):
                 assert not (await search_session(at.rt, SessionRef(tenant, empty.id), "Who is it?", 5)).items
-        assert "Who is it?" not in _asked_for(server), "there is nothing to compare it with"
+        assert "Who is it?" not in texts_for(server), "there is nothing to compare it with"
 
 
 async def test_a_tenant_with_many_questions_leaves_room_for_those_of_others(database_url: str, tmp_path: Path) -> None:
     released: list[bool] = []
 
     def late(request: Seen) -> Answer:
-        return Answer(_vectors(request).body, after=lambda: bool(released))
+        return Answer(vectors(request).body, after=lambda: bool(released))
 
     async with (
         serving(late) as server,
-        service(database_url, _models(server), folder=tmp_path, embeds_with="vectors", embedding_wait_s=0) as at,
+        service(database_url, models_with(server), folder=tmp_path, embeds_with="vectors", embedding_wait_s=0) as at,
     ):
         embeddings, other = at.rt.embeddings, TenantId("another")
         assert embeddings
         for number in range(20):
-            await embeddings.prepare(TENANT, f"Question {number}?", _stores_nothing)
-        await embeddings.prepare(other, "Another's question?", _stores_nothing)
+            await embeddings.prepare(TENANT, f"Question {number}?", stores_nothing)
+        await embeddings.prepare(other, "Another's question?", stores_nothing)
         released.append(True)
         await at.rt.chores.settle()
-        assert len(_asked_for(server)) == 13
+        assert len(texts_for(server)) == 13
         assert embeddings.question(other, "Another's question?") is not None
 
 
@@ -306,25 +241,25 @@ async def test_the_usage_of_a_previewed_question_is_stored_without_a_later_turn(
     database_url: str, tmp_path: Path
 ) -> None:
     async with (
-        serving(_answers()) as server,
-        service(database_url, _models(server), folder=tmp_path, embeds_with="vectors") as at,
+        serving(answers()) as server,
+        service(database_url, models_with(server), folder=tmp_path, embeds_with="vectors") as at,
     ):
-        session_id = await _talked(at)
+        session_id = await talked(at)
         await at.turn(session_id, QUESTION)
         await at.rt.chores.settle()
-        before = len(_asked_for(server))
+        before = len(texts_for(server))
         await preview_turn(at.rt, ref_of(session_id), TurnRequest("Which insects are kept at home?", ""))
         await at.rt.chores.settle()
-        assert len(_asked_for(server)) == before + 1
-        assert await _used_tokens(at, session_id) == 3 * (before + 1)
+        assert len(texts_for(server)) == before + 1
+        assert await used_tokens(at, session_id) == 3 * (before + 1)
 
 
 async def test_pins_that_have_to_give_way_do_so_by_meaning_from_the_second_turn_on_and_in_its_preview(
     database_url: str, tmp_path: Path
 ) -> None:
     async with (
-        serving(_answers()) as server,
-        service(database_url, _models(server), folder=tmp_path, embeds_with="vectors") as at,
+        serving(answers()) as server,
+        service(database_url, models_with(server), folder=tmp_path, embeds_with="vectors") as at,
     ):
         session = await at.session(policy={"preset": "allocated"})
         for name, text in (("crane", SAID[1]), ("bees", FACT)):
@@ -337,7 +272,7 @@ async def test_pins_that_have_to_give_way_do_so_by_meaning_from_the_second_turn_
             assert preview.context["prompt_sha256"] == outcome.context["prompt_sha256"]
             trimmed += [action["target"] for action in outcome.context["context_trim_log"]["actions"]]
         assert trimmed == ["bees", "crane"]
-        assert await _used_tokens(at, session.id) == 3 * len(_asked_for(server)), "though nothing was summarized"
+        assert await used_tokens(at, session.id) == 3 * len(texts_for(server)), "though nothing was summarized"
         figures = await pin_figures(at.rt, ref_of(session.id))
         assert figures["bees"].similarity == 1.0
         assert figures["bees"].relevance > figures["crane"].relevance
@@ -345,21 +280,21 @@ async def test_pins_that_have_to_give_way_do_so_by_meaning_from_the_second_turn_
 
 async def test_no_embedding_call_is_made_for_a_session_of_another_tenant(database_url: str, tmp_path: Path) -> None:
     async with (
-        serving(_answers()) as server,
-        service(database_url, _models(server), folder=tmp_path, embeds_with="vectors") as at,
+        serving(answers()) as server,
+        service(database_url, models_with(server), folder=tmp_path, embeds_with="vectors") as at,
     ):
-        session_id = await _talked(at)
-        await _small_talk(at, session_id)
+        session_id = await talked(at)
+        await small_talk(at, session_id)
         with pytest.raises(NotFound):
             await at.turn(session_id, QUESTION, tenant_id=TenantId("another"))
         await at.rt.chores.settle()
-        assert QUESTION not in _asked_for(server)
+        assert QUESTION not in texts_for(server)
 
 
 async def test_without_an_embedding_model_there_are_no_vectors_and_no_calls(database_url: str, tmp_path: Path) -> None:
-    async with serving(_answers()) as server, service(database_url, _models(server), folder=tmp_path) as at:
-        session_id = await _talked(at)
-        await _small_talk(at, session_id)
-        assert not await _recalled(at, session_id)
-        assert not await _rows(at, session_id)
-        assert not _asked_for(server)
+    async with serving(answers()) as server, service(database_url, models_with(server), folder=tmp_path) as at:
+        session_id = await talked(at)
+        await small_talk(at, session_id)
+        assert not await recalled_by(at, session_id)
+        assert not await vector_rows(at, session_id)
+        assert not texts_for(server)

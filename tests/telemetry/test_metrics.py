@@ -24,8 +24,8 @@ from tests.telemetry.test_metrics import audit_of, turn_of
 telemetry = Telemetry(["main"], Path(sys.argv[1]))
 tokens = int(sys.argv[2])
 answered = audit_of(wire_tokens=tokens, actual_tokens=tokens, summary=True, prune=True)
-telemetry.turn_finished(turn_of(TurnStatus.COMPLETED, tokens), answered, 0.1)
-telemetry.turn_finished(turn_of(TurnStatus.REJECTED, None), audit_of(wire_tokens=1200), 0.1)
+telemetry.turn_finished(turn_of(TurnStatus.COMPLETED, tokens), [answered], 0.1)
+telemetry.turn_finished(turn_of(TurnStatus.REJECTED, None), [audit_of(wire_tokens=1200)], 0.1)
 telemetry.provider_call(alias="main", purpose="turn", seconds=0.2, error_kind=None)
 telemetry.provider_call(alias="main", purpose="summary", seconds=0.2, error_kind="timeout")
 telemetry.turns_lost(3)
@@ -108,7 +108,7 @@ def finish(
     prompt_tokens: int = 100,
 ) -> None:
     audit = audit_of(wire_tokens=110, actual_tokens=prompt_tokens, summary=True)
-    telemetry.turn_finished(turn_of(status, prompt_tokens, alias), audit, 0.5)
+    telemetry.turn_finished(turn_of(status, prompt_tokens, alias), [audit], 0.5)
 
 
 def test_a_scrape_has_the_names_of_the_contract_from_the_start() -> None:
@@ -141,6 +141,29 @@ def test_the_average_is_over_completed_turns_only() -> None:
     finish(telemetry, prompt_tokens=300)
     finish(telemetry, prompt_tokens=9000, status=TurnStatus.FAILED)
     assert values(telemetry.render()[0].decode())["avg_prompt_tokens_per_turn"] == 200
+
+
+def test_a_turn_is_counted_once_however_many_rounds_it_has() -> None:
+    telemetry = Telemetry(["main"])
+    summarized = audit_of(wire_tokens=900, summary=True, prune=True)
+    later = audit_of(wire_tokens=900, prune=True)
+    for status, audits in (
+        (TurnStatus.AWAITING_TOOLS, [summarized, later]),  # the model looked back before it called the client's tool
+        (TurnStatus.AWAITING_TOOLS, [later]),
+        (TurnStatus.COMPLETED, [later]),
+    ):
+        telemetry.turn_finished(turn_of(status, 900), audits, 0.5)
+    found = values(telemetry.render()[0].decode())
+    assert found["context_summary_count_total"] == 1
+    assert found["context_prune_count_total"] == 1
+
+
+def test_summaries_are_compared_with_completed_turns_also_where_a_provider_counts_no_tokens() -> None:
+    telemetry = Telemetry(["main"])
+    for prompt_tokens in (100, None, None, None):
+        telemetry.turn_finished(turn_of(TurnStatus.COMPLETED, prompt_tokens), [], 0.5)
+    telemetry.summary_finished(when="preflight", outcome="used", seconds=0.5)
+    assert values(telemetry.render()[0].decode())["context_summaries_per_hundred_turns"] == 25
 
 
 def test_labels_come_from_closed_sets_whatever_is_passed() -> None:

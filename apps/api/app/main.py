@@ -46,7 +46,7 @@ from app.db.embedded import kept_running
 from app.domain.errors import DatabaseUnavailable, InvalidRequest
 from app.engine.policy.policy import ContextPolicy
 from app.providers.base import EmbeddingModel
-from app.providers.local_embeddings import MODEL, LocalEmbeddings
+from app.providers.local_embeddings import LocalEmbeddings
 from app.providers.openai import OpenAIProvider
 from app.providers.registry import Catalogue, load_catalogue
 from app.services.background import (
@@ -224,23 +224,21 @@ def _embeddings(
 ) -> Embeddings | None:
     if not (alias := settings.context_embedding_model):
         return None
-    source, model = _embedding_model(alias, catalogue, owned)
+    source = _embedding_model(alias, catalogue, owned)
     wait_s = settings.context_embedding_wait_ms / 1000
-    return Embeddings(
-        source, model, alias=alias, wait_s=wait_s, chores=chores, cooldowns=cooldowns, telemetry=telemetry
-    )
+    return Embeddings(source, alias=alias, wait_s=wait_s, chores=chores, cooldowns=cooldowns, telemetry=telemetry)
 
 
-def _embedding_model(name: str, catalogue: Catalogue, owned: AsyncExitStack) -> tuple[EmbeddingModel, str]:
-    """The model that makes vectors, and its name; raises `InvalidRequest` or `LocalModelMissing`."""
+def _embedding_model(name: str, catalogue: Catalogue, owned: AsyncExitStack) -> EmbeddingModel:
+    """The model that makes vectors; raises `InvalidRequest` or `LocalModelMissing`."""
     if name != LOCAL and name in catalogue.aliases:
         provider = catalogue.provider(name)
         if isinstance(provider, OpenAIProvider):
-            return provider, catalogue.model(name).model
+            return provider
     elif name == LOCAL:
         local = LocalEmbeddings()
         owned.push_async_callback(local.aclose)
-        return local, MODEL
+        return local
     raise InvalidRequest(f"CONTEXT_EMBEDDING_MODEL: {name!r} is neither local nor an alias of the provider openai.")
 
 

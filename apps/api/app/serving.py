@@ -268,15 +268,17 @@ def _other_address(error: OSError, port: int) -> str:
 def _check_database(dsn: str, listener: socket.socket) -> bool:
     """Whether an API key exists. Warns or raises `CommandRefused` if the database is not ready."""
     state = asyncio.run(reach(dsn))
-    keys_exist = state in {SchemaState.CURRENT, SchemaState.AHEAD} and asyncio.run(on_database(dsn, any_key_exists))
+    keys_exist = state.can_be_served and asyncio.run(on_database(dsn, any_key_exists))
     host = listener.getsockname()[0]
     if not keys_exist and not ipaddress.ip_address(host).is_loopback:
-        first = "" if state is SchemaState.CURRENT else "plimsoll migrate && "
+        first = "" if state.can_be_served else "plimsoll migrate && "
         raise CommandRefused(
             f"{host} (PLIMSOLL_HOST) can be reached from other machines and there is no API key yet: make one with "
             f"`{first}plimsoll keys create --tenant default --name first`, or use PLIMSOLL_HOST=127.0.0.1"
         )
-    if state is not SchemaState.CURRENT:
+    if state is SchemaState.AHEAD:
+        sys.stderr.write("plimsoll: the database's schema is that of a later release\n")
+    elif not state.can_be_served:
         sys.stderr.write(f"plimsoll: the database's schema is {state}; /readyz stays 503 until `plimsoll migrate`\n")
     return keys_exist
 

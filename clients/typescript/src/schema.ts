@@ -970,7 +970,7 @@ export interface paths {
         };
         /**
          * Ready
-         * @description 200 when the database answers and accepts writes and its schema is current; else 503 with the reason.
+         * @description 200 when the database answers and accepts writes and its schema is not too old; else 503 with the reason.
          *
          *     After the signal to stop: 503 with the status `draining`.
          */
@@ -3321,7 +3321,7 @@ export interface components {
         };
         /**
          * ReadyOut
-         * @description `migrations` is null when the database does not answer; `behind` requires `plimsoll migrate`.
+         * @description `migrations` is null when the database does not answer; `behind` and `empty` require `plimsoll migrate`.
          *
          *     `read_only` means that the database refuses writes, as a standby does until it is the primary.
          */

@@ -111,6 +111,17 @@ class Settings(BaseSettings):
             raise ValueError("it is empty: give a connection string, or unset it for the embedded Postgres")
         return value
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_text(cls, value: object) -> object:
+        if isinstance(value, str) and not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                # From None: the cause would quote the value.
+                raise ValueError("it is not UTF-8") from None
+        return value
+
     @field_validator("cors_origins")
     @classmethod
     def _are_origins(cls, value: str) -> str:

@@ -152,11 +152,16 @@ _OPEN = sql(f"""
     ORDER BY t.created_at DESC LIMIT :limit
     """)
 
-# Reads the index of open turns, and only those rows of the table.
+# Reads the index of open turns, and only those rows of the table. A turn with tool calls may last for hours, and runs
+# from its newest message on: the user's, or the newest tool output.
 _COUNT_OPEN = sql(f"""
     SELECT status, count(*) AS turns,
-        CAST(extract(epoch FROM statement_timestamp() - min(created_at)) AS float) AS oldest_s
-    FROM turns WHERE status IN {OPEN_STATUSES_SQL}
+        CAST(extract(epoch FROM statement_timestamp() - min(
+            CASE status WHEN 'running' THEN coalesce((
+                SELECT max(m.created_at) FROM messages m WHERE m.session_id = t.session_id AND m.turn_id = t.id
+            ), created_at) ELSE created_at END
+        )) AS float) AS oldest_s
+    FROM turns t WHERE status IN {OPEN_STATUSES_SQL}
     GROUP BY status
     """)
 

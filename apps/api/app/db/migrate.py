@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import random
 import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import asyncpg
 import sqlalchemy as sa
@@ -30,21 +31,30 @@ from app.db.sql import Statement, sql
 from app.db.tables import metadata
 from app.domain.types import SessionId
 
+T = TypeVar("T")
+
 _NEWEST = "head"
 CONNECT_TIMEOUT_S = 10.0
 TABLE_WAIT_S = 5.0
 """Longest wait for a busy table: all later queries of the table wait behind the migration, so it gives up early."""
 ADVISORY_LOCK = 7046029254386353131
 """The key of the advisory lock that all migrations of Plimsoll in one database use."""
+_MOST_TRIES = 6
+"""Most tries of a migration that meets deadlocks."""
 
 
 class SchemaState(StrEnum):
-    """How the database's schema compares to this version's. Only `current` can be served."""
+    """How the database's schema compares to this version's. One of a later release is served too: during an upgrade,
+    replicas of the version before work on until they are replaced."""
 
     CURRENT = "current"
     BEHIND = "behind"
     AHEAD = "ahead"
     EMPTY = "empty"
+
+    @property
+    def can_be_served(self) -> bool:
+        return self in {SchemaState.CURRENT, SchemaState.AHEAD}
 
 
 class MigrationFailed(Exception):
@@ -54,7 +64,7 @@ class MigrationFailed(Exception):
 async def upgrade(dsn: str) -> None:
     """Migrates up to this version's schema, all or nothing.
 
-    After a change the tables are analyzed, so that plans fit the tables as they are.
+    After a deadlock it is retried. After a change the tables are analyzed, so that plans fit the tables as they are.
     Safe when several start at once: one works, the others wait and then find nothing to do. Raises `MigrationFailed`
     when the server refuses a statement or a table stays locked for `TABLE_WAIT_S`, and the driver's error when the
     server can not be reached.
@@ -130,17 +140,35 @@ async def _run_in_one_transaction(dsn: str, what: _Command, revision: str, table
 
     async with migration_engine(dsn) as engine:
         try:
-            async with engine.begin() as connection:
-                changed = await connection.run_sync(work)
+            changed = await _committed(engine, work)
         except DBAPIError as error:
-            reason = str(cast(Any, error.orig).__cause__ or error.orig)
-            raise MigrationFailed(f"The migration was rolled back: {reason}") from error
+            raise MigrationFailed(f"The migration was rolled back: {_cause(error)}") from error
         except CommandError as error:
             raise MigrationFailed("The database is of a later release than this one; nothing was changed.") from error
         with suppress(DBAPIError):  # the schema is in place; autovacuum follows by itself
             if changed and revision == _NEWEST:
                 async with engine.begin() as connection:
                     await connection.execute(text(ANALYZE.text))
+
+
+async def _committed(engine: AsyncEngine, work: Callable[[Connection], T]) -> T:
+    """The result of the work, in one transaction. While the service runs, its statements hold locks on tables in other
+    orders than a migration, so a deadlock is likely; then the work begins anew."""
+    tries = 1
+    while True:
+        try:
+            async with engine.begin() as connection:
+                return await connection.run_sync(work)
+        except DBAPIError as error:
+            if tries == _MOST_TRIES or not isinstance(_cause(error), asyncpg.DeadlockDetectedError):
+                raise
+        await asyncio.sleep(random.uniform(0.0, tries))  # noqa: S311 - spreads retries, keeps no secret
+        tries += 1
+
+
+def _cause(error: DBAPIError) -> BaseException:
+    """The driver's error."""
+    return cast(Any, error.orig).__cause__ or cast(Any, error.orig)
 
 
 def _config() -> Config:

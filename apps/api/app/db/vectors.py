@@ -1,6 +1,7 @@
 """The packed vectors of messages, and the messages that have none yet.
 
-They are made in the order of messages: below a model's newest vector none is missing. Another model's are replaced.
+They are made in the order of messages, and replace another model's. So a model that is used again, after another one in
+between, may lack some below its newest.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from app.domain.types import SessionId
 
 _MISSING = sql("""
     SELECT m.seq, m.name, m.content FROM messages m
-    WHERE m.session_id = :session_id AND m.seq <= :through_seq
-        AND m.seq > coalesce((SELECT max(v.message_seq) FROM message_vectors v
-            WHERE v.session_id = :session_id AND v.model = :model), 0)
+    WHERE m.session_id = :session_id AND m.seq > :after_seq AND m.seq <= :through_seq
+        AND NOT EXISTS (SELECT FROM message_vectors v
+            WHERE v.session_id = :session_id AND v.message_seq = m.seq AND v.model = :model)
         AND m.role IN ('user', 'assistant') AND NOT m.withdrawn
     ORDER BY m.seq LIMIT :limit
     """)
@@ -49,10 +50,12 @@ _STORED = sql("""
 
 
 async def messages_without_vectors(
-    tx: Transaction, session_id: SessionId, through_seq: int, model: str, limit: int
+    tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, *, model: str, limit: int
 ) -> list[Record]:
-    """The oldest messages through a number for which the model has no vector yet: `seq`, `name` and `content`."""
-    return await tx.fetch(_MISSING, session_id=session_id, through_seq=through_seq, model=model, limit=limit)
+    """The oldest messages of a range for which the model has no vector yet: `seq`, `name` and `content`."""
+    return await tx.fetch(
+        _MISSING, session_id=session_id, after_seq=after_seq, through_seq=through_seq, model=model, limit=limit
+    )
 
 
 async def save_vectors(

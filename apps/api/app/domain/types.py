@@ -64,7 +64,8 @@ OPEN_STATUSES = (TurnStatus.RUNNING, TurnStatus.AWAITING_TOOLS)
 
 @dataclass(frozen=True, slots=True)
 class OpenTurnCount:
-    """How many turns have one open status. `oldest_s` is the number of seconds since the oldest of them was posted."""
+    """How many turns have one open status. `oldest_s` is the number of seconds since the oldest of them was posted, or
+    since its newest message if it runs."""
 
     turns: int
     oldest_s: float

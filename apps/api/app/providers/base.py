@@ -28,6 +28,11 @@ class Embedded:
 class EmbeddingModel(Protocol):
     """A model that makes vectors of texts."""
 
+    @property
+    def vector_space(self) -> str:
+        """A name for what makes its vectors comparable: the model, with the parameters that it is called with."""
+        ...
+
     async def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedded:
         """One vector for each text, in the same order, by one call within the deadline. Raises a `ProviderError`."""
         ...

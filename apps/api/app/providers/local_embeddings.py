@@ -22,7 +22,6 @@ import numpy.typing as npt
 from app.domain.errors import ProviderTimeout
 from app.providers.base import Embedded
 
-MODEL: Final = "all-MiniLM-L6-v2-int8"
 _MOST_TOKENS: Final = 256
 """Longest text that the model was made for; of a longer one only the beginning is used."""
 _WEIGHTS: Final = (
@@ -49,6 +48,8 @@ def is_installed() -> bool:
 
 class LocalEmbeddings:
     """Embeds one text at a time, in its own thread. Raises `LocalModelMissing` if the extra is not installed."""
+
+    vector_space = "all-MiniLM-L6-v2-int8"
 
     def __init__(self) -> None:
         self._vector_of = _load()

@@ -5,9 +5,11 @@ The neutral form of a request is OpenAI's own, so messages and tools are sent un
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from hashlib import sha256
 from typing import Any, Final
 
 import httpx
@@ -105,6 +107,13 @@ class OpenAIProvider(RemoteModel):
     async def count_tokens(self, request: CompletionRequest) -> int | None:  # noqa: ARG002 - the protocol's
         """None: chat completions have no counting endpoint."""
         return None
+
+    @property
+    def vector_space(self) -> str:
+        """The model, with a hash of the alias's parameters: `dimensions`, for one, changes the vectors."""
+        parameters = json.dumps(self._entry.parameters, sort_keys=True, default=str)
+        digest = f"/{sha256(parameters.encode()).hexdigest()[:8]}" if self._entry.parameters else ""
+        return f"{self._entry.model}{digest}"
 
     async def embed(self, texts: Sequence[str], *, timeout_s: float) -> Embedded:
         """One vector for each text, from the endpoint `/embeddings` of the same base URL. Raises a `ProviderError`."""
@@ -255,18 +264,18 @@ def _embeddings(answer: Any, count: int, label: str) -> Embedded:
     items = [fields_of(item) for item in list_of(fields_of(answer).get("data"))]
     indexes = [item.get("index", at) for at, item in enumerate(items)]
     if sorted(index for index in indexes if type(index) is int) != list(range(count)) or len(items) != count:
-        raise unusable_answer(label, f"it has other vectors than one for each of {count} texts")
+        raise unusable_answer(label, f"it has other vectors than one for each of {count} texts", 200)
     rows = [
         list_of(item.get("embedding")) for _, item in sorted(zip(indexes, items, strict=True), key=lambda pair: pair[0])
     ]
     if {len(row) for row in rows} - set(range(1, MOST_DIMENSIONS + 1)) or len({len(row) for row in rows}) != 1:
-        raise unusable_answer(label, f"its vectors have not all the same 1 to {MOST_DIMENSIONS} dimensions")
+        raise unusable_answer(label, f"its vectors have not all the same 1 to {MOST_DIMENSIONS} dimensions", 200)
     if not all(type(value) in (float, int) for row in rows for value in row):
-        raise unusable_answer(label, "its vectors are not made of numbers")
+        raise unusable_answer(label, "its vectors are not made of numbers", 200)
     with np.errstate(all="ignore"):
         try:
             vectors = np.array(rows, np.float64).astype(np.float32)
         except OverflowError as error:
-            raise unusable_answer(label, "its vectors are not made of numbers") from error
+            raise unusable_answer(label, "its vectors are not made of numbers", 200) from error
     usage = fields_of(fields_of(answer).get("usage"))
     return Embedded(vectors, token_count(usage.get("prompt_tokens", usage.get("total_tokens"))))

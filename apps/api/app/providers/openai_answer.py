@@ -213,8 +213,9 @@ class _CallInParts:
 class _CallFragments:
     """Tool calls as they arrive, in the order of their first fragments.
 
-    A fragment continues the newest call with its id, else with its index. Servers that send whole calls may number them
-    all 0: see `_is_another`. Without an index, a fragment with a known id, or without a name, continues a call.
+    A fragment continues the newest call with its id, else with its index. Servers that give several calls one id number
+    them; servers that send whole calls may number them all 0: see `_is_another`. Without an index, a fragment with a
+    known id, or without a name, continues a call.
     """
 
     def __init__(self, room: ReplyRoom) -> None:
@@ -257,11 +258,14 @@ class _CallFragments:
         self, index: int | str | None, identity: str, name: str, arguments: str | None
     ) -> _CallInParts | None:
         """The call that a fragment continues, or None when it begins a new one."""
+        call = None if index is None else self._by_index.get(index)
         if identity in self._by_id:
-            return self._by_id[identity]
+            if call is not None and call.identity == identity:
+                return call
+            is_new = index is not None and call is None and name
+            return None if is_new else self._by_id[identity]
         if index is None:
             return self._calls[-1] if self._calls and not name and not identity else None
-        call = self._by_index.get(index)
         return None if call is None or (name and _is_another(call, identity, arguments)) else call
 
 

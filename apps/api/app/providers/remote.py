@@ -101,11 +101,12 @@ class RemoteModel:
         """Calls the model, with retries, within the deadline. Raises a `ProviderError`."""
         tap = DeltaTap(on_delta) if on_delta is not None else None
         stream = tap is not None
+        deadline = asyncio.get_running_loop().time() + self._entry.timeout_s
 
         async def attempt(number: int) -> Completion:
             nonlocal stream
             try:
-                return replace(await self._attempt(call, tap, stream=stream), attempts=number)
+                return replace(await self._attempt(call, tap, stream=stream, deadline=deadline), attempts=number)
             except EmptyStreamError as empty:
                 # llama-cpp-python reports a prompt that is too long only without streaming.
                 stream = False
@@ -144,7 +145,7 @@ class RemoteModel:
     def _broke_off(self) -> ProviderDown:
         return ProviderDown(f"The answer of the provider of {self._label!r} broke off before its end.")
 
-    async def _attempt(self, call: WireCall, tap: DeltaTap | None, *, stream: bool) -> Completion:
+    async def _attempt(self, call: WireCall, tap: DeltaTap | None, *, stream: bool, deadline: float) -> Completion:
         body = partial(call.body, stream=stream)
         headers = {**call.request.headers, **self._headers}
         is_large = call.request.size_bytes > _INLINE_BODY_BYTES and call.ready is None
@@ -154,7 +155,7 @@ class RemoteModel:
                 return await self._read_whole(reply, call, tap, stream=stream)
             assembly = call.assembly()
             try:
-                await read_stream(reply.chunks(MOST_STREAM_BYTES), assembly, tap)
+                await read_stream(reply.chunks(MOST_STREAM_BYTES), assembly, tap, deadline)
             finally:
                 tap.usage = assembly.usage
             return assembly.completion()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
@@ -30,6 +31,8 @@ _WORK_S: Final = 0.001
 their steps for each slice would be too slow for them."""
 _TRAILER_WAIT_S: Final = 5.0
 _CLOSING_WAIT_S: Final = 0.1
+_LAST_MOMENT_S: Final = 0.05
+"""Time before the deadline that is enough to end a complete answer."""
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
@@ -216,17 +219,20 @@ class Assembly(ABC):
         return Delta(self._text.rest(), self._reasoning.rest())
 
 
-async def read_stream(chunks: AsyncGenerator[bytes], assembly: Assembly, tap: DeltaTap) -> None:
+async def read_stream(
+    chunks: AsyncGenerator[bytes], assembly: Assembly, tap: DeltaTap, deadline: float = math.inf
+) -> None:
     """Reads to the end mark, or to the end of a stream that has its finish reason.
 
-    After the finish reason, a server that neither continues nor closes is waited for only briefly. Raises what the
+    After the finish reason, a server that neither continues nor closes is waited for only briefly, and not beyond the
+    deadline (in the time of the event loop), which would lose a complete answer. Raises what the
     assembly raises, `AttemptError` when the connection breaks, `BrokenStreamError` when the stream ends too early, and
     `EmptyStreamError` when it ends without any event.
     """
     patience = asyncio.timeout(None)
     try:
         async with aclosing(chunks), patience:
-            if not await _read_events(chunks, assembly, tap, patience):
+            if not await _read_events(chunks, assembly, tap, patience, deadline - _LAST_MOMENT_S):
                 raise EmptyStreamError
     except TimeoutError:
         if not patience.expired():
@@ -240,9 +246,12 @@ async def read_stream(chunks: AsyncGenerator[bytes], assembly: Assembly, tap: De
 
 
 async def _read_events(
-    chunks: AsyncGenerator[bytes], assembly: Assembly, tap: DeltaTap, patience: asyncio.Timeout
+    chunks: AsyncGenerator[bytes], assembly: Assembly, tap: DeltaTap, patience: asyncio.Timeout, latest: float
 ) -> bool:
-    """Reads all events; returns whether there was one. Other tasks, and the deadline, can run after every slice."""
+    """Reads all events; returns whether there was one. Other tasks, and the deadline, can run after every slice.
+
+    Once the answer is complete, `patience` ends at `latest`, or before.
+    """
     events = EventReader(MOST_EVENT_BYTES)
     now = asyncio.get_running_loop().time
     count = silent_bytes = 0
@@ -259,9 +268,9 @@ async def _read_events(
                 raise MalformedAnswerError(f"it has more than {MOST_EVENTS} events")
             tap(assembly.read(event))
             if assembly.is_over:  # only closing bytes are left; once they are read, the connection is reusable
-                patience.reschedule(now() + _CLOSING_WAIT_S)
+                patience.reschedule(min(now() + _CLOSING_WAIT_S, latest))
             elif assembly.has_finish and patience.when() is None:
-                patience.reschedule(now() + _TRAILER_WAIT_S)
+                patience.reschedule(min(now() + _TRAILER_WAIT_S, latest))
     last = events.end()
     if last is not None and not assembly.is_over:
         try:

@@ -19,7 +19,7 @@ from app.db.database import Database
 from app.db.erasure import Idle, count_idle, count_rows, due_sessions, erase, instant_before, next_idle
 from app.db.figures import count_open_turns
 from app.db.turns import fail_lost_turns, sessions_with_lost_turns
-from app.domain.errors import DatabaseUnavailable, InvalidRequest
+from app.domain.errors import DatabaseUnavailable, InvalidRequest, SessionBusy
 from app.domain.types import SessionId, TenantId
 from app.services.learned import load_windows
 from app.services.paging import FIRST_ID
@@ -79,30 +79,38 @@ async def sweep_forever(rt: Runtime) -> None:
     while True:
         await asyncio.sleep(rt.turn_lease_s)
         rt.pasts.forget_idle()
-        try:
-            lost = await end_lost_turns(rt.database)
-            async with rt.heavy.database.begin() as tx:
-                left = await due_sessions(tx, _MOST_ERASED)
-                if left:
-                    await erase(tx, left)
-        except DatabaseUnavailable:
-            continue
-        rt.telemetry.turns_lost(lost)
-        rt.pasts.forget(*left)
-        if lost:
-            logger.warning("%d turns of lost workers were ended", lost)
-        if left:
-            logger.warning("%d sessions that were not to be kept were erased late", len(left))
+        for work in (_end_lost_turns, _erase_due_sessions):
+            with suppress(DatabaseUnavailable):
+                await work(rt)
+
+
+async def _end_lost_turns(rt: Runtime) -> None:
+    lost = await end_lost_turns(rt.database)
+    rt.telemetry.turns_lost(lost)
+    if lost:
+        logger.warning("%d turns of lost workers were ended", lost)
+
+
+async def _erase_due_sessions(rt: Runtime) -> None:
+    async with rt.heavy.database.begin() as tx:
+        due = await due_sessions(tx, _MOST_ERASED)
+        if due:
+            await erase(tx, due)
+    rt.pasts.forget(*due)
+    if due:
+        logger.warning("%d sessions that were not to be kept were erased late", len(due))
 
 
 async def end_lost_turns(database: Database) -> int:
-    """Ends all running turns whose lease has expired, session by session; returns how many there were."""
+    """Ends all running turns whose lease has expired, session by session; returns how many there were. A session that
+    is locked is left to the next sweep, so that it does not keep the turns of others open."""
     lost, after_id = 0, FIRST_ID
     while True:
         async with database.autocommit() as tx:
             sessions = await sessions_with_lost_turns(tx, after_id, _LOST_A_PAGE)
         for after_id in sessions:
-            lost += await _end_lost_turns_of(database, after_id)
+            with suppress(SessionBusy):
+                lost += await _end_lost_turns_of(database, after_id)
         if len(sessions) < _LOST_A_PAGE:
             return lost
 

@@ -34,8 +34,9 @@ MOST_EMBEDDED_CHARS: Final = 1_000
 _REFUSED_CHARS: Final = 250
 _PLAIN_TEXT: Final = "text"
 """A text that every working model accepts."""
-_MAY_BE_REFUSED: Final = frozenset({400, 413, 422, 500})
-"""Statuses that may mean a refused text. llama.cpp answers 500 for a text that is too long."""
+_MAY_BE_REFUSED: Final = frozenset({200, 400, 403, 413, 422, 451, 500})
+"""Statuses that may mean a refused text. llama.cpp answers 500 for a text that is too long, a firewall 403 for one that
+looks like an attack, and text-embeddings-inference 200 with `null` where its model computed no number."""
 _TIMEOUT_S: Final = 10.0
 _MOST_KEPT: Final = 1_024
 """Most entries of each cache here, for example of texts with their vectors."""
@@ -45,13 +46,12 @@ _MOST_WAITING_OF_A_TENANT: Final = 12
 
 
 class Embeddings:
-    """`model` is the name under which vectors are stored; vectors of two models are never compared. `alias` is the
-    catalogue's, or `LOCAL`."""
+    """`model` is the name under which vectors are stored: vectors of two models, or of one that is called with other
+    parameters, are never compared. `alias` is the catalogue's, or `LOCAL`."""
 
     def __init__(
         self,
         source: EmbeddingModel,
-        model: str,
         *,
         alias: str,
         wait_s: float,
@@ -59,7 +59,7 @@ class Embeddings:
         cooldowns: Cooldowns,
         telemetry: Telemetry,
     ) -> None:
-        self.model = f"{model}/{_VERSION}"
+        self.model = f"{source.vector_space}/{_VERSION}"
         self.alias = alias
         self.gate = FairGate(slots=2, per_key=2)
         """Limits how many sessions get vectors for their messages at the same time; tenants are served in turn."""

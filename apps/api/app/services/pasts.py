@@ -170,10 +170,15 @@ class Pasts:
         past.vectors = vectors
         self._put(session_id, past)
 
+    def forget_vectors(self, session_id: SessionId, from_seq: int) -> None:
+        """Removes the cached vectors if they go beyond a message that has got one only now."""
+        past = self._pasts.get(session_id)
+        if past and past.vectors and past.vectors.through_seq > from_seq:
+            past.vectors = None
+
     def last_prompt(self, session_id: SessionId) -> LastPrompt | None:
         """The prompt that this process sent last, if it is cached."""
-        past = self._pasts.get(session_id)
-        return past.last_prompt if past else None
+        return self._pasts.get(session_id, _Entry()).last_prompt
 
     def cached_prompt(self, session_id: SessionId) -> LastPrompt | None:
         """The last prompt, if it was sent so recently that a provider which caches prompts still has it."""

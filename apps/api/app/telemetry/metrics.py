@@ -8,7 +8,7 @@ up. Labels come from closed sets only.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -67,22 +67,26 @@ class Telemetry:
             MultiProcessCollector(self._registry, str(multiprocess_dir))
         self._at_scrape.register(_Means(self._registry))
 
-    def turn_finished(self, turn: TurnRecord, last_call: Audit | None, seconds: float) -> None:
-        """Counts a turn once it is recorded. `seconds` run from the request to the record."""
+    def turn_finished(self, turn: TurnRecord, audits: Sequence[Audit], seconds: float) -> None:
+        """Counts a turn, or a round that ends with calls for the client, once it is recorded. `audits` are those of the
+        calls since the request, `seconds` run from the request to the record.
+        """
         self._turns.seconds.labels(turn.status.value).observe(seconds)
         if turn.status is TurnStatus.REJECTED:
             self._turns.rejects.inc()
         if turn.status is TurnStatus.COMPLETED and turn.prompt_tokens is not None:
             self._turns.prompt_tokens.observe(turn.prompt_tokens)
-        if last_call is None:
+        if not audits:
             return
+        last_call = audits[-1]
         alias = self._alias(turn.model_alias)
         if last_call.budget_use is not None:
             self._turns.budget_use.labels(alias).observe(last_call.budget_use)
         self._calls.calibration.labels(alias).set(last_call.calibration_ratio)
-        if last_call.summary_triggered:
+        if any(audit.summary_triggered for audit in audits):
             self._summaries.turns.inc()
-        if last_call.prune_triggered:
+        # A prompt only grows from round to round: what one round prunes, the last one prunes too.
+        if last_call.prune_triggered and turn.status is not TurnStatus.AWAITING_TOOLS:
             self._turns.prunes.inc()
         if last_call.actual_prompt_tokens:
             ratio = last_call.estimated_wire_tokens / last_call.actual_prompt_tokens
@@ -276,7 +280,7 @@ class DatabaseMetrics(Collector):
         self._oldest = _gauge(
             own,
             "oldest_open_turn_seconds",
-            "Age of the oldest open turn, by status; 0 where there is none.",
+            "Age of the oldest open turn, by status; of a running one, of its newest message. 0 where there is none.",
             "status",
         )
         self._wait = _histogram(
@@ -332,24 +336,26 @@ class _Means(Collector):
         self._source = source
 
     def collect(self) -> Iterator[Metric]:
-        prompt_tokens, turns, summaries = 0.0, 0.0, 0.0
+        prompt_tokens, counted, completed, summaries = 0.0, 0.0, 0.0, 0.0
         for family in self._source.collect():
             for sample in family.samples:
                 if sample.name == "prompt_tokens_per_turn_sum":
                     prompt_tokens += sample.value
                 elif sample.name == "prompt_tokens_per_turn_count":
-                    turns += sample.value
+                    counted += sample.value
+                elif sample.name == "turn_latency_seconds_count" and sample.labels["status"] == "completed":
+                    completed += sample.value
                 elif sample.name == "context_summary_outcome_total" and sample.labels["outcome"] in _STORED:
                     summaries += sample.value
         yield GaugeMetricFamily(
             "avg_prompt_tokens_per_turn",
             "Mean of provider-reported prompt tokens per completed turn.",
-            value=prompt_tokens / turns if turns else 0.0,
+            value=prompt_tokens / counted if counted else 0.0,
         )
         yield GaugeMetricFamily(
             "context_summaries_per_hundred_turns",
             "Summaries for every hundred completed turns, including those in the background and on request.",
-            value=100 * summaries / turns if turns else 0.0,
+            value=100 * summaries / completed if completed else 0.0,
         )
 
 

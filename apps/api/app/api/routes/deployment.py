@@ -46,7 +46,7 @@ class HealthOut(BaseModel):
 
 
 class ReadyOut(BaseModel):
-    """`migrations` is null when the database does not answer; `behind` requires `plimsoll migrate`.
+    """`migrations` is null when the database does not answer; `behind` and `empty` require `plimsoll migrate`.
 
     `read_only` means that the database refuses writes, as a standby does until it is the primary."""
 
@@ -129,7 +129,7 @@ async def live() -> JsonObject:
     operation_id="get_readiness",
 )
 async def ready(call: Call) -> Response:
-    """200 when the database answers and accepts writes and its schema is current; else 503 with the reason.
+    """200 when the database answers and accepts writes and its schema is not too old; else 503 with the reason.
 
     After the signal to stop: 503 with the status `draining`.
     """

@@ -204,7 +204,7 @@ async def make_vectors(rt: Runtime, embeddings: Embeddings, session: SessionRef,
         await embeddings.gate.acquire(session.tenant_id, _LONGEST_WAIT_S)
         try:
             for _ in range(0, EMBEDDED_A_TURN, _BATCH):
-                if embeddings.through(session.id) >= through_seq:
+                if embeddings.is_resting or embeddings.through(session.id) >= through_seq:
                     break
                 await _make_batch(rt, embeddings, session.id, through_seq)
         finally:
@@ -216,8 +216,11 @@ async def make_vectors(rt: Runtime, embeddings: Embeddings, session: SessionRef,
 
 
 async def _make_batch(rt: Runtime, embeddings: Embeddings, session_id: SessionId, through_seq: int) -> None:
+    after_seq = embeddings.through(session_id)
     async with rt.database.autocommit() as tx:
-        rows = await messages_without_vectors(tx, session_id, through_seq, embeddings.model, _BATCH)
+        rows = await messages_without_vectors(
+            tx, session_id, after_seq, through_seq, model=embeddings.model, limit=_BATCH
+        )
     texts = [named(row["name"], content_text(row["content"])).strip() for row in rows]
     worded = [text for text in texts if text]
     embedded = await embeddings.embed(worded) if worded else None
@@ -227,8 +230,9 @@ async def _make_batch(rt: Runtime, embeddings: Embeddings, session_id: SessionId
         await save_vectors(tx, session_id, embeddings.model, [row["seq"] for row in rows], packed)
         if used := _used(rt, embeddings, embedded):
             await add_usages(tx, session_id, used)
-    if len(rows) < _BATCH:
-        embeddings.went_through(session_id, through_seq)
+    if rows:
+        rt.pasts.forget_vectors(session_id, rows[0]["seq"])
+    embeddings.went_through(session_id, rows[-1]["seq"] if len(rows) == _BATCH else through_seq)
 
 
 @retried

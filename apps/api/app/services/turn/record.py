@@ -291,7 +291,7 @@ class Record:
             turn = await store_end(self._rt, self._turn.claim, end, patience_s=patience_s)
             if span.recording:
                 span.set({**of_turn(turn), **(of_audit(audit) if audit else {})})
-        self._rt.telemetry.turn_finished(turn, audit, perf_counter() - self._started)
+        self._rt.telemetry.turn_finished(turn, end.audits, perf_counter() - self._started)
         return turn
 
 

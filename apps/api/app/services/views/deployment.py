@@ -29,7 +29,7 @@ class Readiness:
     @property
     def ready(self) -> bool:
         """Whether a load balancer should send requests here."""
-        return self.database == "ok" and self.migrations is SchemaState.CURRENT
+        return self.database == "ok" and self.migrations is not None and self.migrations.can_be_served
 
 
 async def readiness(rt: Runtime) -> Readiness:

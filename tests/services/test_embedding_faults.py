@@ -1,0 +1,144 @@
+"""Embedding models that refuse texts, fail, are replaced and come back: what is missing is made, once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.domain.types import JsonObject
+from app.services.turn import recall
+from tests.providers.server import Answer, Seen, serving
+from tests.services.meaning import (
+    FACT,
+    POLICY,
+    SAID,
+    SMALL_TALK,
+    answered,
+    answers,
+    models_with,
+    recalled_by,
+    small_talk,
+    talked,
+    vector_of,
+    vector_rows,
+    vectors,
+)
+from tests.services.service import service
+
+_REFUSED = "\u06de"
+
+
+def _refusing(answer: Callable[[list[str]], Answer]) -> Callable[[Seen], Answer]:
+    """Answers with the function if one of the texts is refused, which no plain text is."""
+
+    def step(request: Seen) -> Answer:
+        texts: list[str] = request.json["input"]
+        return answer(texts) if any(_REFUSED in text for text in texts) else vectors(request)
+
+    return answers(step)
+
+
+def _firewall(_texts: list[str]) -> Answer:
+    return Answer({"error": {"message": "That looks like an attack."}}, 403)
+
+
+def _law(_texts: list[str]) -> Answer:
+    return Answer(status=451)
+
+
+def _no_vectors(_texts: list[str]) -> Answer:
+    return Answer({"data": []})
+
+
+def _nulls(texts: list[str]) -> Answer:
+    rows = [[None] * 5 if _REFUSED in text else vector_of(text) for text in texts]
+    return Answer({"data": [{"index": at, "embedding": row} for at, row in enumerate(rows)]})
+
+
+@pytest.mark.parametrize("refusal", [_firewall, _law, _no_vectors, _nulls])
+async def test_a_text_without_a_vector_rests_no_model_however_the_server_says_so(
+    database_url: str, tmp_path: Path, refusal: Callable[[list[str]], Answer]
+) -> None:
+    async with (
+        serving(_refusing(refusal)) as server,
+        service(database_url, models_with(server), folder=tmp_path, embeds_with="vectors") as at,
+    ):
+        session = await at.imported({"messages": answered(_REFUSED * 900, *SAID), "policy": POLICY})
+        await small_talk(at, session.id)
+        assert at.rt.embeddings
+        assert not at.rt.embeddings.is_resting, "other tenants need it"
+        sizes = {seq: size for seq, (_, size) in (await vector_rows(at, session.id)).items()}
+        assert [sizes[seq] for seq in range(1, 5)] == [0, 5, 5, 5]
+
+
+async def test_sessions_that_wait_for_their_vectors_do_not_call_a_model_that_rests(
+    database_url: str, tmp_path: Path
+) -> None:
+    calls: list[Seen] = []
+
+    def down(request: Seen) -> Answer:
+        calls.append(request)
+        return Answer(status=503)
+
+    async with (
+        serving(answers(down)) as server,
+        service(database_url, models_with(server), folder=tmp_path, embeds_with="vectors") as at,
+    ):
+        sessions = [await at.imported({"messages": answered(*SAID), "policy": POLICY}) for _ in range(12)]
+        assert at.rt.embeddings
+        at.rt.embeddings.gate.release("held back")  # a third slot, so that the first two can be taken from the sessions
+        for _ in range(3):
+            await at.rt.embeddings.gate.acquire("held back", 1)
+        await asyncio.gather(*(at.turn(session.id, SMALL_TALK) for session in sessions))
+        assert len(at.rt.embeddings.busy) == len(sessions), "all of them wait"
+        for _ in range(3):
+            at.rt.embeddings.gate.release("held back")
+        await at.rt.chores.settle()
+        assert 1 <= len(calls) <= 2
+        assert not at.rt.embeddings.busy
+
+
+async def test_a_model_that_comes_back_makes_what_another_replaced_meanwhile(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recall, "EMBEDDED_A_TURN", 16)
+    said = (FACT, *(f"The invoice of crane {number} came." for number in range(19)))
+    async with serving(answers()) as server:
+        models = models_with(server, "vectors", "others")
+        async with service(database_url, models, folder=tmp_path, embeds_with="vectors") as at:
+            session_id = (await at.imported({"messages": answered(*said), "policy": POLICY})).id
+            for _ in range(4):
+                await small_talk(at, session_id)
+            made = await vector_rows(at, session_id)
+        async with service(database_url, models, folder=tmp_path, embeds_with="others") as at:
+            await small_talk(at, session_id)
+            replaced = [model for model, _ in (await vector_rows(at, session_id)).values()]
+            assert replaced.count("others-1/1") == 16 < len(made), "only some"
+        async with service(database_url, models, folder=tmp_path, embeds_with="vectors") as at:
+            assert FACT not in await recalled_by(at, session_id), "not yet, and these vectors are cached now"
+            await recalled_by(at, session_id)
+            assert {model for model, _ in (await vector_rows(at, session_id)).values()} == {"vectors-1/1"}
+            assert FACT in await recalled_by(at, session_id)
+
+
+async def test_vectors_are_made_again_for_other_parameters_of_the_same_model(database_url: str, tmp_path: Path) -> None:
+    def wide(request: Seen) -> Answer:
+        missing: list[float] = [0.0] * (request.json.get("dimensions", 5) - 5)
+        data: list[JsonObject] = [
+            {"index": at, "embedding": vector_of(text) + missing} for at, text in enumerate(request.json["input"])
+        ]
+        return Answer({"data": data})
+
+    async with serving(answers(wide)) as server:
+        models = models_with(server)
+        async with service(database_url, models, folder=tmp_path, embeds_with="vectors") as at:
+            session_id = await talked(at)
+        models += "parameters = { dimensions = 8 }\n"
+        async with service(database_url, models, folder=tmp_path, embeds_with="vectors") as at:
+            for _ in range(2):
+                await small_talk(at, session_id)
+            assert {size for _, size in (await vector_rows(at, session_id)).values()} == {8}
+            assert FACT in await recalled_by(at, session_id)
