@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from itertools import chain, islice
+from itertools import islice
 from string import digits
 from typing import Final, NamedTuple, TypeAlias
 
