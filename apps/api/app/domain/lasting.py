@@ -192,8 +192,7 @@ class Taken:
 
     def add(self, unit: PlacedSentence) -> None:
         self.units[unit.position] = unit
-        for word in unit.sentence.words:
-            of_word = self.by_word[word]
+        for of_word in map(self.by_word.__getitem__, unit.sentence.words):
             if len(of_word) < _MOST_PLACES_OF_A_WORD:
                 of_word.append(unit.position)
 

@@ -157,13 +157,13 @@ class _Possible(dict[str, int]):
         return cues
 
 
-class _PlainWord(dict[str, str | None]):
+class _PlainWord(dict[str, str]):
     """The word of a piece without spaces of a lower-case ASCII text, cached by piece: empty if the piece has no word,
-    None if it has several."""
+    `_SEVERAL` if it has more than one."""
 
-    def __missing__(self, text: str) -> str | None:
+    def __missing__(self, text: str) -> str:
         words = _PLAIN_WORD.findall(text)
-        word = None if len(words) > 1 else "".join(words)
+        word = _SEVERAL if len(words) > 1 else "".join(words)
         if len(text) <= _LONGEST_KEPT_CHARS:
             if len(self) >= _MOST_WORDS:
                 self.clear()
@@ -171,6 +171,7 @@ class _PlainWord(dict[str, str | None]):
         return word
 
 
+_SEVERAL: Final = " "
 _MOST_WORDS: Final = 8192
 _LONGEST_KEPT_CHARS: Final = 64
 _possible: Final = _Possible()
@@ -180,7 +181,7 @@ _plain_word: Final = _PlainWord()
 def _words_of(lower: str) -> tuple[str, ...]:
     """The different words of a lower-case ASCII text."""
     words = dict.fromkeys(map(_plain_word.__getitem__, lower.split()))
-    if None in words:
+    if _SEVERAL in words:
         return tuple(dict.fromkeys(_PLAIN_WORD.findall(lower)))
     if "" in words:
         del words[""]
