@@ -71,10 +71,9 @@ _NO_ANSWER: Final = re.compile(
     r"\b(?:don't know|do not know|not sure|can(?:'t|not) say|let me check|(?:will|'ll) check|find out|get back to)\b",
     re.IGNORECASE,
 )
-_GOAL: Final = re.compile(
-    r"\b(?:I|we)(?:'m| am|'re| are|'d| would|'ve| have)? ?(?:finally )?(?:want|need|like|love|look|try|plan|hope|build"
-    r"|mov|work|open|have to)|\b(?:help (?:me|us)|(?:goal|aim|task) is)\b",
-    re.IGNORECASE,
+_GOAL: Final = re.compile(  # for lower-case text, as in `sentences.py`
+    r"\b(?:i|we)(?:'m| am|'re| are|'d| would|'ve| have)? ?(?:finally )?(?:want|need|like|love|look|try|plan|hope|build"
+    r"|mov|work|open|have to)|\b(?:help (?:me|us)|(?:goal|aim|task) is)\b"
 )
 
 
@@ -231,7 +230,7 @@ def _is_goal(unit: PlacedSentence) -> bool:
     sentence = unit.sentence
     if not sentence.cues & WANTS or sentence.kind == "open_questions" or sentence.leans or sentence.standing:
         return False
-    return _GOAL.search(sentence.text) is not None
+    return _GOAL.search(sentence.text.lower()) is not None
 
 
 def _carried(previous: SummaryBody, read: Reading) -> list[PlacedSentence]:

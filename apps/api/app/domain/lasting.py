@@ -34,19 +34,16 @@ _LONGEST_PLAIN_WORD: Final = 3
 _OF_A_SUMMARY: Final = -(2**50)  # the position of a summary's first statement, which precedes everything else
 _LAST_OF_A_SUMMARY: Final = _OF_A_SUMMARY // 2
 
+# For lower-case text, as in `sentences.py`.
 _FINISHED: Final = re.compile(
     r"\b(?:done|finished|completed?|ready|sent|fixed|merged|closed|shipped|ordered|paid|signed|booked|delivered|solved"
-    r"|resolved|cancell?ed|no longer)\b",
-    re.IGNORECASE,
+    r"|resolved|cancell?ed|no longer)\b"
 )
 _LIFTED: Final = re.compile(
     r"\b(?:no longer|any ?more|from now on|instead|lifted|never mind)\b"
-    r"|\b(?:can|may|allowed to|fine to|ok(?:ay)? to)\b.*\b(?:now|again|after all)\b|\bnow (?:can|may)\b",
-    re.IGNORECASE,
+    r"|\b(?:can|may|allowed to|fine to|ok(?:ay)? to)\b.*\b(?:now|again|after all)\b|\bnow (?:can|may)\b"
 )
-_TASK: Final = re.compile(
-    r"\bto-?do\b|\baction item|\bremind (?:me|us) (?:to|about)\b|\bfollow up\b|\bneeds? to\b", re.IGNORECASE
-)
+_TASK: Final = re.compile(r"\bto-?do\b|\baction item|\bremind (?:me|us) (?:to|about)\b|\bfollow up\b|\bneeds? to\b")
 """Recognizes, in the user's words, a task for someone to do, as opposed to the user's own plans."""
 _EXACT_WORD: Final = re.compile(r"\d|[\w][_@/.:][\w]")
 _QUOTED: Final = re.compile(r"`[^`\n]+`")
@@ -124,8 +121,9 @@ def _closed_by(unit: PlacedSentence, waiting: Iterable[PlacedSentence]) -> set[i
     """The positions of the waiting items, which share words with the unit, that the unit closes."""
     by_user = unit.role == "user"
     cues = unit.sentence.cues
-    finishes = bool(cues & FINISHES) and _FINISHED.search(unit.text) is not None
-    lifts = by_user and bool(cues & LIFTS) and _LIFTED.search(unit.text) is not None
+    lower = unit.text.lower()
+    finishes = bool(cues & FINISHES) and _FINISHED.search(lower) is not None
+    lifts = by_user and bool(cues & LIFTS) and _LIFTED.search(lower) is not None
     frame = _frame(unit) if by_user else None
     closed: set[int] = set()
     for waits in waiting:
@@ -192,8 +190,7 @@ class Taken:
 
     def add(self, unit: PlacedSentence) -> None:
         self.units[unit.position] = unit
-        for word in unit.sentence.words:
-            of_word = self.by_word[word]
+        for of_word in map(self.by_word.__getitem__, unit.sentence.words):
             if len(of_word) < _MOST_PLACES_OF_A_WORD:
                 of_word.append(unit.position)
 
@@ -265,7 +262,7 @@ def _lasting_first(unit: PlacedSentence) -> tuple[bool, int]:
 
 
 def _is_task(unit: PlacedSentence) -> bool:
-    return unit.kind == "action_items" and _TASK.search(unit.text) is not None
+    return unit.kind == "action_items" and _TASK.search(unit.text.lower()) is not None
 
 
 def _is_restated(unit: PlacedSentence, taken: Taken) -> bool:

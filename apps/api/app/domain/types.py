@@ -173,7 +173,10 @@ class SummaryBody:
     action_items: tuple[SummaryItem, ...] = ()
 
     def __hash__(self) -> int:
-        return hash(self.summary_text)  # hashing all fields takes as long as rendering, which is cached by body
+        # Hashing all items takes as long as rendering, which is cached by body. Versions of a summary often have the
+        # same text, and their numbers of items keep most of them from being compared item by item.
+        lists = self.key_facts, self.open_questions, self.decisions, self.action_items
+        return hash((self.summary_text, *map(len, lists)))
 
 
 @dataclass(frozen=True, slots=True)

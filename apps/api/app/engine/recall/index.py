@@ -8,7 +8,7 @@ header are always 0. So the concatenated packed terms of many messages can be sp
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from struct import pack
 from typing import Final, TypeAlias
@@ -30,8 +30,6 @@ _HEADER_WORDS: Final = 2
 _MOST_COUNT: Final = 31
 _MOST_LENGTH: Final = 0xFFFF
 _MOST_TOKENS: Final = 2**31 - 1
-_MOST_UNMERGED: Final = 4096
-_NO_KEYS: Final = np.zeros(0, np.uint64)
 _POSITION_SHIFT: Final = np.uint64(5)
 _TERM_SHIFT: Final = np.uint64(37)
 NO_DAY: Final = -(2**31)
@@ -81,8 +79,8 @@ class Index:
     """All messages of a session through `through_seq`, one array per column; a message's position is its index there.
 
     It is immutable: extending it returns another. `keys` are sorted and have one word for each term of a message: 27
-    bits of hash, 32 of position, 5 of count. `unmerged` are the keys of the newest messages, sorted separately.
-    `lengths` count terms, `distinct` different ones. `days` are as in `Packed`, or `NO_DAY` if unknown.
+    bits of hash, 32 of position, 5 of count. `lengths` count terms, `distinct` different ones. `days` are as in
+    `Packed`, or `NO_DAY` if unknown.
     """
 
     through_seq: int
@@ -95,7 +93,6 @@ class Index:
     questions: npt.NDArray[np.bool_]
     days: npt.NDArray[np.int32]
     keys: U64
-    unmerged: U64
 
     def __len__(self) -> int:
         return len(self.seqs)
@@ -117,11 +114,7 @@ class Index:
         is_term[at] = is_term[at + 1] = False
         terms = words[is_term].astype(np.uint64)
         position = np.repeat(np.arange(len(self), len(self) + len(at), dtype=np.uint64), distinct)
-        added = (terms >> _POSITION_SHIFT) << _TERM_SHIFT | position << _POSITION_SHIFT | terms & np.uint64(31)
-        keys, unmerged = self.keys, np.sort(np.concatenate((self.unmerged, added)))
-        if len(unmerged) > _MOST_UNMERGED:
-            # The stable sort merges two sorted runs, which takes a thirtieth of the time.
-            keys, unmerged = np.sort(np.concatenate((keys, unmerged)), kind="stable"), _NO_KEYS
+        added = np.sort((terms >> _POSITION_SHIFT) << _TERM_SHIFT | position << _POSITION_SHIFT | terms & np.uint64(31))
         return Index(
             through_seq=through_seq,
             seqs=np.concatenate((self.seqs, new.seqs)),
@@ -132,8 +125,7 @@ class Index:
             kinds=np.concatenate((self.kinds, (header >> 6 & 3).astype(np.uint8))),
             questions=np.concatenate((self.questions, (header >> 5 & 1).astype(np.bool_))),
             days=np.concatenate((self.days, _days_of(new))),
-            keys=keys,
-            unmerged=unmerged,
+            keys=np.insert(self.keys, self.keys.searchsorted(added), added),  # much faster than to sort them all again
         )
 
     def said_between(self, first_day: int, last_day: int, messages: int) -> Ints:
@@ -143,26 +135,20 @@ class Index:
 
     def posting_count(self, terms: Iterable[int], messages: int) -> int:
         """The number of `postings` of the terms."""
-        return int(sum(counts.sum() for _, _, counts in self._ranges(terms, messages)))
+        return int(self._ranges(terms, messages)[1].sum())
 
-    def postings(self, terms: Collection[int], messages: int) -> tuple[Ints, Ints, Ints]:
+    def postings(self, terms: Iterable[int], messages: int) -> tuple[Ints, Ints, Ints]:
         """How many of the first `messages` have each term; and, term by term, their positions and its counts there."""
-        merged, unmerged = self._ranges(terms, messages)
-        every = np.insert(_within(*merged), merged[2].cumsum().repeat(unmerged[2]), _within(*unmerged))
+        first, seen_in = self._ranges(terms, messages)
+        every = self.keys[np.arange(seen_in.sum()) + (first - seen_in.cumsum() + seen_in).repeat(seen_in)]
         positions = every >> _POSITION_SHIFT & np.uint64(0xFFFFFFFF)
-        return merged[2] + unmerged[2], positions.view(np.int64), (every & np.uint64(31)).view(np.int64)
+        return seen_in, positions.view(np.int64), (every & np.uint64(31)).view(np.int64)
 
-    def _ranges(self, terms: Iterable[int], messages: int) -> Iterator[tuple[U64, Ints, Ints]]:
-        """For `keys` and `unmerged`: the array, where each term begins, and how many are of the first `messages`."""
+    def _ranges(self, terms: Iterable[int], messages: int) -> tuple[Ints, Ints]:
+        """Where the keys of each term begin, and how many of them are of the first `messages`."""
         wanted = np.fromiter(terms, np.uint64) << _TERM_SHIFT
-        for keys in (self.keys, self.unmerged):
-            first = keys.searchsorted(wanted)
-            yield keys, first, keys.searchsorted(wanted | np.uint64(messages << 5)) - first
-
-
-def _within(keys: U64, first: Ints, counts: Ints) -> U64:
-    """The keys of these ranges, concatenated."""
-    return keys[np.arange(counts.sum()) + (first - counts.cumsum() + counts).repeat(counts)]
+        first = self.keys.searchsorted(wanted)
+        return first, self.keys.searchsorted(wanted | np.uint64(messages << 5)) - first
 
 
 def _days_of(new: Packed) -> npt.NDArray[np.int32]:
@@ -183,8 +169,7 @@ def _empty() -> Index:
         kinds=none.astype(np.uint8),
         questions=none.astype(np.bool_),
         days=none,
-        keys=_NO_KEYS,
-        unmerged=_NO_KEYS,
+        keys=none.astype(np.uint64),
     )
 
 

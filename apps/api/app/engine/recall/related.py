@@ -9,6 +9,7 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -57,10 +58,12 @@ def related_terms(terms: Mapping[int, str]) -> tuple[Related, ...]:
     if len(terms) > MOST_RELATED_QUERY_TERMS:
         return ()
     found: dict[int, Related] = {}
-    for term, word in terms.items():
-        for other in _related_to(term, word):
-            if other.term not in terms and (other.term not in found or found[other.term].weight < other.weight):
-                found[other.term] = other
+    for other in chain.from_iterable(map(_related_to, terms, terms.values())):
+        known = found.get(other.term)
+        if known is None or known.weight < other.weight:
+            found[other.term] = other
+    for term in terms:
+        found.pop(term, None)
     return tuple(sorted(found.values(), key=attrgetter("weight")))
 
 

@@ -56,20 +56,18 @@ _STOP_WORDS: Final = frozenset(_STOP_TEXT.split())
 
 def terms_of(text: str) -> list[str]:
     """The terms of a text in order, with repetitions; only its first 64,000 characters are read."""
-    return [term for term, _ in _terms_and_words(text)]
+    return [*filter(None, map(_term, _words_of(text)))]
 
 
-def _terms_and_words(text: str) -> list[tuple[str, str]]:
-    """Each term with the folded word that it is the stem of."""
+def _words_of(text: str) -> list[str]:
+    """The folded words, and pairs of characters, that may have a term."""
     folded = _fold(text[:_MOST_CHARS])
     if folded.isascii():
-        return [(term, word) for word in _ASCII_WORD.findall(folded) if (term := _term(word))]
-    found: list[tuple[str, str]] = []
+        return _ASCII_WORD.findall(folded)
+    found: list[str] = []
     for word in _ANY_WORD.findall(folded):
-        if _IS_UNSPACED.match(word):
-            found += [(pair, pair) for at in range(max(1, len(word) - 1)) if (pair := word[at : at + 2])]
-        elif term := _term(word):
-            found.append((term, word))
+        pairs = range(max(1, len(word) - 1)) if _IS_UNSPACED.match(word) else ()
+        found += [word[at : at + 2] for at in pairs] if pairs else [word]
     return found
 
 
@@ -100,8 +98,9 @@ def query_words(text: str) -> Mapping[str, str]:
 @lru_cache(maxsize=16)  # one message is searched for several times in a turn
 def _query_words(text: str) -> Mapping[str, str]:
     words: dict[str, str] = {}
-    for term, word in _terms_and_words(text):
-        words.setdefault(term, word[:LONGEST_TERM_CHARS])
+    for word in _words_of(text):
+        if term := _term(word):
+            words.setdefault(term, word[:LONGEST_TERM_CHARS])
     return words
 
 
