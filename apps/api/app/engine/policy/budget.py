@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
 from math import ceil, floor
 
 OUTPUT_SHARE = 0.20
@@ -10,6 +12,18 @@ OVERHEAD_SHARE = 0.05
 MIN_OVERHEAD_RESERVE_TOKENS = 1024
 LEAST_OUTPUT_TOKENS = 64
 """Least output reserve where the output has a share: a shorter answer would not be useful."""
+
+
+def part_of(share: float, tokens: int) -> Fraction:
+    """This share of the tokens, exactly as the share is written: 0.55 of 100 is 55. The product of floats is more than
+    that, so a threshold would be one token too high.
+    """
+    return _as_written(share) * tokens
+
+
+@lru_cache(1024)
+def _as_written(share: float) -> Fraction:
+    return Fraction(repr(share))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +76,7 @@ def budget_for(limit: int, limit_source: str, max_output_tokens: int) -> Budget:
 def with_output_share(budget: Budget, output_pct: float, fixed_tokens: int) -> Budget:
     """The budget with `output_pct` % of what `fixed_tokens` leave as its output reserve (contract.md, decision 12)."""
     rest = budget.limit - budget.overhead_reserve - fixed_tokens
-    output_reserve = max(LEAST_OUTPUT_TOKENS, floor(rest * output_pct / 100))
+    output_reserve = max(LEAST_OUTPUT_TOKENS, floor(part_of(output_pct, rest) / 100))
     return replace(
         budget,
         output_reserve=output_reserve,

@@ -16,7 +16,7 @@ from app.domain.errors import StatedOverflow
 from app.domain.types import SummaryBody
 from app.engine.messages.tokens import Estimate
 from app.engine.messages.turns import latest_unresolved, wire_tokens_of
-from app.engine.policy.budget import Budget, budget_at
+from app.engine.policy.budget import Budget, budget_at, part_of
 from app.engine.summary.block import fit_summary
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold
 from app.engine.window.calibration import HIGHEST_RATIO, LOWEST_RATIO
@@ -78,7 +78,7 @@ def react(
     elif limit is not None and room <= sent.wire_tokens - margin:
         basis, target = "limit", room
     else:
-        basis, target = "share", floor(sent.wire_tokens * _BLIND_SHARE)
+        basis, target = "share", floor(part_of(_BLIND_SHARE, sent.wire_tokens))
     # Messages are removed and tools are kept, so the overhead of the next prompt is at most that of this one.
     input_tokens = floor(target * calibration_ratio) - min(new.overhead_reserve, sent.overhead_tokens)
     return Reaction(replace(new, input_budget=min(input_tokens, budget.input_budget, new.input_budget)), basis)
@@ -131,7 +131,7 @@ def emergency_fold(snapshot: Snapshot, estimate: Estimate) -> Fold | None:
     turns = snapshot.past.turns
     unresolved = latest_unresolved(turns)
     may_go = [turn for turn in turns if turn is not unresolved]
-    leaving = may_go[: ceil(len(may_go) * policy.emergency_drop_ratio)]
+    leaving = may_go[: ceil(part_of(policy.emergency_drop_ratio, len(may_go)))]
     leaving_tokens = wire_tokens_of(leaving)
     if not leaving_tokens:
         return None

@@ -15,7 +15,7 @@ from math import floor
 
 from app.domain.audit import PIN_KINDS
 from app.engine.messages.tokens import Estimate, tools_tokens
-from app.engine.policy.budget import with_output_share
+from app.engine.policy.budget import part_of, with_output_share
 from app.engine.policy.policy import Allocation, PriorityRegion
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS
 from app.engine.window.foldable import Foldable, foldable, remains, room_beside
@@ -218,9 +218,9 @@ def divide(
 def _shares(room_tokens: int, allocation: Allocation) -> dict[PriorityRegion, int]:
     all_but_output = 100 - allocation.reserved_for_output_pct
     shares: dict[PriorityRegion, int] = {
-        "goal": floor(room_tokens * allocation.goal_pct / all_but_output),
-        "pins": floor(room_tokens * allocation.pinned_files_pct / all_but_output),
-        "summary": floor(room_tokens * allocation.map_pct / all_but_output),
+        "goal": floor(part_of(allocation.goal_pct, room_tokens) / all_but_output),
+        "pins": floor(part_of(allocation.pinned_files_pct, room_tokens) / all_but_output),
+        "summary": floor(part_of(allocation.map_pct, room_tokens) / all_but_output),
     }
     shares["history"] = room_tokens - sum(shares.values())
     return shares

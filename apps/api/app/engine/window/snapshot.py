@@ -12,7 +12,7 @@ from typing import NamedTuple
 from app.domain.audit import TrimAction, TrimKind
 from app.domain.recalled import Recalled
 from app.domain.types import Pin, Summary, ToolDefinition, Turn
-from app.engine.policy.budget import Budget
+from app.engine.policy.budget import Budget, part_of
 from app.engine.policy.policy import ContextPolicy
 from app.engine.recall.ranking import Evicted
 from app.engine.recall.vectors import Meaning
@@ -109,7 +109,7 @@ class Snapshot:
     def first_protected(self, end: int | None = None) -> int:
         """The position of the oldest protected turn if the past ended before the turn at position `end`."""
         share, room = self.policy.protected_share, self.policy.summarized_room(self.budget.input_budget)
-        room_tokens = None if share is None else floor(share * room / self.calibration_ratio)
+        room_tokens = None if share is None else floor(part_of(share, room) / self.calibration_ratio)
         return self.past.first_protected(self.policy.protected_turns, room_tokens, end)
 
     def with_summary(self, fold: Fold, summary: Summary, actions: Iterable[Removal] = ()) -> Snapshot:
