@@ -14,16 +14,18 @@ LEAST_OUTPUT_TOKENS = 64
 """Least output reserve where the output has a share: a shorter answer would not be useful."""
 
 
-def part_of(share: float, tokens: int) -> Fraction:
-    """This share of the tokens, exactly as the share is written: 0.55 of 100 is 55. The product of floats is more than
-    that, so a threshold would be one token too high.
+def part_of(share: float, tokens: int) -> float:
+    """This share of the tokens as the share is written: 0.55 of 100 is 55, so it can be rounded up or down.
+
+    The product of floats is more than 55, because 0.55 has no binary form, and would be rounded up to 56.
     """
-    return _as_written(share) * tokens
+    numerator, denominator = _as_written(share)
+    return numerator * tokens / denominator
 
 
 @lru_cache(1024)
-def _as_written(share: float) -> Fraction:
-    return Fraction(repr(share))
+def _as_written(share: float) -> tuple[int, int]:
+    return Fraction(repr(share)).as_integer_ratio()
 
 
 @dataclass(frozen=True, slots=True)
