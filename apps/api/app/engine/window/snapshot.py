@@ -104,7 +104,7 @@ class Snapshot:
 
     def protected_from_before(self, end: int | None) -> int:
         """The same if the past ended before the turn at position `end`."""
-        return self.past.first_seq(self.first_protected(end)) or self.past.last_seq + 1
+        return self.past.seq_from(self.first_protected(end))
 
     def first_protected(self, end: int | None = None) -> int:
         """The position of the oldest protected turn if the past ended before the turn at position `end`."""
@@ -114,7 +114,7 @@ class Snapshot:
 
     def with_summary(self, fold: Fold, summary: Summary, actions: Iterable[Removal] = ()) -> Snapshot:
         """A copy in which the summary replaces the turns of the fold, with `actions` added to the log for it."""
-        past = self.past.without(fold.turns)
+        past = self.past.after(fold.turns[-1].seq)
         log = self.log and replace(self.log, stored=(*self.log.stored, *actions))
         return replace(self, summary=summary, past=past, log=log)
 
