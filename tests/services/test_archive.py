@@ -221,6 +221,8 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a message without a turn": (_set("messages.3.turn_id", ANY_ID), "body.messages.3.turn_id"),
     "a turn without a message": (lambda document: document["messages"].__delitem__(slice(2, 4)), "body.messages.2"),
     "messages out of order": (_set("messages.3.seq", 3), "body.messages.3.seq"),
+    # The next turn read its window number by number, and never ended.
+    "a number that no session reaches": (_set("messages.17.seq", 2**40), "body.messages.17.seq"),
     "a system message": (_set("messages.0.role", "system"), "body.messages.0.role"),
     "a tool's word without a call": (_set("messages.1.role", "tool"), "body.messages.1"),
     "a user without content": (_set("messages.0.content", None), "body.messages.0"),

@@ -16,7 +16,9 @@ from app.engine.messages import media_headers
 from app.engine.recall import bm25
 from app.engine.summary.fold import Fold
 from app.providers.offline import OfflineProvider
+from app.services.views import simulation
 from app.services.views.search import look_back, search_session
+from app.services.views.simulation import Variant, simulate
 from tests.providers.server import serving
 from tests.services.service import Service, chat, models_toml, ref_of, service
 
@@ -71,6 +73,20 @@ async def test_the_messages_of_a_long_summary_are_gathered_off_the_event_loop(
             done = await at.turn(session_id, "And now?")
         assert done.summary is not None
         assert Fold.sources.func.__code__ not in called
+
+
+async def test_what_prompts_lost_is_counted_off_the_event_loop_for_a_simulation(
+    database_url: str, tmp_path: Path
+) -> None:
+    """2,000 ranges of trim logs, each over 8,000 messages, took 8 seconds of the event loop."""
+    async with serving(chat("Noted.")) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        session = await at.session()
+        await at.turn(session.id, "Hello")
+        with calls_here() as called:
+            await simulate(at.rt, ref_of(session.id), [Variant("same", {})])
+        assert simulate.__code__ in called
+        counts = simulation._dropped_seqs  # pyright: ignore[reportPrivateUsage] - nothing public does only this
+        assert counts.__code__ not in called
 
 
 async def test_the_pages_of_a_large_file_are_counted_off_the_event_loop(database_url: str, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_a_summary_made_ahead_folds_the_turns_that_the_next_turn_would_fold(
         return
     assert snapshot.policy.summarizes_ahead
     past = behind.past
-    average = -(-past.wire_tokens() // len(past.sent_turns))
+    average = -(-past.wire_tokens() // past.turn_count)
     due = plan(_with_message(behind, average), estimate)
     assert isinstance(due, SummaryDue)
     assert due.fold == fold

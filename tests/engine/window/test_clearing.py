@@ -7,8 +7,9 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from app.domain.types import Turn, TurnStatus
+from app.domain.types import Pin, Turn, TurnStatus
 from app.engine.policy.policy import ClearToolResults
+from app.engine.policy.presets import PRESETS
 from app.engine.window.columns import Columns
 from app.engine.window.layout import layout_of, singly
 from app.engine.window.past import Kept, past_of_kept
@@ -16,7 +17,7 @@ from app.engine.window.plan import Ready, SummaryDue, assemble, plan
 from app.engine.window.prompt import PromptItem
 from app.engine.window.prompt_refs import SentHashes, rebuild
 from app.engine.window.snapshot import in_ranges
-from tests.engine.histories import GUARDED, History, UnitShape, estimate, snapshot_of
+from tests.engine.histories import GUARDED, History, UnitShape, estimate, snapshot_of, text_of
 from tests.engine.readings import items_of
 
 _ROOMY = 100_000
@@ -145,3 +146,19 @@ def _reads(calls: int) -> int:
 
 def test_a_group_of_many_calls_is_read_no_more_often_than_one_of_few() -> None:
     assert _reads(40) == _reads(2)
+
+
+def test_what_was_cleared_is_logged_once_also_where_the_window_is_shared_out() -> None:
+    """Every trim of a pin or of the summary logged it again."""
+    history = History()
+    turns = tuple(history.turn(("tool_group", 300, 1), ("assistant", 60, 1)) for _ in range(6))
+    clears = ClearToolResults(trigger_tokens=100, keep=2)
+    policy = replace(PRESETS["allocated"].policy, auto_summarize=False, clear_tool_results=clears)
+    pins = tuple(Pin(f"pin-{at}", text_of(900, at), None) for at in range(3))
+    current = history.turn(status=TurnStatus.RUNNING)
+    decided = plan(snapshot_of(turns, current, input_budget=2700, policy=policy, pins=pins), estimate)
+    assert isinstance(decided, Ready)
+    kinds = [action.kind for action in decided.accounts.actions]
+    assert "pinned_trim" in kinds
+    targets = [action.target for action in decided.accounts.actions if action.reason == "clear_tool_results"]
+    assert len(targets) == len(set(targets)) == 4

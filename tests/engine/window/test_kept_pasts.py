@@ -130,7 +130,7 @@ def test_a_past_gives_the_same_values_from_columns_as_from_turns(snapshot: Snaps
     assert [kept.pieces[at][:12] for at in range(len(kept.pieces))] == [piece[:12] for piece in read.pieces]
     assert kept.completed_after(seq) == read.completed_after(seq)
     for at in range(kept.turn_count):
-        assert kept.first_seq(at) == read.first_seq(at)
+        assert kept.seq_from(at) == read.seq_from(at)
         assert kept.place_of_turn(read.turns[at].seq) == at
         assert kept.wire_tokens(at) == read.wire_tokens(at)
     ids = frozenset(message.id for turn in read.turns[::2] for message in turn.messages)

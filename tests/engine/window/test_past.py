@@ -31,6 +31,14 @@ def test_a_past_that_was_extended_is_the_past_that_was_built_at_once(snapshot: S
     assert one_by_one == past_of(turns)
 
 
+def test_a_rejected_turn_is_in_no_past() -> None:
+    history = History()
+    turns = tuple(history.turn(("assistant", 10, 1), status=status) for status in (*TurnStatus,) * 2)
+    past = past_of(turns)
+    assert past.turns == tuple(sent_turns(turns))
+    assert past_of(turns[:4]).extended(turns[4:]) == past == past_of(sent_turns(turns))
+
+
 @given(snapshots(), st.integers(0, 12), st.integers(0, 12))
 def test_the_tokens_of_a_range_of_turns_are_a_difference_of_prefix_sums(
     snapshot: Snapshot, first: int, end: int

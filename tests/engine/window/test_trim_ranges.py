@@ -176,6 +176,16 @@ def test_a_target_that_no_range_has_is_taken_as_it_is() -> None:
     assert TrimAction("turn_dropped", "turns:2-14", "over_budget", 1).seqs == ("turns", 2, 14)
 
 
+def test_a_log_of_more_ranges_than_ours_have_is_not_listed_singly() -> None:
+    """An imported log of 10,000 ranges over 10,000 messages would be listed as 100 million actions."""
+    turns = chat(History(), 50)
+    action = TrimAction("assistant_dropped", "messages:1-100", "over_budget", 1, 50)
+    refs: JsonObject = {"items": [], "tools": None}
+    assert len(singly([action], turns, refs, 100, estimate)) == 50
+    of_many_reasons = [replace(action, reason=str(number)) for number in range(1000)]
+    assert singly(of_many_reasons, turns, refs, 100, estimate) == of_many_reasons
+
+
 def test_a_newest_result_without_its_picture_is_in_no_range_of_what_was_shortened_around_it() -> None:
     history = History()
     group: tuple[UnitShape, int, int] = ("tool_group", 200, 1)

@@ -23,6 +23,11 @@ MOST_FAULTS: Final = 20
 MOST_PROMPTS_BYTES: Final = 8 * 1024 * 1024 * 1024
 """Most bytes of all prompts of a document, with `MESSAGE_BYTES` a message. It limits the time to check their hashes."""
 
+_NUMBERS_A_MESSAGE: Final = 64
+_MOST_NUMBERS_LEFT_OUT: Final = 65_536
+"""Numbers that a session may leave out, beside `_NUMBERS_A_MESSAGE` for each message. It leaves one out for each reply
+that never came. To read a window takes time in proportion to its numbers."""
+
 
 class _Faults:
     def __init__(self) -> None:
@@ -128,6 +133,8 @@ def _check_messages(messages: Sequence[JsonObject], turn_seqs: Mapping[str, int]
         turn_seq = turn_seqs[message["turn_id"]]
         if message["seq"] <= newest_seq:
             faults.add(f"messages.{at}.seq", "Messages are ordered by seq, without repetition.")
+        if message["seq"] > _NUMBERS_A_MESSAGE * (at + 1) + _MOST_NUMBERS_LEFT_OUT:
+            faults.add(f"messages.{at}.seq", "Too many numbers before this one belong to no message.")
         if turn_seq not in (newest_turn, newest_turn + 1):
             faults.add(f"messages.{at}.turn_id", "Messages are in the order of their turns, and every turn has one.")
         if turn_seq != newest_turn:

@@ -67,13 +67,6 @@ def sendable_messages(turns: Sequence[Turn]) -> tuple[Message, ...]:
     return tuple(message for turn in turns for unit in sendable_units(turn) for message in unit.messages)
 
 
-def latest_unresolved(turns: Sequence[Turn]) -> Turn | None:
-    """The latest turn that was not rejected, if it is unresolved, else None. Its newest messages are never dropped
-    (contract.md, decision 7)."""
-    latest = next((turn for turn in reversed(turns) if turn.status is not TurnStatus.REJECTED), None)
-    return latest if latest is not None and latest.unresolved else None
-
-
 def wire_tokens_of(turns: Sequence[Turn]) -> int:
     """The wire tokens of the sendable messages of the turns."""
     return framed_tokens(sendable_messages(turns))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
 from math import ceil, floor
 
 OUTPUT_SHARE = 0.20
@@ -10,6 +12,20 @@ OVERHEAD_SHARE = 0.05
 MIN_OVERHEAD_RESERVE_TOKENS = 1024
 LEAST_OUTPUT_TOKENS = 64
 """Least output reserve where the output has a share: a shorter answer would not be useful."""
+
+
+def part_of(share: float, tokens: int) -> float:
+    """This share of the tokens as the share is written: 0.55 of 100 is 55, so it can be rounded up or down.
+
+    The product of floats is more than 55, because 0.55 has no binary form, and would be rounded up to 56.
+    """
+    numerator, denominator = _as_written(share)
+    return numerator * tokens / denominator
+
+
+@lru_cache(1024)
+def _as_written(share: float) -> tuple[int, int]:
+    return Fraction(repr(share)).as_integer_ratio()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +78,7 @@ def budget_for(limit: int, limit_source: str, max_output_tokens: int) -> Budget:
 def with_output_share(budget: Budget, output_pct: float, fixed_tokens: int) -> Budget:
     """The budget with `output_pct` % of what `fixed_tokens` leave as its output reserve (contract.md, decision 12)."""
     rest = budget.limit - budget.overhead_reserve - fixed_tokens
-    output_reserve = max(LEAST_OUTPUT_TOKENS, floor(rest * output_pct / 100))
+    output_reserve = max(LEAST_OUTPUT_TOKENS, floor(part_of(output_pct, rest) / 100))
     return replace(
         budget,
         output_reserve=output_reserve,

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeGuard, cast
 
 from app.domain.errors import InvalidRequest
 from app.domain.types import JsonObject
-from app.engine.policy.budget import LEAST_OUTPUT_TOKENS, budget_for
+from app.engine.policy.budget import LEAST_OUTPUT_TOKENS, budget_for, part_of
 from app.engine.policy.fields import SUM_ROUNDING
 from app.engine.policy.policy import Allocation
 from app.engine.policy.presets import PRESETS
@@ -194,7 +194,7 @@ def refuse_extremes(values: Mapping[str, Any]) -> None:
     cap: int | None = values.get("max_context_tokens")
     if allocation is not None and cap is not None:
         room = cap - budget_for(cap, "policy", 0).overhead_reserve
-        reserve = floor(room * allocation.reserved_for_output_pct / 100)
+        reserve = floor(part_of(allocation.reserved_for_output_pct, room) / 100)
         if reserve < LEAST_OUTPUT_TOKENS:
             raise _extreme("max_context_tokens", f"of {cap} leaves the answer {reserve} tokens by its share")
 

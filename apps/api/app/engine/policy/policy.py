@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 from annotated_types import Ge, Gt, Le, Len
 
 from app.domain.types import MOST_EXCLUDED_TOOLS, MOST_FOCUS_CHARS, Name
+from app.engine.policy.budget import part_of
 
 PruneUnit: TypeAlias = Literal["message", "turn"]
 PruneOrder: TypeAlias = Literal["oldest", "value"]
@@ -111,19 +112,20 @@ class ContextPolicy:
 
     def prune_from(self, input_budget: int) -> int:
         """Input tokens from which on something is removed. With an allocation, nothing is while the window fits."""
-        return ceil(self.prune_trigger_ratio * input_budget) if self.allocation is None else input_budget + 1
+        return ceil(part_of(self.prune_trigger_ratio, input_budget)) if self.allocation is None else input_budget + 1
 
     def summary_from(self, input_budget: int) -> int | None:
         """Input tokens from which on a summary is due: the lower of the ratio and the token trigger, or None."""
-        ratio, tokens = self.summary_trigger_ratio, self.summary_trigger_tokens
-        due = [each for each in (None if ratio is None else ceil(ratio * input_budget), tokens) if each is not None]
-        return min(due, default=None)
+        ratio = self.summary_trigger_ratio
+        by_share = None if ratio is None else ceil(part_of(ratio, input_budget))
+        return min((each for each in (by_share, self.summary_trigger_tokens) if each is not None), default=None)
 
     def usage_from(self, limit_tokens: int, input_budget: int) -> int | None:
         """Input tokens from which on a summary is due by the usage of the window, or None. At most the share that is
         pruned from, so that it precedes a refusal (contract.md, decision 1)."""
         share = self.usage_threshold
-        return None if share is None else ceil(min(share * limit_tokens, self.prune_trigger_ratio * input_budget))
+        most = part_of(self.prune_trigger_ratio, input_budget)
+        return None if share is None else ceil(min(part_of(share, limit_tokens), most))
 
     def summarized_room(self, input_budget: int) -> int:
         """The tokens to which the shares of summaries and of protected turns apply: at most `summary_trigger_tokens`.
@@ -132,7 +134,7 @@ class ContextPolicy:
 
     def most_summary_tokens(self, input_budget: int) -> int:
         """The largest summary in this input budget, in tokens."""
-        return int(self.summarized_room(input_budget) * self.summary_max_ratio)
+        return int(part_of(self.summary_max_ratio, self.summarized_room(input_budget)))
 
     @property
     def summarizes(self) -> bool:

@@ -264,11 +264,11 @@ class Simulation:
         if self.setting.policy.recall.enabled:
             stored = [replace(each, tokens=self._settled[each.seq].stored_tokens[each.seq]) for each in fold.messages]
             self._index = self._index.extended(Packed.of(stored), self._summary.to_message_seq)
-        seqs = {turn.seq for turn in fold.turns}
+        last_seq = fold.turns[-1].seq
         for key, past in self._pasts.items():
-            folded = [turn for turn in past.turns if turn.seq in seqs]
+            folded = past.turns_between(0, past.place_of_turn(last_seq + 1))
             self._folded_user_tokens[key] += sum([tokens_of_users(turn) for turn in folded])
-            self._pasts[key] = past.without(fold.turns)
+            self._pasts[key] = past.after(last_seq)
         self.losses.turns_folded += len(fold.turns)
         self.losses.messages_folded += len(fold.messages)
         return self._summary

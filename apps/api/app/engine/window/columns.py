@@ -196,17 +196,18 @@ class Columns:
 
     def pieces_citing(self, message_ids: frozenset[MessageId], first: int, end: int) -> Iterator[int]:
         """The first `seq` of each piece from `first` to before `end` that contains one of the messages."""
-        for message_id in message_ids:
-            message = self._place_of(message_id.bytes)
-            piece = bisect_right(self._first_messages, message) - 1
-            if message >= 0 and first <= piece < end and message - self._first_messages[piece] < self._size(piece):
-                yield self._seqs[self._first_messages[piece]]
-
-    def _place_of(self, message_id: bytes) -> int:
-        at = self._ids.find(message_id)
-        while at % _ID_BYTES and at >= 0:
-            at = self._ids.find(message_id, at + 1)
-        return at // _ID_BYTES
+        if first == end or not message_ids:
+            return
+        wanted = {message_id.bytes for message_id in message_ids}
+        start, stop = self._first_messages[first], self._first_messages[end - 1] + self._size(end - 1)
+        ids = bytes(self._ids[start * _ID_BYTES : stop * _ID_BYTES])
+        # One pass: most of what a summary cites has left the window, and each would be searched for in all of it.
+        for at in range(0, len(ids), _ID_BYTES):
+            if ids[at : at + _ID_BYTES] in wanted:
+                message = start + at // _ID_BYTES
+                piece = bisect_right(self._first_messages, message) - 1
+                if message - self._first_messages[piece] < self._size(piece):
+                    yield self._seqs[self._first_messages[piece]]
 
     def _size(self, piece: int) -> int:
         return self.messages[piece + 1] - self.messages[piece]

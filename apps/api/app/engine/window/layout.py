@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 from app.domain.audit import CLEARED, TrimAction
 from app.domain.content import tool_calls_from_json
@@ -19,6 +20,10 @@ from app.engine.window.prompt import Prompt, Run
 from app.engine.window.prompt_refs import HowSent, RebuiltPart, how_sent_of
 from app.engine.window.pruning import dropped_kind, marked_media, shortened_texts
 from app.engine.window.shortening import NEWEST_TOO_LARGE
+
+_MOST_RANGES: Final = 32
+"""More ranges than a log of ours has, which has one per kind and reason. An imported log may have any number of them,
+each with every message of the session."""
 
 
 def layout_of(prompt: Prompt) -> list[LaidOut]:
@@ -77,11 +82,12 @@ def singly(
     """The actions with each range split into its single actions, in time order.
 
     `turns` are the turns of the ranges with their messages, counted again. `refs` are the prompt's references, which
-    show what was sent of a range; without them (the prompt was not sent) ranges are not split. `with_handles` says
-    whether the prompt offered the look-back tool.
+    show what was sent of a range; without them (the prompt was not sent) ranges are not split, nor are more than
+    `_MOST_RANGES`. `with_handles` says whether the prompt offered the look-back tool.
     """
-    pieces, how_sent = past_of(turns).pieces, how_sent_of(refs) if refs else None
     actions = tuple(actions)
+    ranges = [action for action in actions if action.seqs]
+    pieces, how_sent = past_of(turns).pieces, how_sent_of(refs) if refs and len(ranges) <= _MOST_RANGES else None
     by_themselves = {(action.kind, action.target) for action in actions if action.seqs is None}
     newest = {action.target for action in actions if action.reason == NEWEST_TOO_LARGE}
     rows: list[TrimAction] = []

@@ -3,20 +3,22 @@
 Its tokens and messages, and those of any range of turns, are differences of prefix sums. It begins with the turns that
 are kept as columns, whose texts become messages only when they are read. The newest turns follow as `Turn` values. A
 past is only appended to (`extended`), except that an unresolved latest turn is evaluated again.
+
+Rejected turns are in no past, since they are not sent. If they were protected, a client that repeats an oversized
+message would push the real conversation out.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain, groupby
 from operator import attrgetter
 from typing import Final, overload
 
 from app.domain.types import MessageId, Turn, TurnStatus
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
-from app.engine.messages.turns import latest_unresolved
 from app.engine.window.columns import Columns
 from app.engine.window.pieces import Piece, pieces_of
 from app.engine.window.prompt import PromptItem, Run
@@ -61,8 +63,7 @@ class Past:
 
     The turns that are `kept` as columns are followed by the `newest`. For each of the newest turns, `tokens` (without
     framing) and `messages` are the sums of all pieces before it, kept ones included; both have one more entry at the
-    end. `sent_turns` are the positions of those that were not rejected. `other_seqs` has the `seq` of all messages in
-    `newest` that are not a user's.
+    end. `other_seqs` has the `seq` of all messages in `newest` that are not a user's.
     """
 
     kept: Kept = _NOTHING_KEPT
@@ -70,7 +71,6 @@ class Past:
     newest_pieces: tuple[Piece, ...] = ()
     tokens: tuple[int, ...] = (0,)
     messages: tuple[int, ...] = (0,)
-    sent_turns: tuple[int, ...] = ()
     other_seqs: tuple[int, ...] = ()
 
     @property
@@ -89,15 +89,14 @@ class Past:
         return self.kept.turns + len(self.newest)
 
     @property
-    def sent_turn_count(self) -> int:
-        """How many turns were not rejected."""
-        return self.kept.turns + len(self.sent_turns)
+    def is_unresolved(self) -> bool:
+        """Whether the latest turn is unresolved. No other can be (`db/messages.py`)."""
+        return bool(self.newest) and self.newest[-1].unresolved
 
     @property
     def last_seq(self) -> int:
         """The number of the last message; 0 if there is none."""
-        newest = (message.seq for turn in reversed(self.newest) for message in reversed(turn.messages))
-        return next(newest, self.kept.last_seq)
+        return self.newest[-1].messages[-1].seq if self.newest else self.kept.last_seq
 
     @property
     def pieces(self) -> Sequence[Piece]:
@@ -110,16 +109,15 @@ class Past:
     def extended(self, turns: Iterable[Turn], known: Mapping[int, Sequence[Piece]] = NOTHING_KNOWN) -> Past:
         """A copy with these turns appended; of the turns before, only an unresolved latest one is evaluated again.
         `known` has the pieces of some of these turns by turn number."""
-        unresolved = latest_unresolved(self.newest)
-        same = len(self.newest) if unresolved is None else self.newest.index(unresolved)
+        same = len(self.newest) - self.is_unresolved
         settled = bisect_left(self.newest_pieces, True, key=lambda piece: piece.state != "settled")
-        whole = self.newest + tuple(turns)
-        unresolved = latest_unresolved(whole)
+        whole = self.newest + tuple([turn for turn in turns if turn.status is not TurnStatus.REJECTED])
+        unresolved = whole[-1] if whole and whole[-1].unresolved else None
         new = [
             known.get(turn.seq) or pieces_of(turn, "unresolved" if turn is unresolved else "settled")
             for turn in whole[same:]
         ]
-        first, first_new = self.kept.turns, first_seq(whole[same:])
+        first_new = whole[same].messages[0].seq if whole[same:] else None
         # Adding tuples copies each once, and a slice of a whole tuple copies nothing; unpacking with stars copies three
         # times.
         return Past(
@@ -128,21 +126,17 @@ class Past:
             newest_pieces=self.newest_pieces[:settled] + tuple(chain.from_iterable(new)),
             tokens=_with_sums(self.tokens[: same + 1], [sum([piece.tokens for piece in each]) for each in new]),
             messages=_with_sums(self.messages[: same + 1], [sum([piece.messages for piece in each]) for each in new]),
-            sent_turns=self.sent_turns[: bisect_left(self.sent_turns, first + same)]
-            + tuple([first + at for at in range(same, len(whole)) if whole[at].status is not TurnStatus.REJECTED]),
-            other_seqs=self.other_seqs[: bisect_left(self.other_seqs, first_new) if first_new else None]
+            other_seqs=self.other_seqs[: None if first_new is None else bisect_left(self.other_seqs, first_new)]
             + tuple([message.seq for turn in whole[same:] for message in turn.messages if message.role != "user"]),
         )
 
-    def without(self, turns: Iterable[Turn]) -> Past:
-        """A copy without these turns. Those of them that are kept as columns must be the first of the past."""
-        gone = {turn.seq for turn in turns}
-        columns, first = self.kept.columns, self.kept.first_turn
-        while first < self.kept.end_turn and columns.turn_seqs[first] in gone:
-            first += 1
-        left = past_of_kept(Kept(columns, first, self.kept.end_turn))
+    def after(self, turn_seq: int) -> Past:
+        """A copy without the turns through this number."""
+        kept = self.kept
+        first = bisect_right(kept.columns.turn_seqs, turn_seq, kept.first_turn, kept.end_turn)
         pieces = {seq: tuple(of_turn) for seq, of_turn in groupby(self.newest_pieces, attrgetter("turn_seq"))}
-        return left.extended((turn for turn in self.newest if turn.seq not in gone), pieces)
+        newest = (turn for turn in self.newest if turn.seq > turn_seq)
+        return past_of_kept(replace(kept, first_turn=first)).extended(newest, pieces)
 
     def wire_tokens(self, first: int = 0) -> int:
         """Wire tokens of the turns from position `first` on."""
@@ -155,11 +149,12 @@ class Past:
         newest = sum(turn.status is TurnStatus.COMPLETED and turn.seq > seq for turn in self.newest)
         return kept.columns.completed(first, kept.end_turn) + newest
 
-    def first_seq(self, turn: int) -> int:
-        """The number of the first message of the turns from this position on; 0 if there is none."""
+    def seq_from(self, turn: int) -> int:
+        """The number of the first message of the turns from this position on, or one past the last message."""
         if turn < self.kept.turns:
             return self.kept.columns.first_seq(self.kept.first_turn + turn)
-        return first_seq(self.newest[turn - self.kept.turns :])
+        newest = turn - self.kept.turns
+        return self.newest[newest].messages[0].seq if newest < len(self.newest) else self.last_seq + 1
 
     def place_of_turn(self, turn_seq: int) -> int:
         """The position of the first turn with at least this number."""
@@ -191,29 +186,18 @@ class Past:
         """The position of the oldest protected turn if the past ended before the turn at position `end`.
 
         Protected are the newest turns: at most `protected_turns`, as far as they fit into `room_tokens` on the wire.
-        The newest of them is protected even if it does not fit. None means no bound. Rejected turns do not count, since
-        they are not sent: else a client that repeats an oversized message would push the real conversation out. An
-        unresolved latest turn is protected under any policy.
+        The newest of them is protected even if it does not fit. None means no bound. An unresolved latest turn is
+        protected under any policy.
         """
         end = self.turn_count if end is None else end
         most = end if protected_turns is None else protected_turns
-        sent = end if end <= self.kept.turns else self.kept.turns + bisect_left(self.sent_turns, end)
-        if sent > self.kept.turns and self.newest[self._sent(sent - 1) - self.kept.turns].unresolved:
+        if end == self.turn_count and self.is_unresolved:
             most = max(most, 1)
-        if not most:
-            return end
-        first = max(0, sent - most)
-        if room_tokens is not None:
-            least = self._wire_before(end) - room_tokens
-            in_room = bisect_left(range(sent), least, first, key=lambda at: self._wire_before(self._sent(at)))
-            first = max(first, min(in_room, sent - 1))
-        if sent - first == most:
-            return self._sent(first)
-        return self._sent(first - 1) + 1 if first > 0 else 0
-
-    def _sent(self, at: int) -> int:
-        """The position of a turn, given its position among those that were not rejected. Kept turns never were."""
-        return at if at < self.kept.turns else self.sent_turns[at - self.kept.turns]
+        first = max(0, end - most)
+        if room_tokens is None:
+            return first
+        in_room = bisect_left(range(end), self._wire_before(end) - room_tokens, first, key=self._wire_before)
+        return max(first, min(in_room, end - 1))
 
     def _wire_before(self, turn: int) -> int:
         kept = self.kept
@@ -300,8 +284,3 @@ def past_of_kept(kept: Kept, newest: Iterable[Turn] = ()) -> Past:
     """The past made of turns kept as columns, followed by the `newest`."""
     run = kept.columns.run(kept.first_piece, kept.end_piece)
     return Past(kept=kept, tokens=(run.tokens,), messages=(run.messages,)).extended(newest)
-
-
-def first_seq(turns: Iterable[Turn]) -> int:
-    """The number of the first message of the turns; 0 if they have none."""
-    return next((turn.messages[0].seq for turn in turns if turn.messages), 0)

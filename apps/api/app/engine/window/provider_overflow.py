@@ -15,8 +15,8 @@ from typing import Literal, TypeAlias
 from app.domain.errors import StatedOverflow
 from app.domain.types import SummaryBody
 from app.engine.messages.tokens import Estimate
-from app.engine.messages.turns import latest_unresolved, wire_tokens_of
-from app.engine.policy.budget import Budget, budget_at
+from app.engine.messages.turns import wire_tokens_of
+from app.engine.policy.budget import Budget, budget_at, part_of
 from app.engine.summary.block import fit_summary
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold
 from app.engine.window.calibration import HIGHEST_RATIO, LOWEST_RATIO
@@ -78,7 +78,7 @@ def react(
     elif limit is not None and room <= sent.wire_tokens - margin:
         basis, target = "limit", room
     else:
-        basis, target = "share", floor(sent.wire_tokens * _BLIND_SHARE)
+        basis, target = "share", floor(part_of(_BLIND_SHARE, sent.wire_tokens))
     # Messages are removed and tools are kept, so the overhead of the next prompt is at most that of this one.
     input_tokens = floor(target * calibration_ratio) - min(new.overhead_reserve, sent.overhead_tokens)
     return Reaction(replace(new, input_budget=min(input_tokens, budget.input_budget, new.input_budget)), basis)
@@ -128,10 +128,9 @@ def emergency_fold(snapshot: Snapshot, estimate: Estimate) -> Fold | None:
     policy = snapshot.policy
     if policy.emergency_drop_ratio is None:
         return None
-    turns = snapshot.past.turns
-    unresolved = latest_unresolved(turns)
-    may_go = [turn for turn in turns if turn is not unresolved]
-    leaving = may_go[: ceil(len(may_go) * policy.emergency_drop_ratio)]
+    past = snapshot.past
+    may_go = past.turn_count - past.is_unresolved
+    leaving = past.turns_between(0, ceil(part_of(policy.emergency_drop_ratio, may_go)))
     leaving_tokens = wire_tokens_of(leaving)
     if not leaving_tokens:
         return None
@@ -139,7 +138,7 @@ def emergency_fold(snapshot: Snapshot, estimate: Estimate) -> Fold | None:
     previous = snapshot.summary
     previous_tokens = summary_item(previous, policy, estimate).wire_tokens if previous else 0
     folded_tokens = leaving_tokens + previous_tokens
-    return Fold("provider_overflow", tuple(leaving), (), previous, previous_tokens, folded_tokens, cap_tokens)
+    return Fold("provider_overflow", leaving, (), previous, previous_tokens, folded_tokens, cap_tokens)
 
 
 def emergency_summary(fold: Fold, estimate: Estimate) -> SummaryBody | None:

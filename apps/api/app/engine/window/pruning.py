@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import pairwise
+from math import floor
 from operator import attrgetter
 from typing import Final
 
@@ -19,6 +20,7 @@ from app.domain.audit import TrimKind
 from app.domain.content import content_text
 from app.domain.sentences import demands
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
+from app.engine.policy.budget import part_of
 from app.engine.policy.policy import ContextPolicy
 from app.engine.window.pieces import Piece
 from app.engine.window.shortening import Shortening, mark_media, shorten_text
@@ -47,7 +49,7 @@ def prune_older(window: Window) -> Window:
     prune = Prune(window, "prune_threshold")
     queue = _queue(prune, window.may_drop, _kind_of_turns(policy), by_value=by_value)
 
-    def prune_before(end: int, to_tokens: float) -> None:
+    def prune_before(end: int, to_tokens: int) -> None:
         if policy.prune_unit == "message":
             prune.shorten(to_tokens, end)
         prune.drop(queue, to_tokens, end)
@@ -55,7 +57,7 @@ def prune_older(window: Window) -> Window:
     if not by_value and not policy.prune_block_share:
         prune_before(prune.place_of(window.snapshot.protected_from), threshold)
         return prune.window_now()
-    to_tokens = threshold - policy.prune_block_share * input_budget
+    to_tokens = threshold - floor(part_of(policy.prune_block_share, input_budget))
     past = window.snapshot.past
     for piece in prune.calls(threshold):
         # The first turn that was protected when this was the newest piece.
@@ -74,7 +76,7 @@ def prune_protected(window: Window) -> Window:
         turns = _queue(prune, window.may_drop, kind)
         messages = _queue(prune, lambda piece: piece.state != "settled" and window.may_drop(piece))
 
-    def prune_before(end: int, to_tokens: float) -> None:
+    def prune_before(end: int, to_tokens: int) -> None:
         if turns is not None:
             prune.drop(turns, to_tokens, end)
         prune.shorten(to_tokens, end)
@@ -83,7 +85,7 @@ def prune_protected(window: Window) -> Window:
     if not policy.prune_block_share:
         prune_before(len(window.pieces), over)
         return prune.window_now()
-    to_tokens = over - policy.prune_block_share * window.budget.input_budget
+    to_tokens = over - floor(part_of(policy.prune_block_share, window.budget.input_budget))
     for piece in prune.calls(over):
         prune_before(prune.place_of(piece.seq), to_tokens)
     return prune.window_now()
@@ -150,7 +152,7 @@ class Prune:
         """The position of the first piece with at least this `seq`."""
         return bisect_left(self.pieces, seq, key=_seq)
 
-    def costs(self, at_tokens: float) -> bool:
+    def costs(self, at_tokens: int) -> bool:
         """Whether the window has at least this many input tokens, and more history than its floor."""
         if self.window.history_tokens - self.history_tokens <= self.window.history_floor:
             return False
@@ -162,7 +164,7 @@ class Prune:
         )
         return input_tokens >= at_tokens
 
-    def calls(self, from_tokens: float) -> Iterator[Piece]:
+    def calls(self, from_tokens: int) -> Iterator[Piece]:
         """Yield the newest piece at each call so far at which the window, as pruned until then, had this many tokens.
 
         Prunes are not stored. What earlier prompts lost is found again by letting the window grow once more, piece by
@@ -178,7 +180,7 @@ class Prune:
             if (piece.kind != "assistant" or at == last) and self.costs(from_tokens):
                 yield piece
 
-    def shorten(self, to_tokens: float, end: int) -> None:
+    def shorten(self, to_tokens: int, end: int) -> None:
         """Shorten long texts, then replace media by markers, in the pieces before position `end`."""
         for waiting, shortenings in ((self._long, _of_long_texts), (self._media, shortened_media)):
             while waiting and waiting[-1] < end:
@@ -198,7 +200,7 @@ class Prune:
         self.tokens += removed
         self.history_tokens += removed
 
-    def drop(self, queue: _Queue, to_tokens: float, end: int) -> None:
+    def drop(self, queue: _Queue, to_tokens: int, end: int) -> None:
         """Drop the groups before position `end` that may be dropped, until the window is under `to_tokens`."""
         if not self.costs(to_tokens):
             return

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import floor
 
-from app.domain.audit import PIN_KINDS
 from app.engine.messages.tokens import Estimate, tools_tokens
-from app.engine.policy.budget import with_output_share
+from app.engine.policy.budget import part_of, with_output_share
 from app.engine.policy.policy import Allocation, PriorityRegion
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS
 from app.engine.window.foldable import Foldable, foldable, remains, room_beside
@@ -58,8 +57,7 @@ def foldable_within_shares(window: Window) -> Foldable:
     share = division.shares["summary"]
     held = window
     if window.excess_tokens > 0:
-        held = _with_summary_within(held, window, division.offered["summary"])
-        held = _with_pins_within(held, window, division.offered["pins"])
+        held = with_fitted_pins(_with_summary_within(window, division.offered["summary"]), division.offered["pins"])
     full_tokens = max(share, held.summary.tokens if held.summary else 0)
     beside = _division(window, summary_tokens=full_tokens)
     # The running turn's own tool rounds are sent in any case.
@@ -76,9 +74,12 @@ def foldable_within_shares(window: Window) -> Foldable:
 
 def hold_shares(window: Window) -> Window:
     """The window unchanged if it fits, else trimmed as the module docstring describes. It may still be too large."""
-    whole = window
+    whole = replace(window, log=window.log.without_stages())
+    # The log of the window has what was done to its history, those of `trimmed` what was done to summary and pins.
+    trimmed: dict[PriorityRegion, Window] = {}
+    order = tuple(reversed(window.snapshot.policy.context_priority))
     for least in (_division(window).offered, _BELOW_SHARES):
-        for region in reversed(window.snapshot.policy.context_priority):
+        for region in order:
             excess = window.excess_tokens
             if region == "goal" or excess <= 0:
                 break
@@ -86,11 +87,15 @@ def hold_shares(window: Window) -> Window:
                 window = _with_less_history(window, whole, least[region])
             elif region == "summary":
                 has = window.summary.tokens if window.summary else 0
-                window = _with_summary_within(window, whole, max(least[region], has - excess))
+                trimmed[region] = _with_summary_within(whole, max(least[region], has - excess))
+                window = window.with_summary(trimmed[region].summary)
             else:
                 has = sum(item.tokens for item in window.pins)
-                window = _with_pins_within(window, whole, max(least[region], has - excess))
-    return window
+                trimmed[region] = with_fitted_pins(whole, max(least[region], has - excess))
+                window = window.with_pins(trimmed[region].pins)
+    logs = trimmed | {"history": window}
+    actions = tuple(action for region in order if region in logs for action in logs[region].log.actions)
+    return replace(window, log=replace(window.log, actions=actions))
 
 
 def _with_less_history(window: Window, whole: Window, least_tokens: int) -> Window:
@@ -98,10 +103,9 @@ def _with_less_history(window: Window, whole: Window, least_tokens: int) -> Wind
     open turns. Each step ends when the prompt is within its budget, or the history within `least_tokens`."""
     # Newest results that were shortened before are shortened again from their whole text.
     newest = {piece.seq: piece for piece in whole.pieces if whole.leaves_of(piece) == "shortened"}
-    before = [each for each in window.log.actions if _region_of(each) == "history" and each.reason != NEWEST_TOO_LARGE]
+    before = tuple(each for each in window.log.actions if each.reason != NEWEST_TOO_LARGE)
     less = window.with_pieces([newest.get(piece.seq, piece) for piece in window.pieces])
-    less = replace(less, history_floor=least_tokens, log=replace(window.log, actions=tuple(before)))
-    less = prune_older(less)
+    less = prune_older(replace(less, history_floor=least_tokens, log=replace(window.log, actions=before)))
     if window.snapshot.policy.prune_protected:
         less = prune_protected(less)
     less = drop_history(less)
@@ -109,36 +113,14 @@ def _with_less_history(window: Window, whole: Window, least_tokens: int) -> Wind
     dropped = sum(each.tokens_removed for each in less.log.actions if each.kind == "history_drop")
     others = [each for each in less.log.actions if each.kind != "history_drop"]
     as_one = [Removal("history_drop", "conversation_history", "lowest_priority", dropped)] if dropped else []
-    less = replace(less, history_floor=window.history_floor, log=window.log)
-    return _relogged(less, "history", [*as_one, *others])
+    return replace(less, history_floor=window.history_floor, log=replace(window.log, actions=(*as_one, *others)))
 
 
-def _with_summary_within(window: Window, whole: Window, room_tokens: int) -> Window:
-    """The window with the summary of `whole` shortened to `room_tokens`. It is never dropped."""
-    fitted = whole
-    if whole.summary is not None and whole.summary.tokens > room_tokens:
-        fitted = with_fitted_summary(whole, max(room_tokens, MIN_SUMMARY_TOKENS))
-    return _relogged(window.with_summary(fitted.summary), "summary", fitted.log.actions)
-
-
-def _with_pins_within(window: Window, whole: Window, room_tokens: int) -> Window:
-    """The window with the pins of `whole` trimmed to `room_tokens`."""
-    fitted = with_fitted_pins(whole, room_tokens)
-    return _relogged(window.with_pins(fitted.pins), "pins", fitted.log.actions)
-
-
-def _relogged(window: Window, region: PriorityRegion, actions: Iterable[Removal]) -> Window:
-    """The window with these as the only actions on the region in its log, which has the lowest priority first."""
-    order = list(reversed(window.snapshot.policy.context_priority))
-    others = [each for each in window.log.actions if _region_of(each) != region]
-    rows = sorted([*others, *actions], key=lambda each: order.index(_region_of(each)))
-    return replace(window, log=replace(window.log, actions=tuple(rows)))
-
-
-def _region_of(action: Removal) -> PriorityRegion:
-    if action.kind == "summary_shortened":
-        return "summary"
-    return "pins" if action.kind in PIN_KINDS else "history"
+def _with_summary_within(window: Window, room_tokens: int) -> Window:
+    """The window with its summary shortened to `room_tokens`, if it is larger. It is never dropped."""
+    if window.summary is None or window.summary.tokens <= room_tokens:
+        return window
+    return with_fitted_summary(window, max(room_tokens, MIN_SUMMARY_TOKENS))
 
 
 def _division(window: Window, *, summary_tokens: int | None = None) -> Division:
@@ -218,9 +200,9 @@ def divide(
 def _shares(room_tokens: int, allocation: Allocation) -> dict[PriorityRegion, int]:
     all_but_output = 100 - allocation.reserved_for_output_pct
     shares: dict[PriorityRegion, int] = {
-        "goal": floor(room_tokens * allocation.goal_pct / all_but_output),
-        "pins": floor(room_tokens * allocation.pinned_files_pct / all_but_output),
-        "summary": floor(room_tokens * allocation.map_pct / all_but_output),
+        "goal": floor(part_of(allocation.goal_pct, room_tokens) / all_but_output),
+        "pins": floor(part_of(allocation.pinned_files_pct, room_tokens) / all_but_output),
+        "summary": floor(part_of(allocation.map_pct, room_tokens) / all_but_output),
     }
     shares["history"] = room_tokens - sum(shares.values())
     return shares

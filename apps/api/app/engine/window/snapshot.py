@@ -12,7 +12,7 @@ from typing import NamedTuple
 from app.domain.audit import TrimAction, TrimKind
 from app.domain.recalled import Recalled
 from app.domain.types import Pin, Summary, ToolDefinition, Turn
-from app.engine.policy.budget import Budget
+from app.engine.policy.budget import Budget, part_of
 from app.engine.policy.policy import ContextPolicy
 from app.engine.recall.ranking import Evicted
 from app.engine.recall.vectors import Meaning
@@ -104,17 +104,17 @@ class Snapshot:
 
     def protected_from_before(self, end: int | None) -> int:
         """The same if the past ended before the turn at position `end`."""
-        return self.past.first_seq(self.first_protected(end)) or self.past.last_seq + 1
+        return self.past.seq_from(self.first_protected(end))
 
     def first_protected(self, end: int | None = None) -> int:
         """The position of the oldest protected turn if the past ended before the turn at position `end`."""
         share, room = self.policy.protected_share, self.policy.summarized_room(self.budget.input_budget)
-        room_tokens = None if share is None else floor(share * room / self.calibration_ratio)
+        room_tokens = None if share is None else floor(part_of(share, room) / self.calibration_ratio)
         return self.past.first_protected(self.policy.protected_turns, room_tokens, end)
 
     def with_summary(self, fold: Fold, summary: Summary, actions: Iterable[Removal] = ()) -> Snapshot:
         """A copy in which the summary replaces the turns of the fold, with `actions` added to the log for it."""
-        past = self.past.without(fold.turns)
+        past = self.past.after(fold.turns[-1].seq)
         log = self.log and replace(self.log, stored=(*self.log.stored, *actions))
         return replace(self, summary=summary, past=past, log=log)
 

@@ -214,6 +214,6 @@ def _fold_of_next_turn(snapshot: Snapshot, estimate: Estimate) -> Fold | None:
 
 
 def _average(past: Past, *more_tokens: int) -> int:
-    """Average wire tokens of the sent turns, where each of `more_tokens` counts as one more turn; 0 without turns."""
-    turns = past.sent_turn_count + len(more_tokens)
+    """Average wire tokens of the turns, where each of `more_tokens` counts as one more turn; 0 without turns."""
+    turns = past.turn_count + len(more_tokens)
     return ceil((past.wire_tokens() + sum(more_tokens)) / turns) if turns else 0

@@ -102,14 +102,12 @@ async def simulate(
             summarizer_tokens = await store.summary_usage(tx, session.id, through_seq)
             later = await store.later_summaries(tx, session.id)
             in_summary = await store.folded(tx, session.id) if through_seq == stored else None
-            actions = _times_and_targets(
-                await store.trim_actions(tx, session.id, through_seq),
-                _dropped_seqs(
-                    await store.droppable_seqs(tx, session.id, through_seq),
-                    await store.dropped_ranges(tx, session.id, through_seq),
-                ),
-            )
-        return await job.do(SimulationJob.report, summarizer_tokens, later, in_summary, actions)
+            actions = await store.trim_actions(tx, session.id, through_seq)
+            droppable = await store.droppable_seqs(tx, session.id, through_seq)
+            ranges = await store.dropped_ranges(tx, session.id, through_seq)
+        # Ranges may overlap, and each is compared with its messages.
+        counted = await asyncio.to_thread(lambda: _times_and_targets(actions, _dropped_seqs(droppable, ranges)))
+        return await job.do(SimulationJob.report, summarizer_tokens, later, in_summary, counted)
 
 
 async def _batch(rt: Runtime, session_id: SessionId, after_seq: int, through_seq: int) -> list[StoredTurn]:
