@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
 from app.db import turns as store
 from app.db.claims import reclaim_turn, waiting_turn
-from app.db.database import Transaction
+from app.db.messages import messages_of_turn
 from app.db.turns import Newest
 from app.domain.errors import TurnInProgress, existing, located
 from app.domain.incoming import Compaction, IncomingMessage
@@ -31,7 +32,7 @@ from app.openai.new_messages import (
 )
 from app.services.archive.transfer import add_history, draft_history
 from app.services.runtime import Runtime, retried
-from app.services.sessions import add_directions
+from app.services.sessions import directed
 from app.services.turn.claim import answer_again, check_outputs, draft_outputs, stored_outcome
 from app.services.turn.take import continue_turn, retry_turn, take_turn
 from app.services.turn.types import Listener, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
@@ -108,29 +109,39 @@ async def complete_chat(
         _check_free(newest, request)
         new = await new_in_list(request, state.messages)
         if newest.turn_id is not None and (new.repeats_newest or request.repeats(newest)):
-            return await _answer_again(rt, session, newest.turn_id, state, request, listen)
+            return await _answer_again(rt, session, newest.turn_id, request, listen)
         step = await divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
-        options = _noted(request.options, newest.last_message_seq + 1)
-        if request.directions:
-            await add_directions(rt, session, request.directions)
-        turn_id = newest.turn_id
-        if not step.goes_on and (step.past or newest.status is TurnStatus.AWAITING_TOOLS):
-            stored = await store_past(rt, session, request.model_alias, newest, step)
-            if stored is None:
-                continue  # another request changed the session: read it again
-            turn_id = stored
-        if (turn := turn_of(step, request, options, newest.last_turn_seq)) is not None:
-            try:
-                return await take_turn(rt, session, turn, idempotency_key, listen)
-            except TurnInProgress:
-                request = replace(request, is_retry=True)  # what overtook an equal request is a retry of it
-                continue  # another request changed the session: read it again
-        assert turn_id is not None
-        outputs = OutputsRequest(
-            _pairs(step.last_outputs or step.outputs), options=options, model_alias=request.model_alias
-        )
-        return await continue_turn(rt, session, turn_id, outputs, listen)
+        try:
+            async with directed(rt, session, request.directions):
+                return await _answer_next(rt, session, request, newest, step, idempotency_key, listen)
+        except TurnInProgress:  # another request changed the session: read it again
+            request = replace(request, is_retry=True)  # what overtook an equal request is a retry of it
     raise TurnInProgress(_IN_PROGRESS)
+
+
+async def _answer_next(
+    rt: Runtime,
+    session: SessionRef,
+    request: ChatRequest,
+    newest: Newest,
+    step: NextStep,
+    idempotency_key: str | None,
+    listen: Listener | None,
+) -> TurnOutcome:
+    """Stores the past of the step, then takes its turn or continues the one that waits for its outputs.
+
+    Raises as `take_turn` and `continue_turn`, and `TurnInProgress` if the session is no longer as in `newest`.
+    """
+    options = _noted(request.options, newest.last_message_seq + 1)
+    if not step.goes_on and (step.past or newest.status is TurnStatus.AWAITING_TOOLS):
+        newest = await store_past(rt, session, request.model_alias, newest, step)
+    if step.content is not None:
+        turn = turn_of(step, request, options, newest.last_turn_seq)
+        return await take_turn(rt, session, turn, idempotency_key, listen)
+    assert newest.turn_id is not None
+    pairs = _pairs(step.last_outputs or step.outputs)
+    outputs = OutputsRequest(pairs, options=options, model_alias=request.model_alias)
+    return await continue_turn(rt, session, newest.turn_id, outputs, listen)
 
 
 async def new_turn(rt: Runtime, session: SessionRef, request: ChatRequest) -> tuple[int, TurnRequest] | None:
@@ -144,11 +155,12 @@ async def new_turn(rt: Runtime, session: SessionRef, request: ChatRequest) -> tu
         if newest.status in OPEN_STATUSES or new.repeats_newest or newest.request_sha256 == request.request_sha256:
             return None
         step = await divided(request, new.messages, waiting=False)
-        turn = turn_of(step, request, request.options, newest.last_turn_seq)
-        if turn is None:
+        if step.content is None:
             return None
-        if not step.past or await store_past(rt, session, request.model_alias, newest, step) is not None:
-            return newest.last_turn_seq + len(step.past), turn
+        with suppress(TurnInProgress):
+            if step.past:
+                newest = await store_past(rt, session, request.model_alias, newest, step)
+            return newest.last_turn_seq, turn_of(step, request, request.options, newest.last_turn_seq)
     return None
 
 
@@ -162,14 +174,10 @@ async def store_list(rt: Runtime, session: SessionRef, request: ChatRequest) -> 
         newest = state.newest
         _check_free(newest, request)
         new = await new_in_list(request, state.messages)
-        if request.directions:
-            await add_directions(rt, session, request.directions)
-        if new.repeats_newest or not new.messages:
-            return newest
         step = await divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
-        if await store_past(rt, session, request.model_alias, newest, step) is not None:
-            async with rt.database.autocommit() as tx:
-                return existing(await store.newest_of(tx, session), "session")
+        with suppress(TurnInProgress):
+            async with directed(rt, session, request.directions):
+                return await store_past(rt, session, request.model_alias, newest, step) if new.messages else newest
     raise TurnInProgress(_IN_PROGRESS)
 
 
@@ -186,11 +194,9 @@ async def count_behind(rt: Runtime, tenant_id: TenantId, request: ChatRequest, c
     new = (await new_in_list(request, stored)).messages
     is_waiting = newest.status is TurnStatus.AWAITING_TOOLS
     step = await divided(request, new, waiting=is_waiting) if new else None
-    if step is not None and not step.past and not is_waiting:
-        turn = turn_of(step, request, request.options, newest.last_turn_seq)
-        if turn is not None:
-            preview = await preview_turn(rt, session, turn)
-            return preview.context["estimated_wire_tokens"]
+    if step is not None and step.content is not None and not step.past and not is_waiting:
+        preview = await preview_turn(rt, session, turn_of(step, request, request.options, newest.last_turn_seq))
+        return preview.context["estimated_wire_tokens"]
     window = await window_now(rt, session)
     return window.estimated_wire_tokens + await count_tokens(
         rt, tenant_id, request.model_alias, new, request.options, is_new=False
@@ -230,15 +236,10 @@ async def _aside(request: ChatRequest, work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work) if len(request.messages) > _LONG_LIST else work()
 
 
-def turn_of(step: NextStep, request: ChatRequest, options: TurnOptions, last_turn_seq: int) -> TurnRequest | None:
-    """The turn of the user's message that ends the list; None if the list does not end with one. It must directly
-    follow the session's turn `last_turn_seq` and the past that is stored with it."""
-    if step.content is None:
-        return None
-    seq = last_turn_seq + len(step.past) + 1
-    return TurnRequest(
-        step.content, request.request_sha256, options, request.model_alias, seq, name=step.name, said_at=step.said_at
-    )
+def turn_of(step: NextStep, request: ChatRequest, options: TurnOptions, last_turn_seq: int) -> TurnRequest:
+    """The turn of the user's message that ends the list. It must directly follow the session's turn `last_turn_seq`."""
+    seq, sha256 = last_turn_seq + 1, request.request_sha256
+    return TurnRequest(step.content, sha256, options, request.model_alias, seq, name=step.name, said_at=step.said_at)
 
 
 @retried
@@ -247,43 +248,36 @@ async def _read_state(
 ) -> _State:
     async with rt.database.begin() as tx:
         # Locked, so that the turn and the messages are read at the same moment.
-        newest, lost = await newest_locked(tx, session)
+        newest = existing(await store.newest_of(tx, session, lock=True), "session")
+        lost = await store.fail_lost_turns(tx, session.id) if newest.status is TurnStatus.RUNNING else 0
+        if lost:
+            newest = existing(await store.newest_of(tx, session), "session")
         found = None
         if idempotency_key is not None:
             found = await store.turn_by_key(tx, session, idempotency_key)
         if found is not None:
             state = _State(newest, answered=await answer_again(tx, session, *found, request.request_sha256))
+        elif request.all_new:
+            state = _State(newest)
         else:
             state = _State(newest, await store.newest_messages(tx, session.id, most_compared(request)))
     rt.telemetry.turns_lost(lost)
     return state
 
 
-async def newest_locked(tx: Transaction, session: SessionRef) -> tuple[Newest, int]:
-    """The session's newest state, with its row locked until the transaction ends; and how many turns of dead workers
-    were ended first. Raises `NotFound`."""
-    newest = existing(await store.newest_of(tx, session, lock=True), "session")
-    lost = await store.fail_lost_turns(tx, session.id) if newest.status is TurnStatus.RUNNING else 0
-    if lost:
-        newest = existing(await store.newest_of(tx, session), "session")
-    return newest, lost
-
-
 @retried
-async def store_past(
-    rt: Runtime, session: SessionRef, model_alias: str, newest: Newest, step: NextStep
-) -> TurnId | None:
+async def store_past(rt: Runtime, session: SessionRef, model_alias: str, newest: Newest, step: NextStep) -> Newest:
     """Ends a turn that waits for tools, and stores the past turns of the list, in one transaction.
 
-    The turn is completed if the list has its outputs, else cancelled. Returns the last stored turn, which
-    `last_outputs` continue if there are any. Returns None and stores nothing if the session has changed since `newest`
-    was read.
+    The turn is completed if the list has its outputs, else cancelled. Returns the session's state after that; the last
+    stored turn is the one that `last_outputs` continue if there are any. Raises `TurnInProgress` and stores nothing if
+    the session has changed since `newest` was read.
     """
     history = await draft_history(rt, model_alias, step.past)
     outputs = await draft_outputs(rt, _pairs(step.outputs))
     async with rt.database.begin() as tx:
         if await store.newest_of(tx, session, lock=True) != newest:
-            return None
+            raise TurnInProgress(_IN_PROGRESS)
         if newest.turn_id is not None and newest.status is TurnStatus.AWAITING_TOOLS:
             waiting = await waiting_turn(tx, session, newest.turn_id)
             if waiting is not None and outputs:
@@ -293,26 +287,24 @@ async def store_past(
             else:
                 await store.cancel_turn(tx, session.id, newest.turn_id)
         await add_history(tx, session, history)
-    return history.last_turn_id or newest.turn_id
+        return existing(await store.newest_of(tx, session), "session")
 
 
 async def _answer_again(
-    rt: Runtime, session: SessionRef, turn_id: TurnId, state: _State, request: ChatRequest, listen: Listener | None
+    rt: Runtime, session: SessionRef, turn_id: TurnId, request: ChatRequest, listen: Listener | None
 ) -> TurnOutcome:
     """The newest turn as the answer: run again if it failed, was cancelled or has no answer, else as it is stored.
 
     It has no answer if the outputs of its tools came with a user message that did not become a turn.
     """
-    newest = state.messages[-1] if state.messages else None
-    ends_with_outputs = newest is not None and newest.turn_id == turn_id and newest.role == "tool"
-    is_unanswered = state.newest.status is TurnStatus.COMPLETED and ends_with_outputs
-    if is_unanswered or state.newest.status in (TurnStatus.FAILED, TurnStatus.CANCELLED):
-        first_seq = min((message.seq for message in state.messages if message.turn_id == turn_id), default=0)
-        options = _noted(request.options, first_seq)
-        return await retry_turn(rt, session, turn_id, options, request.model_alias, listen)
     async with rt.database.autocommit() as tx:
         turn = existing(await store.get_turn(tx, session, turn_id), "session")
-        return await stored_outcome(tx, session, turn)
+        messages = await messages_of_turn(tx, session.id, turn_id)
+        is_unanswered = turn.status is TurnStatus.COMPLETED and bool(messages) and messages[-1].role == "tool"
+        if not is_unanswered and turn.status not in (TurnStatus.FAILED, TurnStatus.CANCELLED):
+            return await stored_outcome(tx, session, turn)
+    options = _noted(request.options, messages[0].seq if messages else 0)
+    return await retry_turn(rt, session, turn_id, options, request.model_alias, listen)
 
 
 def _noted(options: TurnOptions, first_seq: int) -> TurnOptions:
