@@ -16,7 +16,7 @@ from app.db.sessions import ON_ITS_NODE, locked_session
 from app.db.sql import CLOCK, OPEN_STATUSES_SQL, Statement, in_both_orders, insert_from, json_rows, of_session, sql
 from app.domain.content import tool_calls_from_json
 from app.domain.stored import ListedTurn, NewHistory, names_of, values_of
-from app.domain.types import JsonObject, Message, SessionId, SessionRef, TurnId, TurnRecord, TurnStatus
+from app.domain.types import JsonObject, Message, SessionId, SessionRef, TenantId, TurnId, TurnRecord, TurnStatus
 
 T = TypeVar("T", bound=TurnRecord)
 
@@ -36,6 +36,13 @@ _GET = sql(f"""
 _BY_KEY = sql(f"""
     SELECT {_COLUMNS}, t.request_sha256 FROM turns t JOIN sessions s ON s.id = t.session_id
     WHERE s.id = :session_id AND s.tenant_id = :tenant_id AND t.idempotency_key = :idempotency_key
+    """)
+_BEGUN_BY = sql(f"""
+    SELECT {_COLUMNS}, t.conversation_sha256
+    FROM sessions s JOIN turns t ON t.session_id = s.id AND t.seq = s.last_turn_seq
+    WHERE s.tenant_id = :tenant_id AND s.id > :after_id AND s.external_id IS NULL AND s.idempotency_key IS NULL
+        AND t.request_sha256 = :request_sha256 AND t.status IN ('running', 'awaiting_tools', 'completed')
+    ORDER BY s.id DESC LIMIT :limit
     """)
 # A subquery for each field: the nodes of a Citus cluster can not plan a lateral join for all values of the parameters.
 _OF_USER = """(
@@ -67,6 +74,15 @@ async def turn_by_key(tx: Transaction, session: SessionRef, idempotency_key: str
     """The turn that was posted with an idempotency key, and the hash of its request."""
     row = await tx.fetchrow(_BY_KEY, **of_session(session), idempotency_key=idempotency_key)
     return (turn_record(row), row["request_sha256"]) if row else None
+
+
+async def turns_begun_by(
+    tx: Transaction, tenant_id: TenantId, request_sha256: str, *, after_id: UUID, limit: int
+) -> list[tuple[TurnRecord, bytes | None]]:
+    """The last turns of the tenant's unnamed sessions with an id above `after_id`, newest session first, if they came
+    from this request; and the digests of their lists, which a running turn does not have yet."""
+    rows = await tx.fetch(_BEGUN_BY, tenant_id=tenant_id, request_sha256=request_sha256, after_id=after_id, limit=limit)
+    return [(turn_record(row), row["conversation_sha256"]) for row in rows]
 
 
 async def page_of_turns(
