@@ -197,11 +197,18 @@ _NEWEST = sql("""
     ) t ON true WHERE s.id = :session_id AND s.tenant_id = :tenant_id
     """)
 
+# First by the size as it is stored, which is known without reading what is stored apart from the row.
 _TAIL = sql(f"""
-    SELECT {AS_STORED}
-    FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
-    WHERE m.session_id = :session_id AND t.status <> 'rejected' AND NOT m.withdrawn
-    ORDER BY m.seq DESC LIMIT :limit
+    SELECT {AS_STORED} FROM (
+        SELECT m.*, sum(octet_length(CAST(m.content AS text))) OVER (ORDER BY m.seq DESC) AS through_bytes FROM (
+            SELECT m.*, sum(pg_column_size(m.content)) OVER (ORDER BY m.seq DESC) AS through_stored_bytes FROM (
+                SELECT m.*
+                FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
+                WHERE m.session_id = :session_id AND t.status <> 'rejected' AND NOT m.withdrawn
+                ORDER BY m.seq DESC LIMIT :limit
+            ) m
+        ) m WHERE coalesce(m.through_stored_bytes, 0) <= :most_bytes
+    ) m WHERE coalesce(m.through_bytes, 0) <= :most_bytes ORDER BY m.seq DESC
     """)
 
 # `seq` of the new rows counts from 1; the session's counters are raised under its lock.
@@ -259,9 +266,10 @@ async def newest_of(tx: Transaction, session: SessionRef, *, lock: bool = False)
     return record_of(Newest, row, status=TurnStatus(row["status"]) if row["status"] else None)
 
 
-async def newest_messages(tx: Transaction, session_id: SessionId, limit: int) -> list[Message]:
-    """The newest messages in time order, without withdrawn ones and those of rejected turns. Yields to other tasks."""
-    rows = await tx.fetch(_TAIL, session_id=session_id, limit=limit)
+async def newest_messages(tx: Transaction, session_id: SessionId, limit: int, most_bytes: int) -> list[Message]:
+    """The newest messages in time order, without withdrawn ones and those of rejected turns: at most `limit`, whose
+    contents have at most `most_bytes` together. Yields to other tasks."""
+    rows = await tx.fetch(_TAIL, session_id=session_id, limit=limit, most_bytes=most_bytes)
     rows.reverse()
     return await messages_from_rows(rows)
 

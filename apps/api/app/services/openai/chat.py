@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from app.db import turns as store
 from app.db.claims import reclaim_turn, waiting_turn
+from app.db.database import Transaction
 from app.db.messages import messages_of_turn
 from app.db.turns import Newest
 from app.domain.errors import TurnInProgress, existing, located
@@ -44,6 +45,8 @@ T = TypeVar("T")
 _MOST_TRIES = 5
 _LONG_LIST = 1_000
 """Most messages of a request that are processed on the event loop (about a millisecond)."""
+_MOST_COMPARED_BYTES = 32 * 1024 * 1024
+"""Eight times the largest body of a request, by default: the stored messages may be others than those of the list."""
 _IN_PROGRESS = "The session already runs a turn."
 
 
@@ -190,7 +193,7 @@ async def count_behind(rt: Runtime, tenant_id: TenantId, request: ChatRequest, c
     session = SessionRef(tenant_id, compaction.session_id)
     async with rt.database.autocommit() as tx:
         newest = existing(await store.newest_of(tx, session), "compaction")
-        stored = await store.newest_messages(tx, session.id, most_compared(request))
+        stored = await compared_messages(tx, session, request)
     new = (await new_in_list(request, stored)).messages
     is_waiting = newest.status is TurnStatus.AWAITING_TOOLS
     step = await divided(request, new, waiting=is_waiting) if new else None
@@ -209,9 +212,11 @@ def _check_free(newest: Newest, request: ChatRequest) -> None:
         raise TurnInProgress(_IN_PROGRESS)
 
 
-def most_compared(request: ChatRequest) -> int:
-    """How many stored messages a list is compared with: twice its length, and some for turns that are not resent."""
-    return 2 * len(request.messages) + 32
+async def compared_messages(tx: Transaction, session: SessionRef, request: ChatRequest) -> list[Message]:
+    """The stored messages with which a list is compared: the newest ones, twice its length and some for turns that are
+    not resent, within `_MOST_COMPARED_BYTES`. The caller has checked that the session is the tenant's."""
+    limit = 2 * len(request.messages) + 32
+    return await store.newest_messages(tx, session.id, limit, _MOST_COMPARED_BYTES)
 
 
 async def new_in_list(request: ChatRequest, stored: Sequence[Message]) -> NewMessages:
@@ -260,7 +265,7 @@ async def _read_state(
         elif request.all_new:
             state = _State(newest)
         else:
-            state = _State(newest, await store.newest_messages(tx, session.id, most_compared(request)))
+            state = _State(newest, await compared_messages(tx, session, request))
     rt.telemetry.turns_lost(lost)
     return state
 

@@ -9,13 +9,13 @@ from uuid import UUID
 
 from app.db import sessions as store
 from app.db.database import Transaction
-from app.db.turns import newest_messages, newest_of, page_of_turns, turn_by_key, turn_numbers, turns_begun_by
+from app.db.turns import newest_of, page_of_turns, turn_by_key, turn_numbers, turns_begun_by
 from app.domain.errors import Busy, InvalidRequest, NotFound
 from app.domain.types import SessionId, SessionRef, TenantId, TurnStatus
 from app.openai.items import joined_directions
 from app.openai.new_messages import goes_on, with_reply
 from app.services.archive.transfer import fork_session
-from app.services.openai.chat import ChatRequest, divided, most_compared
+from app.services.openai.chat import ChatRequest, compared_messages, divided
 from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session, delete_session, insert_checked, with_defaults
 
@@ -98,7 +98,7 @@ async def _compacted(
         if newest is None or not turns or turns[0].seq != seq:
             raise NotFound("compaction")
         last_seq = (await turn_numbers(tx, session.id, [newest.turn_id])).values() if newest.turn_id else ()
-        messages = await newest_messages(tx, session.id, most_compared(request))
+        messages = await compared_messages(tx, session, request)
         answered = await answered_in(tx, session, key) if key else None
     if answered is not None:
         return answered, replace(request)
