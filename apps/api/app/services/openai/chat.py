@@ -237,8 +237,10 @@ async def divided(request: ChatRequest, messages: Sequence[IncomingMessage], *, 
 
 
 async def _aside(request: ChatRequest, work: Callable[[], T]) -> T:
-    """The result of the work, which runs on a thread if the list is long, so that the event loop is not blocked."""
-    return await asyncio.to_thread(work) if len(request.messages) > _LONG_LIST else work()
+    """The result of the work, which runs on a thread if the list is long, or has speakers, for whose names each line is
+    searched, so that the event loop is not blocked."""
+    is_long = len(request.messages) > _LONG_LIST or any(message.name for message in request.messages)
+    return await asyncio.to_thread(work) if is_long else work()
 
 
 def turn_of(step: NextStep, request: ChatRequest, options: TurnOptions, last_turn_seq: int) -> TurnRequest:
