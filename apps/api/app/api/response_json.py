@@ -21,7 +21,6 @@ from app.domain.types import (
     SessionId,
     Summary,
     SummaryId,
-    TurnRecord,
     TurnStatus,
     Usage,
 )
@@ -249,10 +248,11 @@ class ResponseForm:
         yield from self._begin()
         yield from self._end(reply)
 
-    def failure(self, problem: JsonObject, turn: TurnRecord | None) -> Iterable[bytes]:  # noqa: ARG002 - the protocol's
-        """The last event of a response that failed or was cancelled."""
-        if self._reply_seq is None:
-            return
+    async def failure(self, problem: JsonObject) -> Iterable[bytes]:
+        """The last events of a response that failed or was cancelled."""
+        return tuple(self._failed(problem)) if self._reply_seq is not None else ()
+
+    def _failed(self, problem: JsonObject) -> Iterable[bytes]:
         cancelled = problem["code"] == "turn_cancelled"
         error = None if cancelled else response_error(problem)
         yield from self._close("incomplete")
