@@ -47,6 +47,7 @@ _LONG_LIST = 1_000
 """Most messages of a request that are processed on the event loop (about a millisecond)."""
 _MOST_COMPARED_BYTES = 32 * 1024 * 1024
 """Eight times the largest body of a request, by default: the stored messages may be others than those of the list."""
+_WITHOUT_REPLY = (TurnStatus.FAILED, TurnStatus.CANCELLED)
 _IN_PROGRESS = "The session already runs a turn."
 
 
@@ -54,10 +55,10 @@ _IN_PROGRESS = "The session already runs a turn."
 class ChatRequest:
     """A chat client's request. `is_retry` is true when the client marks it as a retry.
 
-    With `all_new`, all `messages` are new, whatever the session holds. `directions` are added to the session's
-    instructions. With `after_turn_seq`, the session's newest turn must have this number. `within` is the field of the
-    body that has the list. If the client names no session, `known` recognizes it. The `messages` may follow a
-    `compaction`. With `all_past`, nothing is answered: everything new is stored.
+    With `all_new`, all `messages` are new, whatever the session holds, except outputs that a turn got before it failed.
+    `directions` are added to the session's instructions. With `after_turn_seq`, the session's newest turn must have
+    this number. `within` is the field of the body that has the list. If the client names no session, `known` recognizes
+    it. The `messages` may follow a `compaction`. With `all_past`, nothing is answered: everything new is stored.
     """
 
     messages: tuple[IncomingMessage, ...]
@@ -221,9 +222,19 @@ async def compared_messages(tx: Transaction, session: SessionRef, request: ChatR
 
 async def new_in_list(request: ChatRequest, stored: Sequence[Message]) -> NewMessages:
     """The messages of the request's list that are new to a session with these newest messages."""
-    if request.all_new:
+    if request.all_new and not stored:
         return NewMessages(request.messages)
-    return await _aside(request, partial(new_messages, request.messages, stored))
+    found = await _aside(request, partial(new_messages, request.messages, stored))
+    return NewMessages(request.messages) if request.all_new and not found.repeats_newest else found
+
+
+def _may_repeat(newest: Newest, request: ChatRequest) -> bool:
+    """Whether the list has to be compared with the session: one that is all new too if it begins with outputs for which
+    no turn waits, but which one may have got before it failed."""
+    if not request.all_new:
+        return True
+    answers_calls = not request.all_past and bool(request.messages) and request.messages[0].role == "tool"
+    return answers_calls and newest.status in _WITHOUT_REPLY
 
 
 async def divided(request: ChatRequest, messages: Sequence[IncomingMessage], *, waiting: bool) -> NextStep:
@@ -264,10 +275,10 @@ async def _read_state(
             found = await store.turn_by_key(tx, session, idempotency_key)
         if found is not None:
             state = _State(newest, answered=await answer_again(tx, session, *found, request.request_sha256))
-        elif request.all_new:
-            state = _State(newest)
-        else:
+        elif _may_repeat(newest, request):
             state = _State(newest, await compared_messages(tx, session, request))
+        else:
+            state = _State(newest)
     rt.telemetry.turns_lost(lost)
     return state
 
@@ -308,9 +319,11 @@ async def _answer_again(
         turn = existing(await store.get_turn(tx, session, turn_id), "session")
         messages = await messages_of_turn(tx, session.id, turn_id)
         is_unanswered = turn.status is TurnStatus.COMPLETED and bool(messages) and messages[-1].role == "tool"
-        if not is_unanswered and turn.status not in (TurnStatus.FAILED, TurnStatus.CANCELLED):
+        if not is_unanswered and turn.status not in _WITHOUT_REPLY:
             return await stored_outcome(tx, session, turn)
-    options = _noted(request.options, messages[0].seq if messages else 0)
+    call_id = request.messages[0].tool_call_id if request.all_new else None
+    of_input = [message.seq for message in messages if call_id is None or message.tool_call_id == call_id]
+    options = _noted(request.options, of_input[-1 if call_id else 0] if of_input else 0)
     return await retry_turn(rt, session, turn_id, options, request.model_alias, listen)
 
 
