@@ -234,12 +234,11 @@ class ResponseForm:
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
         """Ends the open item, then sends each call and the response whole; of a repeated response, all events."""
         if self.stored is not None:
-            yield from self.replay(self.stored)
-            return
-        if streamed and self._reply_seq is not None:
+            yield from self._replay(self.stored)
+        elif streamed and self._reply_seq is not None:
             yield from self._end(self._reply(outcome))
 
-    def replay(self, stored: StoredResponse) -> Iterable[bytes]:
+    def _replay(self, stored: StoredResponse) -> Iterable[bytes]:
         """The events of a stored response, each text in one delta."""
         self.session_id, self._reply_seq = stored.ref.session_id, stored.ref.reply_seq
         self.form, self.created_at = stored.form, stored.created_at

@@ -192,7 +192,10 @@ _LOCK = sql("SELECT 1 FROM sessions WHERE id = :session_id AND tenant_id = :tena
 _NEWEST = sql("""
     SELECT s.last_message_seq, s.last_turn_seq, t.id AS turn_id, t.status, t.request_sha256
     FROM sessions s LEFT JOIN LATERAL (
-        SELECT id, status, request_sha256 FROM turns
+        SELECT id, status, coalesce((
+            SELECT r.request_sha256 FROM responses r WHERE r.session_id = turns.session_id AND r.turn_id = turns.id
+            ORDER BY r.reply_seq DESC LIMIT 1), request_sha256) AS request_sha256
+        FROM turns
         WHERE session_id = s.id AND status <> 'rejected' ORDER BY seq DESC LIMIT 1
     ) t ON true WHERE s.id = :session_id AND s.tenant_id = :tenant_id
     """)
@@ -247,7 +250,10 @@ _APPEND = sql(f"""
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The state of a session: the last assigned numbers, and its newest turn that was not rejected, if any."""
+    """The state of a session: the last assigned numbers, and its newest turn that was not rejected, if any.
+
+    `request_sha256` is that of the turn's last response, or of the request that posted the turn if it has none.
+    """
 
     last_message_seq: int
     last_turn_seq: int

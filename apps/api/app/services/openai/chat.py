@@ -20,7 +20,6 @@ from app.db.messages import messages_of_turn
 from app.db.turns import Newest
 from app.domain.errors import TurnInProgress, existing, located
 from app.domain.incoming import Compaction, IncomingMessage
-from app.domain.responses import StoredResponse
 from app.domain.types import OPEN_STATUSES, Content, Message, SessionRef, TenantId, TurnId, TurnStatus
 from app.openai.new_messages import (
     KnownList,
@@ -74,9 +73,9 @@ class ChatRequest:
     compaction: Compaction | None = None
     all_past: bool = False
 
-    def repeats(self, answered: Newest | StoredResponse) -> bool:
-        """Whether it is a retry of the request that was answered like this."""
-        return self.is_retry and answered.request_sha256 == self.request_sha256
+    def repeats(self, newest: Newest) -> bool:
+        """Whether it is a retry of the request that came last."""
+        return self.is_retry and newest.request_sha256 == self.request_sha256
 
 
 @dataclass(frozen=True, slots=True)
