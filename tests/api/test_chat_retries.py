@@ -56,18 +56,20 @@ def test_after_a_failure_another_message_goes_on_and_the_unanswered_one_is_kept_
         assert [turn["status"] for turn in at.turns(headers["X-Session-Id"])] == ["failed", "completed"]
 
 
-def test_a_client_that_gave_up_waiting_gets_the_stored_answer(database_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_named", [True, False], ids=["named", "unnamed"])
+def test_a_client_that_gave_up_waiting_gets_the_stored_answer(
+    database_url: str, tmp_path: Path, is_named: bool
+) -> None:
     """Its own retry comes while the turn runs: 409, again after a while, and then the answer, from one model call."""
     hasty = Hasty()
     with chat_service(database_url, tmp_path, say("At last.", after=hasty.tried_again)) as at:
-        session_id = new_session(at.http)
+        headers = {"X-Session-Id": new_session(at.http)} if is_named else {}
         with hasty.at(at.address) as client:
-            completion = client.chat.completions.create(
-                model="main", messages=[user("Slowly")], extra_headers={"X-Session-Id": session_id}
-            )
+            completion = client.chat.completions.create(model="main", messages=[user("Slowly")], extra_headers=headers)
         assert completion.choices[0].message.content == "At last."
         assert at.model.hits == 1
-        assert len(at.turns(session_id)) == 1
+        (session,) = at.http.get("/v1/sessions").json()["items"]
+        assert len(at.turns(session["id"])) == 1
 
 
 def test_a_resent_list_whose_answer_is_stored_gets_it_again(database_url: str, tmp_path: Path) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any, cast
 
 import openai
 import pytest
 
-from tests.api.chatting import chat_service, say
+from tests.api.chatting import chat_service, openai_at, say
 from tests.api.test_chat import assistant, user
+from tests.api.test_chat_retries import BROKEN
 from tests.api.test_responses import TOOLS, output, sessions
 
 CALL: Any = {"type": "function_call", "call_id": "c1", "name": "look_up", "arguments": "{}"}
@@ -187,3 +189,43 @@ def test_items_that_can_not_be_stored_are_named_by_place_and_nothing_is(database
                 at.client.conversations.create(items=given)
         assert at.client.conversations.items.list(conversation).data == []
         assert len(sessions(at)) == 1
+
+
+def test_a_conversation_keeps_no_directions_of_a_refused_request(database_url: str, tmp_path: Path) -> None:
+    long: Any = {"role": "developer", "content": "word " * 8000}
+    brief: Any = {"role": "developer", "content": "Be brief."}
+    may_end = threading.Event()
+    with chat_service(database_url, tmp_path, say("One."), say("Two.", after=may_end.is_set)) as at:
+        conversation = at.client.conversations.create().id
+        respond = at.client.responses.create
+        with pytest.raises(openai.BadRequestError) as too_long:
+            respond(model="main", input=[long, user("Hi")], conversation=conversation)
+        assert too_long.value.code == "context_length_exceeded"
+        assert respond(model="main", input=[user("Hi")], conversation=conversation).output_text == "One."
+        respond(model="main", input="Slowly", conversation=conversation, background=True)
+        with pytest.raises(openai.ConflictError), openai_at(at.address, max_retries=0) as client:
+            client.conversations.items.create(conversation, items=[brief, user("Too soon")])
+        assert sessions(at)[0]["instructions"] is None
+        may_end.set()
+
+
+@pytest.mark.parametrize("after", ["conversation", "previous response"])
+@pytest.mark.parametrize("retries", [None, "1"], ids=["sent again", "marked as a retry"])
+def test_outputs_that_a_failed_response_got_are_answered_when_they_are_sent_again(
+    database_url: str, tmp_path: Path, after: str, retries: str | None
+) -> None:
+    headers: Any = {"X-Stainless-Retry-Count": retries} if retries else {}
+    with chat_service(database_url, tmp_path, say(None, "a"), BROKEN, say("It is paid."), say("Bye.")) as at:
+        respond: Any = at.client.responses.create
+        place: dict[str, Any] = {"conversation": at.client.conversations.create().id}
+        calling = respond(model="main", input="Is a paid?", tools=TOOLS, **place)
+        if after == "previous response":
+            place = {"previous_response_id": calling.id}
+        with pytest.raises(openai.InternalServerError):
+            respond(model="main", input=[output("a")], tools=TOOLS, **place)
+        answer = respond(model="main", input=[output("a")], tools=TOOLS, **place, extra_headers=headers)
+        assert answer.output_text == "It is paid."
+        assert [message["role"] for message in at.sent()] == ["user", "assistant", "tool"]
+        assert [item.type for item in at.client.responses.input_items.list(answer.id)] == ["function_call_output"]
+        assert respond(model="main", input="Thanks", previous_response_id=answer.id).output_text == "Bye."
+        assert at.model.hits == 4

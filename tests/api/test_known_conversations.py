@@ -134,6 +134,26 @@ def test_a_retry_of_what_was_answered_is_answered_again(database_url: str, tmp_p
         assert len(at.model.seen) == 3
 
 
+def test_a_retry_of_the_first_message_is_answered_in_the_session_that_it_made(
+    database_url: str, tmp_path: Path
+) -> None:
+    retry: dict[str, Any] = {"extra_headers": {"X-Stainless-Retry-Count": "1"}}
+    script = [say("One."), say(None, "a"), *(say(f"Reply {number}") for number in range(3))]
+    with chat_service(database_url, tmp_path, *script, key=make_key(database_url, "acme")[1]) as at:
+        first = post(at, [user("Hi")])
+        assert post(at, [user("Hi")], **retry) == first
+        calling = post(at, [user("Look it up")], tools=TOOLS)
+        assert post(at, [user("Look it up")], tools=TOOLS, **retry) == calling
+        assert len(at.model.seen) == 2
+        response = at.client.responses.create(model="main", input="Hello")
+        assert at.client.responses.create(model="main", input="Hello", **retry) == response
+        assert len(at.model.seen) == 3
+        with openai_at(at.address, make_key(database_url, "acme")[1]) as other:
+            assert post(at, [user("Hi")], other, **retry)[0] != first[0]
+        assert post(at, [user("Hi")])[0] != first[0], "no retry"
+        assert len(at.model.seen) == 5
+
+
 def test_a_turn_that_failed_is_run_again_in_its_session(database_url: str, tmp_path: Path) -> None:
     refused = Answer({"error": {"message": "no"}}, status=400)
     with chat_service(database_url, tmp_path, say("One."), refused, say("Two.")) as at:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping
+import json
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,56 +14,66 @@ from starlette.responses import StreamingResponse
 
 from app.api.direct_route import AppState, Call
 from app.api.edge import Exchange
-from app.api.streaming import answer_turn
+from app.api.message_json import MessageForm
+from app.api.routes.turns import TurnForm
+from app.api.streaming import AnswerForm, answer_turn
 from app.domain.errors import DatabaseUnavailable, PlimsollError, ProviderDown
-from app.domain.types import JsonObject, SessionId, TenantId, TurnRecord
+from app.domain.types import SessionId, TenantId
 from app.services.turn.types import Listener, TurnEvent, TurnOutcome
+
+SESSION = SessionId(uuid4())
 
 
 class _DatabaseAway:
+    asked = 0
+
     @asynccontextmanager
     async def autocommit(self) -> AsyncGenerator[None]:
+        self.asked += 1
         raise DatabaseUnavailable("The database does not answer.")
         yield
 
 
-class _Form:
-    """Events by their names, and at last the code of what ended the turn."""
-
-    headers: Mapping[str, str] = {}
-
-    def whole(self, outcome: TurnOutcome) -> JsonObject:
-        raise NotImplementedError
-
-    def event(self, event: TurnEvent) -> Iterable[bytes]:
-        yield event.name.encode()
-
-    def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
-        raise NotImplementedError
-
-    def failure(self, problem: JsonObject, turn: TurnRecord | None) -> Iterable[bytes]:
-        assert turn is None
-        yield problem["code"].encode()
-
-
-@pytest.mark.parametrize("error", [DatabaseUnavailable("It does not answer."), ProviderDown("It does not answer.")])
-async def test_a_stream_ends_with_what_ended_its_turn_while_the_database_is_away(error: PlimsollError) -> None:
-    runtime = SimpleNamespace(database=_DatabaseAway())
+def _call(database: _DatabaseAway) -> Call:
+    runtime = SimpleNamespace(database=database)
     service = AppState(cast(Any, runtime), authenticator=cast(Any, None), activity=cast(Any, None))
     app = SimpleNamespace(state=SimpleNamespace(service=service))
     call = Call({"type": "http", "app": app, "plimsoll": Exchange({}, {}), "headers": []})
     call.tenant_id = TenantId("default")
+    return call
+
+
+async def _streamed(call: Call, form: AnswerForm, error: PlimsollError) -> list[tuple[str, Any]]:
+    """The names and data of the events of a stream whose turn ends with the error."""
 
     async def work(listen: Listener | None) -> TurnOutcome:
         assert listen is not None
-        listen(TurnEvent("turn.created", {"turn": {"id": uuid4()}}))
+        listen(TurnEvent("turn.created", {"turn": {"id": uuid4(), "session_id": SESSION, "seq": 1}}))
         listen(TurnEvent("context.assembled", {"context": {}}))
         raise error
 
-    answer = await answer_turn(call, SessionId(uuid4()), work, _Form(), stream=True)
+    answer = await answer_turn(call, SESSION, work, form, stream=True)
     assert isinstance(answer, StreamingResponse)
-    assert [piece async for piece in answer.body_iterator] == [
-        b"turn.created",
-        b"context.assembled",
-        error.code.encode(),
-    ]
+    text = b"".join([cast(bytes, piece) async for piece in answer.body_iterator]).decode()
+    lines = [event.split("\n") for event in text.strip().split("\n\n")]
+    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in lines]
+
+
+@pytest.mark.parametrize("error", [DatabaseUnavailable("It does not answer."), ProviderDown("It does not answer.")])
+async def test_a_stream_ends_with_what_ended_its_turn_while_the_database_is_away(error: PlimsollError) -> None:
+    database = _DatabaseAway()
+    call = _call(database)
+    events = await _streamed(call, TurnForm(call, SESSION), error)
+    assert [name for name, _ in events] == ["turn.created", "context.assembled", "turn.failed"]
+    assert (events[-1][1]["turn"], events[-1][1]["error"]["code"]) == (None, error.code)
+    assert database.asked == 1
+
+
+async def test_a_stream_whose_form_does_not_show_the_turn_reads_nothing_at_its_end() -> None:
+    database = _DatabaseAway()
+    form = MessageForm(
+        headers={}, message_id="msg_1", model="main", with_thinking=False, with_compaction=False, with_edits=False
+    )
+    events = await _streamed(_call(database), form, ProviderDown("It does not answer."))
+    assert [name for name, _ in events] == ["message_start", "ping", "error"]
+    assert database.asked == 0

@@ -202,6 +202,8 @@ def test_keys_are_made_listed_and_revoked_and_the_secret_is_shown_once(tmp_path:
         tmp_path, "keys", "create", "--tenant", "acme", "--name", "b", "--if-none", DATABASE_URL=database_url
     )
     assert (again.returncode, again.stdout) == (0, "")
+    unset = ("keys", "create", "--tenant", "acme", "--name", "c", "--secret-env", "NOT_SET")
+    assert "--secret-env names is not set" in refusal(plimsoll(tmp_path, *unset, DATABASE_URL=database_url))
     listed = plimsoll(tmp_path, "keys", "list", DATABASE_URL=database_url).stdout
     assert "acme / laptop" in listed
     assert secret not in listed

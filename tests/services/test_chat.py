@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from app.db.turns import newest_messages
 from app.domain.incoming import IncomingMessage
-from app.services.openai.chat import ChatRequest, complete_chat
+from app.services.openai.chat import ChatRequest, complete_chat, store_list
 from app.services.turn.types import TurnOptions
 from tests.providers.server import Answer, Seen, serving
 from tests.services.service import models_toml, ref_of, service
@@ -54,3 +55,26 @@ async def test_a_request_that_its_own_retry_overtakes_is_answered_as_the_retry_w
             assert (await first).turn.id == retry.turn.id
             assert await at.rows("SELECT seq FROM turns") == [{"seq": 1}]
             assert sum(seen.path.endswith("/chat/completions") for seen in server.seen) == 1
+
+
+@pytest.mark.parametrize("text", ["a" * 10_000, "".join(map(str, range(2_577)))], ids=["compressed", "not compressed"])
+async def test_a_list_is_compared_with_the_newest_messages_up_to_a_number_of_bytes(
+    database_url: str, text: str
+) -> None:
+    async with service(database_url) as at:
+        session = ref_of((await at.session()).id)
+        messages = [IncomingMessage(place, role, text) for place, role in enumerate(("user", "assistant") * 3)]
+        past = ChatRequest(tuple(messages), TurnOptions(), "offline", "", all_new=True, all_past=True)
+        newest = await store_list(at.rt, session, past)
+
+        async def compared(limit: int, most_bytes: int) -> list[int]:
+            async with at.rt.database.autocommit() as tx:
+                found = await newest_messages(tx, session.id, limit, most_bytes)
+            assert all(message.content == text for message in found)
+            return [message.seq for message in found]
+
+        assert newest.last_message_seq == 6
+        assert await compared(6, 1_000_000) == [1, 2, 3, 4, 5, 6]
+        assert await compared(4, 1_000_000) == [3, 4, 5, 6]
+        assert await compared(6, 25_000) == [5, 6]
+        assert await compared(6, 9_000) == []

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
 from app.db.database import Database, Transaction
+from app.domain.errors import DatabaseUnavailable
 from app.domain.types import JsonObject, SessionRef
-from app.services.openai.conversations import add_items
+from app.services.openai.conversations import add_items, create_conversation
 from tests.pooling import behind_pooler
-from tests.services.service import Service, ref_of, service
+from tests.services.service import TENANT, Service, ref_of, service
 
 CALL: JsonObject = {"type": "function_call", "call_id": "c1", "name": "look_up", "arguments": "{}"}
 OUTPUT: JsonObject = {"type": "function_call_output", "call_id": "c1", "output": "42"}
@@ -70,3 +72,29 @@ async def test_the_answer_has_the_items_of_the_request_and_none_that_another_one
         await add_items(at.rt, session, before)
         added = await _added(at, database_url, session, *items)
         assert [item["type"] for item in added] == types
+
+
+class _Lost(Database):
+    """A database that is lost when a transaction of several statements ends."""
+
+    lost = 0
+
+    @asynccontextmanager
+    async def begin(self, *, snapshot: bool = False, locking: UUID | None = None) -> AsyncGenerator[Transaction]:
+        async with super().begin(snapshot=snapshot, locking=locking) as tx:
+            yield tx
+            self.lost += 1
+            raise DatabaseUnavailable("The database is lost.")
+
+
+async def test_a_conversation_whose_items_are_not_stored_is_not_there_at_all(database_url: str) -> None:
+    async with service(database_url) as at:
+        database = _Lost(database_url, pool_size=2, transaction_pooler=behind_pooler())
+        with pytest.raises(DatabaseUnavailable):
+            await create_conversation(replace(at.rt, database=database), TENANT, {}, [_said("One"), CALL])
+        await database.aclose()
+        assert database.lost
+        assert await at.rows("SELECT id FROM sessions") == []
+        made = await create_conversation(at.rt, TENANT, {"topic": "ledgers"}, [_said("One"), CALL])
+        assert [row["role"] for row in await at.rows("SELECT role FROM messages ORDER BY seq")] == ["user", "assistant"]
+        assert made.metadata == {"topic": "ledgers"}

@@ -21,7 +21,6 @@ from app.domain.types import (
     SessionId,
     Summary,
     SummaryId,
-    TurnRecord,
     TurnStatus,
     Usage,
 )
@@ -235,12 +234,11 @@ class ResponseForm:
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
         """Ends the open item, then sends each call and the response whole; of a repeated response, all events."""
         if self.stored is not None:
-            yield from self.replay(self.stored)
-            return
-        if streamed and self._reply_seq is not None:
+            yield from self._replay(self.stored)
+        elif streamed and self._reply_seq is not None:
             yield from self._end(self._reply(outcome))
 
-    def replay(self, stored: StoredResponse) -> Iterable[bytes]:
+    def _replay(self, stored: StoredResponse) -> Iterable[bytes]:
         """The events of a stored response, each text in one delta."""
         self.session_id, self._reply_seq = stored.ref.session_id, stored.ref.reply_seq
         self.form, self.created_at = stored.form, stored.created_at
@@ -249,10 +247,11 @@ class ResponseForm:
         yield from self._begin()
         yield from self._end(reply)
 
-    def failure(self, problem: JsonObject, turn: TurnRecord | None) -> Iterable[bytes]:  # noqa: ARG002 - the protocol's
-        """The last event of a response that failed or was cancelled."""
-        if self._reply_seq is None:
-            return
+    async def failure(self, problem: JsonObject) -> Iterable[bytes]:
+        """The last events of a response that failed or was cancelled."""
+        return tuple(self._failed(problem)) if self._reply_seq is not None else ()
+
+    def _failed(self, problem: JsonObject) -> Iterable[bytes]:
         cancelled = problem["code"] == "turn_cancelled"
         error = None if cancelled else response_error(problem)
         yield from self._close("incomplete")

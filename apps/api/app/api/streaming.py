@@ -17,11 +17,10 @@ from starlette.responses import Response, StreamingResponse
 
 from app.api import problems
 from app.api.direct_route import Call, json_response, plain_json
-from app.domain.errors import DatabaseUnavailable, NotFound, PlimsollError
-from app.domain.types import JsonObject, SessionId, TurnId, TurnRecord
+from app.domain.errors import PlimsollError
+from app.domain.types import JsonObject, SessionId, TurnId
 from app.services.turn.take import cancel_turn
 from app.services.turn.types import Listener, TurnEvent, TurnOutcome
-from app.services.views.turns import get_turn
 
 MOST_APART: Final = 64
 """Most events that wait for a slow client as separate events. Deltas after them are joined."""
@@ -34,7 +33,8 @@ Work: TypeAlias = Callable[[Listener | None], Awaitable[TurnOutcome]]
 class AnswerForm(Protocol):
     """How a turn is answered, whole or as events. One event of a turn becomes zero or more events of the form.
 
-    In `outcome`, `streamed` is false if a stored turn is answered again, so that no event was sent before.
+    In `outcome`, `streamed` is false if a stored turn is answered again, so that no event was sent before. `failure`
+    may read the turn.
     """
 
     headers: Mapping[str, str]
@@ -42,7 +42,7 @@ class AnswerForm(Protocol):
     def whole(self, outcome: TurnOutcome) -> JsonObject: ...
     def event(self, event: TurnEvent) -> Iterable[bytes]: ...
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]: ...
-    def failure(self, problem: JsonObject, turn: TurnRecord | None) -> Iterable[bytes]: ...
+    async def failure(self, problem: JsonObject) -> Iterable[bytes]: ...
 
 
 async def answer_turn(
@@ -167,24 +167,16 @@ class _Stream:
         try:
             outcome = await self._task
         except PlimsollError as error:
-            for last in self._form.failure(problems.document_of(error), await self._turn()):
+            for last in await self._form.failure(problems.document_of(error)):
                 yield last
             return
         except Exception:
             detail = "Something broke on our side; the message is kept."
-            for last in self._form.failure(problems.document("internal_error", detail), await self._turn()):
+            for last in await self._form.failure(problems.document("internal_error", detail)):
                 yield last
             raise
         for last in self._form.outcome(outcome, streamed=bool(self._early)):
             yield last
-
-    async def _turn(self) -> TurnRecord | None:
-        if self._turn_id is None:
-            return None
-        try:
-            return await get_turn(self._call.rt, self._call.session_ref(self._session_id), self._turn_id)
-        except (NotFound, DatabaseUnavailable):  # deleted with its session (`store: false`), or the database is down
-            return None
 
     async def _cancel(self, turn_id: TurnId) -> None:
         with suppress(PlimsollError):  # the turn has ended in the meantime

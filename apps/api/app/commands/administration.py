@@ -51,6 +51,8 @@ def create_key(
             return None
         if given is None:
             return await key_service.create_key(database, uuid7, TenantId(tenant), name)
+        if not given:  # not named here: a secret may have been given in its place
+            raise CommandRefused("the variable that --secret-env names is not set or empty")
         key = await key_service.store_key(database, uuid7, TenantId(tenant), name, given)
         return None if key is None else (key, given)
 

@@ -20,7 +20,7 @@ _KEEP = sql(insert_row(responses, binds(*responses.columns.keys())))
 
 _FOUND = f"""
     SELECT r.session_id AS response_session_id, r.reply_seq, r.turn_id AS response_turn_id, r.first_seq,
-        r.request_sha256, r.form, r.created_at AS response_created_at, t.seq AS turn_seq, t.status, t.error,
+        r.form, r.created_at AS response_created_at, t.seq AS turn_seq, t.status, t.error,
         t.finish_reason, t.model_alias, s.last_turn_seq, {AS_STORED},
         CASE WHEN r.form -> 'context_management' IS NOT NULL THEN (
             SELECT CAST(x.detail ->> 'summary_id' AS uuid) FROM turn_steps x
@@ -49,7 +49,6 @@ _FOUND = f"""
     WHERE r.session_id = :session_id AND s.tenant_id = :tenant_id
 """
 _GET = sql(f"{_FOUND} AND r.is_stored AND r.reply_seq = :reply_seq")
-_NEWEST = sql(f"{_FOUND} ORDER BY r.reply_seq DESC LIMIT 1")
 _OF_REQUEST = sql(
     f"{_FOUND} AND r.turn_id = :turn_id AND r.request_sha256 = :request_sha256 ORDER BY r.reply_seq DESC LIMIT 1"
 )
@@ -78,12 +77,6 @@ async def keep_response(tx: Transaction, claim: Claim, note: ResponseNote) -> No
 
 async def get_response(tx: Transaction, tenant_id: TenantId, ref: ResponseRef) -> StoredResponse | None:
     row = await tx.fetchrow(_GET, session_id=ref.session_id, tenant_id=tenant_id, reply_seq=ref.reply_seq)
-    return _response(row) if row else None
-
-
-async def newest_response(tx: Transaction, session: SessionRef) -> StoredResponse | None:
-    """The session's newest response, also one that the client did not ask to store."""
-    row = await tx.fetchrow(_NEWEST, **of_session(session))
     return _response(row) if row else None
 
 

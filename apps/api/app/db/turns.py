@@ -16,7 +16,7 @@ from app.db.sessions import ON_ITS_NODE, locked_session
 from app.db.sql import CLOCK, OPEN_STATUSES_SQL, Statement, in_both_orders, insert_from, json_rows, of_session, sql
 from app.domain.content import tool_calls_from_json
 from app.domain.stored import ListedTurn, NewHistory, names_of, values_of
-from app.domain.types import JsonObject, Message, SessionId, SessionRef, TurnId, TurnRecord, TurnStatus
+from app.domain.types import JsonObject, Message, SessionId, SessionRef, TenantId, TurnId, TurnRecord, TurnStatus
 
 T = TypeVar("T", bound=TurnRecord)
 
@@ -36,6 +36,13 @@ _GET = sql(f"""
 _BY_KEY = sql(f"""
     SELECT {_COLUMNS}, t.request_sha256 FROM turns t JOIN sessions s ON s.id = t.session_id
     WHERE s.id = :session_id AND s.tenant_id = :tenant_id AND t.idempotency_key = :idempotency_key
+    """)
+_BEGUN_BY = sql(f"""
+    SELECT {_COLUMNS}, t.conversation_sha256
+    FROM sessions s JOIN turns t ON t.session_id = s.id AND t.seq = s.last_turn_seq
+    WHERE s.tenant_id = :tenant_id AND s.id > :after_id AND s.external_id IS NULL AND s.idempotency_key IS NULL
+        AND t.request_sha256 = :request_sha256 AND t.status IN ('running', 'awaiting_tools', 'completed')
+    ORDER BY s.id DESC LIMIT :limit
     """)
 # A subquery for each field: the nodes of a Citus cluster can not plan a lateral join for all values of the parameters.
 _OF_USER = """(
@@ -67,6 +74,15 @@ async def turn_by_key(tx: Transaction, session: SessionRef, idempotency_key: str
     """The turn that was posted with an idempotency key, and the hash of its request."""
     row = await tx.fetchrow(_BY_KEY, **of_session(session), idempotency_key=idempotency_key)
     return (turn_record(row), row["request_sha256"]) if row else None
+
+
+async def turns_begun_by(
+    tx: Transaction, tenant_id: TenantId, request_sha256: str, *, after_id: UUID, limit: int
+) -> list[tuple[TurnRecord, bytes | None]]:
+    """The last turns of the tenant's unnamed sessions with an id above `after_id`, newest session first, if they came
+    from this request; and the digests of their lists, which a running turn does not have yet."""
+    rows = await tx.fetch(_BEGUN_BY, tenant_id=tenant_id, request_sha256=request_sha256, after_id=after_id, limit=limit)
+    return [(turn_record(row), row["conversation_sha256"]) for row in rows]
 
 
 async def page_of_turns(
@@ -176,16 +192,26 @@ _LOCK = sql("SELECT 1 FROM sessions WHERE id = :session_id AND tenant_id = :tena
 _NEWEST = sql("""
     SELECT s.last_message_seq, s.last_turn_seq, t.id AS turn_id, t.status, t.request_sha256
     FROM sessions s LEFT JOIN LATERAL (
-        SELECT id, status, request_sha256 FROM turns
+        SELECT id, status, coalesce((
+            SELECT r.request_sha256 FROM responses r WHERE r.session_id = turns.session_id AND r.turn_id = turns.id
+            ORDER BY r.reply_seq DESC LIMIT 1), request_sha256) AS request_sha256
+        FROM turns
         WHERE session_id = s.id AND status <> 'rejected' ORDER BY seq DESC LIMIT 1
     ) t ON true WHERE s.id = :session_id AND s.tenant_id = :tenant_id
     """)
 
+# First by the size as it is stored, which is known without reading what is stored apart from the row.
 _TAIL = sql(f"""
-    SELECT {AS_STORED}
-    FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
-    WHERE m.session_id = :session_id AND t.status <> 'rejected' AND NOT m.withdrawn
-    ORDER BY m.seq DESC LIMIT :limit
+    SELECT {AS_STORED} FROM (
+        SELECT m.*, sum(octet_length(CAST(m.content AS text))) OVER (ORDER BY m.seq DESC) AS through_bytes FROM (
+            SELECT m.*, sum(pg_column_size(m.content)) OVER (ORDER BY m.seq DESC) AS through_stored_bytes FROM (
+                SELECT m.*
+                FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
+                WHERE m.session_id = :session_id AND t.status <> 'rejected' AND NOT m.withdrawn
+                ORDER BY m.seq DESC LIMIT :limit
+            ) m
+        ) m WHERE coalesce(m.through_stored_bytes, 0) <= :most_bytes
+    ) m WHERE coalesce(m.through_bytes, 0) <= :most_bytes ORDER BY m.seq DESC
     """)
 
 # `seq` of the new rows counts from 1; the session's counters are raised under its lock.
@@ -224,7 +250,10 @@ _APPEND = sql(f"""
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The state of a session: the last assigned numbers, and its newest turn that was not rejected, if any."""
+    """The state of a session: the last assigned numbers, and its newest turn that was not rejected, if any.
+
+    `request_sha256` is that of the turn's last response, or of the request that posted the turn if it has none.
+    """
 
     last_message_seq: int
     last_turn_seq: int
@@ -243,9 +272,10 @@ async def newest_of(tx: Transaction, session: SessionRef, *, lock: bool = False)
     return record_of(Newest, row, status=TurnStatus(row["status"]) if row["status"] else None)
 
 
-async def newest_messages(tx: Transaction, session_id: SessionId, limit: int) -> list[Message]:
-    """The newest messages in time order, without withdrawn ones and those of rejected turns. Yields to other tasks."""
-    rows = await tx.fetch(_TAIL, session_id=session_id, limit=limit)
+async def newest_messages(tx: Transaction, session_id: SessionId, limit: int, most_bytes: int) -> list[Message]:
+    """The newest messages in time order, without withdrawn ones and those of rejected turns: at most `limit`, whose
+    contents have at most `most_bytes` together. Yields to other tasks."""
+    rows = await tx.fetch(_TAIL, session_id=session_id, limit=limit, most_bytes=most_bytes)
     rows.reverse()
     return await messages_from_rows(rows)
 

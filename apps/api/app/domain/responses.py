@@ -91,7 +91,6 @@ class StoredResponse:
     turn_status: TurnStatus
     last_turn_seq: int
     first_seq: int
-    request_sha256: str
     form: JsonObject
     created_at: datetime
     model_alias: str

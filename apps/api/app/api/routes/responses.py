@@ -35,7 +35,7 @@ from app.api.schemas.responses import (
     ResponseIn,
     ResponseOut,
 )
-from app.api.streaming import Work, answer_turn, events_response
+from app.api.streaming import Work, answer_turn
 from app.domain.content import tool_name
 from app.domain.errors import InvalidRequest, PlimsollError, existing, located
 from app.domain.responses import ResponseNote, ResponseRef, conversation_id, read_conversation_id, read_response_id
@@ -98,11 +98,6 @@ async def create_response(
 async def _answer(
     call: Call, body: ResponseIn, target: ResponseTarget, form: ResponseForm, idempotency_key: str | None
 ) -> Response:
-    if target.stored is not None:
-        if body.stream:
-            return events_response(form.replay(target.stored), form.headers)
-        return json_response(stored_json(target.stored), headers=form.headers)
-
     async def work(listen: Listener | None) -> TurnOutcome:
         outcome = await respond(call.rt, target, idempotency_key, listen)
         if outcome.completion is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Set
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Literal
@@ -42,7 +43,7 @@ from app.api.schemas.turns import (
 )
 from app.api.streaming import answer_turn, encoded_event
 from app.domain.content import canonical_bytes, tool_call_json, tool_calls_from_json
-from app.domain.errors import InvalidRequest, LimitExceeded, PlimsollError
+from app.domain.errors import DatabaseUnavailable, InvalidRequest, LimitExceeded, NotFound, PlimsollError
 from app.domain.stored import values_of
 from app.domain.types import (
     JsonObject,
@@ -82,7 +83,7 @@ async def create_turn(
     """Sends a message within the token budget, and returns the turn and how its context was built."""
     request = turn_request(call, body)
     work = partial(take_turn, call.rt, call.session_ref(session_id), request, idempotency_key)
-    return await answer_turn(call, session_id, work, _TurnForm(), stream=body.stream, status=201)
+    return await answer_turn(call, session_id, work, TurnForm(call, session_id), stream=body.stream, status=201)
 
 
 @router.post("/turns/{turn_id}/tool-outputs", status_code=201, response_model=TurnAnswer, responses=_TURN_ANSWERS)
@@ -93,7 +94,7 @@ async def post_tool_outputs(call: Call, session_id: SessionId, turn_id: TurnId, 
         recorded_reply=_recorded(call.raw_body),
     )
     work = partial(continue_turn, call.rt, call.session_ref(session_id), turn_id, request)
-    return await answer_turn(call, session_id, work, _TurnForm(), stream=body.stream, status=201)
+    return await answer_turn(call, session_id, work, TurnForm(call, session_id), stream=body.stream, status=201)
 
 
 @router.post("/turns/{turn_id}/cancel", response_model=TurnOut, responses=refusals(*WRITE), operation_id="cancel_turn")
@@ -123,7 +124,7 @@ async def post_regenerate(
     call.note(forked_session_id=str(made.id))
     work = partial(regenerate_turn, call.rt, call.tenant_id, prepared)
     try:
-        return await answer_turn(call, made.id, work, _TurnForm(made), stream=body.stream, status=201)
+        return await answer_turn(call, made.id, work, TurnForm(call, made.id, made), stream=body.stream, status=201)
     except InvalidRequest:
         raise
     except PlimsollError as error:
@@ -231,15 +232,16 @@ def _turn_json(turn: TurnRecord) -> JsonObject:
     }
 
 
-class _TurnForm:
+class TurnForm:
     """The service's own answer and events (contract.md, section 5). The last event has the turn as it is read later.
 
     `made` is the session that was created for the turn; None if the session existed before.
     """
 
-    def __init__(self, made: Session | None = None) -> None:
+    def __init__(self, call: Call, session_id: SessionId, made: Session | None = None) -> None:
         self.headers: Mapping[str, str] = {} if made is None else {"Location": f"/v1/sessions/{made.id}"}
-        self._made = made
+        self._call, self._session, self._made = call, call.session_ref(session_id), made
+        self._turn_id: TurnId | None = None
 
     def whole(self, outcome: TurnOutcome) -> JsonObject:
         """The turn and its context."""
@@ -248,6 +250,8 @@ class _TurnForm:
 
     def event(self, event: TurnEvent) -> Iterable[bytes]:
         """One event as it happened."""
+        if event.name == "turn.created":
+            self._turn_id = event.data["turn"]["id"]
         yield encoded_event(event.name, event.data)
 
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
@@ -264,9 +268,13 @@ class _TurnForm:
             "turn.awaiting_tools" if waits else "turn.completed", {"turn": turn, "context": outcome.context}
         )
 
-    def failure(self, problem: JsonObject, turn: TurnRecord | None) -> Iterable[bytes]:
-        """The last event of a turn that failed."""
-        yield encoded_event("turn.failed", {"turn": turn and _turn_json(turn), "error": problem})
+    async def failure(self, problem: JsonObject) -> Iterable[bytes]:
+        """The last event of a turn that failed, with the turn as it was stored, if that can be read."""
+        turn = None
+        if self._turn_id is not None:
+            with suppress(NotFound, DatabaseUnavailable):  # its session was erased, or the database is down
+                turn = await turns.get_turn(self._call.rt, self._session, self._turn_id)
+        return (encoded_event("turn.failed", {"turn": turn and _turn_json(turn), "error": problem}),)
 
 
 def _recorded(body: JsonObject) -> RecordedReply | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -15,10 +16,10 @@ from typing import TypeVar
 from app.db import turns as store
 from app.db.claims import reclaim_turn, waiting_turn
 from app.db.database import Transaction
+from app.db.messages import messages_of_turn
 from app.db.turns import Newest
 from app.domain.errors import TurnInProgress, existing, located
 from app.domain.incoming import Compaction, IncomingMessage
-from app.domain.responses import StoredResponse
 from app.domain.types import OPEN_STATUSES, Content, Message, SessionRef, TenantId, TurnId, TurnStatus
 from app.openai.new_messages import (
     KnownList,
@@ -31,7 +32,7 @@ from app.openai.new_messages import (
 )
 from app.services.archive.transfer import add_history, draft_history
 from app.services.runtime import Runtime, retried
-from app.services.sessions import add_directions
+from app.services.sessions import directed
 from app.services.turn.claim import answer_again, check_outputs, draft_outputs, stored_outcome
 from app.services.turn.take import continue_turn, retry_turn, take_turn
 from app.services.turn.types import Listener, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
@@ -43,6 +44,9 @@ T = TypeVar("T")
 _MOST_TRIES = 5
 _LONG_LIST = 1_000
 """Most messages of a request that are processed on the event loop (about a millisecond)."""
+_MOST_COMPARED_BYTES = 32 * 1024 * 1024
+"""Eight times the largest body of a request, by default: the stored messages may be others than those of the list."""
+_WITHOUT_REPLY = (TurnStatus.FAILED, TurnStatus.CANCELLED)
 _IN_PROGRESS = "The session already runs a turn."
 
 
@@ -50,10 +54,10 @@ _IN_PROGRESS = "The session already runs a turn."
 class ChatRequest:
     """A chat client's request. `is_retry` is true when the client marks it as a retry.
 
-    With `all_new`, all `messages` are new, whatever the session holds. `directions` are added to the session's
-    instructions. With `after_turn_seq`, the session's newest turn must have this number. `within` is the field of the
-    body that has the list. If the client names no session, `known` recognizes it. The `messages` may follow a
-    `compaction`. With `all_past`, nothing is answered: everything new is stored.
+    With `all_new`, all `messages` are new, whatever the session holds, except outputs that a turn got before it failed.
+    `directions` are added to the session's instructions. With `after_turn_seq`, the session's newest turn must have
+    this number. `within` is the field of the body that has the list. If the client names no session, `known` recognizes
+    it. The `messages` may follow a `compaction`. With `all_past`, nothing is answered: everything new is stored.
     """
 
     messages: tuple[IncomingMessage, ...]
@@ -69,9 +73,9 @@ class ChatRequest:
     compaction: Compaction | None = None
     all_past: bool = False
 
-    def repeats(self, answered: Newest | StoredResponse) -> bool:
-        """Whether it is a retry of the request that was answered like this."""
-        return self.is_retry and answered.request_sha256 == self.request_sha256
+    def repeats(self, newest: Newest) -> bool:
+        """Whether it is a retry of the request that came last."""
+        return self.is_retry and newest.request_sha256 == self.request_sha256
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,29 +112,39 @@ async def complete_chat(
         _check_free(newest, request)
         new = await new_in_list(request, state.messages)
         if newest.turn_id is not None and (new.repeats_newest or request.repeats(newest)):
-            return await _answer_again(rt, session, newest.turn_id, state, request, listen)
+            return await _answer_again(rt, session, newest.turn_id, request, listen)
         step = await divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
-        options = _noted(request.options, newest.last_message_seq + 1)
-        if request.directions:
-            await add_directions(rt, session, request.directions)
-        turn_id = newest.turn_id
-        if not step.goes_on and (step.past or newest.status is TurnStatus.AWAITING_TOOLS):
-            stored = await store_past(rt, session, request.model_alias, newest, step)
-            if stored is None:
-                continue  # another request changed the session: read it again
-            turn_id = stored
-        if (turn := turn_of(step, request, options, newest.last_turn_seq)) is not None:
-            try:
-                return await take_turn(rt, session, turn, idempotency_key, listen)
-            except TurnInProgress:
-                request = replace(request, is_retry=True)  # what overtook an equal request is a retry of it
-                continue  # another request changed the session: read it again
-        assert turn_id is not None
-        outputs = OutputsRequest(
-            _pairs(step.last_outputs or step.outputs), options=options, model_alias=request.model_alias
-        )
-        return await continue_turn(rt, session, turn_id, outputs, listen)
+        try:
+            async with directed(rt, session, request.directions):
+                return await _answer_next(rt, session, request, newest, step, idempotency_key, listen)
+        except TurnInProgress:  # another request changed the session: read it again
+            request = replace(request, is_retry=True)  # what overtook an equal request is a retry of it
     raise TurnInProgress(_IN_PROGRESS)
+
+
+async def _answer_next(
+    rt: Runtime,
+    session: SessionRef,
+    request: ChatRequest,
+    newest: Newest,
+    step: NextStep,
+    idempotency_key: str | None,
+    listen: Listener | None,
+) -> TurnOutcome:
+    """Stores the past of the step, then takes its turn or continues the one that waits for its outputs.
+
+    Raises as `take_turn` and `continue_turn`, and `TurnInProgress` if the session is no longer as in `newest`.
+    """
+    options = _noted(request.options, newest.last_message_seq + 1)
+    if not step.goes_on and (step.past or newest.status is TurnStatus.AWAITING_TOOLS):
+        newest = await store_past(rt, session, request.model_alias, newest, step)
+    if step.content is not None:
+        turn = turn_of(step, request, options, newest.last_turn_seq)
+        return await take_turn(rt, session, turn, idempotency_key, listen)
+    assert newest.turn_id is not None
+    pairs = _pairs(step.last_outputs or step.outputs)
+    outputs = OutputsRequest(pairs, options=options, model_alias=request.model_alias)
+    return await continue_turn(rt, session, newest.turn_id, outputs, listen)
 
 
 async def new_turn(rt: Runtime, session: SessionRef, request: ChatRequest) -> tuple[int, TurnRequest] | None:
@@ -144,11 +158,12 @@ async def new_turn(rt: Runtime, session: SessionRef, request: ChatRequest) -> tu
         if newest.status in OPEN_STATUSES or new.repeats_newest or newest.request_sha256 == request.request_sha256:
             return None
         step = await divided(request, new.messages, waiting=False)
-        turn = turn_of(step, request, request.options, newest.last_turn_seq)
-        if turn is None:
+        if step.content is None:
             return None
-        if not step.past or await store_past(rt, session, request.model_alias, newest, step) is not None:
-            return newest.last_turn_seq + len(step.past), turn
+        with suppress(TurnInProgress):
+            if step.past:
+                newest = await store_past(rt, session, request.model_alias, newest, step)
+            return newest.last_turn_seq, turn_of(step, request, request.options, newest.last_turn_seq)
     return None
 
 
@@ -162,14 +177,10 @@ async def store_list(rt: Runtime, session: SessionRef, request: ChatRequest) -> 
         newest = state.newest
         _check_free(newest, request)
         new = await new_in_list(request, state.messages)
-        if request.directions:
-            await add_directions(rt, session, request.directions)
-        if new.repeats_newest or not new.messages:
-            return newest
         step = await divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
-        if await store_past(rt, session, request.model_alias, newest, step) is not None:
-            async with rt.database.autocommit() as tx:
-                return existing(await store.newest_of(tx, session), "session")
+        with suppress(TurnInProgress):
+            async with directed(rt, session, request.directions):
+                return await store_past(rt, session, request.model_alias, newest, step) if new.messages else newest
     raise TurnInProgress(_IN_PROGRESS)
 
 
@@ -182,15 +193,13 @@ async def count_behind(rt: Runtime, tenant_id: TenantId, request: ChatRequest, c
     session = SessionRef(tenant_id, compaction.session_id)
     async with rt.database.autocommit() as tx:
         newest = existing(await store.newest_of(tx, session), "compaction")
-        stored = await store.newest_messages(tx, session.id, most_compared(request))
+        stored = await compared_messages(tx, session, request)
     new = (await new_in_list(request, stored)).messages
     is_waiting = newest.status is TurnStatus.AWAITING_TOOLS
     step = await divided(request, new, waiting=is_waiting) if new else None
-    if step is not None and not step.past and not is_waiting:
-        turn = turn_of(step, request, request.options, newest.last_turn_seq)
-        if turn is not None:
-            preview = await preview_turn(rt, session, turn)
-            return preview.context["estimated_wire_tokens"]
+    if step is not None and step.content is not None and not step.past and not is_waiting:
+        preview = await preview_turn(rt, session, turn_of(step, request, request.options, newest.last_turn_seq))
+        return preview.context["estimated_wire_tokens"]
     window = await window_now(rt, session)
     return window.estimated_wire_tokens + await count_tokens(
         rt, tenant_id, request.model_alias, new, request.options, is_new=False
@@ -203,16 +212,28 @@ def _check_free(newest: Newest, request: ChatRequest) -> None:
         raise TurnInProgress(_IN_PROGRESS)
 
 
-def most_compared(request: ChatRequest) -> int:
-    """How many stored messages a list is compared with: twice its length, and some for turns that are not resent."""
-    return 2 * len(request.messages) + 32
+async def compared_messages(tx: Transaction, session: SessionRef, request: ChatRequest) -> list[Message]:
+    """The stored messages with which a list is compared: the newest ones, twice its length and some for turns that are
+    not resent, within `_MOST_COMPARED_BYTES`. The caller has checked that the session is the tenant's."""
+    limit = 2 * len(request.messages) + 32
+    return await store.newest_messages(tx, session.id, limit, _MOST_COMPARED_BYTES)
 
 
 async def new_in_list(request: ChatRequest, stored: Sequence[Message]) -> NewMessages:
     """The messages of the request's list that are new to a session with these newest messages."""
-    if request.all_new:
+    if request.all_new and not stored:
         return NewMessages(request.messages)
-    return await _aside(request, partial(new_messages, request.messages, stored))
+    found = await _aside(request, partial(new_messages, request.messages, stored))
+    return NewMessages(request.messages) if request.all_new and not found.repeats_newest else found
+
+
+def _may_repeat(newest: Newest, request: ChatRequest) -> bool:
+    """Whether the list has to be compared with the session: one that is all new too if it begins with outputs for which
+    no turn waits, but which one may have got before it failed."""
+    if not request.all_new:
+        return True
+    answers_calls = not request.all_past and bool(request.messages) and request.messages[0].role == "tool"
+    return answers_calls and newest.status in _WITHOUT_REPLY
 
 
 async def divided(request: ChatRequest, messages: Sequence[IncomingMessage], *, waiting: bool) -> NextStep:
@@ -226,19 +247,16 @@ async def divided(request: ChatRequest, messages: Sequence[IncomingMessage], *, 
 
 
 async def _aside(request: ChatRequest, work: Callable[[], T]) -> T:
-    """The result of the work, which runs on a thread if the list is long, so that the event loop is not blocked."""
-    return await asyncio.to_thread(work) if len(request.messages) > _LONG_LIST else work()
+    """The result of the work, which runs on a thread if the list is long, or has speakers, for whose names each line is
+    searched, so that the event loop is not blocked."""
+    is_long = len(request.messages) > _LONG_LIST or any(message.name for message in request.messages)
+    return await asyncio.to_thread(work) if is_long else work()
 
 
-def turn_of(step: NextStep, request: ChatRequest, options: TurnOptions, last_turn_seq: int) -> TurnRequest | None:
-    """The turn of the user's message that ends the list; None if the list does not end with one. It must directly
-    follow the session's turn `last_turn_seq` and the past that is stored with it."""
-    if step.content is None:
-        return None
-    seq = last_turn_seq + len(step.past) + 1
-    return TurnRequest(
-        step.content, request.request_sha256, options, request.model_alias, seq, name=step.name, said_at=step.said_at
-    )
+def turn_of(step: NextStep, request: ChatRequest, options: TurnOptions, last_turn_seq: int) -> TurnRequest:
+    """The turn of the user's message that ends the list. It must directly follow the session's turn `last_turn_seq`."""
+    seq, sha256 = last_turn_seq + 1, request.request_sha256
+    return TurnRequest(step.content, sha256, options, request.model_alias, seq, name=step.name, said_at=step.said_at)
 
 
 @retried
@@ -247,43 +265,36 @@ async def _read_state(
 ) -> _State:
     async with rt.database.begin() as tx:
         # Locked, so that the turn and the messages are read at the same moment.
-        newest, lost = await newest_locked(tx, session)
+        newest = existing(await store.newest_of(tx, session, lock=True), "session")
+        lost = await store.fail_lost_turns(tx, session.id) if newest.status is TurnStatus.RUNNING else 0
+        if lost:
+            newest = existing(await store.newest_of(tx, session), "session")
         found = None
         if idempotency_key is not None:
             found = await store.turn_by_key(tx, session, idempotency_key)
         if found is not None:
             state = _State(newest, answered=await answer_again(tx, session, *found, request.request_sha256))
+        elif _may_repeat(newest, request):
+            state = _State(newest, await compared_messages(tx, session, request))
         else:
-            state = _State(newest, await store.newest_messages(tx, session.id, most_compared(request)))
+            state = _State(newest)
     rt.telemetry.turns_lost(lost)
     return state
 
 
-async def newest_locked(tx: Transaction, session: SessionRef) -> tuple[Newest, int]:
-    """The session's newest state, with its row locked until the transaction ends; and how many turns of dead workers
-    were ended first. Raises `NotFound`."""
-    newest = existing(await store.newest_of(tx, session, lock=True), "session")
-    lost = await store.fail_lost_turns(tx, session.id) if newest.status is TurnStatus.RUNNING else 0
-    if lost:
-        newest = existing(await store.newest_of(tx, session), "session")
-    return newest, lost
-
-
 @retried
-async def store_past(
-    rt: Runtime, session: SessionRef, model_alias: str, newest: Newest, step: NextStep
-) -> TurnId | None:
+async def store_past(rt: Runtime, session: SessionRef, model_alias: str, newest: Newest, step: NextStep) -> Newest:
     """Ends a turn that waits for tools, and stores the past turns of the list, in one transaction.
 
-    The turn is completed if the list has its outputs, else cancelled. Returns the last stored turn, which
-    `last_outputs` continue if there are any. Returns None and stores nothing if the session has changed since `newest`
-    was read.
+    The turn is completed if the list has its outputs, else cancelled. Returns the session's state after that; the last
+    stored turn is the one that `last_outputs` continue if there are any. Raises `TurnInProgress` and stores nothing if
+    the session has changed since `newest` was read.
     """
     history = await draft_history(rt, model_alias, step.past)
     outputs = await draft_outputs(rt, _pairs(step.outputs))
     async with rt.database.begin() as tx:
         if await store.newest_of(tx, session, lock=True) != newest:
-            return None
+            raise TurnInProgress(_IN_PROGRESS)
         if newest.turn_id is not None and newest.status is TurnStatus.AWAITING_TOOLS:
             waiting = await waiting_turn(tx, session, newest.turn_id)
             if waiting is not None and outputs:
@@ -293,26 +304,26 @@ async def store_past(
             else:
                 await store.cancel_turn(tx, session.id, newest.turn_id)
         await add_history(tx, session, history)
-    return history.last_turn_id or newest.turn_id
+        return existing(await store.newest_of(tx, session), "session")
 
 
 async def _answer_again(
-    rt: Runtime, session: SessionRef, turn_id: TurnId, state: _State, request: ChatRequest, listen: Listener | None
+    rt: Runtime, session: SessionRef, turn_id: TurnId, request: ChatRequest, listen: Listener | None
 ) -> TurnOutcome:
     """The newest turn as the answer: run again if it failed, was cancelled or has no answer, else as it is stored.
 
     It has no answer if the outputs of its tools came with a user message that did not become a turn.
     """
-    newest = state.messages[-1] if state.messages else None
-    ends_with_outputs = newest is not None and newest.turn_id == turn_id and newest.role == "tool"
-    is_unanswered = state.newest.status is TurnStatus.COMPLETED and ends_with_outputs
-    if is_unanswered or state.newest.status in (TurnStatus.FAILED, TurnStatus.CANCELLED):
-        first_seq = min((message.seq for message in state.messages if message.turn_id == turn_id), default=0)
-        options = _noted(request.options, first_seq)
-        return await retry_turn(rt, session, turn_id, options, request.model_alias, listen)
     async with rt.database.autocommit() as tx:
         turn = existing(await store.get_turn(tx, session, turn_id), "session")
-        return await stored_outcome(tx, session, turn)
+        messages = await messages_of_turn(tx, session.id, turn_id)
+        is_unanswered = turn.status is TurnStatus.COMPLETED and bool(messages) and messages[-1].role == "tool"
+        if not is_unanswered and turn.status not in _WITHOUT_REPLY:
+            return await stored_outcome(tx, session, turn)
+    call_id = request.messages[0].tool_call_id if request.all_new else None
+    of_input = [message.seq for message in messages if call_id is None or message.tool_call_id == call_id]
+    options = _noted(request.options, of_input[-1 if call_id else 0] if of_input else 0)
+    return await retry_turn(rt, session, turn_id, options, request.model_alias, listen)
 
 
 def _noted(options: TurnOptions, first_seq: int) -> TurnOptions:

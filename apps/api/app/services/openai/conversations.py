@@ -13,15 +13,15 @@ from app.db.sessions import session_exists
 from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, located
 from app.domain.responses import read_item_id
 from app.domain.types import JsonObject, Message, Session, SessionRef, TenantId, TurnId, TurnStatus
-from app.openai.chat_messages import check_pairing, cut_turns
 from app.openai.items import ReadItems, joined_directions, message_items, read_items, references_of
-from app.openai.new_messages import NextStep
+from app.openai.new_messages import past_step
 from app.services import sessions
-from app.services.openai.chat import newest_locked, store_past
+from app.services.archive.transfer import add_history, draft_history
+from app.services.openai.chat import ChatRequest, store_list
 from app.services.paging import PageRequest
 from app.services.runtime import Runtime
+from app.services.turn.types import TurnOptions
 
-_MOST_TRIES = 5
 _IN_PROGRESS = "The conversation already runs a response."
 MOST_NEW_ITEMS = 20
 """Most items that one request adds, by OpenAI's reference."""
@@ -36,11 +36,13 @@ async def create_conversation(
     """A new session of the default model with these items as its past. Raises `InvalidRequest` before it is stored."""
     read = await _read(rt, tenant_id, items)
     with located("body", "items"):
-        check_pairing(read.messages, may_end_open=True)
-    fields: JsonObject = {"metadata": metadata, "instructions": joined_directions(None, read.directions)}
-    session = await sessions.create_session(rt, tenant_id, fields)
-    if read.messages:
-        await add_items(rt, SessionRef(tenant_id, session.id), items)
+        step = past_step(read.messages, waiting=False)
+    instructions = joined_directions(None, read.directions)
+    fields = sessions.with_defaults(rt, {"metadata": metadata, "instructions": instructions})
+    history = await draft_history(rt, fields["model_alias"], step.past)
+    async with rt.database.begin() as tx:
+        session = await sessions.insert_checked(rt, tx, tenant_id, fields)
+        await add_history(tx, SessionRef(tenant_id, session.id), history)
     return session
 
 
@@ -64,11 +66,13 @@ async def delete_conversation(rt: Runtime, session: SessionRef) -> None:
 
 @contextmanager
 def of_conversation() -> Generator[None]:
-    """Makes a `NotFound` that is raised in the block name the conversation."""
+    """Makes a `NotFound` or `TurnInProgress` that is raised in the block name the conversation."""
     try:
         yield
     except NotFound:
         raise NotFound("conversation") from None
+    except TurnInProgress:
+        raise TurnInProgress(_IN_PROGRESS) from None
 
 
 async def add_items(rt: Runtime, session: SessionRef, items: Sequence[Mapping[str, Any]]) -> list[JsonObject]:
@@ -79,30 +83,23 @@ async def add_items(rt: Runtime, session: SessionRef, items: Sequence[Mapping[st
     """
     conversation = await get_conversation(rt, session)
     read = await _read(rt, session.tenant_id, items)
-    led = next((at for at, message in enumerate(read.messages) if message.role != "tool"), len(read.messages))
-    outputs, rest = read.messages[:led], read.messages[led:]
-    with located("body", "items"):
-        check_pairing(rest, may_end_open=True)
-    if read.directions:
-        await sessions.add_directions(rt, session, read.directions)
-    for _ in range(_MOST_TRIES):
-        with of_conversation():
-            async with rt.database.begin() as tx:
-                newest, lost = await newest_locked(tx, session)
-        rt.telemetry.turns_lost(lost)
-        if newest.status is TurnStatus.RUNNING:
-            raise TurnInProgress(_IN_PROGRESS)
-        if outputs and newest.status is not TurnStatus.AWAITING_TOOLS:
-            with located("body", "items"):
-                check_pairing(read.messages)  # raises, naming the output that answers no call
-        step = NextStep(outputs, cut_turns(rest))
-        if not read.messages or await store_past(rt, session, conversation.model_alias, newest, step) is not None:
-            first_seq = newest.last_message_seq + 1
-            # Between outputs and what follows them a number is reserved for the reply that is not made.
-            last_seq = first_seq + len(read.messages) - (not outputs)
-            wanted = PageRequest(len(read.messages) * 200 + 1, None, newest_first=False)
-            return (await page_of_items(rt, session, wanted, first_seq=first_seq, last_seq=last_seq)).items
-    raise TurnInProgress(_IN_PROGRESS)
+    added = ChatRequest(
+        read.messages,
+        TurnOptions(),
+        conversation.model_alias,
+        request_sha256="",
+        all_new=True,
+        directions=read.directions,
+        within="items",
+        all_past=True,
+    )
+    with of_conversation():
+        last_seq = (await store_list(rt, session, added)).last_message_seq
+    # After outputs a number is reserved for the reply that is not made.
+    reserved = 1 if read.messages and read.messages[0].role == "tool" else 0
+    first_seq = last_seq - len(read.messages) - reserved + 1
+    wanted = PageRequest(len(read.messages) * 200 + 1, None, newest_first=False)
+    return (await page_of_items(rt, session, wanted, first_seq=first_seq, last_seq=last_seq)).items
 
 
 async def withdraw_item(rt: Runtime, session: SessionRef, item_id: str) -> Session:

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
+from uuid import UUID
 
 from app.db import sessions as store
 from app.db.database import Transaction
-from app.db.turns import newest_messages, newest_of, page_of_turns, turn_by_key, turn_numbers
+from app.db.turns import newest_of, page_of_turns, turn_by_key, turn_numbers, turns_begun_by
 from app.domain.errors import Busy, InvalidRequest, NotFound
-from app.domain.types import SessionId, SessionRef, TenantId
+from app.domain.types import SessionId, SessionRef, TenantId, TurnStatus
 from app.openai.items import joined_directions
-from app.openai.new_messages import goes_on
+from app.openai.new_messages import goes_on, with_reply
 from app.services.archive.transfer import fork_session
-from app.services.openai.chat import ChatRequest, divided, most_compared
+from app.services.openai.chat import ChatRequest, compared_messages, divided
 from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session, delete_session, insert_checked, with_defaults
 
 ERASE_AFTER_S = 3600.0
 """Seconds until any process erases a session that is not to be kept, if the process that answers it has died."""
+_RETRIED_WITHIN = timedelta(hours=1)
+"""How long after a session began a retry of its first request is answered in it. Clients wait for up to ten minutes
+before they try again, and try again a few times."""
+_MOST_BEGUN = 20
+"""Most sessions, the newest ones, that began with a request equal to a retry."""
 
 
 async def open_session(
@@ -34,7 +41,8 @@ async def open_session(
 
     It is the session that the request names, by its id or by the client's own name (it is created if there is none of
     that name); else that of its compaction; else the one whose messages it continues; else the one that was created for
-    its key before; else a new one of the request's model. With `erase_after_s`, a new one is erased within this time.
+    its key, or for the request of which it is a retry; else a new one of the request's model. With `erase_after_s`, a
+    new one is erased within this time.
     Raises `NotFound`, `InvalidRequest` before anything is stored, and as `fork_session`.
     """
     check_options(rt, request)
@@ -90,7 +98,7 @@ async def _compacted(
         if newest is None or not turns or turns[0].seq != seq:
             raise NotFound("compaction")
         last_seq = (await turn_numbers(tx, session.id, [newest.turn_id])).values() if newest.turn_id else ()
-        messages = await newest_messages(tx, session.id, most_compared(request))
+        messages = await compared_messages(tx, session, request)
         answered = await answered_in(tx, session, key) if key else None
     if answered is not None:
         return answered, replace(request)
@@ -160,17 +168,37 @@ async def _made(
 async def _recognized(
     rt: Runtime, tenant_id: TenantId, request: ChatRequest, idempotency_key: str | None
 ) -> tuple[SessionRef, ChatRequest] | None:
-    """The session whose past the list begins with: itself if nothing followed the past, else a fork that ends there."""
-    if request.known is None or not request.known.beginnings:
+    """The session whose past the list begins with: itself if nothing followed the past, else a fork that ends there. If
+    there is none, the one that began with the request of which this is a retry."""
+    if request.known is None:
         return None
-    repeated_sha256 = request.request_sha256 if request.is_retry or idempotency_key else None
-    async with rt.database.autocommit() as tx:
-        turn = await store.turn_of_list(tx, tenant_id, request.known.beginnings, repeated_sha256)
+    again, turn = replace(request, all_new=False), None
+    if request.known.beginnings:
+        repeated_sha256 = request.request_sha256 if request.is_retry or idempotency_key else None
+        async with rt.database.autocommit() as tx:
+            turn = await store.turn_of_list(tx, tenant_id, request.known.beginnings, repeated_sha256)
     if turn is None:
-        return None
-    session, again = SessionRef(tenant_id, turn.session_id), replace(request, all_new=False)
+        begun = None if idempotency_key else await _begun_before(rt, tenant_id, request)
+        return None if begun is None else (begun, again)
+    session = SessionRef(tenant_id, turn.session_id)
     if turn.is_repeated:
         return session, again
     if turn.is_last:
         return session, replace(again, after_turn_seq=turn.last_turn_seq)
     return SessionRef(tenant_id, (await fork_session(rt, session, turn.turn_id)).id), again
+
+
+async def _begun_before(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> SessionRef | None:
+    """The session that began with the request of which this is a retry, if nothing else has followed there. Whether an
+    answered one is the same client's shows in the digest of its list; before the answer, nothing is told of it."""
+    if request.known is None or not request.is_retry:
+        return None
+    began_ms = int((rt.now() - _RETRIED_WITHIN).timestamp() * 1000)
+    after_id = UUID(int=began_ms << 80)  # ids begin with the time when they were made
+    async with rt.database.autocommit() as tx:
+        found = await turns_begun_by(tx, tenant_id, request.request_sha256, after_id=after_id, limit=_MOST_BEGUN)
+    for turn, digest in found:
+        answered = with_reply(request.known.whole, turn.assistant_output, turn.tool_calls)
+        if turn.status is TurnStatus.RUNNING or digest == answered:
+            return SessionRef(tenant_id, turn.session_id)
+    return None

@@ -16,6 +16,7 @@ from app.db import responses as store
 from app.db.database import Transaction
 from app.db.erasure import lock_session
 from app.db.sessions import turn_of_list
+from app.db.turns import newest_of
 from app.domain.errors import (
     InvalidRequest,
     NotFound,
@@ -66,17 +67,13 @@ class ResponseRequest:
 
 @dataclass(frozen=True, slots=True)
 class ResponseTarget:
-    """Where a request is answered. If `stored` is set, it has been answered before with this response.
-
-    `made_with_turns` is how many turns the session began with, if it may have been made for this request; `is_kept`
-    says whether the session is kept after the answer.
-    """
+    """Where a request is answered. `made_with_turns` is how many turns the session began with, if it may have been made
+    for this request; `is_kept` says whether the session is kept after the answer."""
 
     session: SessionRef
     request: ChatRequest
     made_with_turns: int | None = None
     is_kept: bool = True
-    stored: StoredResponse | None = None
 
 
 async def resolve_target(
@@ -91,14 +88,11 @@ async def resolve_target(
     if request.conversation is not None:
         with of_conversation():
             session, _ = await open_session(rt, tenant_id, request.conversation, chat, idempotency_key)
-        async with rt.database.autocommit() as tx:
-            newest = await store.newest_response(tx, session)
-            if chat.known is not None and chat.known.beginnings:
+        if chat.known is not None and chat.known.beginnings:
+            async with rt.database.autocommit() as tx:
                 resent = await turn_of_list(tx, tenant_id, chat.known.beginnings, None)
-                chat = replace(chat, all_new=resent is None)
-        return ResponseTarget(
-            session, chat, stored=newest if newest and newest.reply and chat.repeats(newest) else None
-        )
+            chat = replace(chat, all_new=resent is None)
+        return ResponseTarget(session, chat)
     if request.previous is not None:
         return await _after(rt, tenant_id, request.previous, request, idempotency_key)
     key, erase_after_s = (idempotency_key, None) if request.store else (None, ERASE_AFTER_S)
@@ -148,11 +142,11 @@ async def _after(
     check_compaction(chat, session.id)
     async with rt.database.begin() as tx:
         found = existing(await store.get_response(tx, tenant_id, previous), "previous_response")
-        newest = await store.newest_response(tx, session)
+        newest = await newest_of(tx, session)
         if key and (answered := await answered_in(tx, session, key)):
             return ResponseTarget(answered, chat)
     if request.store and newest and chat.repeats(newest):
-        return ResponseTarget(session, chat, stored=newest if newest.reply else None)
+        return ResponseTarget(session, chat)
     if found.reply is None:
         if found.turn_status is TurnStatus.RUNNING and found.is_last_of_turn:
             raise TurnInProgress("The previous response is still in progress.")
