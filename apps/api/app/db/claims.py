@@ -129,9 +129,9 @@ class Claim:
     """A turn that this process may run: what was claimed, and the session as it was under the lock.
 
     `assistant_seq` is the message number reserved for the reply. `round` counts the model calls of the turn from 1,
-    `steps` the steps that are already stored, and `request` is what later rounds need of the posted request. `limits`
-    is empty where neither the tenant nor the session has any. `looked_back` has the look-back messages of earlier
-    rounds of the turn: the number of the message that each follows, and its JSON as it was sent.
+    `steps` the steps that are already stored. `limits` is empty where neither the tenant nor the session has any.
+    `looked_back` has the look-back messages of earlier rounds of the turn: the number of the message that each follows,
+    and its JSON as it was sent.
     """
 
     session: SessionState
@@ -141,7 +141,6 @@ class Claim:
     assistant_seq: int
     round: int
     steps: int
-    request: JsonObject | None
     limits: Mapping[Scope, Limits]
     looked_back: tuple[tuple[int, str], ...] = ()
 
@@ -190,7 +189,6 @@ async def claim_turn(tx: Transaction, session: SessionRef, new: NewTurn, lease_s
         assistant_seq=row["last_message_seq"],
         round=1,
         steps=0,
-        request=new.request,
         limits=limits_of(row),
     )
 
@@ -279,7 +277,6 @@ async def reclaim_turn(
         assistant_seq=row["last_message_seq"],
         round=waiting.rounds + 1,
         steps=waiting.steps,
-        request=request or waiting.request,
         limits=limits_of(row),
         looked_back=waiting.looked_back,
     )
