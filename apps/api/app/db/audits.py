@@ -158,8 +158,11 @@ BLOCKS_OF_TURNS: Final = """
         jsonb_path_query(a.prompt_refs, 'strict $.** ? (@.type() == "string")') AS text(value)
     WHERE a.session_id = :source AND t.session_id = a.session_id AND t.id = a.turn_id
         AND t.seq <= :through_seq AND jsonb_typeof(a.prompt_refs) = 'object'
+    UNION ALL
+    SELECT t.request ->> 'instructions_sha256' FROM turns t
+    WHERE t.session_id = :source AND t.seq <= :through_seq AND t.request ? 'instructions_sha256'
 """
-"""A query for the hashes of the blocks that the prompts of a session's turns refer to."""
+"""A query for the hashes of the blocks that the prompts and the requests of a session's turns refer to."""
 
 
 def short_refs(refs: JsonObject) -> str:

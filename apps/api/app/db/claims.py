@@ -14,6 +14,7 @@ from app.db.limits import TENANT_LIMITS, limits_of
 from app.db.messages import NEWEST_CALLS, UNGIVEN
 from app.db.sessions import ON_ITS_NODE, STATE_COLUMNS, state_of
 from app.db.sql import CLOCK, binds, insert_from, insert_row, json_rows, of_session, sql
+from app.db.turns import SHORT_REQUEST, WHOLE_REQUEST, block_of_request
 from app.domain.content import bytea_json, tool_calls_from_json
 from app.domain.limits import Limits, Scope
 from app.domain.stored import values_of
@@ -29,7 +30,8 @@ _NEW_TURN = insert_row(
         "seq": "s.last_turn_seq",
         "status": "'running'",
         "model_alias": "coalesce(:model_alias, s.model_alias)",
-        **binds("user_input", "idempotency_key", "request_sha256", "request"),
+        **binds("user_input", "idempotency_key", "request_sha256"),
+        "request": SHORT_REQUEST,
         "created_at": "s.claimed_at",
         "lease_expires_at": "s.claimed_at + make_interval(secs => :lease_s)",
     },
@@ -59,6 +61,8 @@ _CLAIM = sql(f"""
         {_NEW_TURN}
     ), m AS (
         {_USERS_MESSAGE}
+    ), b AS (
+        {block_of_request("s", "s.claimed_at")}
     )
     SELECT * FROM s
     """)
@@ -73,7 +77,7 @@ _LOCK_SESSION = sql(f"""
     """)
 
 _WAITING = sql(f"""
-    SELECT t.status, t.seq, t.fence, t.model_alias, t.request, {NEWEST_CALLS} AS tool_calls,
+    SELECT t.status, t.seq, t.fence, t.model_alias, {WHOLE_REQUEST}, {NEWEST_CALLS} AS tool_calls,
         (SELECT max(a.round) FROM turn_context_audit a
          WHERE a.session_id = t.session_id AND a.turn_id = t.id) AS rounds,
         (SELECT max(st.seq) FROM turn_steps st
@@ -100,7 +104,7 @@ _RECLAIM = sql(f"""
     WITH t AS (
         UPDATE turns
         SET status = 'running', fence = fence + 1, error = NULL, completed_at = NULL,
-            request = coalesce(:request, request), lease_expires_at = {_LEASE_END}
+            request = coalesce({SHORT_REQUEST}, request), lease_expires_at = {_LEASE_END}
         WHERE session_id = :session_id AND id = :turn_id AND fence = :found_fence
             AND status = ANY(:found_as) AND (status <> 'completed' OR assistant_output IS NULL)
             AND NOT EXISTS (SELECT FROM turns later
@@ -108,6 +112,8 @@ _RECLAIM = sql(f"""
         RETURNING session_id, id, fence
     ), m AS (
         {_OUTPUTS}
+    ), b AS (
+        {block_of_request(f"t, {CLOCK}", "clock.at")}
     )
     SELECT fence FROM t
     """)

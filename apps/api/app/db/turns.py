@@ -13,12 +13,46 @@ from app.db.database import Record, Transaction, record_of
 from app.db.limits import GIVING_BACK, give_back_of_tenant
 from app.db.messages import AS_STORED, NEWEST_CALLS, UNGIVEN, messages_from_rows
 from app.db.sessions import ON_ITS_NODE, locked_session
-from app.db.sql import CLOCK, OPEN_STATUSES_SQL, Statement, in_both_orders, insert_from, json_rows, of_session, sql
+from app.db.sql import (
+    CLOCK,
+    OPEN_STATUSES_SQL,
+    Statement,
+    in_both_orders,
+    insert_from,
+    insert_row,
+    json_rows,
+    of_session,
+    sql,
+)
 from app.domain.content import tool_calls_from_json
 from app.domain.stored import ListedTurn, NewHistory, names_of, values_of
 from app.domain.types import JsonObject, Message, SessionId, SessionRef, TurnId, TurnRecord, TurnStatus
 
 T = TypeVar("T", bound=TurnRecord)
+
+_LONG_CHARS = 1_024
+"""Longest system prompt of a request, in characters, that is stored in the turn's row."""
+_LONG_INSTRUCTIONS = f"""(
+        SELECT text, encode(sha256(convert_to(text, 'UTF8')), 'hex') AS sha256
+        FROM (SELECT CAST(:request AS jsonb) ->> 'instructions' AS text) AS given WHERE length(text) > {_LONG_CHARS}
+    ) AS long"""
+SHORT_REQUEST = f"""coalesce((
+        SELECT CAST(:request AS jsonb) - 'instructions' || jsonb_build_object('instructions_sha256', long.sha256)
+        FROM {_LONG_INSTRUCTIONS}), :request)"""
+"""SQL expression: `:request` as `turns.request` has it. Clients send their system prompt with every turn; a long one is
+stored once, as the block that prompts refer to (`block_of_request`, in the same statement)."""
+WHOLE_REQUEST = """t.request - 'instructions_sha256' || coalesce((
+        SELECT jsonb_build_object('instructions', b.content) FROM prompt_blocks b
+        WHERE b.session_id = t.session_id AND b.sha256 = t.request ->> 'instructions_sha256'), '{}') AS request"""
+"""SQL expression: the request of the turn `t` as it was given. Older rows have a long system prompt in place."""
+
+
+def block_of_request(source: str, created_at: str) -> str:
+    """An INSERT of the long system prompt of `:request`, if it has one; `source` is a FROM list of at most one row."""
+    values = {"session_id": "sessions.id", "sha256": "long.sha256", "content": "long.text", "created_at": created_at}
+    block = insert_row(tables.prompt_blocks, values, f"{source}, {_LONG_INSTRUCTIONS}, {ON_ITS_NODE}")
+    return f"{block} ON CONFLICT DO NOTHING"
+
 
 _STORED = tuple(name for name in names_of(TurnRecord) if name != "tool_calls")
 TURN_COLUMNS = ", ".join(f"turns.{name}" for name in _STORED)
