@@ -46,7 +46,8 @@ _SLICE_MESSAGES = 4096
 _SLICE_TEXTS = 2048
 _SLICE_TURNS = 128
 _SLICE_CHARS = 1_048_576
-"""Characters of messages that are added to columns in one step (a few milliseconds)."""
+"""Characters of messages that are added to columns in one step (a few milliseconds). A turn with far more is added on a
+thread."""
 _ADDED_CHARS = 1_024
 """Characters that take as long to add to columns as the fixed work for one message."""
 _INLINE_BYTES = 256 * 1024
@@ -137,7 +138,7 @@ class Pasts:
         if first > max(_LEAST_TRIMMED, 2 * kept.turns):
             new = chain(map(columns.turn, range(first, kept.end_turn)), turns)
             columns, first = Columns(columns.last_seq(first)), 0
-        await _extend(columns, new)
+        columns = await _extended(columns, new)
         past = self._pasts.get(session_id)
         if past is None or past.counting is None or past.counting.past_version <= counting.past_version:
             past = past or _Entry()
@@ -281,7 +282,7 @@ async def settled_columns(
             ends = texts.part(first, end).seqs[-1]
             turns = await window_turns(tx, session_id, begins, ends, encoding, step_failed=False)
             counted = list(takewhile(_is_counted, turns))
-            await _extend(columns, map(as_sent, counted))
+            columns = await _extended(columns, counted, as_sent)
             if len(counted) < len(turns):
                 break
             columns.add(of_texts(texts.part(end, len(texts.turn_seqs))))
@@ -304,20 +305,32 @@ def _is_counted(turn: Turn) -> bool:
     return all(message.tokens != UNCOUNTED for message in turn.messages)
 
 
-async def _extend(columns: Columns, turns: Iterable[Turn]) -> None:
-    """Adds turns in slices, so that the event loop is not blocked."""
+async def _extended(columns: Columns, turns: Iterable[Turn], as_sent: Callable[[Turn], Turn] | None = None) -> Columns:
+    """The columns with these turns, added in slices, so that the event loop is not blocked.
+
+    This is a copy if a turn is so long that it is added on a thread: other tasks may append to the columns meanwhile.
+    """
     part: list[Turn] = []
     chars = 0
     for turn in turns:
         part.append(turn)
         chars += sum([len(message.content) for message in turn.messages if isinstance(message.content, str)])
         chars += _ADDED_CHARS * len(turn.messages)
-        if len(part) == _SLICE_TURNS or chars > _SLICE_CHARS:
-            columns.extend(part)
+        if chars > 2 * _SLICE_CHARS:
+            columns = columns.copy()
+            await asyncio.to_thread(_add, columns, part, as_sent)
+            part, chars = [], 0
+        elif len(part) == _SLICE_TURNS or chars > _SLICE_CHARS:
+            _add(columns, part, as_sent)
             part, chars = [], 0
             await asyncio.sleep(0)
     if part:
-        columns.extend(part)
+        _add(columns, part, as_sent)
+    return columns
+
+
+def _add(columns: Columns, turns: Sequence[Turn], as_sent: Callable[[Turn], Turn] | None) -> None:
+    columns.extend(map(as_sent, turns) if as_sent else turns)
 
 
 async def settled_index(

@@ -228,10 +228,15 @@ async def _with_settled_kept(rt: Runtime, rows: WindowRows) -> WindowRows:
     ended = [at for at, turn in enumerate(rows.turns) if turn.status not in OPEN_STATUSES]
     if not rt.pasts.keeps_any or len(ended) < 2:
         return rows
-    settled = [with_reasoning(turn, rows.model.reasoning_rule) for turn in rows.turns[: ended[-1]]]
+    settled = rows.turns[: ended[-1]]
+
+    def marked() -> list[Turn]:
+        return [with_reasoning(turn, rows.model.reasoning_rule) for turn in settled]
+
+    as_sent = await asyncio.to_thread(marked) if _are_long(settled) else marked()
     counting = counting_of(rows.session, rows.model, rows.policy)
     return replace(
-        rows, kept=await rt.pasts.keep(rows.session.id, counting, rows.kept, settled), turns=rows.turns[ended[-1] :]
+        rows, kept=await rt.pasts.keep(rows.session.id, counting, rows.kept, as_sent), turns=rows.turns[ended[-1] :]
     )
 
 
@@ -310,8 +315,7 @@ async def snapshot_of(
     def past_as_sent() -> Past:
         return past_of_kept(rows.kept, (with_reasoning(turn, rule) for turn in rows.turns if turn.id != current.id))
 
-    is_long = sum([len(turn.messages) for turn in rows.turns]) > INLINE_MESSAGES
-    past = await asyncio.to_thread(past_as_sent) if is_long else past_as_sent()
+    past = await asyncio.to_thread(past_as_sent) if _are_long(rows.turns) else past_as_sent()
     snapshot = Snapshot(
         policy=rows.policy,
         budget=budget_of(rows.model, rows.policy),
@@ -334,6 +338,10 @@ async def snapshot_of(
     if rows.policy.allocation is None:
         return snapshot
     return await planned(snapshot, lambda: with_shared_budget(snapshot, rt.tokenizers.estimator(rows.encoding)))
+
+
+def _are_long(turns: Sequence[Turn]) -> bool:
+    return sum([len(turn.messages) for turn in turns]) > INLINE_MESSAGES
 
 
 async def with_recall_anew(rt: Runtime, rows: WindowRows, snapshot: Snapshot, *, for_turn: bool = True) -> Snapshot:
