@@ -148,9 +148,10 @@ _ALL_USED = (
     " CAST(reservation ->> 'usd' AS numeric) AS usd"
 )
 _OPEN = f"status IN {OPEN_STATUSES_SQL}"
-_CANCEL = sql(_ending("cancelled", "true", f"{_OPEN} AND id = :turn_id", _ALL_USED))
+_OURS = "tenant_id = :tenant_id"
+_CANCEL = sql(_ending("cancelled", _OURS, f"{_OPEN} AND id = :turn_id", _ALL_USED))
 _COMPLETE = sql(_ending("completed", "true", "status = 'running' AND id = :turn_id", _ALL_USED))
-_CANCEL_IN_SESSION = sql(_ending("cancelled", "tenant_id = :tenant_id", _OPEN, _ALL_USED))
+_CANCEL_IN_SESSION = sql(_ending("cancelled", _OURS, _OPEN, _ALL_USED))
 _LOST = "status = 'running' AND lease_expires_at < statement_timestamp()"
 _NOTHING_USED = "0 AS turns, 0 AS tokens, 0 AS usd"
 # Every post that meets an open turn runs this, so it waits for the session's row only if there is a turn to end.
@@ -168,9 +169,10 @@ _WORKER_LOST: JsonObject = {
 }
 
 
-async def cancel_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> bool:
-    """Cancels an open turn; false when it had ended before. The process that runs it can no longer write to it."""
-    return bool(await _end(tx, _CANCEL, session_id=session_id, turn_id=turn_id, error=_CANCELLED))
+async def cancel_turn(tx: Transaction, session: SessionRef, turn_id: TurnId) -> bool:
+    """Cancels an open turn of the tenant's session; false when it had ended before, or is not there. The process that
+    runs it can no longer write to it."""
+    return bool(await _end(tx, _CANCEL, **of_session(session), turn_id=turn_id, error=_CANCELLED))
 
 
 async def complete_answered_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> None:

@@ -291,7 +291,7 @@ async def store_past(
                 await reclaim_turn(tx, session, newest.turn_id, waiting, outputs, rt.turn_lease_s)
                 await store.complete_answered_turn(tx, session.id, newest.turn_id)
             else:
-                await store.cancel_turn(tx, session.id, newest.turn_id)
+                await store.cancel_turn(tx, session, newest.turn_id)
         await add_history(tx, session, history)
     return history.last_turn_id or newest.turn_id
 
