@@ -16,7 +16,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from app.db.database import Transaction, record_of
-from app.db.messages import AS_STORED, message_from_row
+from app.db.messages import AS_STORED, messages_from_rows
 from app.db.sql import of_session, sql
 from app.domain.audit import Audit, TrimAction, TrimLog
 from app.domain.recalled import RECALLED, PackedRow, public_row, recalled_rows
@@ -113,15 +113,17 @@ async def blocks_by_sha256(tx: Transaction, session_id: SessionId, sha256s: tupl
 
 
 async def turns_in_ranges(tx: Transaction, session_id: SessionId, actions: Sequence[TrimAction]) -> tuple[Turn, ...]:
-    """The turns within the span of a trim log's turn ranges, and those with messages in that of its message ranges."""
+    """The turns within the span of a trim log's turn ranges, and those with messages in that of its message ranges.
+    Yields to other tasks."""
     found = [action.seqs for action in actions if action.seqs]
     bounds: dict[str, int] = {}
     for noun in ("message", "turn"):
         seqs = [seq for of, first, last in found if of == f"{noun}s" for seq in (first, last)]
         bounds |= {f"first_{noun}": min(seqs, default=0), f"last_{noun}": max(seqs, default=0)}
     rows = await tx.fetch(_IN_RANGES, session_id=session_id, **bounds) if found else []
+    messages = iter(await messages_from_rows(rows))
     return tuple(
-        Turn(turn_id, seq, TurnStatus(status), unresolved=False, messages=tuple(map(message_from_row, of_turn)))
+        Turn(turn_id, seq, TurnStatus(status), unresolved=False, messages=tuple([next(messages) for _ in of_turn]))
         for (turn_id, seq, status), of_turn in groupby(rows, key=itemgetter("turn", "turn_seq", "status"))
     )
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from app.db.messages import UNCOUNTED
+from app.db.turns import turn_numbers
 from app.domain.figures import LaidOut
 from app.domain.incoming import IncomingMessage
 from app.domain.types import (
@@ -20,6 +21,7 @@ from app.domain.types import (
     Message,
     MessageId,
     PromptMessage,
+    SessionId,
     SessionRef,
     Summary,
     SummaryBody,
@@ -57,7 +59,7 @@ from app.services.turn.planning import assembled, planned
 from app.services.turn.recall import prepare_question
 from app.services.turn.steps import Steps
 from app.services.turn.types import TurnOptions, TurnPlan, TurnRequest
-from app.services.views.turns import numbered
+from app.services.views.turns import with_numbers
 
 PENDING_SUMMARY_ID = SummaryId(UUID(int=0))
 """Id in the trim log of the summary that the turn would make."""
@@ -123,10 +125,16 @@ async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -
         context=context.public() | ({"prompt_sha256": None} if pending else {}),
         messages=messages,
         tools=prompt.tools if prompt else (),
-        layout=await numbered(rt, session.id, layout),
+        layout=await _numbered(rt, session.id, layout),
         estimated_prompt_cost_usd=None if cost is None else float(cost),
         refusal=decided.overflow.stored() if isinstance(decided, Refused) else None,
     )
+
+
+async def _numbered(rt: Runtime, session_id: SessionId, layout: Sequence[LaidOut]) -> list[LaidOut]:
+    async with rt.database.autocommit() as tx:
+        numbers = await turn_numbers(tx, session_id, [*{row.turn_id for row in layout if row.turn_id}])
+    return await asyncio.to_thread(with_numbers, layout, numbers)
 
 
 async def _window_for(rt: Runtime, session: SessionRef, request: TurnRequest, message: Message) -> WindowRows:
