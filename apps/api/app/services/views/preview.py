@@ -113,8 +113,8 @@ async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -
         found = await planned(snapshot, lambda: due.with_summary(summary, reckoned))
         after = await with_recall_anew(rt, rows, found, for_turn=False)
         decided = await planned(after, lambda: plan(after, reckoned, may_summarize=False))
-    prompt = await assembled(decided.window.snapshot, decided) if isinstance(decided, Ready) else None
-    context = TurnPlan(rows, estimate, snapshot, decided).context(prompt)
+    prompt = await assembled(decided) if isinstance(decided, Ready) else None
+    context = TurnPlan(rows, estimate, decided).context(prompt)
     messages, layout = await asyncio.to_thread(_shown, prompt, decided.prompt) if prompt else ((), ())
     prompt_tokens = round(decided.prompt.wire_tokens * snapshot.calibration_ratio)
     cost = rows.model.cost_of(Usage(prompt_tokens, 0)) if prompt else None
