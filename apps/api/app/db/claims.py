@@ -20,7 +20,7 @@ from app.domain.limits import Limits, Scope
 from app.domain.stored import values_of
 from app.domain.types import JsonObject, SessionId, SessionRef, SessionState, ToolCall, TurnId, TurnStatus
 
-_LOCKED = f"{', '.join(STATE_COLUMNS)}, last_turn_seq, last_message_seq, limits, {TENANT_LIMITS}"
+_LOCKED = f"{', '.join(STATE_COLUMNS)}, limits, {TENANT_LIMITS}"
 _LEASE_END = "statement_timestamp() + make_interval(secs => :lease_s)"
 _NEW_TURN = insert_row(
     tables.turns,

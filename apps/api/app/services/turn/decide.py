@@ -98,7 +98,8 @@ async def read_again(rt: Runtime, turn: ClaimedTurn, model_alias: str) -> Window
     """Reads the window for this model again, as it is stored now."""
     with rt.tracer.span("gather"):
         async with rt.database.autocommit() as tx:
-            return await read_window(tx, rt, turn.claim, turn.rows.policy, model_alias)
+            claim, policy = turn.claim, turn.rows.policy
+            return await read_window(tx, rt, claim.session, policy, model_alias, turn_seq=claim.seq)
 
 
 async def first_snapshot(

@@ -51,10 +51,10 @@ from app.engine.window.prompt import Prompt
 from app.engine.window.window import head_items
 from app.services.paging import LAST_SEQ
 from app.services.runtime import Runtime
-from app.services.sessions import prompt_view
+from app.services.sessions import session_state
 from app.services.turn.claim import awake_alias, check_recorded, policy_of_turn
 from app.services.turn.decide import counted_by_provider, first_snapshot
-from app.services.turn.gather import WindowRows, encoding_of, read_stored_window, with_recall_anew
+from app.services.turn.gather import WindowRows, encoding_of, read_window, with_recall_anew
 from app.services.turn.planning import assembled, planned
 from app.services.turn.recall import prepare_question
 from app.services.turn.steps import Steps
@@ -140,10 +140,10 @@ async def _numbered(rt: Runtime, session_id: SessionId, layout: Sequence[LaidOut
 async def _window_for(rt: Runtime, session: SessionRef, request: TurnRequest, message: Message) -> WindowRows:
     """The stored window as the turn would find it. Its messages may have no count in the model's encoding yet."""
     async with rt.database.autocommit() as tx:
-        view = await prompt_view(tx, session)
-        policy = policy_of_turn(rt, view["policy"], request.options.policy)
-        alias = awake_alias(rt, request.model_alias or view["model_alias"])
-        return await read_stored_window(tx, rt, view, policy, alias, message)
+        state = await session_state(tx, session)
+        policy = policy_of_turn(rt, state.policy, request.options.policy)
+        alias = awake_alias(rt, request.model_alias or state.model_alias)
+        return await read_window(tx, rt, state, policy, alias, query=message)
 
 
 def _shown(assembled: Assembled, prompt: Prompt) -> tuple[Sequence[PromptMessage], Sequence[LaidOut]]:
