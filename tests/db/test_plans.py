@@ -20,7 +20,7 @@ from app.db.recall import turns_with
 from app.db.settled import settled_through
 from app.db.sql import Statement
 from app.domain.types import SessionId, Turn
-from app.services.pasts import settled_columns
+from app.services.settled_columns import settled_columns
 from tests.services.service import service
 
 TURNS, MESSAGES = 300, 600

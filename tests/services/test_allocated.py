@@ -168,3 +168,24 @@ async def test_a_policy_that_was_stored_before_fractions_were_taken_is_read_in_p
         )
         context = (await at.turn(session.id, "Hello")).context
         assert context["output_reserve"] == 64, "a tenth of a percent would be 3 tokens"
+
+
+@pytest.mark.parametrize("look_back", ["off", "on"])
+async def test_the_outputs_share_is_of_what_all_tools_of_the_prompt_leave(
+    database_url: str, tmp_path: Path, look_back: str
+) -> None:
+    """With the look-back tool the audit had the budget without it: a prompt within the decided one could be over it.
+    Together with the requested output it could be over the window."""
+    tools = ({"type": "function", "function": {"name": "look_up", "description": "word " * 1500}},)
+    async with (
+        serving(model()) as server,
+        service(database_url, models_toml(server, window=16_384), folder=tmp_path) as at,
+    ):
+        session = await _session(at, policy={"look_back": look_back})
+        context = (await at.turn(session.id, "Hello", tools=tools)).context
+        regions, overhead = context["regions"], context["overhead_reserve"]
+        assert regions["tools"] > overhead
+        fixed = regions["user"] + regions["tools"] + regions["framing"] - overhead
+        output = (16_384 - overhead - fixed) // 10
+        assert (context["output_reserve"], context["input_budget"]) == (output, 16_384 - overhead - output)
+        assert server.seen[-1].json["max_tokens"] == output

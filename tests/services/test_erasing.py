@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from decimal import Decimal
@@ -20,12 +20,12 @@ from app.db.tables import metadata
 from app.db.vectors import save_vectors
 from app.domain.errors import NotFound, PlimsollError, SessionBusy, TurnCancelled
 from app.domain.responses import ResponseNote
-from app.domain.types import Pin, Session, SessionId, SessionRef, TenantId
+from app.domain.types import Pin, RecordedReply, Session, SessionId, SessionRef, TenantId
 from app.services.limits import set_limits
 from app.services.process_state import HeavyWork
 from app.services.sessions import create_session, delete_session, put_pin
 from app.services.summaries import summarize_now
-from app.services.views.turns import get_prompt
+from app.services.views.turns import get_expanded_audit, get_prompt
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.services.service import TENANT, Service, chat, is_summary, model, models_toml, ref_of, service, sound_summary
 from tests.services.test_limits import usage
@@ -225,20 +225,42 @@ _WAITS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AN
 
 @pytest.mark.skipif(citus_servers() is not None, reason="it locks a table of one server")
 async def test_a_prompt_that_is_read_while_its_session_is_erased_is_whole(database_url: str) -> None:
-    """The erasure is committed between two statements that read the prompt."""
     async with service(database_url) as at:
         session = await at.session(instructions="Answer briefly.")
         turn = (await at.turn(session.id, "Hi")).turn
         before = await get_prompt(at.rt, ref_of(session.id), turn.id, None)
-        connection = await cast(Any, asyncpg).connect(database_url)
-        try:
-            async with connection.transaction():
-                await connection.execute("LOCK TABLE prompt_blocks IN ACCESS EXCLUSIVE MODE")
-                reading = asyncio.create_task(get_prompt(at.rt, ref_of(session.id), turn.id, None))
-                while not await at.rows(_WAITS):  # noqa: ASYNC110 - the database notifies nobody
-                    await asyncio.sleep(0.01)
-                await connection.execute("DELETE FROM sessions WHERE id = $1", session.id)
-        finally:
-            await connection.close()
-        assert (await reading).prompt_sha256 == before.prompt_sha256
-        assert await at.rows("SELECT id FROM sessions") == []
+        reading = get_prompt(at.rt, ref_of(session.id), turn.id, None)
+        assert await _erased_before(at, database_url, session.id, reading, "prompt_blocks") == before
+
+
+@pytest.mark.skipif(citus_servers() is not None, reason="it locks a table of one server")
+async def test_an_audit_whose_actions_are_read_while_its_session_is_erased_is_whole(database_url: str) -> None:
+    """The turn, its audit and the messages of the audit's ranges were read one after the other, each as it was then."""
+    async with service(database_url) as at:
+        session = await at.session(policy={"auto_summarize": False, "max_context_tokens": 4000})
+        reply = RecordedReply("word " * 600)
+        turns = [(await at.turn(session.id, f"Point {number}.", recorded_reply=reply)).turn for number in range(12)]
+        turn = turns[-1]
+        before = await get_expanded_audit(at.rt, ref_of(session.id), turn.id, None)
+        assert before.context_trim_log["actions"]
+        reading = get_expanded_audit(at.rt, ref_of(session.id), turn.id, None)
+        assert await _erased_before(at, database_url, session.id, reading, "messages") == before
+
+
+async def _erased_before(
+    at: Service, database_url: str, session_id: SessionId, reading: Coroutine[Any, Any, object], table: str
+) -> object:
+    """What is read of a session that is erased before this table is read, and after what is read before it."""
+    connection = await cast(Any, asyncpg).connect(database_url)
+    try:
+        async with connection.transaction():
+            await connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+            found = asyncio.create_task(reading)
+            while not await at.rows(_WAITS):
+                assert not found.done(), "it did not read the table"
+                await asyncio.sleep(0.01)
+            await connection.execute("DELETE FROM sessions WHERE id = $1", session_id)
+    finally:
+        await connection.close()
+    assert await at.rows("SELECT id FROM sessions") == []
+    return await found

@@ -19,6 +19,7 @@ from app.domain.responses import item_id
 from app.domain.types import JsonObject, SessionId, TurnId, TurnStatus
 from app.engine.window.columns import Columns
 from app.engine.window.past import Kept
+from app.engine.window.whole_turns import of_turns
 from app.services.archive.transfer import fork_session
 from app.services.openai.conversations import withdraw_item
 from app.services.pasts import Counting, Pasts
@@ -36,6 +37,7 @@ from tests.engine.histories import chat as chat_history
 from tests.engine.pictures import image, png
 from tests.providers.server import Answer, Seen, serving
 from tests.services.service import OLDEST, Service, chat, client_tools, model, ref_of, service
+from tests.services.test_off_the_event_loop import calls_here
 from tests.services.test_tools import TOOLS, calls
 
 _STEPS = 45
@@ -159,6 +161,22 @@ async def test_turns_of_many_messages_are_kept_in_steps_between_which_other_requ
         steps += 1
     assert kept.result().turns == 40
     assert steps > 40 * 200 / 2_000
+
+
+async def test_a_turn_of_thousands_of_messages_is_kept_off_the_event_loop() -> None:
+    """One of 30,000 messages took 95 ms of it. Meanwhile other tasks may add their turns to the same columns."""
+    pasts, history = Pasts(1 << 30, monotonic, Telemetry(())), History()
+    counting, session_id = Counting(1, "o200k_base", "gpt-4o", None), SessionId(_ANY_ID)
+    before, *turns = history.turn(), history.turn(("tool_group", 1, 5_000)), history.turn(("tool_group", 1, 5_000))
+    kept = await pasts.keep(session_id, counting, Kept(Columns(0)), (before,))
+    with calls_here() as called:
+        results = await asyncio.gather(
+            pasts.keep(session_id, counting, kept, turns), pasts.keep(session_id, counting, kept, turns[:1])
+        )
+    assert of_turns.__code__ not in called
+    both, one = ([each.columns.turn(at) for at in range(each.end_turn)] for each in results)
+    assert both == [before, *turns]
+    assert one == [before, turns[0]]
 
 
 async def test_a_fork_begins_with_what_is_kept_of_its_source_and_goes_on_by_itself(

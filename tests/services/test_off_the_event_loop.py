@@ -15,10 +15,14 @@ from app.domain.types import CompletionRequest, JsonObject, SessionId
 from app.engine.messages import media_headers
 from app.engine.recall import bm25
 from app.engine.summary.fold import Fold
+from app.engine.window.prompt import neutral_message
+from app.engine.window.whole_turns import of_texts
 from app.providers.offline import OfflineProvider
+from app.services.settled_columns import settled_columns
 from app.services.views import simulation
 from app.services.views.search import look_back, search_session
 from app.services.views.simulation import Variant, simulate
+from app.services.views.turns import get_prompt
 from tests.providers.server import serving
 from tests.services.service import Service, chat, models_toml, ref_of, service
 
@@ -128,3 +132,32 @@ async def test_a_turn_of_thousands_of_messages_is_exported_in_parts(database_url
             point = await fork_point(tx, session.id, None)
             parts = [len(rows) async for rows in exported_rows(tx, session.id, "messages", point)]
         assert parts == [1_000, 1_000, 501]
+
+
+async def test_a_turn_of_thousands_of_texts_is_read_into_columns_off_the_event_loop(
+    database_url: str, tmp_path: Path
+) -> None:
+    """One of 30,000 took 25 ms of the event loop."""
+    async with serving(chat("Noted.")) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        said = [{"role": "user", "content": f"{number}"} for number in range(4_200)]
+        reply = {"role": "assistant", "content": "Noted."}
+        session = await at.imported({"messages": [*said, reply, {"role": "user", "content": "And"}, reply]})
+        with calls_here() as called:
+            await at.turn(session.id, "And now?")
+        assert settled_columns.__code__ in called
+        assert of_texts.__code__ not in called
+
+
+async def test_a_long_prompt_is_rebuilt_off_the_event_loop(database_url: str, tmp_path: Path) -> None:
+    """One of 20,000 messages was rebuilt twice on it after its hash was checked: 150 ms."""
+    async with (
+        serving(chat("Noted.")) as server,
+        service(database_url, models_toml(server, window=1_000_000), folder=tmp_path) as at,
+    ):
+        session_id = await _long_session(at, 20)
+        turn = (await at.turn(session_id, "And now?")).turn
+        with calls_here() as called:
+            prompt = await get_prompt(at.rt, ref_of(session_id), turn.id, None)
+        assert len(prompt.messages) == len(prompt.layout) > 8
+        assert get_prompt.__code__ in called
+        assert neutral_message.__code__ not in called

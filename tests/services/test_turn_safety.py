@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from app.db.claims import claim_turn, reclaim_turn, waiting_turn
+from app.db.records import TurnEnd, record_end
 from app.db.sql import Statement
 from app.domain.errors import (
     IdempotencyInFlight,
@@ -24,6 +25,7 @@ from app.domain.errors import (
     TurnCancelled,
     TurnInProgress,
     TurnLost,
+    TurnNotOpen,
 )
 from app.domain.types import RecordedReply, SessionId, ToolCall, TurnStatus
 from app.services.background import renew_forever, sweep_forever
@@ -39,6 +41,7 @@ from tests.services.service import chat, models_toml, ref_of, service
 from torture.databases import citus_servers
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+_WAITS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 _LOCK = Statement("SELECT 1 FROM sessions WHERE id = $1 FOR UPDATE", ("session_id",))
 
 
@@ -273,6 +276,24 @@ async def test_a_turn_that_another_process_cancels_or_erases_is_cancelled_for_it
         with pytest.raises(TurnCancelled):
             await waiting
         assert await at.rows("SELECT 1 FROM messages WHERE role = 'assistant'") == []
+
+
+@pytest.mark.skipif(citus_servers() is not None, reason="it watches the locks of one server")
+async def test_a_cancel_that_meets_the_end_of_the_turn_names_the_status_that_it_ended_with(database_url: str) -> None:
+    """It was answered: "The turn is running; there is nothing to cancel."."""
+    async with service(database_url) as at:
+        session = ref_of((await at.session()).id)
+        draft = await draft_turn(at.rt, TurnRequest(content="Hi", request_sha256="x"), None)
+        claimed = await claim_drafted(at.rt, session, draft, TurnOptions())
+        async with at.rt.heavy.database.begin() as held:
+            await held.fetch(_LOCK, session_id=session.id)
+            cancelling = asyncio.ensure_future(cancel_turn(at.rt, session, draft.turn_id))
+            while not await at.rows(_WAITS):  # noqa: ASYNC110 - the database notifies nobody
+                await asyncio.sleep(0.01)
+            end = TurnEnd(TurnStatus.COMPLETED, "offline", steps=[], audits=[], assistant_output="Hello.")
+            assert await record_end(held, claimed.claim, end) is not None
+        with pytest.raises(TurnNotOpen, match="The turn is completed"):
+            await cancelling
 
 
 async def test_a_lease_that_a_wait_for_the_session_ate_is_whole_again_when_it_counts(database_url: str) -> None:

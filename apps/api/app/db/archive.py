@@ -21,6 +21,7 @@ from app.db.audits import BLOCKS_OF_TURNS
 from app.db.database import Record, Transaction, record_of
 from app.db.sessions import CHANGEABLE
 from app.db.sql import OPEN_STATUSES_SQL, Statement, binds, insert_from, json_rows, of_session, sql
+from app.db.turns import WHOLE_REQUEST
 from app.domain.stored import Counters, NewRows, names_of, values_of
 from app.domain.types import Content, JsonObject, SessionId, SessionRef, TurnId, TurnStatus
 
@@ -38,8 +39,8 @@ _POINT = sql(f"""
     LEFT JOIN turns later ON later.session_id = :session_id AND later.seq = coalesce(point.seq, 0) + 1
     """)
 
-_LAST_TURN = sql("""
-    SELECT t.id, t.seq, t.status, t.request, users.*,
+_LAST_TURN = sql(f"""
+    SELECT t.id, t.seq, t.status, {WHOLE_REQUEST}, users.*,
         (SELECT a.model_alias FROM turn_context_audit a WHERE a.session_id = t.session_id AND a.turn_id = t.id
          ORDER BY a.round, a.attempt LIMIT 1) AS asked_alias
     FROM turns t CROSS JOIN LATERAL (
@@ -257,7 +258,8 @@ def _by_key(section: str, key: str) -> Statement:
 
 
 def _exported(section: str) -> str:
-    return ", ".join(f"x.{column}" for column in COLUMNS[section])
+    whole = {"request": WHOLE_REQUEST}
+    return ", ".join(whole.get(column, f"x.{column}") for column in COLUMNS[section])
 
 
 _RANGES = {

@@ -16,7 +16,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from app.db.database import Transaction, record_of
-from app.db.messages import AS_STORED, message_from_row
+from app.db.messages import AS_STORED, messages_from_rows
 from app.db.sql import of_session, sql
 from app.domain.audit import Audit, TrimAction, TrimLog
 from app.domain.recalled import RECALLED, PackedRow, public_row, recalled_rows
@@ -113,15 +113,17 @@ async def blocks_by_sha256(tx: Transaction, session_id: SessionId, sha256s: tupl
 
 
 async def turns_in_ranges(tx: Transaction, session_id: SessionId, actions: Sequence[TrimAction]) -> tuple[Turn, ...]:
-    """The turns within the span of a trim log's turn ranges, and those with messages in that of its message ranges."""
+    """The turns within the span of a trim log's turn ranges, and those with messages in that of its message ranges.
+    Yields to other tasks."""
     found = [action.seqs for action in actions if action.seqs]
     bounds: dict[str, int] = {}
     for noun in ("message", "turn"):
         seqs = [seq for of, first, last in found if of == f"{noun}s" for seq in (first, last)]
         bounds |= {f"first_{noun}": min(seqs, default=0), f"last_{noun}": max(seqs, default=0)}
     rows = await tx.fetch(_IN_RANGES, session_id=session_id, **bounds) if found else []
+    messages = iter(await messages_from_rows(rows))
     return tuple(
-        Turn(turn_id, seq, TurnStatus(status), unresolved=False, messages=tuple(map(message_from_row, of_turn)))
+        Turn(turn_id, seq, TurnStatus(status), unresolved=False, messages=tuple([next(messages) for _ in of_turn]))
         for (turn_id, seq, status), of_turn in groupby(rows, key=itemgetter("turn", "turn_seq", "status"))
     )
 
@@ -158,8 +160,11 @@ BLOCKS_OF_TURNS: Final = """
         jsonb_path_query(a.prompt_refs, 'strict $.** ? (@.type() == "string")') AS text(value)
     WHERE a.session_id = :source AND t.session_id = a.session_id AND t.id = a.turn_id
         AND t.seq <= :through_seq AND jsonb_typeof(a.prompt_refs) = 'object'
+    UNION ALL
+    SELECT t.request ->> 'instructions_sha256' FROM turns t
+    WHERE t.session_id = :source AND t.seq <= :through_seq AND t.request ? 'instructions_sha256'
 """
-"""A query for the hashes of the blocks that the prompts of a session's turns refer to."""
+"""A query for the hashes of the blocks that the prompts and the requests of a session's turns refer to."""
 
 
 def short_refs(refs: JsonObject) -> str:

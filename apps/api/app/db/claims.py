@@ -14,12 +14,13 @@ from app.db.limits import TENANT_LIMITS, limits_of
 from app.db.messages import NEWEST_CALLS, UNGIVEN
 from app.db.sessions import ON_ITS_NODE, STATE_COLUMNS, state_of
 from app.db.sql import CLOCK, binds, insert_from, insert_row, json_rows, of_session, sql
+from app.db.turns import SHORT_REQUEST, WHOLE_REQUEST, block_of_request
 from app.domain.content import bytea_json, tool_calls_from_json
 from app.domain.limits import Limits, Scope
 from app.domain.stored import values_of
 from app.domain.types import JsonObject, SessionId, SessionRef, SessionState, ToolCall, TurnId, TurnStatus
 
-_LOCKED = f"{', '.join(STATE_COLUMNS)}, last_turn_seq, last_message_seq, limits, {TENANT_LIMITS}"
+_LOCKED = f"{', '.join(STATE_COLUMNS)}, limits, {TENANT_LIMITS}"
 _LEASE_END = "statement_timestamp() + make_interval(secs => :lease_s)"
 _NEW_TURN = insert_row(
     tables.turns,
@@ -29,7 +30,8 @@ _NEW_TURN = insert_row(
         "seq": "s.last_turn_seq",
         "status": "'running'",
         "model_alias": "coalesce(:model_alias, s.model_alias)",
-        **binds("user_input", "idempotency_key", "request_sha256", "request"),
+        **binds("user_input", "idempotency_key", "request_sha256"),
+        "request": SHORT_REQUEST,
         "created_at": "s.claimed_at",
         "lease_expires_at": "s.claimed_at + make_interval(secs => :lease_s)",
     },
@@ -59,6 +61,8 @@ _CLAIM = sql(f"""
         {_NEW_TURN}
     ), m AS (
         {_USERS_MESSAGE}
+    ), b AS (
+        {block_of_request("s", "s.claimed_at")}
     )
     SELECT * FROM s
     """)
@@ -73,7 +77,7 @@ _LOCK_SESSION = sql(f"""
     """)
 
 _WAITING = sql(f"""
-    SELECT t.status, t.seq, t.fence, t.model_alias, t.request, {NEWEST_CALLS} AS tool_calls,
+    SELECT t.status, t.seq, t.fence, t.model_alias, {WHOLE_REQUEST}, {NEWEST_CALLS} AS tool_calls,
         (SELECT max(a.round) FROM turn_context_audit a
          WHERE a.session_id = t.session_id AND a.turn_id = t.id) AS rounds,
         (SELECT max(st.seq) FROM turn_steps st
@@ -100,7 +104,7 @@ _RECLAIM = sql(f"""
     WITH t AS (
         UPDATE turns
         SET status = 'running', fence = fence + 1, error = NULL, completed_at = NULL,
-            request = coalesce(:request, request), lease_expires_at = {_LEASE_END}
+            request = coalesce({SHORT_REQUEST}, request), lease_expires_at = {_LEASE_END}
         WHERE session_id = :session_id AND id = :turn_id AND fence = :found_fence
             AND status = ANY(:found_as) AND (status <> 'completed' OR assistant_output IS NULL)
             AND NOT EXISTS (SELECT FROM turns later
@@ -108,6 +112,8 @@ _RECLAIM = sql(f"""
         RETURNING session_id, id, fence
     ), m AS (
         {_OUTPUTS}
+    ), b AS (
+        {block_of_request(f"t, {CLOCK}", "clock.at")}
     )
     SELECT fence FROM t
     """)
@@ -129,9 +135,9 @@ class Claim:
     """A turn that this process may run: what was claimed, and the session as it was under the lock.
 
     `assistant_seq` is the message number reserved for the reply. `round` counts the model calls of the turn from 1,
-    `steps` the steps that are already stored, and `request` is what later rounds need of the posted request. `limits`
-    is empty where neither the tenant nor the session has any. `looked_back` has the look-back messages of earlier
-    rounds of the turn: the number of the message that each follows, and its JSON as it was sent.
+    `steps` the steps that are already stored. `limits` is empty where neither the tenant nor the session has any.
+    `looked_back` has the look-back messages of earlier rounds of the turn: the number of the message that each follows,
+    and its JSON as it was sent.
     """
 
     session: SessionState
@@ -141,7 +147,6 @@ class Claim:
     assistant_seq: int
     round: int
     steps: int
-    request: JsonObject | None
     limits: Mapping[Scope, Limits]
     looked_back: tuple[tuple[int, str], ...] = ()
 
@@ -190,7 +195,6 @@ async def claim_turn(tx: Transaction, session: SessionRef, new: NewTurn, lease_s
         assistant_seq=row["last_message_seq"],
         round=1,
         steps=0,
-        request=new.request,
         limits=limits_of(row),
     )
 
@@ -279,7 +283,6 @@ async def reclaim_turn(
         assistant_seq=row["last_message_seq"],
         round=waiting.rounds + 1,
         steps=waiting.steps,
-        request=request or waiting.request,
         limits=limits_of(row),
         looked_back=waiting.looked_back,
     )

@@ -214,7 +214,8 @@ def _with_unresolved(turns: list[Turn], *, step_failed: bool) -> list[Turn]:
 async def messages_in_runs(
     tx: Transaction, session_id: SessionId, runs: Sequence[tuple[int, int]], user_runs: Sequence[tuple[int, int]] = ()
 ) -> dict[int, Message]:
-    """The stored messages of the inclusive `seq` ranges `runs`, and users' messages of `user_runs`, by `seq`."""
+    """The stored messages of the inclusive `seq` ranges `runs`, and users' messages of `user_runs`, by `seq`. Yields to
+    other tasks."""
     both = (*runs, *user_runs)
     rows = await tx.fetch(
         _BY_RUN,
@@ -223,7 +224,7 @@ async def messages_in_runs(
         lasts=[last for _, last in both],
         of_users=[False] * len(runs) + [True] * len(user_runs),
     )
-    return {row["seq"]: message_from_row(row) for row in rows}
+    return {message.seq: message for message in await messages_from_rows(rows)}
 
 
 async def page_of_messages(

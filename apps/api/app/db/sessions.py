@@ -40,8 +40,7 @@ _INSERT = sql(f"{_NEW} RETURNING {_COLUMNS}")
 _GET = sql(f"SELECT {_COLUMNS} FROM sessions WHERE {_OURS}")
 _GET_LOCKED = sql(f"SELECT {_COLUMNS} FROM sessions WHERE {_OURS} FOR NO KEY UPDATE")
 _EXISTS = sql(f"SELECT id FROM sessions WHERE {_OURS}")
-_COUNTED = ("last_turn_seq", "last_message_seq", *(name for name in STATE_COLUMNS if name not in names_of(Session)))
-_PROMPT_VIEW = sql(f"SELECT {_COLUMNS}, {', '.join(_COUNTED)} FROM sessions WHERE {_OURS}")
+_STATE = sql(f"SELECT {', '.join(STATE_COLUMNS)} FROM sessions WHERE {_OURS}")
 _UPDATE = sql(f"""
     UPDATE sessions SET {", ".join(f"{name} = {value}" for name, value in _SET.items())},
         updated_at = statement_timestamp()
@@ -132,9 +131,9 @@ async def session_exists(tx: Transaction, session: SessionRef) -> bool:
     return await tx.fetchrow(_EXISTS, **of_session(session)) is not None
 
 
-async def get_prompt_view(tx: Transaction, session: SessionRef) -> Record | None:
-    """The session's row with the counters that a prompt depends on, without a lock."""
-    return await tx.fetchrow(_PROMPT_VIEW, **of_session(session))
+async def get_state(tx: Transaction, session: SessionRef) -> SessionState | None:
+    """The state of the tenant's session, read without a lock."""
+    return await tx.fetch_record(SessionState, _STATE, **of_session(session))
 
 
 def state_of(row: Record) -> SessionState:

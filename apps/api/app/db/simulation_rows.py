@@ -10,11 +10,12 @@ from app.db.audits import whole_refs
 from app.db.database import Record, Transaction, record_of
 from app.db.messages import AS_STORED, STEP_FAILED, message_from_row
 from app.db.sql import sql
+from app.db.turns import WHOLE_REQUEST
 from app.domain.stored import StoredMessage, StoredTurn, names_of
 from app.domain.types import Pin, SessionId, TurnStatus
 
 _TURNS = sql(f"""
-    SELECT t.id, t.seq, t.status, t.model_alias, t.request, t.completion_tokens, t.prompt_tokens, t.cost_usd,
+    SELECT t.id, t.seq, t.status, t.model_alias, {WHOLE_REQUEST}, t.completion_tokens, t.prompt_tokens, t.cost_usd,
         t.created_at, t.assistant_output IS NULL AS without_output,
         EXISTS (SELECT FROM turn_steps st WHERE st.session_id = t.session_id AND st.turn_id = t.id AND {STEP_FAILED})
             AS step_failed,

@@ -89,6 +89,7 @@ turns = sa.Table(
     sa.Column("idempotency_key", sa.Text),
     sa.Column("request_sha256", sa.Text, nullable=False),
     # What later rounds or another try need of the request; null if it had only content.
+    # A long system prompt is a block.
     sa.Column("request", JSONB),
     # Decides who may write: every claim raises the fence, and a write names the fence of its claim.
     sa.Column("fence", sa.Integer, nullable=False, server_default="1"),

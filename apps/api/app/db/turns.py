@@ -13,12 +13,46 @@ from app.db.database import Record, Transaction, record_of
 from app.db.limits import GIVING_BACK, give_back_of_tenant
 from app.db.messages import AS_STORED, NEWEST_CALLS, UNGIVEN, messages_from_rows
 from app.db.sessions import ON_ITS_NODE, locked_session
-from app.db.sql import CLOCK, OPEN_STATUSES_SQL, Statement, in_both_orders, insert_from, json_rows, of_session, sql
+from app.db.sql import (
+    CLOCK,
+    OPEN_STATUSES_SQL,
+    Statement,
+    in_both_orders,
+    insert_from,
+    insert_row,
+    json_rows,
+    of_session,
+    sql,
+)
 from app.domain.content import tool_calls_from_json
 from app.domain.stored import ListedTurn, NewHistory, names_of, values_of
 from app.domain.types import JsonObject, Message, SessionId, SessionRef, TenantId, TurnId, TurnRecord, TurnStatus
 
 T = TypeVar("T", bound=TurnRecord)
+
+_LONG_CHARS = 1_024
+"""Longest system prompt of a request, in characters, that is stored in the turn's row."""
+_LONG_INSTRUCTIONS = f"""(
+        SELECT text, encode(sha256(convert_to(text, 'UTF8')), 'hex') AS sha256
+        FROM (SELECT CAST(:request AS jsonb) ->> 'instructions' AS text) AS given WHERE length(text) > {_LONG_CHARS}
+    ) AS long"""
+SHORT_REQUEST = f"""coalesce((
+        SELECT CAST(:request AS jsonb) - 'instructions' || jsonb_build_object('instructions_sha256', long.sha256)
+        FROM {_LONG_INSTRUCTIONS}), :request)"""
+"""SQL expression: `:request` as `turns.request` has it. Clients send their system prompt with every turn; a long one is
+stored once, as the block that prompts refer to (`block_of_request`, in the same statement)."""
+WHOLE_REQUEST = """t.request - 'instructions_sha256' || coalesce((
+        SELECT jsonb_build_object('instructions', b.content) FROM prompt_blocks b
+        WHERE b.session_id = t.session_id AND b.sha256 = t.request ->> 'instructions_sha256'), '{}') AS request"""
+"""SQL expression: the request of the turn `t` as it was given. Older rows have a long system prompt in place."""
+
+
+def block_of_request(source: str, created_at: str) -> str:
+    """An INSERT of the long system prompt of `:request`, if it has one; `source` is a FROM list of at most one row."""
+    values = {"session_id": "sessions.id", "sha256": "long.sha256", "content": "long.text", "created_at": created_at}
+    block = insert_row(tables.prompt_blocks, values, f"{source}, {_LONG_INSTRUCTIONS}, {ON_ITS_NODE}")
+    return f"{block} ON CONFLICT DO NOTHING"
+
 
 _STORED = tuple(name for name in names_of(TurnRecord) if name != "tool_calls")
 TURN_COLUMNS = ", ".join(f"turns.{name}" for name in _STORED)
@@ -130,9 +164,10 @@ _ALL_USED = (
     " CAST(reservation ->> 'usd' AS numeric) AS usd"
 )
 _OPEN = f"status IN {OPEN_STATUSES_SQL}"
-_CANCEL = sql(_ending("cancelled", "true", f"{_OPEN} AND id = :turn_id", _ALL_USED))
+_OURS = "tenant_id = :tenant_id"
+_CANCEL = sql(_ending("cancelled", _OURS, f"{_OPEN} AND id = :turn_id", _ALL_USED))
 _COMPLETE = sql(_ending("completed", "true", "status = 'running' AND id = :turn_id", _ALL_USED))
-_CANCEL_IN_SESSION = sql(_ending("cancelled", "tenant_id = :tenant_id", _OPEN, _ALL_USED))
+_CANCEL_IN_SESSION = sql(_ending("cancelled", _OURS, _OPEN, _ALL_USED))
 _LOST = "status = 'running' AND lease_expires_at < statement_timestamp()"
 _NOTHING_USED = "0 AS turns, 0 AS tokens, 0 AS usd"
 # Every post that meets an open turn runs this, so it waits for the session's row only if there is a turn to end.
@@ -150,9 +185,10 @@ _WORKER_LOST: JsonObject = {
 }
 
 
-async def cancel_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> bool:
-    """Cancels an open turn; false when it had ended before. The process that runs it can no longer write to it."""
-    return bool(await _end(tx, _CANCEL, session_id=session_id, turn_id=turn_id, error=_CANCELLED))
+async def cancel_turn(tx: Transaction, session: SessionRef, turn_id: TurnId) -> bool:
+    """Cancels an open turn of the tenant's session; false when it had ended before, or is not there. The process that
+    runs it can no longer write to it."""
+    return bool(await _end(tx, _CANCEL, **of_session(session), turn_id=turn_id, error=_CANCELLED))
 
 
 async def complete_answered_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> None:

@@ -337,6 +337,7 @@ class SessionState(SessionRef):
 
     `policy` has the session's own fields. The turn count towards the mandatory summary begins after
     `summary_count_after_seq`. What was read of the settled past is valid as long as `past_version` is the same.
+    `last_turn_seq` and `last_message_seq` are the last numbers given out, under a claim's lock those of its turn.
     """
 
     model_alias: str
@@ -348,7 +349,9 @@ class SessionState(SessionRef):
     summary_count_after_seq: int
     summary_failures: int
     summary_failed_at: datetime | None
-    past_version: int = 0
+    past_version: int
+    last_turn_seq: int
+    last_message_seq: int
 
 
 @dataclass(frozen=True, slots=True)

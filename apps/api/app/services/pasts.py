@@ -16,23 +16,20 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain, pairwise, takewhile
+from itertools import chain, takewhile
 
 import numpy as np
 
 from app.db.database import Transaction
-from app.db.messages import UNCOUNTED, window_turns
 from app.db.recall import save_terms, stored_terms, unpacked_messages
-from app.db.settled import settled_texts
 from app.db.vectors import stored_vectors
 from app.domain.content import content_text
-from app.domain.stored import StoredTexts
 from app.domain.types import Content, ReasoningRule, Role, SessionId, Turn, Usage
 from app.engine.recall.index import EMPTY, Index, Packed, packed_terms
 from app.engine.recall.vectors import Vectors
 from app.engine.window.columns import Columns
 from app.engine.window.past import Kept
-from app.engine.window.whole_turns import of_texts
+from app.services.settled_columns import extended_columns
 from app.telemetry.metrics import Telemetry
 
 IDLE_S = 600.0
@@ -43,12 +40,6 @@ five minutes, and the next call takes some of that."""
 PACKED_A_TURN = 500
 """Messages without packed terms that one turn packs (a few tenths of a second); later turns pack the others."""
 _SLICE_MESSAGES = 4096
-_SLICE_TEXTS = 2048
-_SLICE_TURNS = 128
-_SLICE_CHARS = 1_048_576
-"""Characters of messages that are added to columns in one step (a few milliseconds)."""
-_ADDED_CHARS = 1_024
-"""Characters that take as long to add to columns as the fixed work for one message."""
 _INLINE_BYTES = 256 * 1024
 """Largest index, with its new part, that is extended on the event loop: some 2,000 chat messages, a few ms."""
 _INLINE_CHARS = 32_768
@@ -137,7 +128,7 @@ class Pasts:
         if first > max(_LEAST_TRIMMED, 2 * kept.turns):
             new = chain(map(columns.turn, range(first, kept.end_turn)), turns)
             columns, first = Columns(columns.last_seq(first)), 0
-        await _extend(columns, new)
+        columns = await extended_columns(columns, new)
         past = self._pasts.get(session_id)
         if past is None or past.counting is None or past.counting.past_version <= counting.past_version:
             past = past or _Entry()
@@ -252,77 +243,6 @@ class Pasts:
             _, oldest = self._pasts.popitem(last=False)
             self.size_bytes -= oldest.size_bytes
         self._telemetry.session_cache_size(self.size_bytes)
-
-
-async def settled_columns(
-    tx: Transaction,
-    session_id: SessionId,
-    after_seq: int,
-    through_seq: int,
-    encoding: str,
-    as_sent: Callable[[Turn], Turn],
-    slice_messages: int = _SLICE_TEXTS,
-) -> Columns:
-    """The turns of a range of messages as columns, up to the first turn with a message that has no count. The range
-    holds whole turns, all of them settled. `as_sent` counts and marks a turn as it is sent to the model.
-
-    Turns that are nothing but text never become `Message` objects, except between turns that do. One statement reads
-    `slice_messages` messages, or more if a single turn has more.
-    """
-    columns, size = Columns(after_seq), slice_messages
-    while after_seq < through_seq:
-        last_seq = min(through_seq, after_seq + size)
-        texts = await settled_texts(tx, session_id, after_seq, last_seq, encoding)
-        if last_seq < through_seq:
-            if len(texts.turn_seqs) < 2:
-                size *= 2
-                continue
-            texts = texts.part(0, len(texts.turn_seqs) - 1)  # the last one may continue in the next slice
-            last_seq = texts.seqs[-1]
-        first, end = _more_than_text(texts)
-        columns.add(of_texts(texts.part(0, first)))
-        if first < end:
-            begins = texts.part(0, first).seqs[-1] if first else after_seq
-            ends = texts.part(first, end).seqs[-1]
-            turns = await window_turns(tx, session_id, begins, ends, encoding, step_failed=False)
-            counted = list(takewhile(_is_counted, turns))
-            await _extend(columns, map(as_sent, counted))
-            if len(counted) < len(turns):
-                break
-            columns.add(of_texts(texts.part(end, len(texts.turn_seqs))))
-        after_seq = last_seq
-    return columns
-
-
-def _more_than_text(texts: StoredTexts) -> tuple[int, int]:
-    """The index of the first turn that has more than text or was not completed, and the index after the last one."""
-    ends = [*accumulate(texts.turn_messages, initial=0)]
-    places = [
-        at
-        for at, (first, end) in enumerate(pairwise(ends))
-        if not texts.turn_completed[at] or "-" in texts.roles[first:end]
-    ]
-    return (places[0], places[-1] + 1) if places else (len(texts.turn_seqs), len(texts.turn_seqs))
-
-
-def _is_counted(turn: Turn) -> bool:
-    return all(message.tokens != UNCOUNTED for message in turn.messages)
-
-
-async def _extend(columns: Columns, turns: Iterable[Turn]) -> None:
-    """Adds turns in slices, so that the event loop is not blocked."""
-    part: list[Turn] = []
-    chars = 0
-    for turn in turns:
-        part.append(turn)
-        chars += sum([len(message.content) for message in turn.messages if isinstance(message.content, str)])
-        chars += _ADDED_CHARS * len(turn.messages)
-        if len(part) == _SLICE_TURNS or chars > _SLICE_CHARS:
-            columns.extend(part)
-            part, chars = [], 0
-            await asyncio.sleep(0)
-    if part:
-        columns.extend(part)
 
 
 async def settled_index(

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 from app.db import sessions as store
-from app.db.database import Database, Record, Transaction
+from app.db.database import Database, Transaction
 from app.db.erasure import erase, lock_session
 from app.db.figures import session_figures
 from app.db.records import usage_totals
@@ -32,6 +32,7 @@ from app.domain.types import (
     Session,
     SessionId,
     SessionRef,
+    SessionState,
     TenantId,
 )
 from app.openai.items import joined_directions
@@ -94,9 +95,9 @@ async def get_session(rt: Runtime, session: SessionRef) -> Session:
         return existing(await store.get_session(tx, session), "session")
 
 
-async def prompt_view(tx: Transaction, session: SessionRef) -> Record:
-    """The session's row with the counters that a prompt depends on, read without a lock. Raises `NotFound`."""
-    return existing(await store.get_prompt_view(tx, session), "session")
+async def session_state(tx: Transaction, session: SessionRef) -> SessionState:
+    """What a prompt of the session depends on, read without a lock. Raises `NotFound`."""
+    return existing(await store.get_state(tx, session), "session")
 
 
 async def check_session(tx: Transaction, session: SessionRef) -> None:

@@ -302,7 +302,7 @@ async def store_past(rt: Runtime, session: SessionRef, model_alias: str, newest:
                 await reclaim_turn(tx, session, newest.turn_id, waiting, outputs, rt.turn_lease_s)
                 await store.complete_answered_turn(tx, session.id, newest.turn_id)
             else:
-                await store.cancel_turn(tx, session.id, newest.turn_id)
+                await store.cancel_turn(tx, session, newest.turn_id)
         await add_history(tx, session, history)
         return existing(await store.newest_of(tx, session), "session")
 

@@ -117,7 +117,7 @@ async def withdraw_item(rt: Runtime, session: SessionRef, item_id: str) -> Sessi
         if turn.status is TurnStatus.RUNNING:
             raise TurnInProgress(_IN_PROGRESS)
         if turn.status is TurnStatus.AWAITING_TOOLS:
-            await store.cancel_turn(tx, session.id, turn.id)
+            await store.cancel_turn(tx, session, turn.id)
         group = _group_of(message, await messages_of_turn(tx, session.id, turn.id))
         await withdraw_messages(tx, session.id, group)
     return conversation

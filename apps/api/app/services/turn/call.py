@@ -72,7 +72,7 @@ async def _prepare(plan: TurnPlan, options: TurnOptions, record: Record) -> Comp
     if not isinstance(plan.decided, Ready):
         raise TypeError("a refused prompt would be sent")
     with record.steps.step("assemble") as detail:
-        prompt = await assembled(plan.snapshot, plan.decided)
+        prompt = await assembled(plan.decided)
         detail |= {"messages": len(prompt.messages), "wire_tokens": plan.decided.prompt.wire_tokens}
     record.sends(plan, prompt)
     reserve = plan.snapshot.budget.output_reserve

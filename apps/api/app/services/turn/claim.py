@@ -187,7 +187,7 @@ async def _transaction_one(
         policy = policy_of_turn(rt, claim.session.policy, options.policy)
         policy = with_whole_past(policy) if options.whole_past else policy
         with rt.tracer.span("gather"):
-            rows = await read_window(tx, rt, claim, policy, model_alias)
+            rows = await read_window(tx, rt, claim.session, policy, model_alias, turn_seq=claim.seq)
         check_recorded(rows.model, options.recorded_reply)
         if options.note is not None:
             await keep_response(tx, claim, options.note)

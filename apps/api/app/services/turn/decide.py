@@ -58,7 +58,7 @@ class _Basis:
     counted_by_provider: bool
 
     def plan(self, decided: Ready | Refused) -> TurnPlan:
-        return TurnPlan(self.rows, self.estimate, self.snapshot, decided, self.counted_by_provider)
+        return TurnPlan(self.rows, self.estimate, decided, self.counted_by_provider)
 
 
 async def decide(rt: Runtime, turn: ClaimedTurn, record: Record, rows: WindowRows | None = None) -> TurnPlan:
@@ -91,14 +91,15 @@ async def decide_within(
     """The plan of the turn within the budget that a provider's rejection implies; None when it does not fit."""
     snapshot = await _leave_at_once(rt, turn, record, refused, refused.decided.window.after_overflow(budget))
     decided = await _traced(rt, snapshot, lambda: plan(snapshot, refused.estimate, may_summarize=False))
-    return replace(refused, snapshot=snapshot, decided=decided) if isinstance(decided, Ready) else None
+    return replace(refused, decided=decided) if isinstance(decided, Ready) else None
 
 
 async def read_again(rt: Runtime, turn: ClaimedTurn, model_alias: str) -> WindowRows:
     """Reads the window for this model again, as it is stored now."""
     with rt.tracer.span("gather"):
         async with rt.database.autocommit() as tx:
-            return await read_window(tx, rt, turn.claim, turn.rows.policy, model_alias)
+            claim, policy = turn.claim, turn.rows.policy
+            return await read_window(tx, rt, claim.session, policy, model_alias, turn_seq=claim.seq)
 
 
 async def first_snapshot(
@@ -151,7 +152,7 @@ async def decide_after_look_back(rt: Runtime, turn: ClaimedTurn, record: Record,
     before = record.sent
     if before is None:
         raise RuntimeError("a look-back without a prompt")
-    rows, estimate, snapshot = before.rows, before.estimate, before.decided.window.snapshot
+    rows, estimate, snapshot = before.rows, before.estimate, before.snapshot
     bare = snapshot.tools[:-1] if snapshot.offers_look_back else snapshot.tools
     for looked_back, offered in ((turn.looked_back, again), (without_newest(turn.looked_back), False), ((), False)):
         current = await _current(rt, rows, turn.claim.turn_id, looked_back)
@@ -164,7 +165,7 @@ async def decide_after_look_back(rt: Runtime, turn: ClaimedTurn, record: Record,
         )
         decided = await _traced(rt, found, lambda found=found: plan(found, estimate, may_summarize=False))
         if isinstance(decided, Ready):
-            return replace(before, snapshot=found, decided=decided)
+            return replace(before, decided=decided)
     raise RuntimeError("a prompt that was sent does not fit without what was added to it")
 
 

@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
 
-from app.db.claims import Claim
-from app.db.database import Record, Transaction
+from app.db.database import Transaction
 from app.db.messages import UNCOUNTED, save_token_counts, window_turns
-from app.db.sessions import state_of
 from app.db.settled import settled_through
 from app.db.summaries import PromptContext, prompt_context
 from app.domain.types import (
@@ -36,10 +34,11 @@ from app.engine.window.prompt import goal_text
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Snapshot
 from app.providers.registry import Model
-from app.services.pasts import Counting, settled_columns
+from app.services.pasts import Counting
 from app.services.policies import resolve_policy
 from app.services.runtime import Runtime
-from app.services.sessions import prompt_view
+from app.services.sessions import session_state
+from app.services.settled_columns import settled_columns
 from app.services.turn.planning import INLINE_MESSAGES, count_long_texts, planned, recounted
 from app.services.turn.recall import look_up, meaning_of_pins
 from app.tokenizers.counters import TWO_FIFTHS
@@ -106,54 +105,40 @@ def session_policy(
 
 
 async def read_window(
-    tx: Transaction, rt: Runtime, claim: Claim, policy: ContextPolicy, model_alias: str
-) -> WindowRows:
-    """The window of a claimed turn, for another policy or model than the session's. Raises as `_read`."""
-    return await _read(tx, rt, claim.session, policy, model_alias, claim.seq, claim.assistant_seq, for_turn=True)
-
-
-async def read_stored_window(
-    tx: Transaction, rt: Runtime, view: Record, policy: ContextPolicy, model_alias: str, query: Message | None = None
-) -> WindowRows:
-    """The window that the next turn would find, which recalls what matches `query`; `view` is the `prompt_view`."""
-    before_seq, last_message_seq = view["last_turn_seq"] + 1, view["last_message_seq"]
-    return await _read(tx, rt, state_of(view), policy, model_alias, before_seq, last_message_seq, query)
-
-
-async def _read(
     tx: Transaction,
     rt: Runtime,
     session: SessionState,
     policy: ContextPolicy,
     model_alias: str,
-    before_seq: int,
-    last_message_seq: int,
-    query: Message | None = None,
     *,
-    for_turn: bool = False,
+    turn_seq: int | None = None,
+    query: Message | None = None,
 ) -> WindowRows:
-    """Reads the window in two statements: its summary and pins, and the turns that are not cached. With recall, another
-    reads the older messages that match the user's, and one reads the part of their index that is not cached.
+    """Reads the window of the running turn `turn_seq`, or without it the one that the next turn would find, in two
+    statements: its summary and pins, and the turns that are not cached. With recall, another reads the older messages
+    that match the user's, and one reads the part of their index that is not cached.
 
-    `before_seq` is the number of the running turn, or one past the last turn; `last_message_seq` is the last message
-    number given out. Recall matches `query`, or with `for_turn` the message of the running turn; with neither, nothing
-    is recalled. Raises `InvalidRequest` for an unknown alias.
+    Recall matches the message of the running turn, or else `query`; with neither, nothing is recalled. Raises
+    `InvalidRequest` for an unknown alias.
     """
+    before_seq = session.last_turn_seq + 1 if turn_seq is None else turn_seq
     model = rt.catalogue.model(model_alias, session.tenant_id)
     context = await prompt_context(tx, session.id, before_seq)
     if policy.whole_past:
         context = replace(context, summary=None)
     after_seq = context.summary.to_message_seq if context.summary else 0
     counting = counting_of(session, model, policy)
-    kept = rt.pasts.kept(session.id, counting, after_seq, last_message_seq)
-    if rt.pasts.keeps_any and not kept.turns and last_message_seq - after_seq > _FEW_MESSAGES:
+    kept = rt.pasts.kept(session.id, counting, after_seq, session.last_message_seq)
+    if rt.pasts.keeps_any and not kept.turns and session.last_message_seq - after_seq > _FEW_MESSAGES:
         through_seq = await settled_through(tx, session.id, before_seq)
         as_sent = partial(_as_sent, model)
         columns = await settled_columns(tx, session.id, after_seq, through_seq, counting.encoding, as_sent)
         kept = await rt.pasts.keep(session.id, counting, Kept(columns, 0, columns.turns), ())
 
     async def turns_after(seq: int) -> tuple[Turn, ...]:
-        turns = window_turns(tx, session.id, seq, last_message_seq, counting.encoding, step_failed=context.step_failed)
+        turns = window_turns(
+            tx, session.id, seq, session.last_message_seq, counting.encoding, step_failed=context.step_failed
+        )
         return tuple(await turns)
 
     turns = await turns_after(kept.last_seq)
@@ -164,14 +149,14 @@ async def _read(
     rows = WindowRows(session, policy, model, before_seq, context, kept, turns)
     if not (after_seq and policy.recall.enabled):
         return rows
-    return await _with_evicted(tx, rt, rows, query, for_turn=for_turn)
+    return await _with_evicted(tx, rt, rows, query, for_turn=turn_seq is not None)
 
 
 async def session_window(rt: Runtime, session: SessionRef) -> WindowRows:
     """The window without a running turn, for the session's own model, with all messages counted. Raises `NotFound`."""
     async with rt.database.autocommit() as tx:
-        view = await prompt_view(tx, session)
-        rows = await read_stored_window(tx, rt, view, session_policy(rt, view["policy"]), view["model_alias"])
+        state = await session_state(tx, session)
+        rows = await read_window(tx, rt, state, session_policy(rt, state.policy), state.model_alias)
     return await with_all_counts(rt, rows)
 
 
@@ -228,10 +213,15 @@ async def _with_settled_kept(rt: Runtime, rows: WindowRows) -> WindowRows:
     ended = [at for at, turn in enumerate(rows.turns) if turn.status not in OPEN_STATUSES]
     if not rt.pasts.keeps_any or len(ended) < 2:
         return rows
-    settled = [with_reasoning(turn, rows.model.reasoning_rule) for turn in rows.turns[: ended[-1]]]
+    settled = rows.turns[: ended[-1]]
+
+    def marked() -> list[Turn]:
+        return [with_reasoning(turn, rows.model.reasoning_rule) for turn in settled]
+
+    as_sent = await asyncio.to_thread(marked) if _are_long(settled) else marked()
     counting = counting_of(rows.session, rows.model, rows.policy)
     return replace(
-        rows, kept=await rt.pasts.keep(rows.session.id, counting, rows.kept, settled), turns=rows.turns[ended[-1] :]
+        rows, kept=await rt.pasts.keep(rows.session.id, counting, rows.kept, as_sent), turns=rows.turns[ended[-1] :]
     )
 
 
@@ -310,8 +300,7 @@ async def snapshot_of(
     def past_as_sent() -> Past:
         return past_of_kept(rows.kept, (with_reasoning(turn, rule) for turn in rows.turns if turn.id != current.id))
 
-    is_long = sum([len(turn.messages) for turn in rows.turns]) > INLINE_MESSAGES
-    past = await asyncio.to_thread(past_as_sent) if is_long else past_as_sent()
+    past = await asyncio.to_thread(past_as_sent) if _are_long(rows.turns) else past_as_sent()
     snapshot = Snapshot(
         policy=rows.policy,
         budget=budget_of(rows.model, rows.policy),
@@ -334,6 +323,10 @@ async def snapshot_of(
     if rows.policy.allocation is None:
         return snapshot
     return await planned(snapshot, lambda: with_shared_budget(snapshot, rt.tokenizers.estimator(rows.encoding)))
+
+
+def _are_long(turns: Sequence[Turn]) -> bool:
+    return sum([len(turn.messages) for turn in turns]) > INLINE_MESSAGES
 
 
 async def with_recall_anew(rt: Runtime, rows: WindowRows, snapshot: Snapshot, *, for_turn: bool = True) -> Snapshot:

@@ -72,9 +72,9 @@ async def planned(snapshot: Snapshot, decision: Callable[[], _T]) -> _T:
     return await asyncio.to_thread(decision) if is_long else decision()
 
 
-async def assembled(snapshot: Snapshot, ready: Ready) -> Assembled:
+async def assembled(ready: Ready) -> Assembled:
     """The exact prompt of a plan. It is assembled in a thread if it is long."""
-    return await asyncio.to_thread(assemble, ready) if _is_long(snapshot) else assemble(ready)
+    return await asyncio.to_thread(assemble, ready) if _is_long(ready.window.snapshot) else assemble(ready)
 
 
 def _is_long(snapshot: Snapshot) -> bool:

@@ -132,16 +132,15 @@ async def regenerate_turn(
 @retried
 async def cancel_turn(rt: Runtime, session: SessionRef, turn_id: TurnId) -> TurnRecord:
     """Ends a turn that runs or waits for tools; its message is kept. Raises `NotFound`, `TurnNotOpen`."""
-    async with rt.database.begin() as tx:
+    async with rt.database.begin(locking=session.id) as tx:
+        is_cancelled = await store_cancelled(tx, session, turn_id)  # first: the turn may end while this waits for it
         turn = await get_turn(tx, session, turn_id)
         if turn is None:
             raise await not_found(tx, session, "turn")
-        if not await store_cancelled(tx, session.id, turn_id):
+        if not is_cancelled:
             raise TurnNotOpen(f"The turn is {turn.status.value}; there is nothing to cancel.")
-        cancelled = await get_turn(tx, session, turn_id)
     rt.leases.cancel(session.id, turn_id)
-    assert cancelled is not None
-    return cancelled
+    return turn
 
 
 async def _run(rt: Runtime, claiming: Awaitable[ClaimedTurn | TurnOutcome], listen: Listener | None) -> TurnOutcome:

@@ -187,13 +187,17 @@ class TurnPlan:
 
     rows: WindowRows
     estimate: Estimator
-    snapshot: Snapshot
     decided: Ready | Refused
     counted_by_provider: bool = False
 
     @property
     def model(self) -> Model:
         return self.rows.model
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What the prompt was decided on, with the tools that it offers and the budget that these leave."""
+        return self.decided.window.snapshot
 
     def context(self, assembled: Assembled | None) -> TurnContext:
         """The budget, figures and trim log of the prompt. `assembled` is None when nothing is sent."""

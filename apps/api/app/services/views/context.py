@@ -32,7 +32,7 @@ from app.engine.window.triggers import trigger_tokens, turns_to_next_summary
 from app.engine.window.window import lay_out
 from app.services.paging import LAST_SEQ, Page, PageRequest, between_seqs, in_order, page_of
 from app.services.runtime import Runtime
-from app.services.sessions import prompt_view
+from app.services.sessions import session_state
 from app.services.turn.gather import no_turn, session_policy, session_window, snapshot_of
 from app.services.turn.planning import planned
 from app.services.turn.recall import meaning_of_pins
@@ -107,8 +107,8 @@ async def read_timeline(rt: Runtime, session: SessionRef, wanted: PageRequest) -
     scope = in_order(f"timeline:{session.id}", wanted, newest_by_default=True)
     after, before = between_seqs(scope, wanted)
     async with rt.database.autocommit() as tx:
-        view = await prompt_view(tx, session)
-        first, newest = after + 1, min(before - 1, view["last_turn_seq"])
+        state = await session_state(tx, session)
+        first, newest = after + 1, min(before - 1, state.last_turn_seq)
         if wanted.newest_first:
             first = max(first, newest - wanted.limit)
         else:
@@ -118,7 +118,7 @@ async def read_timeline(rt: Runtime, session: SessionRef, wanted: PageRequest) -
     oldest_first = rows[::-1]
     by_turn = _by_turn(oldest_first, made)
     page = page_of(scope, rows if wanted.newest_first else oldest_first, wanted.limit, lambda row: row["seq"])
-    turns = [_turn(rt, view["policy"], row, by_turn.get(row["seq"], ())) for row in page.items]
+    turns = [_turn(rt, state.policy, row, by_turn.get(row["seq"], ())) for row in page.items]
     return Page(turns, page.next_cursor)
 
 
@@ -128,8 +128,8 @@ async def read_overview(
     """The session's turns, or a range of them, on one page: at most `points` runs of equally many turns, in time order.
     Each run has the turn with its largest prompt. Raises `NotFound`."""
     async with rt.database.autocommit() as tx:
-        view = await prompt_view(tx, session)
-        last: int = min(last_seq or LAST_SEQ, view["last_turn_seq"])
+        state = await session_state(tx, session)
+        last = min(last_seq or LAST_SEQ, state.last_turn_seq)
         turns_each = max(1, -(-(last - first_seq + 1) // points))
         runs = await timeline_ranges(tx, session.id, first_seq=first_seq, last_seq=last, turns_each=turns_each)
         peaks = await timeline_turns(tx, session.id, [run["peak_seq"] for run in runs])
@@ -138,7 +138,7 @@ async def read_overview(
     later = Counter(bisect_right(began, each["created_at"]) - 1 for each in made if not each["created_by_turn_id"])
     # A summary made between turns belongs to a run. It belongs to the run's peak only if the run is a single turn.
     of_peaks = _by_turn(peaks[::-1], [each for each in made if turns_each == 1 or each["created_by_turn_id"]])
-    by_seq = {row["seq"]: _turn(rt, view["policy"], row, of_peaks.get(row["seq"], ())) for row in peaks}
+    by_seq = {row["seq"]: _turn(rt, state.policy, row, of_peaks.get(row["seq"], ())) for row in peaks}
     events = [record_of(EventCounts, run, later_summary=later[at]) for at, run in enumerate(runs)]
     ranges = zip(runs, events, strict=True)
     return Page([record_of(TimelineRange, run, events=of, peak=by_seq[run["peak_seq"]]) for run, of in ranges], None)

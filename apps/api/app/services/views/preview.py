@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from app.db.messages import UNCOUNTED
+from app.db.turns import turn_numbers
 from app.domain.figures import LaidOut
 from app.domain.incoming import IncomingMessage
 from app.domain.types import (
@@ -20,6 +21,7 @@ from app.domain.types import (
     Message,
     MessageId,
     PromptMessage,
+    SessionId,
     SessionRef,
     Summary,
     SummaryBody,
@@ -49,15 +51,15 @@ from app.engine.window.prompt import Prompt
 from app.engine.window.window import head_items
 from app.services.paging import LAST_SEQ
 from app.services.runtime import Runtime
-from app.services.sessions import prompt_view
+from app.services.sessions import session_state
 from app.services.turn.claim import awake_alias, check_recorded, policy_of_turn
 from app.services.turn.decide import counted_by_provider, first_snapshot
-from app.services.turn.gather import WindowRows, encoding_of, read_stored_window, with_recall_anew
+from app.services.turn.gather import WindowRows, encoding_of, read_window, with_recall_anew
 from app.services.turn.planning import assembled, planned
 from app.services.turn.recall import prepare_question
 from app.services.turn.steps import Steps
 from app.services.turn.types import TurnOptions, TurnPlan, TurnRequest
-from app.services.views.turns import numbered
+from app.services.views.turns import with_numbers
 
 PENDING_SUMMARY_ID = SummaryId(UUID(int=0))
 """Id in the trim log of the summary that the turn would make."""
@@ -111,8 +113,8 @@ async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -
         found = await planned(snapshot, lambda: due.with_summary(summary, reckoned))
         after = await with_recall_anew(rt, rows, found, for_turn=False)
         decided = await planned(after, lambda: plan(after, reckoned, may_summarize=False))
-    prompt = await assembled(decided.window.snapshot, decided) if isinstance(decided, Ready) else None
-    context = TurnPlan(rows, estimate, snapshot, decided).context(prompt)
+    prompt = await assembled(decided) if isinstance(decided, Ready) else None
+    context = TurnPlan(rows, estimate, decided).context(prompt)
     messages, layout = await asyncio.to_thread(_shown, prompt, decided.prompt) if prompt else ((), ())
     prompt_tokens = round(decided.prompt.wire_tokens * snapshot.calibration_ratio)
     cost = rows.model.cost_of(Usage(prompt_tokens, 0)) if prompt else None
@@ -123,19 +125,25 @@ async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -
         context=context.public() | ({"prompt_sha256": None} if pending else {}),
         messages=messages,
         tools=prompt.tools if prompt else (),
-        layout=await numbered(rt, session.id, layout),
+        layout=await _numbered(rt, session.id, layout),
         estimated_prompt_cost_usd=None if cost is None else float(cost),
         refusal=decided.overflow.stored() if isinstance(decided, Refused) else None,
     )
 
 
+async def _numbered(rt: Runtime, session_id: SessionId, layout: Sequence[LaidOut]) -> list[LaidOut]:
+    async with rt.database.autocommit() as tx:
+        numbers = await turn_numbers(tx, session_id, [*{row.turn_id for row in layout if row.turn_id}])
+    return await asyncio.to_thread(with_numbers, layout, numbers)
+
+
 async def _window_for(rt: Runtime, session: SessionRef, request: TurnRequest, message: Message) -> WindowRows:
     """The stored window as the turn would find it. Its messages may have no count in the model's encoding yet."""
     async with rt.database.autocommit() as tx:
-        view = await prompt_view(tx, session)
-        policy = policy_of_turn(rt, view["policy"], request.options.policy)
-        alias = awake_alias(rt, request.model_alias or view["model_alias"])
-        return await read_stored_window(tx, rt, view, policy, alias, message)
+        state = await session_state(tx, session)
+        policy = policy_of_turn(rt, state.policy, request.options.policy)
+        alias = awake_alias(rt, request.model_alias or state.model_alias)
+        return await read_window(tx, rt, state, policy, alias, query=message)
 
 
 def _shown(assembled: Assembled, prompt: Prompt) -> tuple[Sequence[PromptMessage], Sequence[LaidOut]]:

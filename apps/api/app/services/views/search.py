@@ -26,7 +26,7 @@ from app.engine.recall.vectors import Meaning
 from app.engine.window.look_back import LookBack, Search, page_tokens
 from app.services.paging import LAST_ID, LAST_SEQ, Page, after_place, encode_cursor
 from app.services.runtime import Runtime
-from app.services.sessions import LOOKED_THROUGH, prompt_view
+from app.services.sessions import LOOKED_THROUGH, session_state
 from app.services.turn.gather import budget_of, encoding_of, session_policy
 from app.services.turn.look_back import read_page
 from app.services.turn.recall import prepare_search, ranked, searchable
@@ -90,10 +90,10 @@ async def search_session(rt: Runtime, session: SessionRef, words: str, limit: in
     Writes nothing except the usage for the vector of the words. Raises `NotFound`.
     """
     async with rt.database.autocommit() as tx:
-        row = await prompt_view(tx, session)
+        state = await session_state(tx, session)
     await prepare_search(rt, session, words)
     async with rt.database.begin(snapshot=True) as tx:
-        last_seq: int = row["last_message_seq"]
+        last_seq = state.last_message_seq
         index, unpacked, meaning = await searchable(tx, rt, session, words, last_seq)
         match = partial(_best, index, words, last_seq, day_of(rt.now()), limit, meaning)
         scores, looked_for = await ranked(index, words, last_seq, meaning, match)
@@ -197,17 +197,17 @@ async def look_back(rt: Runtime, session: SessionRef, *, query: str, handle: str
     handle, and `InvalidRequest` for a malformed handle, or without a handle and words.
     """
     async with rt.database.autocommit() as tx:
-        row = await prompt_view(tx, session)
+        state = await session_state(tx, session)
     if not query and handle is None:
         raise InvalidRequest("Name a handle, or words to look for.", ("query", "q"))
     if handle is not None and seq_of(handle) is None:
         raise InvalidRequest("A handle is an m and a message's number, such as m12.", ("query", "handle"))
-    policy, model = session_policy(rt, row["policy"]), rt.catalogue.model(row["model_alias"], session.tenant_id)
+    policy, model = session_policy(rt, state.policy), rt.catalogue.model(state.model_alias, session.tenant_id)
     estimate = rt.tokenizers.estimator(encoding_of(model, policy))
     tokens = max(_LEAST_PAGE_TOKENS, page_tokens(budget_of(model, policy).input_budget))
     lookup, number = LookBack(query, handle, page), page or 1
     wanted = Search(number, number, said_day=day_of(rt.now()))
-    found = await read_page(rt, session, lookup, wanted, row["last_message_seq"], tokens, estimate)
+    found = await read_page(rt, session, lookup, wanted, state.last_message_seq, tokens, estimate)
     if found is None and handle is not None:
         raise NotFound("message")
     if found is None:

@@ -14,19 +14,18 @@ import orjson
 
 from app.db import simulation_rows as store
 from app.db.database import Record
-from app.db.sessions import state_of
 from app.domain.audit import TrimAction
 from app.domain.errors import InvalidRequest
 from app.domain.prices import Prices
 from app.domain.stored import StoredTurn
-from app.domain.types import JsonObject, Pin, SessionId, SessionRef, TenantId
+from app.domain.types import JsonObject, Pin, SessionId, SessionRef, SessionState, TenantId
 from app.engine.policy.policy import ContextPolicy
 from app.engine.simulation.setting import Setting, SimulatedModel, Summarizer
 from app.engine.window.prompt import goal_text
 from app.engine.window.prompt_refs import in_runs, needed_for
 from app.services.policies import given_policy
 from app.services.runtime import Runtime
-from app.services.sessions import check_alias, prompt_view
+from app.services.sessions import check_alias, session_state
 from app.services.turn.gather import budget_of, encoding_of, layers_of, session_policy
 from app.services.views.simulation_job import Plan, PlannedLane, SimulationJob, counted_elsewhere
 
@@ -81,12 +80,12 @@ async def simulate(
     left out, and the answer says so. Raises `NotFound`, `InvalidRequest`.
     """
     async with rt.heavy.database.read_only() as tx:
-        row = await prompt_view(tx, session)
-        stored: int = row["last_turn_seq"]
+        state = await session_state(tx, session)
+        stored = state.last_turn_seq
         through_seq = stored if most_turns is None else min(stored, most_turns)
         pins = await store.dated_pins(tx, session.id)
         aliases = await store.stored_aliases(tx, session.id, through_seq)
-    plan = _plan(rt, session, row, variants, model_aliases, through_seq, pins, aliases)
+    plan = _plan(rt, state, variants, model_aliases, through_seq, pins, aliases)
     small = through_seq * len(plan.lanes) <= SMALL_TURNS_DECIDED
     async with rt.jobs.job(SimulationJob, small=small) as job:
         await job.do(SimulationJob.begin, plan)
@@ -178,34 +177,33 @@ def _times_and_targets(rows: Sequence[Record], dropped_seqs: Mapping[str, set[in
 
 def _plan(
     rt: Runtime,
-    session: SessionRef,
-    row: Record,
+    session: SessionState,
     variants: Sequence[Variant],
     model_aliases: Sequence[str],
     through_seq: int,
     pins: Sequence[tuple[datetime, Pin]],
     aliases: Sequence[str],
 ) -> Plan:
-    policies = [_policy(rt, row["policy"], variant, at) for at, variant in enumerate(variants)]
-    known: dict[str, str] = {alias: alias if alias in rt.catalogue.aliases else row["model_alias"] for alias in aliases}
+    policies = [_policy(rt, session.policy, variant, at) for at, variant in enumerate(variants)]
+    known = {alias: alias if alias in rt.catalogue.aliases else session.model_alias for alias in aliases}
     if any(alias not in rt.catalogue.aliases for alias in model_aliases):
         raise InvalidRequest("The catalogue has no model of this alias.", ("body", "model_aliases"))
     forced = model_aliases or (None,)
     targets = {alias: known if alias is None else dict.fromkeys(aliases, alias) for alias in forced}
-    own = session_policy(rt, row["policy"])
+    own = session_policy(rt, session.policy)
 
     def setting(policy: ContextPolicy, target: Mapping[str, str]) -> Setting:
         models = {was: _model(rt, session.tenant_id, alias, policy) for was, alias in target.items()}
-        return Setting(policy, goal_text(row["room_goal"], row["mode"]), models)
+        return Setting(policy, goal_text(session.room_goal, session.mode), models)
 
     # The full history is compared with the model's own window, which no policy caps.
     uncapped = replace(own, max_context_tokens=None)
     return Plan(
         session_id=session.id,
-        stored_turns=row["last_turn_seq"],
+        stored_turns=session.last_turn_seq,
         through_seq=through_seq,
         gone_aliases=tuple(alias for alias in aliases if alias not in rt.catalogue.aliases),
-        layers=layers_of(rt, state_of(row)),
+        layers=layers_of(rt, session),
         lanes=tuple(
             PlannedLane(variant.name, alias, setting(policy, targets[alias]))
             for variant, policy in zip(variants, policies, strict=True)

@@ -11,10 +11,11 @@ from uuid import UUID
 from app.db import turns as store
 from app.db.audits import blocks_by_sha256, turns_in_ranges
 from app.db.audits import get_audit as read_audit
+from app.db.database import Transaction
 from app.db.messages import messages_by_id, messages_in_runs, page_of_messages
 from app.domain.audit import Audit, TrimAction
 from app.domain.content import content_text
-from app.domain.errors import NotFound, existing
+from app.domain.errors import NotFound
 from app.domain.figures import LaidOut
 from app.domain.stored import ListedTurn
 from app.domain.types import (
@@ -22,7 +23,6 @@ from app.domain.types import (
     Message,
     MessageRecord,
     PromptMessage,
-    SessionId,
     SessionRef,
     ToolDefinition,
     TurnId,
@@ -32,7 +32,7 @@ from app.engine.messages.image_rules import image_rule_for
 from app.engine.messages.media import ImageTokens, flat_image_tokens
 from app.engine.window.layout import counted_turn, rebuilt_row, singly
 from app.engine.window.look_back import LOOK_BACK
-from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild, rebuilt_parts, regions_of
+from app.engine.window.prompt_refs import RebuiltPart, SentHashes, needed_for, rebuilt_parts, regions_of
 from app.services.paging import Page, PageRequest, between_seqs, in_order, page_of
 from app.services.runtime import Runtime
 from app.services.sessions import check_session, not_found
@@ -72,9 +72,16 @@ async def get_turn(rt: Runtime, session: SessionRef, turn_id: TurnId) -> TurnRec
 
 async def get_audit(rt: Runtime, session: SessionRef, turn_id: TurnId, round_number: int | None) -> Audit:
     """The audit of the turn's last model call, or of the last in a round. Raises `NotFound`."""
-    await get_turn(rt, session, turn_id)
     async with rt.database.read_only() as tx:  # else the session can be erased between two statements
-        return existing(await read_audit(tx, session, turn_id, round_number), "audit")
+        return await _audit(tx, session, turn_id, round_number, "audit")
+
+
+async def _audit(tx: Transaction, session: SessionRef, turn_id: TurnId, round_number: int | None, wanted: str) -> Audit:
+    audit = await read_audit(tx, session, turn_id, round_number)
+    if audit is None:
+        turn = await store.get_turn(tx, session, turn_id)
+        raise NotFound(wanted) if turn else await not_found(tx, session, "turn")
+    return audit
 
 
 async def get_expanded_audit(rt: Runtime, session: SessionRef, turn_id: TurnId, round_number: int | None) -> Audit:
@@ -82,8 +89,8 @@ async def get_expanded_audit(rt: Runtime, session: SessionRef, turn_id: TurnId, 
 
     Removed messages are counted again with the audit's estimator, because their single counts are not stored.
     """
-    audit = await get_audit(rt, session, turn_id, round_number)
-    async with rt.database.autocommit() as tx:
+    async with rt.database.read_only() as tx:
+        audit = await _audit(tx, session, turn_id, round_number, "audit")
         actions = [TrimAction.of_row(action) for action in audit.context_trim_log["actions"]]
         turns = await turns_in_ranges(tx, session.id, actions)
         tools_sha256 = audit.prompt_refs["tools"] if audit.prompt_refs else None
@@ -106,42 +113,46 @@ async def get_prompt(rt: Runtime, session: SessionRef, turn_id: TurnId, round_nu
     Raises `NotFound` when nothing was sent, `PromptTooLarge` before any part of a too large prompt is built, and
     `RuntimeError` when the rebuilt prompt is not the one that was sent.
     """
-    await get_turn(rt, session, turn_id)
     async with rt.database.read_only() as tx:
-        audit = await read_audit(tx, session, turn_id, round_number)
-        refs = audit.prompt_refs if audit else None
-        if audit is None or refs is None:
+        audit = await _audit(tx, session, turn_id, round_number, "prompt")
+        refs = audit.prompt_refs
+        if refs is None:
             raise NotFound("prompt")
         needed = needed_for(refs)
         blocks = await blocks_by_sha256(tx, session.id, needed.sha256s)
         messages = await messages_in_runs(tx, session.id, needed.runs, needed.user_runs)
-    sha256 = await asyncio.to_thread(SentHashes(blocks, messages).sha256, refs)
-    if sha256 != audit.prompt_sha256:
-        raise RuntimeError(f"the prompt of turn {turn_id} was rebuilt as {sha256}, sent as {audit.prompt_sha256}")
-    sent, tools = rebuild(refs, blocks, messages)
-    layout = await numbered(rt, session.id, await _layout(rt, audit, refs, blocks, messages))
-    return SentPrompt(sent, tools, sha256, layout)
+        numbers = await store.turn_numbers(tx, session.id, [*{message.turn_id for message in messages.values()}])
+
+    def rebuilt() -> tuple[str, list[RebuiltPart]]:
+        sha256 = SentHashes(blocks, messages).sha256(refs)
+        if sha256 != audit.prompt_sha256:
+            raise RuntimeError(f"the prompt of turn {turn_id} was rebuilt as {sha256}, sent as {audit.prompt_sha256}")
+        return sha256, list(rebuilt_parts(refs, blocks, messages))
+
+    sha256, parts = await asyncio.to_thread(rebuilt)
+    tools: list[ToolDefinition] = json.loads(blocks[refs["tools"]]) if refs["tools"] else []
+    layout = await _layout(rt, audit, refs, parts, numbers)
+    return SentPrompt([part.sent for part in parts], tools, sha256, layout)
 
 
-async def numbered(rt: Runtime, session_id: SessionId, layout: Sequence[LaidOut]) -> list[LaidOut]:
+def with_numbers(layout: Sequence[LaidOut], numbers: Mapping[TurnId, int]) -> list[LaidOut]:
     """The layout with the numbers of those of its turns that are stored."""
-    ids = {row.turn_id for row in layout if row.turn_id}
-    async with rt.database.autocommit() as tx:
-        numbers = await store.turn_numbers(tx, session_id, [*ids])
     return [replace(row, turn_seq=numbers.get(row.turn_id)) if row.turn_id else row for row in layout]
 
 
 async def _layout(
-    rt: Runtime, audit: Audit, refs: JsonObject, blocks: Mapping[str, str], messages: Mapping[int, Message]
+    rt: Runtime, audit: Audit, refs: JsonObject, parts: Sequence[RebuiltPart], numbers: Mapping[TurnId, int]
 ) -> list[LaidOut]:
     """The layout, counted with the audit's estimator. Each text is counted for the first time off the event loop."""
-    parts = list(rebuilt_parts(refs, blocks, messages))
     texts = [content_text(part.sent["content"]) for part in parts]
     estimate, images = await _counting(rt, audit, [part.message for part in parts if part.message], texts)
     regions = regions_of(refs, len(parts)) or [None] * len(parts)
-    return await asyncio.to_thread(
-        lambda: [rebuilt_row(part, region, estimate, images) for part, region in zip(parts, regions, strict=True)]
-    )
+
+    def rows() -> list[LaidOut]:
+        counted = [rebuilt_row(part, region, estimate, images) for part, region in zip(parts, regions, strict=True)]
+        return with_numbers(counted, numbers)
+
+    return await asyncio.to_thread(rows)
 
 
 async def _counting(

@@ -1,0 +1,116 @@
+"""A session's settled past as columns, read from the database or extended by turns without blocking the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, pairwise, takewhile
+
+from app.db.database import Transaction
+from app.db.messages import UNCOUNTED, window_turns
+from app.db.settled import settled_texts
+from app.domain.stored import StoredTexts
+from app.domain.types import SessionId, Turn
+from app.engine.window.columns import Columns
+from app.engine.window.whole_turns import of_texts
+
+_SLICE_TEXTS = 2048
+_SLICE_TURNS = 128
+_SLICE_CHARS = 1_048_576
+"""Characters of messages that are added to columns in one step (a few milliseconds). A turn with far more is added on a
+thread."""
+_ADDED_CHARS = 1_024
+"""Characters that take as long to add to columns as the fixed work for one message."""
+
+
+async def settled_columns(
+    tx: Transaction,
+    session_id: SessionId,
+    after_seq: int,
+    through_seq: int,
+    encoding: str,
+    as_sent: Callable[[Turn], Turn],
+    slice_messages: int = _SLICE_TEXTS,
+) -> Columns:
+    """The turns of a range of messages as columns, up to the first turn with a message that has no count. The range
+    holds whole turns, all of them settled. `as_sent` counts and marks a turn as it is sent to the model.
+
+    Turns that are nothing but text never become `Message` objects, except between turns that do. One statement reads
+    `slice_messages` messages, or more if a single turn has more.
+    """
+    columns, size = Columns(after_seq), slice_messages
+    while after_seq < through_seq:
+        last_seq = min(through_seq, after_seq + size)
+        texts = await settled_texts(tx, session_id, after_seq, last_seq, encoding)
+        if last_seq < through_seq:
+            if len(texts.turn_seqs) < 2:
+                size *= 2
+                continue
+            texts = texts.part(0, len(texts.turn_seqs) - 1)  # the last one may continue in the next slice
+            last_seq = texts.seqs[-1]
+        first, end = _more_than_text(texts)
+        await _add_texts(columns, texts.part(0, first))
+        if first < end:
+            begins = texts.part(0, first).seqs[-1] if first else after_seq
+            ends = texts.part(first, end).seqs[-1]
+            turns = await window_turns(tx, session_id, begins, ends, encoding, step_failed=False)
+            counted = list(takewhile(_is_counted, turns))
+            columns = await extended_columns(columns, counted, as_sent)
+            if len(counted) < len(turns):
+                break
+            await _add_texts(columns, texts.part(end, len(texts.turn_seqs)))
+        after_seq = last_seq
+    return columns
+
+
+async def _add_texts(columns: Columns, texts: StoredTexts) -> None:
+    """Adds turns to columns that no other task uses yet. Those of a single long turn are added on a thread."""
+    if len(texts.seqs) > 2 * _SLICE_TEXTS:
+        await asyncio.to_thread(lambda: columns.add(of_texts(texts)))
+    else:
+        columns.add(of_texts(texts))
+
+
+def _more_than_text(texts: StoredTexts) -> tuple[int, int]:
+    """The index of the first turn that has more than text or was not completed, and the index after the last one."""
+    ends = [*accumulate(texts.turn_messages, initial=0)]
+    places = [
+        at
+        for at, (first, end) in enumerate(pairwise(ends))
+        if not texts.turn_completed[at] or "-" in texts.roles[first:end]
+    ]
+    return (places[0], places[-1] + 1) if places else (len(texts.turn_seqs), len(texts.turn_seqs))
+
+
+def _is_counted(turn: Turn) -> bool:
+    return all(message.tokens != UNCOUNTED for message in turn.messages)
+
+
+async def extended_columns(
+    columns: Columns, turns: Iterable[Turn], as_sent: Callable[[Turn], Turn] | None = None
+) -> Columns:
+    """The columns with these turns, added in slices, so that the event loop is not blocked.
+
+    This is a copy if a turn is so long that it is added on a thread: other tasks may append to the columns meanwhile.
+    """
+    part: list[Turn] = []
+    chars = 0
+    for turn in turns:
+        part.append(turn)
+        chars += sum([len(message.content) for message in turn.messages if isinstance(message.content, str)])
+        chars += _ADDED_CHARS * len(turn.messages)
+        if chars > 2 * _SLICE_CHARS:
+            columns = columns.copy()
+            await asyncio.to_thread(_add, columns, part, as_sent)
+            part, chars = [], 0
+        elif len(part) == _SLICE_TURNS or chars > _SLICE_CHARS:
+            _add(columns, part, as_sent)
+            part, chars = [], 0
+            await asyncio.sleep(0)
+    if part:
+        _add(columns, part, as_sent)
+    return columns
+
+
+def _add(columns: Columns, turns: Sequence[Turn], as_sent: Callable[[Turn], Turn] | None) -> None:
+    columns.extend(map(as_sent, turns) if as_sent else turns)

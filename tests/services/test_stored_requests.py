@@ -1,0 +1,125 @@
+"""What a client resends with every turn is stored once, and whatever needs a request again finds all of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.api.routes.sessions import spooled
+from app.domain.errors import ProviderError
+from app.domain.types import SessionId, TurnId
+from app.services.archive.transfer import export_session, fork_session
+from app.services.sessions import delete_session
+from app.services.turn.take import prepare_regeneration, regenerate_turn, retry_turn
+from app.services.turn.types import TurnOptions, TurnRequest
+from app.services.views.simulation import Variant, simulate
+from tests.providers.server import Answer, serving
+from tests.services.service import TENANT, Service, chat, models_toml, ref_of, service
+from tests.services.test_tools import TOOLS, calls
+
+RULES = "Answer in one sentence, and quote “the ledger” by line. " * 400
+"""A system prompt of 22 kB."""
+
+
+async def _stored_bytes(at: Service, session_id: SessionId) -> int:
+    """Bytes of the session's requests and blocks."""
+    (row,) = await at.rows(
+        """
+        SELECT (SELECT coalesce(sum(length(CAST(request AS text))), 0)
+                FROM turns WHERE session_id = CAST(:sid AS uuid))
+             + (SELECT coalesce(sum(length(content)), 0)
+                FROM prompt_blocks WHERE session_id = CAST(:sid AS uuid)) AS bytes
+        """,
+        sid=session_id,
+    )
+    return int(row["bytes"])
+
+
+async def _as_older_versions_stored_them(at: Service) -> None:
+    changed = await at.rows(
+        "UPDATE turns SET request = request - 'instructions_sha256'"
+        " || jsonb_build_object('instructions', CAST(:rules AS text)) WHERE request IS NOT NULL RETURNING id",
+        rules=RULES,
+    )
+    assert changed
+
+
+async def _exported(at: Service, session_id: SessionId) -> dict[str, Any]:
+    with await spooled(export_session(at.rt, ref_of(session_id))) as file:
+        return json.load(file)
+
+
+async def test_a_system_prompt_that_comes_with_every_turn_is_stored_once(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(chat("Yes.")) as server,
+        service(database_url, models_toml(server, window=65_536), folder=tmp_path) as at,
+    ):
+        session = await at.session()
+        await at.turn(session.id, "One.", instructions=RULES)
+        first = await _stored_bytes(at, session.id)
+        for number in range(9):
+            await at.turn(session.id, f"Next {number}.", instructions=RULES)
+        assert await _stored_bytes(at, session.id) < first + len(RULES)
+        assert len(await at.rows("SELECT 1 FROM prompt_blocks WHERE content = :rules", rules=RULES)) == 1
+        await delete_session(at.rt, ref_of(session.id))
+        assert await at.rows("SELECT 1 FROM prompt_blocks") == []
+
+
+@pytest.mark.parametrize("is_old", [False, True], ids=["as it is stored now", "as older versions stored it"])
+async def test_whatever_needs_a_request_again_finds_its_long_system_prompt(
+    database_url: str, tmp_path: Path, *, is_old: bool
+) -> None:
+    script = [calls("a"), Answer({"error": {"message": "no"}}, status=400), chat("Yes."), chat("Again."), chat("Too.")]
+    async with (
+        serving(lambda _: script.pop(0)) as server,
+        service(database_url, models_toml(server, window=65_536), folder=tmp_path) as at,
+    ):
+
+        def assert_sent(what: str) -> None:
+            assert {"role": "system", "content": RULES} in server.seen[-1].json["messages"], what
+
+        async def regenerate(session_id: SessionId, turn_id: TurnId) -> None:
+            prepared = await prepare_regeneration(at.rt, ref_of(session_id), turn_id, TurnRequest(None, "0" * 64))
+            await regenerate_turn(at.rt, TENANT, prepared)
+
+        session = await at.session()
+        turn = (await at.turn(session.id, "Look.", instructions=RULES, tools=TOOLS)).turn
+        if is_old:
+            await _as_older_versions_stored_them(at)
+        with pytest.raises(ProviderError):
+            await at.outputs(session.id, turn.id, {"a": "Nothing."})
+        assert_sent("a later round")
+        await retry_turn(at.rt, ref_of(session.id), turn.id, TurnOptions(instructions=RULES), "main")
+        assert_sent("another try")
+        if is_old:
+            await _as_older_versions_stored_them(at)
+        await regenerate(session.id, turn.id)
+        assert_sent("a regeneration")
+
+        document = await _exported(at, session.id)
+        (stored,) = [row["request"] for row in document["turns"]]
+        assert stored == TurnOptions(instructions=RULES).stored()
+        imported = await at.imported(document)
+        assert (await _exported(at, imported.id))["turns"][0]["request"] == stored
+        fork = await fork_session(at.rt, ref_of(session.id), None)
+        assert (await _exported(at, fork.id))["turns"][0]["request"] == stored
+        await delete_session(at.rt, ref_of(session.id))
+        await regenerate(fork.id, turn.id)
+        assert_sent("a regeneration in a fork")
+        result = await simulate(at.rt, ref_of(fork.id), [Variant("same", {})])
+        assert result["full_history"][0]["wire_tokens"] > len(RULES) / 8, "a simulation"
+
+
+async def test_a_turn_that_was_refused_keeps_its_long_system_prompt_in_a_fork(database_url: str) -> None:
+    """No prompt of it was sent, so that only the request refers to the text."""
+    async with service(database_url) as at:
+        session = await at.session()
+        await at.turn(session.id, "One.")
+        with pytest.raises(Exception, match="budget"):
+            await at.turn(session.id, "word " * 9000, instructions=RULES)
+        fork = await fork_session(at.rt, ref_of(session.id), None)
+        _, refused = (await _exported(at, fork.id))["turns"]
+        assert refused["request"]["instructions"] == RULES
