@@ -71,11 +71,16 @@ _BY_KEY = sql(f"""
     SELECT {_COLUMNS}, t.request_sha256 FROM turns t JOIN sessions s ON s.id = t.session_id
     WHERE s.id = :session_id AND s.tenant_id = :tenant_id AND t.idempotency_key = :idempotency_key
     """)
+_MOST_SESSIONS = 2_000
+"""Most sessions, the newest ones, that are looked through for one that began with a request."""
 _BEGUN_BY = sql(f"""
     SELECT {_COLUMNS}, t.conversation_sha256
-    FROM sessions s JOIN turns t ON t.session_id = s.id AND t.seq = s.last_turn_seq
-    WHERE s.tenant_id = :tenant_id AND s.id > :after_id AND s.external_id IS NULL AND s.idempotency_key IS NULL
-        AND t.request_sha256 = :request_sha256 AND t.status IN ('running', 'awaiting_tools', 'completed')
+    FROM (
+        SELECT id, last_turn_seq FROM sessions
+        WHERE tenant_id = :tenant_id AND id > :after_id AND external_id IS NULL AND idempotency_key IS NULL
+        ORDER BY id DESC LIMIT {_MOST_SESSIONS}
+    ) s JOIN turns t ON t.session_id = s.id AND t.seq = s.last_turn_seq
+    WHERE t.request_sha256 = :request_sha256 AND t.status IN ('running', 'awaiting_tools', 'completed')
     ORDER BY s.id DESC LIMIT :limit
     """)
 # A subquery for each field: the nodes of a Citus cluster can not plan a lateral join for all values of the parameters.
@@ -113,8 +118,8 @@ async def turn_by_key(tx: Transaction, session: SessionRef, idempotency_key: str
 async def turns_begun_by(
     tx: Transaction, tenant_id: TenantId, request_sha256: str, *, after_id: UUID, limit: int
 ) -> list[tuple[TurnRecord, bytes | None]]:
-    """The last turns of the tenant's unnamed sessions with an id above `after_id`, newest session first, if they came
-    from this request; and the digests of their lists, which a running turn does not have yet."""
+    """The last turns of the tenant's newest unnamed sessions with an id above `after_id`, newest session first, if they
+    came from this request; and the digests of their lists, which a running turn does not have yet."""
     rows = await tx.fetch(_BEGUN_BY, tenant_id=tenant_id, request_sha256=request_sha256, after_id=after_id, limit=limit)
     return [(turn_record(row), row["conversation_sha256"]) for row in rows]
 
