@@ -25,7 +25,7 @@ _texts = st.one_of(
 def test_a_text_has_the_count_of_its_words(encoding: str, texts: list[str]) -> None:
     whole = TOKENIZERS.estimator(encoding)
     count = ByWords(TOKENIZERS.estimator(encoding))
-    for text in [*texts, " ".join(texts), *texts, PROSE, PROSE * 40, '","'.join([*texts, *PROSE.split()] * 8)]:
+    for text in [*texts, " ".join(texts), *texts, PROSE, PROSE * 40]:
         assert count(text) == whole(text)
 
 
