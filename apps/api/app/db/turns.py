@@ -47,6 +47,11 @@ WHOLE_REQUEST = """t.request - 'instructions_sha256' || coalesce((
 """SQL expression: the request of the turn `t` as it was given. Older rows have a long system prompt in place."""
 
 
+def is_stored_apart(request: JsonObject | None) -> bool:
+    """Whether the request has a system prompt that is stored as a block."""
+    return request is not None and len(request.get("instructions") or "") > _LONG_CHARS
+
+
 def block_of_request(source: str, created_at: str) -> str:
     """An INSERT of the long system prompt of `:request`, if it has one; `source` is a FROM list of at most one row."""
     values = {"session_id": "sessions.id", "sha256": "long.sha256", "content": "long.text", "created_at": created_at}
