@@ -117,7 +117,7 @@ async def end_lost_turns(database: Database) -> int:
 
 @retried
 async def _end_lost_turns_of(database: Database, session_id: SessionId) -> int:
-    async with database.begin() as tx:
+    async with database.begin(locking=session_id) as tx:
         return await fail_lost_turns(tx, session_id)
 
 
