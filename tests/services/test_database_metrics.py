@@ -22,7 +22,7 @@ from app.services.openai.conversations import add_items
 from app.services.turn.claim import draft_turn
 from app.services.turn.types import TurnRequest
 from app.telemetry.metrics import Telemetry
-from tests.pooling import own_database
+from tests.pooling import behind_pooler, own_database
 from tests.providers.server import Answer, Seen, serving
 from tests.services.faulty_database import faulty_database
 from tests.services.service import Service, chat, model, models_toml, ref_of, service
@@ -125,7 +125,7 @@ async def test_lost_turns_are_counted_by_whoever_ends_them(database_url: str) ->
 
 async def test_a_locked_session_keeps_no_lost_turn_of_another_open(database_url: str) -> None:
     """Neither does it keep those that were ended from being counted."""
-    own = Database(database_url, pool_size=1, lock_timeout_s=0.1)
+    own = Database(database_url, pool_size=1, lock_timeout_s=0.1, transaction_pooler=behind_pooler())
     async with service(database_url, lease_s=0.1) as at, aclosing(own) as database:
         sweeping = replace(at.rt, database=database)
         first, locked, last = [await claim(at) for _ in range(3)]
