@@ -113,7 +113,14 @@ def test_a_question_at_the_end_of_a_long_narrative_gets_less_than_alone_but_neve
 
 @given(st.text(max_size=200), st.integers(0, 2_000_000))
 def test_the_block_has_a_size_that_no_window_exceeds(text: str, input_budget: int) -> None:
-    assert 0 <= most_recalled_tokens(text, Recall(), input_budget) <= min(0.7 * input_budget, MOST_RECALLED_TOKENS)
+    tokens = most_recalled_tokens(text, Recall(), input_budget)
+    assert 0 <= tokens <= MOST_RECALLED_TOKENS
+    assert 10 * tokens <= 7 * input_budget
+
+
+def test_a_share_of_the_budget_is_taken_as_it_is_written() -> None:
+    """The product of floats is 683.9999999999999."""
+    assert most_recalled_tokens("When did we meet?", Recall(max_share=0.57), 1_200) == 684
 
 
 @given(st.integers(1, 30), st.integers(700, 6000), st.integers(5, 400))

@@ -65,7 +65,7 @@ def _claim(new_turn: Mapping[str, str], block: str = "") -> Statement:
 
 
 _CLAIM = _claim(_NEW_TURN)
-# Only this one prepares a block: that takes a tenth of what Postgres spends on a whole turn.
+# Only where there is one is a block prepared: that takes a tenth of what Postgres spends on a whole turn.
 _CLAIM_WITH_BLOCK = _claim({**_NEW_TURN, "request": SHORT_REQUEST}, f", b AS ({block_of_request('s', 's.claimed_at')})")
 
 # A turn that ended and runs again may be in a cached past already: `changes` is 1 then, which invalidates the cache.
@@ -101,23 +101,28 @@ _OUTPUTS = insert_from(
     {"session_id": "sessions.id", "turn_id": "t.id", "role": "'tool'", "created_at": "clock.at"},
     without=UNGIVEN,
 )
-_RECLAIM = sql(f"""
-    WITH t AS (
-        UPDATE turns
-        SET status = 'running', fence = fence + 1, error = NULL, completed_at = NULL,
-            request = coalesce({SHORT_REQUEST}, request), lease_expires_at = {_LEASE_END}
-        WHERE session_id = :session_id AND id = :turn_id AND fence = :found_fence
-            AND status = ANY(:found_as) AND (status <> 'completed' OR assistant_output IS NULL)
-            AND NOT EXISTS (SELECT FROM turns later
-                WHERE later.session_id = :session_id AND later.seq > turns.seq AND later.status <> 'rejected')
-        RETURNING session_id, id, fence
-    ), m AS (
-        {_OUTPUTS}
-    ), b AS (
-        {block_of_request(f"t, {CLOCK}", "clock.at")}
-    )
-    SELECT fence FROM t
-    """)
+
+
+def _reclaim(request: str, block: str = "") -> Statement:
+    return sql(f"""
+        WITH t AS (
+            UPDATE turns
+            SET status = 'running', fence = fence + 1, error = NULL, completed_at = NULL,
+                request = coalesce({request}, request), lease_expires_at = {_LEASE_END}
+            WHERE session_id = :session_id AND id = :turn_id AND fence = :found_fence
+                AND status = ANY(:found_as) AND (status <> 'completed' OR assistant_output IS NULL)
+                AND NOT EXISTS (SELECT FROM turns later
+                    WHERE later.session_id = :session_id AND later.seq > turns.seq AND later.status <> 'rejected')
+            RETURNING session_id, id, fence
+        ), m AS (
+            {_OUTPUTS}
+        ){block}
+        SELECT fence FROM t
+        """)
+
+
+_RECLAIM = _reclaim(":request")
+_RECLAIM_WITH_BLOCK = _reclaim(SHORT_REQUEST, f", b AS ({block_of_request(f't, {CLOCK}', 'clock.at')})")
 
 # This runs without the session's lock, so it must not wait for a row: a turn that is locked is being ended.
 _RENEW = sql(f"""
@@ -266,7 +271,7 @@ async def reclaim_turn(
     if row is None:
         return None
     fence = await tx.fetchval(
-        _RECLAIM,
+        _RECLAIM_WITH_BLOCK if is_stored_apart(request) else _RECLAIM,
         session_id=session.id,
         turn_id=turn_id,
         outputs=_rows_of(outputs, row["last_message_seq"] - len(outputs)),

@@ -169,7 +169,8 @@ class Pasts:
 
     def last_prompt(self, session_id: SessionId) -> LastPrompt | None:
         """The prompt that this process sent last, if it is cached."""
-        return self._pasts.get(session_id, _Entry()).last_prompt
+        past = self._pasts.get(session_id)
+        return past.last_prompt if past else None
 
     def cached_prompt(self, session_id: SessionId) -> LastPrompt | None:
         """The last prompt, if it was sent so recently that a provider which caches prompts still has it."""

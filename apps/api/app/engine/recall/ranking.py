@@ -21,6 +21,7 @@ from app.domain.content import content_text, named
 from app.domain.types import Message, Turn
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import Unit, sendable_units
+from app.engine.policy.budget import part_of
 from app.engine.policy.policy import Recall
 from app.engine.recall.bm25 import MOST_ASKED_CHARS, Hits, search, summed
 from app.engine.recall.dates import day_said
@@ -93,7 +94,7 @@ def wanted_share(text: str) -> float:
 
 def most_recalled_tokens(text: str, recall: Recall, input_budget: int) -> int:
     """The largest block in tokens that may be recalled for the user's message; 0 if nothing should be recalled."""
-    called_for = min(recall.max_share * input_budget, MOST_RECALLED_TOKENS * wanted_share(text))
+    called_for = min(part_of(recall.max_share, input_budget), MOST_RECALLED_TOKENS * wanted_share(text))
     return int(called_for) if called_for >= _LEAST_RECALLED_TOKENS else 0
 
 

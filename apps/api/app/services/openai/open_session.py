@@ -189,8 +189,8 @@ async def _recognized(
 
 
 async def _begun_before(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> SessionRef | None:
-    """The session that began with the request of which this is a retry, if nothing else has followed there. Whether an
-    answered one is the same client's shows in the digest of its list; before the answer, nothing is told of it."""
+    """The session that began with the request of which this is a retry, if nothing else has followed there. That an
+    answered one is the same client's is known by the digest of its list. A running one only refuses the retry."""
     if request.known is None or not request.is_retry:
         return None
     began_ms = int((rt.now() - _RETRIED_WITHIN).timestamp() * 1000)
