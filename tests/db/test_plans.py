@@ -93,9 +93,9 @@ async def filled(database_url: str) -> AsyncGenerator[Database]:
     try:
         await connection.execute(_SETTLED + _FILL.format(first=1, last=2))
         async with database.begin() as tx:
-            await window_turns(tx, SESSION, 0, 4, "ours", step_failed=False)
+            await window_turns(tx, SESSION, 0, 4, "ours", step_failed=False, take_bytes=unlimited)
             await turns_with(tx, SESSION, [1, 2], "ours")
-            await settled_columns(tx, SESSION, 0, await settled_through(tx, SESSION, 3), "ours", as_it_is)
+            await settled_columns(tx, SESSION, 0, await settled_through(tx, SESSION, 3), "ours", as_it_is, unlimited)
             await copy_past(tx, SESSION, SessionId(UUID(int=101)), await fork_point(tx, SESSION, None))
         await connection.execute(_FILL.format(first=3, last=TURNS))
         yield database
@@ -106,6 +106,10 @@ async def filled(database_url: str) -> AsyncGenerator[Database]:
 
 def as_it_is(turn: Turn) -> Turn:
     return turn
+
+
+def unlimited(size_bytes: int) -> None:
+    pass
 
 
 def nodes(plan: Any) -> Iterator[Any]:
@@ -133,11 +137,13 @@ def rows_of_index_ranges(plans: list[Any]) -> dict[str, int]:
 async def test_a_window_is_read_by_one_index_range_a_table(database_url: str, after_seq: int) -> None:
     async with filled(database_url) as database, database.begin() as transaction:
         tx = Explained(transaction)
-        window = await window_turns(tx, SESSION, after_seq, MESSAGES, "ours", step_failed=False)
-        assert len(tx.plans) == 2 * ceil((MESSAGES - after_seq) / 512), "messages and counts, 512 messages at a time"
+        window = await window_turns(tx, SESSION, after_seq, MESSAGES, "ours", step_failed=False, take_bytes=unlimited)
+        of_sizes = ceil((MESSAGES - after_seq - 16) / 128)
+        slices = of_sizes + 1 if MESSAGES - after_seq > 16 else 1
+        assert len(tx.plans) == of_sizes + 2 * slices, "messages and counts, 16 and then 128 messages at a time"
         read = rows_of_index_ranges(tx.plans)
-        assert set(read) == {"messages", "turns", "message_token_counts"}
-        assert sum(read.values()) <= 2 * (MESSAGES - after_seq) + 5
+        assert read["messages"] <= 2 * (MESSAGES - after_seq) + 5, "and once for their sizes"
+        assert read["turns"] + read["message_token_counts"] <= 1.5 * (MESSAGES - after_seq) + 5
 
         sent = [message for turn in window for message in turn.messages]
         expected = [seq for seq in range(after_seq + 1, MESSAGES + 1) if (seq + 1) // 2 % 50]
@@ -157,11 +163,11 @@ async def test_a_settled_past_is_read_as_columns_by_index_ranges(database_url: s
         assert sum(rows_of_index_ranges(tx.plans).values()) <= 5
         tx.plans.clear()
 
-        columns = await settled_columns(tx, SESSION, after_seq, through_seq, "ours", as_it_is)
+        columns = await settled_columns(tx, SESSION, after_seq, through_seq, "ours", as_it_is, unlimited)
         assert [*columns.turn_seqs] == [seq for seq in range(after_seq // 2 + 1, through_seq // 2 + 1) if seq % 50]
         read = rows_of_index_ranges(tx.plans)
         past = through_seq - after_seq
-        assert read["messages"] <= 2 * past + 5, "as texts, and again where they were stored with other counts"
+        assert read["messages"] <= 3 * past + 5, "as texts, and again, with their sizes, where the counts are others"
         assert read["turns"] <= 2 * past / 2 + 10
         assert read["message_token_counts"] <= past
 
@@ -191,7 +197,7 @@ async def test_recalled_messages_are_read_by_key_and_the_turns_of_those_that_com
 async def test_counts_are_not_looked_for_where_every_message_has_its_own(database_url: str) -> None:
     async with filled(database_url) as database, database.begin() as transaction:
         tx = Explained(transaction)
-        await window_turns(tx, SESSION, MESSAGES - 2, MESSAGES - 1, "ours", step_failed=False)
+        await window_turns(tx, SESSION, MESSAGES - 2, MESSAGES - 1, "ours", step_failed=False, take_bytes=unlimited)
         assert len(tx.plans) == 1
 
 

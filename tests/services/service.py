@@ -30,7 +30,7 @@ from app.services.heavy.jobs import HeavyJobs
 from app.services.learned import Calibrations
 from app.services.paging import PageRequest
 from app.services.pasts import Pasts
-from app.services.process_state import Chores, Cooldowns, HeavyWork, Leases
+from app.services.process_state import Allowance, Chores, Cooldowns, HeavyWork, Leases
 from app.services.runtime import Runtime
 from app.services.sessions import create_session
 from app.services.turn.take import continue_turn, take_turn
@@ -109,6 +109,7 @@ async def service(
     tracer: Tracer = NO_TRACES,
     embeds_with: str | None = None,
     embedding_wait_s: float = 60.0,
+    max_windows_bytes: int = 256 * 1024 * 1024,
 ) -> AsyncGenerator[Service]:
     """A runtime as the composition root makes it. `models` is the text of a models file.
 
@@ -161,6 +162,7 @@ async def service(
         calibrations=Calibrations(),
         cooldowns=cooldowns,
         pasts=Pasts(64 * 1024 * 1024, monotonic, telemetry),
+        windows=Allowance("bytes of windows", max_windows_bytes, 1.0),
         guarded=policy or ContextPolicy(summarize_ahead=False),
         turn_lease_s=lease_s,
         now=_now,

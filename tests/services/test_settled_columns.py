@@ -89,10 +89,16 @@ async def _disturb(at: Service, session_id: SessionId, random: Random) -> None:
         await at.rows(f"UPDATE {change} WHERE session_id = :id AND {where} RETURNING id", id=session_id)
 
 
+def unlimited(size_bytes: int) -> None:
+    pass
+
+
 async def _turns(at: Service, session_id: SessionId) -> Sequence[Turn]:
     async with at.rt.database.autocommit() as tx:
         encoding = at.rt.catalogue.model(at.rt.catalogue.default).encoding
-        return await window_turns(tx, session_id, 0, await _last_seq(at, session_id), encoding, step_failed=False)
+        return await window_turns(
+            tx, session_id, 0, await _last_seq(at, session_id), encoding, step_failed=False, take_bytes=unlimited
+        )
 
 
 async def _columns(at: Service, session_id: SessionId, after_seq: int, slice_messages: int) -> Columns:
@@ -100,7 +106,14 @@ async def _columns(at: Service, session_id: SessionId, after_seq: int, slice_mes
     async with at.rt.database.autocommit() as tx:
         through_seq = await settled_through(tx, session_id, _LAST_SEQ)
         return await settled_columns(
-            tx, session_id, after_seq, through_seq, encoding, lambda turn: with_reasoning(turn, _RULE), slice_messages
+            tx,
+            session_id,
+            after_seq,
+            through_seq,
+            encoding,
+            lambda turn: with_reasoning(turn, _RULE),
+            unlimited,
+            slice_messages,
         )
 
 

@@ -203,6 +203,7 @@ async def _runtime(
         calibrations=Calibrations(),
         cooldowns=cooldowns,
         pasts=Pasts(settings.session_cache_bytes, monotonic, telemetry),
+        windows=Allowance("bytes of windows", settings.max_windows_bytes, settings.tenant_share),
         guarded=guarded_policy(settings),
         turn_lease_s=settings.turn_lease_s,
         now=now,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from dataclasses import fields, replace
 from itertools import islice
 from operator import itemgetter
@@ -29,12 +29,19 @@ UNCOUNTED = -1
 """`tokens` of a message that has no count in the requested encoding yet."""
 SLICE_MESSAGES = 512
 _SLICE_TURNS = 512
+_SIZED_MESSAGES = 128
+"""Messages whose sizes one statement computes: the database unpacks each for that."""
+_SLICE_BYTES = 8 * 1024 * 1024
+"""Most bytes of messages that one statement reads, unless a single message has more."""
+_FIRST_MESSAGES = 16
+"""Messages of a window that are read before their sizes are known: as many as most turns find."""
 
 _FIELDS = frozenset(field.name for field in fields(Message))
 _STORED = tuple(column.name for column in messages.columns if column.name in _FIELDS)
 SAID_AT = "coalesce(m.said_at, m.created_at)"
 _WRITTEN_OTHERWISE = {"said_at": f"{SAID_AT} AS said_at"}
 _OF_MESSAGE = ", ".join(_WRITTEN_OTHERWISE.get(name, f"m.{name}") for name in _STORED)
+_BYTES = "octet_length(concat(m.content, m.tool_calls, m.reasoning, m.reasoning_blocks))"
 AS_STORED = f"{_OF_MESSAGE}, m.token_estimate AS tokens"
 """The columns that `message_from_row` reads, with the counts in the encoding that the message was stored with."""
 
@@ -58,17 +65,21 @@ STEP_FAILED = """st.status <> 'success' AND NOT EXISTS (
 # Each is in the order of the intended index: to a planner that assumes one row per session, other indexes look as good.
 # The first turn is that of the last message through `after_seq`, or the last one before it that was not rejected. Later
 # messages belong to no earlier turn, because only the newest turn that was not rejected is run again.
-_RANGE = f"""
-    SELECT {AS_STORED}, m.token_encoding, NULL AS status, NULL AS without_output
+_IN_RANGE = """
     FROM messages m
     WHERE m.session_id = :session_id AND m.seq > :after_seq AND m.seq <= :last_seq AND NOT m.withdrawn
     ORDER BY m.seq
 """
+_RANGE = f"""
+    SELECT {AS_STORED}, m.token_encoding, {_BYTES} AS size_bytes, NULL AS status, NULL AS without_output
+    {_IN_RANGE}
+"""
 _MESSAGES = sql(_RANGE)
+_SIZES = sql(f"SELECT m.seq, {_BYTES} AS size_bytes {_IN_RANGE} LIMIT {_SIZED_MESSAGES}")
 _WINDOW = sql(f"""
-    ({_RANGE})
+    ({_RANGE} LIMIT {_FIRST_MESSAGES})
     UNION ALL
-    (SELECT {", ".join({"id": "t.id", "seq": "t.seq"}.get(name, "NULL") for name in _STORED)}, NULL, NULL,
+    (SELECT {", ".join({"id": "t.id", "seq": "t.seq"}.get(name, "NULL") for name in _STORED)}, NULL, NULL, NULL,
         t.status, t.assistant_output IS NULL
     FROM turns t
     WHERE t.session_id = :session_id AND t.seq >= coalesce((
@@ -149,35 +160,66 @@ _WITHDRAW = sql("""
 
 
 async def window_turns(
-    tx: Transaction, session_id: SessionId, after_seq: int, last_seq: int, encoding: str, *, step_failed: bool
+    tx: Transaction,
+    session_id: SessionId,
+    after_seq: int,
+    last_seq: int,
+    encoding: str,
+    *,
+    step_failed: bool,
+    take_bytes: Callable[[int], None],
 ) -> list[Turn]:
     """The turns with messages after `after_seq` through `last_seq`, oldest first, without rejected ones. They are read
-    in slices, so that a long window does not block the event loop.
+    in slices, so that a long window does not block the event loop. `take_bytes` is called with the size of a slice
+    before it is read, apart from the first one, and may refuse it.
 
     There are two bounds, because with one the planner assumes that a fixed fraction of the session is read.
     `step_failed` says whether a step of the newest settled turn failed. Only that turn and the running one can be
     unresolved. A message without a count in `encoding` has `UNCOUNTED` tokens.
     """
-    turns: dict[UUID, Record] = {}
     messages: dict[UUID, list[Message]] = {}
-    for after in range(after_seq, max(last_seq, after_seq + 1), SLICE_MESSAGES):
-        through = min(last_seq, after + SLICE_MESSAGES)
-        statement = _MESSAGES if turns else _WINDOW
-        rows = await tx.fetch(statement, session_id=session_id, after_seq=after, last_seq=through)
-        turns |= {row["id"]: row for row in rows if row["status"] is not None}
-        stored = [row for row in rows if row["status"] is None]
+
+    async def add(stored: list[Record]) -> None:
         counts = await _counts(tx, session_id, encoding, stored)
         for row in sorted(stored, key=itemgetter("seq")):
             found = None if row["token_encoding"] == encoding else counts.get(row["id"], (UNCOUNTED, 0))
             messages.setdefault(row["turn_id"], []).append(message_from_row(row, found))
+
+    rows = await tx.fetch(_WINDOW, session_id=session_id, after_seq=after_seq, last_seq=last_seq)
+    turns = [row for row in rows if row["status"] is not None]
+    first = [row for row in rows if row["status"] is None]
+    take_bytes(sum([row["size_bytes"] for row in first]))
+    await add(first)
+    if len(first) == _FIRST_MESSAGES:
+        async for after, through, size_bytes in _slices(tx, session_id, first[-1]["seq"], last_seq):
+            take_bytes(size_bytes)
+            await add(await tx.fetch(_MESSAGES, session_id=session_id, after_seq=after, last_seq=through))
     window: list[Turn] = []
-    for at, (turn_id, turn) in enumerate(turns.items(), 1):
-        if turn_id in messages and turn["status"] != TurnStatus.REJECTED:
-            window.append(_turn(turn, messages[turn_id]))
+    for at, turn in enumerate(turns, 1):
+        if turn["id"] in messages and turn["status"] != TurnStatus.REJECTED:
+            window.append(_turn(turn, messages[turn["id"]]))
         if at % _SLICE_TURNS == 0:
             await asyncio.sleep(0)
     window.sort(key=lambda turn: turn.seq)
     return _with_unresolved(window, step_failed=step_failed)
+
+
+async def _slices(
+    tx: Transaction, session_id: SessionId, after_seq: int, last_seq: int
+) -> AsyncGenerator[tuple[int, int, int]]:
+    """Ranges (after, through) that hold all messages, each with its bytes: at most `_SIZED_MESSAGES` messages and
+    `_SLICE_BYTES`, or one message. By what is stored, because an imported session may leave numbers out."""
+    while sizes := await tx.fetch(_SIZES, session_id=session_id, after_seq=after_seq, last_seq=last_seq):
+        through, slice_bytes = after_seq, 0
+        for row in sizes:
+            if slice_bytes and slice_bytes + row["size_bytes"] > _SLICE_BYTES:
+                yield after_seq, through, slice_bytes
+                after_seq, slice_bytes = through, 0
+            through, slice_bytes = row["seq"], slice_bytes + row["size_bytes"]
+        yield after_seq, through, slice_bytes
+        after_seq = through
+        if len(sizes) < _SIZED_MESSAGES:
+            return
 
 
 def _turn(row: Record, messages: Sequence[Message]) -> Turn:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from app.core.fairness import FairGate, QueueFull, share_of
 from app.db.claims import Claim
 from app.db.database import Database
-from app.domain.errors import PlimsollError, ProcessBusy, ShuttingDown, TenantBusy
+from app.domain.errors import InvalidRequest, PlimsollError, ProcessBusy, ShuttingDown, TenantBusy
 from app.domain.types import SessionId, TenantId, TurnId
 
 logger = logging.getLogger(__name__)
@@ -168,20 +168,23 @@ class Drain:
 
 
 class Allowance:
-    """An amount that requests share and get at once or not at all: event streams, bytes of request bodies."""
+    """An amount that requests share and get at once or not at all: event streams, bytes of bodies, bytes of windows."""
 
     def __init__(self, what: str, total: int, tenant_ratio: float) -> None:
         self._what = what
         self._total = total
-        self._per_tenant = share_of(total, tenant_ratio)
+        self.per_tenant = share_of(total, tenant_ratio)
         self._all_taken = 0
         self._taken: Counter[TenantId] = Counter()
+        self._returned: deque[tuple[TenantId, int]] = deque()
 
     def take(self, tenant_id: TenantId, amount: int = 1) -> None:
         """Adds to what the tenant holds. Raises `TenantBusy` over its share, `ProcessBusy` over the total."""
+        while self._returned:
+            self.give_back(*self._returned.popleft())
         if self._all_taken + amount > self._total:
             raise ProcessBusy(f"This process has as many {self._what} in hand as it takes.", BUSY_RETRY_S)
-        if self._taken[tenant_id] + amount > self._per_tenant:
+        if self._taken[tenant_id] + amount > self.per_tenant:
             raise TenantBusy(f"Your requests hold as many {self._what} of this process as they may.", BUSY_RETRY_S)
         self._all_taken += amount
         self._taken[tenant_id] += amount
@@ -191,6 +194,31 @@ class Allowance:
         self._taken[tenant_id] -= amount
         if not self._taken[tenant_id]:
             del self._taken[tenant_id]
+
+    def give_back_later(self, tenant_id: TenantId, amount: int) -> None:
+        """Gives back before the next `take`. Unlike `give_back`, it may be called on any thread, at any moment."""
+        self._returned.append((tenant_id, amount))
+
+
+class WindowBytes:
+    """The bytes of messages that were read for one window. They are held as long as this object is referred to, as
+    the messages are."""
+
+    def __init__(self, allowance: Allowance, tenant_id: TenantId) -> None:
+        self._allowance = allowance
+        self._tenant_id = tenant_id
+        self._held = 0
+
+    def take(self, size_bytes: int) -> None:
+        """Adds to the bytes. Raises as `Allowance.take`, and `InvalidRequest` if the window alone exceeds the share."""
+        most = self._allowance.per_tenant
+        if self._held + size_bytes > most:
+            raise InvalidRequest(f"The messages that this session's prompts are made of have more than {most} bytes.")
+        self._allowance.take(self._tenant_id, size_bytes)
+        self._held += size_bytes
+
+    def __del__(self) -> None:
+        self._allowance.give_back_later(self._tenant_id, self._held)
 
 
 class HeavyWork:

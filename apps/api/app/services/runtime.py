@@ -20,7 +20,7 @@ from app.services.embeddings import Embeddings
 from app.services.heavy.jobs import HeavyJobs
 from app.services.learned import Calibrations
 from app.services.pasts import Pasts
-from app.services.process_state import Chores, Cooldowns, HeavyWork, Leases
+from app.services.process_state import Allowance, Chores, Cooldowns, HeavyWork, Leases
 from app.telemetry.metrics import Telemetry
 from app.telemetry.tracing import NO_TRACES, Tracer
 from app.tokenizers.counters import Tokenizers
@@ -70,6 +70,7 @@ class Runtime:
     calibrations: Calibrations
     cooldowns: Cooldowns
     pasts: Pasts
+    windows: Allowance
     guarded: ContextPolicy
     turn_lease_s: float
     now: Callable[[], datetime]

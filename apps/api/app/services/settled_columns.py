@@ -30,13 +30,14 @@ async def settled_columns(
     through_seq: int,
     encoding: str,
     as_sent: Callable[[Turn], Turn],
+    take_bytes: Callable[[int], None],
     slice_messages: int = _SLICE_TEXTS,
 ) -> Columns:
     """The turns of a range of messages as columns, up to the first turn with a message that has no count. The range
     holds whole turns, all of them settled. `as_sent` counts and marks a turn as it is sent to the model.
 
     Turns that are nothing but text never become `Message` objects, except between turns that do. One statement reads
-    `slice_messages` messages, or more if a single turn has more.
+    `slice_messages` messages, or more if a single turn has more. `take_bytes` is called as by `window_turns`.
     """
     columns, size = Columns(after_seq), slice_messages
     while after_seq < through_seq:
@@ -48,12 +49,13 @@ async def settled_columns(
                 continue
             texts = texts.part(0, len(texts.turn_seqs) - 1)  # the last one may continue in the next slice
             last_seq = texts.seqs[-1]
+        take_bytes(sum([len(text) for text in texts.contents if text]))
         first, end = _more_than_text(texts)
         await _add_texts(columns, texts.part(0, first))
         if first < end:
             begins = texts.part(0, first).seqs[-1] if first else after_seq
             ends = texts.part(first, end).seqs[-1]
-            turns = await window_turns(tx, session_id, begins, ends, encoding, step_failed=False)
+            turns = await window_turns(tx, session_id, begins, ends, encoding, step_failed=False, take_bytes=take_bytes)
             counted = list(takewhile(_is_counted, turns))
             columns = await extended_columns(columns, counted, as_sent)
             if len(counted) < len(turns):

@@ -36,6 +36,7 @@ from app.engine.window.snapshot import Snapshot
 from app.providers.registry import Model
 from app.services.pasts import Counting
 from app.services.policies import resolve_policy
+from app.services.process_state import WindowBytes
 from app.services.runtime import Runtime
 from app.services.sessions import session_state
 from app.services.settled_columns import settled_columns
@@ -56,7 +57,7 @@ class WindowRows:
     """Rows read at one moment, for a policy and a model: the session, its summary and pins, and the window's turns.
 
     `kept` are the turns that this process has cached, `turns` those after them. `turn_seq` is the number of the running
-    turn, or the one that the next turn would get.
+    turn, or the one that the next turn would get. `held` are the bytes that the process counts for what was read.
     """
 
     session: SessionState
@@ -66,6 +67,7 @@ class WindowRows:
     context: PromptContext
     kept: Kept
     turns: tuple[Turn, ...]
+    held: WindowBytes
     evicted: Evicted | None = None
     fell_back: bool = False
     """Whether a message had to be counted by the heuristic because the tokenizer failed."""
@@ -119,7 +121,7 @@ async def read_window(
     that match the user's, and one reads the part of their index that is not cached.
 
     Recall matches the message of the running turn, or else `query`; with neither, nothing is recalled. Raises
-    `InvalidRequest` for an unknown alias.
+    `InvalidRequest` for an unknown alias and for more bytes than a tenant may hold, and the errors of `Allowance.take`.
     """
     before_seq = session.last_turn_seq + 1 if turn_seq is None else turn_seq
     model = rt.catalogue.model(model_alias, session.tenant_id)
@@ -128,16 +130,23 @@ async def read_window(
         context = replace(context, summary=None)
     after_seq = context.summary.to_message_seq if context.summary else 0
     counting = counting_of(session, model, policy)
+    held = WindowBytes(rt.windows, session.tenant_id)
     kept = rt.pasts.kept(session.id, counting, after_seq, session.last_message_seq)
     if rt.pasts.keeps_any and not kept.turns and session.last_message_seq - after_seq > _FEW_MESSAGES:
         through_seq = await settled_through(tx, session.id, before_seq)
         as_sent = partial(_as_sent, model)
-        columns = await settled_columns(tx, session.id, after_seq, through_seq, counting.encoding, as_sent)
+        columns = await settled_columns(tx, session.id, after_seq, through_seq, counting.encoding, as_sent, held.take)
         kept = await rt.pasts.keep(session.id, counting, Kept(columns, 0, columns.turns), ())
 
     async def turns_after(seq: int) -> tuple[Turn, ...]:
         turns = window_turns(
-            tx, session.id, seq, session.last_message_seq, counting.encoding, step_failed=context.step_failed
+            tx,
+            session.id,
+            seq,
+            session.last_message_seq,
+            counting.encoding,
+            step_failed=context.step_failed,
+            take_bytes=held.take,
         )
         return tuple(await turns)
 
@@ -146,7 +155,7 @@ async def read_window(
         # Turns have run since the session was read without a lock. Its newest turn then can only be seen in the rows.
         kept = Kept(Columns(after_seq))
         turns = await turns_after(after_seq)
-    rows = WindowRows(session, policy, model, before_seq, context, kept, turns)
+    rows = WindowRows(session, policy, model, before_seq, context, kept, turns, held)
     if not (after_seq and policy.recall.enabled):
         return rows
     return await _with_evicted(tx, rt, rows, query, for_turn=turn_seq is not None)

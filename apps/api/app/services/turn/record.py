@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -106,7 +106,7 @@ class Record:
         self._usages: list[JsonObject] = []
         self._before_text = self._before_reasoning = ""
         self.listen = listen or to_nobody
-        self.on_delta = self._deliver if listen else None
+        self._is_streamed = listen is not None
         self.model_alias = turn.rows.model.alias
         self.sent: TurnPlan | None = None
         self.summary: Summary | None = None
@@ -116,6 +116,12 @@ class Record:
         summary = turn.rows.context.summary
         found = {"turns": turn.rows.turn_count, "summary_id": str(summary.id) if summary else None}
         self.steps.add("gather", turn.gathered_at, found)
+
+    @property
+    def on_delta(self) -> Callable[[Delta], None] | None:
+        """Gets the pieces of a streamed reply. Made when it is read: kept, it would refer to its own owner in a circle,
+        and the window of the turn would stay in memory until the next collection."""
+        return self._deliver if self._is_streamed else None
 
     def sends(self, plan: TurnPlan, assembled: Assembled) -> None:
         """Records a prompt that is about to be sent: its audit, and the blocks that it is rebuilt from."""
