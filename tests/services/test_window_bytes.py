@@ -1,10 +1,12 @@
-"""Large windows are read in bounded slices, and the bytes that a process holds for windows are bounded too."""
+"""What a process reads of large messages is bounded: windows by slices and in all, lists by pages that end earlier."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -12,12 +14,18 @@ from app.db.database import Record, Transaction
 from app.db.messages import window_turns
 from app.db.sql import Statement
 from app.domain.errors import InvalidRequest, ProcessBusy
-from app.domain.types import SessionId
+from app.domain.responses import read_item_id
+from app.domain.types import Session, SessionId
+from app.services.openai.conversations import page_of_items
+from app.services.paging import Page, PageRequest
+from app.services.sessions import list_sessions, search_sessions
 from app.services.turn.gather import session_window
+from app.services.views.turns import list_messages, list_turns
 from tests.providers.server import Answer, serving
-from tests.services.service import Service, chat, models_toml, ref_of, service
+from tests.services.service import TENANT, Service, chat, models_toml, ref_of, service
 
 MIB = 1024 * 1024
+Item = TypeVar("Item")
 
 
 class Noted(Transaction):
@@ -122,3 +130,56 @@ async def test_windows_share_the_bytes_of_a_process_until_their_turns_end(databa
         may_answer.set()
         await waiting
         assert (await at.turn(sessions[1], "Hello?")).turn.assistant_output == "Yes."
+
+
+async def listed(page: Callable[[PageRequest], Awaitable[Page[Item]]], *, newest_first: bool) -> list[list[Item]]:
+    """The items of all pages of a list, page by page."""
+    pages: list[list[Item]] = []
+    cursor: str | None = None
+    while not pages or cursor:
+        found = await page(PageRequest(200, cursor, newest_first))
+        pages.append(found.items)
+        cursor = found.next_cursor
+        assert len(pages) < 50
+    return pages
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+@pytest.mark.parametrize("sizes", [[3 * MIB] * 7, [10] * 9 + [9 * MIB] * 3 + [10] * 4, [10] * 8])
+async def test_a_page_ends_before_it_grows_too_large_and_its_cursor_continues_there(
+    database_url: str, sizes: list[int], *, newest_first: bool
+) -> None:
+    async with service(database_url) as at:
+        session_id = await with_messages(at, sizes)
+        of_messages = await listed(partial(list_messages, at.rt, ref_of(session_id)), newest_first=newest_first)
+        found = [len(str(message.content)) for page in of_messages for message in page]
+        assert found == (sizes[::-1] if newest_first else sizes)
+        assert all(len(page) <= 2 or sum(len(str(each.content)) for each in page) <= 8 * MIB for page in of_messages)
+        assert (len(of_messages) == 1) == (sum(sizes) < 8 * MIB)
+
+        seqs: list[int] = []
+        cursor, more = None, True
+        while more:
+            page = await page_of_items(at.rt, ref_of(session_id), PageRequest(100, cursor, newest_first))
+            cursor, more = page.items[-1]["id"], page.has_more
+            seqs += [at_item[1] for item in page.items if (at_item := read_item_id(item["id"]))]
+        assert seqs == sorted(range(1, len(sizes) + 1), reverse=newest_first)
+
+
+async def test_lists_of_turns_and_sessions_end_a_page_before_it_grows_too_large(database_url: str) -> None:
+    async with service(database_url) as at:
+        session_id = await with_messages(at, [10] * 12)
+        await at.rows("UPDATE turns SET user_input = repeat('x', 3000000) RETURNING id")
+        pages = await listed(partial(list_turns, at.rt, ref_of(session_id)), newest_first=False)
+        assert [[turn.seq for turn in page] for page in pages] == [[1, 2], [3, 4], [5, 6]]
+        sessions = [(await at.session(instructions="x" * 3_000_000)).id for _ in range(5)]
+        listed_sessions = await listed(partial(list_sessions, at.rt, TENANT), newest_first=False)
+        assert [len(page) for page in listed_sessions] == [3, 2, 1]
+        assert [each.id for page in listed_sessions for each in page] == [session_id, *sessions]
+
+        async def searched(wanted: PageRequest) -> Page[Session]:
+            return await search_sessions(at.rt, TENANT, "0", wanted.limit, wanted.cursor)
+
+        found_sessions = await listed(searched, newest_first=True)
+        assert [len(page) for page in found_sessions] == [2, 2, 2]
+        assert [each.id for page in found_sessions for each in page] == [session_id, *sessions][::-1]

@@ -6,9 +6,10 @@ import asyncio
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from decimal import Decimal
 from time import monotonic, perf_counter
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 import asyncpg
@@ -22,6 +23,7 @@ from app.domain.stored import JsonText, names_of
 Record: TypeAlias = Mapping[str, Any]
 """A row, by column name."""
 R = TypeVar("R")
+Made = TypeVar("Made")
 
 
 class _Driver(Protocol):
@@ -86,6 +88,23 @@ _NO_BOUND = sys.maxsize
 _LOCKED = "Other work holds this session for longer than one waits; nothing was stored."
 
 
+@dataclass(frozen=True, slots=True)
+class Fetched(Generic[R]):
+    """The rows of a page in list order, and whether more follow."""
+
+    rows: list[R]
+    has_more: bool
+
+    def of(self, made: Callable[[R], Made]) -> Fetched[Made]:
+        """The same page of other values."""
+        return Fetched(list(map(made, self.rows)), self.has_more)
+
+
+def first_of(rows: list[R], limit: int) -> Fetched[R]:
+    """The first `limit` of rows that were fetched with `LIMIT limit + 1`."""
+    return Fetched(rows[:limit], len(rows) > limit)
+
+
 class UniqueViolated(Exception):
     """A unique constraint or index, which the message names, refused a row."""
 
@@ -111,6 +130,11 @@ class Transaction:
     async def fetch_records(self, kind: type[R], statement: Statement, **parameters: Any) -> list[R]:
         """The rows as instances of this dataclass, whose fields have the names of the columns."""
         return [record_of(kind, row) for row in await self.fetch(statement, **parameters)]
+
+    async def fetch_page(self, statement: Statement, limit: int, **parameters: Any) -> Fetched[Record]:
+        """At most `limit` rows of a list (`in_both_orders`): fewer if there are no more, or if they are large."""
+        rows = await self.fetch(statement, limit=limit + 1, **parameters)
+        return Fetched(rows[:limit], bool(rows) and rows[0]["rows_read"] > len(rows[:limit]))
 
     async def fetch_record(self, kind: type[R], statement: Statement, **parameters: Any) -> R | None:
         """The first row as an instance of this dataclass, or None."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from itertools import islice
 from operator import itemgetter
 from uuid import UUID
 
-from app.db.database import Record, Transaction
+from app.db.database import Fetched, Record, Transaction, record_of
 from app.db.sql import in_both_orders, insert_from, of_session, sql
 from app.db.tables import message_token_counts, messages
 from app.domain.content import tool_calls_from_json
@@ -271,13 +272,12 @@ async def messages_in_runs(
 
 async def page_of_messages(
     tx: Transaction, session_id: SessionId, after_seq: int, before_seq: int, limit: int, *, newest_first: bool
-) -> list[MessageRecord]:
+) -> Fetched[MessageRecord]:
     """Messages with `after_seq` < number < `before_seq`, in the form for clients. The caller has checked that the
     tenant owns the session."""
-    page = _PAGES[newest_first]
-    return await tx.fetch_records(
-        MessageRecord, page, session_id=session_id, after_seq=after_seq, before_seq=before_seq, limit=limit
-    )
+    statement = _PAGES[newest_first]
+    page = await tx.fetch_page(statement, limit, session_id=session_id, after_seq=after_seq, before_seq=before_seq)
+    return page.of(partial(record_of, MessageRecord))
 
 
 async def has_messages(tx: Transaction, session_id: SessionId, ids: Collection[UUID]) -> bool:
@@ -292,12 +292,11 @@ async def messages_by_id(tx: Transaction, session_id: SessionId, ids: Sequence[U
 
 async def page_of_item_messages(
     tx: Transaction, session: SessionRef, *, first_seq: int, last_seq: int, newest_first: bool, limit: int
-) -> list[Message]:
+) -> Fetched[Message]:
     """Messages from `first_seq` through `last_seq`, without withdrawn ones and those of rejected turns."""
-    rows = await tx.fetch(
-        _PAGES_OF_ITEMS[newest_first], **of_session(session), first_seq=first_seq, last_seq=last_seq, limit=limit
-    )
-    return [message_from_row(row) for row in rows]
+    statement = _PAGES_OF_ITEMS[newest_first]
+    page = await tx.fetch_page(statement, limit, **of_session(session), first_seq=first_seq, last_seq=last_seq)
+    return page.of(message_from_row)
 
 
 async def numbered_messages(

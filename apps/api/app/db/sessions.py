@@ -19,11 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeAlias, get_args
 from uuid import UUID
 
-from app.db.database import Record, Transaction, record_of
-from app.db.sql import binds, in_both_orders, insert_row, of_session, sql
+from app.db.database import Fetched, Record, Transaction, record_of
+from app.db.sql import binds, in_both_orders, insert_row, of_session, paged, sql
 from app.db.tables import pins, sessions
 from app.domain.stored import names_of, values_of
 from app.domain.types import Pin, Session, SessionId, SessionRef, SessionState, TenantId, TurnId
@@ -50,9 +51,9 @@ _PAGES = in_both_orders(f"""
     SELECT {_COLUMNS} FROM sessions WHERE tenant_id = :tenant_id AND id {{beyond}} :position
     ORDER BY id {{order}} LIMIT :limit
     """)
-_LIST_OF = sql(f"""
+_LIST_OF = paged(f"""
     SELECT {_COLUMNS} FROM sessions WHERE tenant_id = :tenant_id AND id = ANY(:session_ids)
-    ORDER BY id DESC
+    ORDER BY id DESC LIMIT :limit
     """)
 
 NamedBy: TypeAlias = Literal["idempotency_key", "external_id"]
@@ -158,14 +159,18 @@ async def name_session(tx: Transaction, session: SessionRef, by: NamedBy, name: 
 
 async def list_sessions(
     tx: Transaction, tenant_id: TenantId, position: UUID, limit: int, *, newest_first: bool
-) -> list[Session]:
+) -> Fetched[Session]:
     """The tenant's sessions with an id below `position`, newest first; or those above it, oldest first."""
-    return await tx.fetch_records(Session, _PAGES[newest_first], tenant_id=tenant_id, position=position, limit=limit)
+    page = await tx.fetch_page(_PAGES[newest_first], limit, tenant_id=tenant_id, position=position)
+    return page.of(partial(record_of, Session))
 
 
-async def sessions_of(tx: Transaction, tenant_id: TenantId, session_ids: Sequence[SessionId]) -> list[Session]:
+async def sessions_of(
+    tx: Transaction, tenant_id: TenantId, session_ids: Sequence[SessionId], limit: int
+) -> Fetched[Session]:
     """The tenant's sessions with these ids, newest first."""
-    return await tx.fetch_records(Session, _LIST_OF, tenant_id=tenant_id, session_ids=list(session_ids))
+    page = await tx.fetch_page(_LIST_OF, limit, tenant_id=tenant_id, session_ids=list(session_ids))
+    return page.of(partial(record_of, Session))
 
 
 async def update_session(tx: Transaction, tenant_id: TenantId, session: Session) -> Session | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from app.db.claims import Claim
-from app.db.database import Record, Transaction, record_of
+from app.db.database import Fetched, Record, Transaction, record_of
 from app.db.limits import TENANT_LIMITS, limits_of
 from app.db.messages import STEP_FAILED
 from app.db.sessions import ON_ITS_NODE, locked_session
@@ -255,11 +255,11 @@ async def release_summary_lease(tx: Transaction, session_id: SessionId, lease_id
 
 async def page_of_summaries(
     tx: Transaction, session_id: SessionId, position: UUID, limit: int, *, newest_first: bool
-) -> list[StoredSummary]:
+) -> Fetched[StoredSummary]:
     """Summaries with an id below `position`, newest first; or those above it, oldest first. The caller has checked that
     the tenant owns the session."""
-    rows = await tx.fetch(_PAGES[newest_first], session_id=session_id, position=position, limit=limit)
-    return [_stored(row) for row in rows]
+    page = await tx.fetch_page(_PAGES[newest_first], limit, session_id=session_id, position=position)
+    return page.of(_stored)
 
 
 async def get_summary(tx: Transaction, session_id: SessionId, summary_id: SummaryId | None) -> StoredSummary | None:

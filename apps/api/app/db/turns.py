@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
 from app.db import tables
-from app.db.database import Record, Transaction, record_of
+from app.db.database import Fetched, Record, Transaction, record_of
 from app.db.limits import GIVING_BACK, give_back_of_tenant
 from app.db.messages import AS_STORED, NEWEST_CALLS, UNGIVEN, messages_from_rows
 from app.db.sessions import ON_ITS_NODE, locked_session
@@ -131,11 +132,11 @@ async def turns_begun_by(
 
 async def page_of_turns(
     tx: Transaction, session_id: SessionId, after_seq: int, before_seq: int, limit: int, *, newest_first: bool
-) -> list[ListedTurn]:
+) -> Fetched[ListedTurn]:
     """Turns with `after_seq` < number < `before_seq`. The caller has checked that the tenant owns the session."""
-    page = _PAGES[newest_first]
-    rows = await tx.fetch(page, session_id=session_id, after_seq=after_seq, before_seq=before_seq, limit=limit)
-    return [_turn(ListedTurn, row) for row in rows]
+    statement = _PAGES[newest_first]
+    page = await tx.fetch_page(statement, limit, session_id=session_id, after_seq=after_seq, before_seq=before_seq)
+    return page.of(partial(_turn, ListedTurn))
 
 
 def turn_record(row: Record) -> TurnRecord:

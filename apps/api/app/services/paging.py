@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 from uuid import UUID
 
+from app.db.database import Fetched
 from app.domain.errors import InvalidRequest
 
 Item = TypeVar("Item")
@@ -46,10 +47,9 @@ class PageRequest:
     newest_first: bool
 
 
-def page_of(scope: str, items: list[Item], limit: int, position: Callable[[Item], UUID | int | str]) -> Page[Item]:
-    """Makes a page of items that were fetched with `LIMIT limit + 1`: the extra one only shows that more follow."""
-    shown = items[:limit]
-    return Page(shown, encode_cursor(scope, position(shown[-1])) if len(items) > limit else None)
+def page_of(scope: str, found: Fetched[Item], position: Callable[[Item], UUID | int | str]) -> Page[Item]:
+    """The page, with the cursor that continues after its last item."""
+    return Page(found.rows, encode_cursor(scope, position(found.rows[-1])) if found.has_more else None)
 
 
 def in_order(scope: str, wanted: PageRequest, *, newest_by_default: bool) -> str:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 from app.db import sessions as store
-from app.db.database import Database, Transaction
+from app.db.database import Database, Transaction, first_of
 from app.db.erasure import erase, lock_session
 from app.db.figures import session_figures
 from app.db.records import usage_totals
@@ -127,8 +127,8 @@ async def list_sessions(rt: Runtime, tenant_id: TenantId, wanted: PageRequest) -
     scope = in_order(f"sessions:{tenant_id}", wanted, newest_by_default=True)
     position = beyond_id(scope, wanted)
     async with rt.database.autocommit() as tx:
-        rows = await store.list_sessions(tx, tenant_id, position, wanted.limit + 1, newest_first=wanted.newest_first)
-    return page_of(scope, rows, wanted.limit, lambda session: session.id)
+        found = await store.list_sessions(tx, tenant_id, position, wanted.limit, newest_first=wanted.newest_first)
+    return page_of(scope, found, lambda session: session.id)
 
 
 async def search_sessions(
@@ -144,8 +144,7 @@ async def search_sessions(
         found, horizon = await store.search_sessions(
             tx, tenant_id, words, before=before, limit=limit + 1, most_looked_through=LOOKED_THROUGH
         )
-        rows = await store.sessions_of(tx, tenant_id, found)
-    page = page_of(scope, rows, limit, lambda session: session.id)
+        page = page_of(scope, await store.sessions_of(tx, tenant_id, found, limit), lambda session: session.id)
     if page.next_cursor is None and horizon is not None:
         return Page(page.items, encode_cursor(scope, horizon))
     return page
@@ -307,7 +306,7 @@ async def list_pins(rt: Runtime, session: SessionRef, limit: int, cursor: str | 
         rows = await store.list_pins(tx, session, after=after, limit=limit + 1)
         if not rows:
             await check_session(tx, session)
-    return page_of(scope, rows, limit, lambda pin: pin.name)
+    return page_of(scope, first_of(rows, limit), lambda pin: pin.name)
 
 
 async def delete_pin(rt: Runtime, session: SessionRef, name: str) -> None:

@@ -43,10 +43,8 @@ async def list_summaries(rt: Runtime, session: SessionRef, wanted: PageRequest) 
     position = beyond_id(scope, wanted)
     async with rt.database.autocommit() as tx:
         await check_session(tx, session)
-        rows = await store.page_of_summaries(
-            tx, session.id, position, wanted.limit + 1, newest_first=wanted.newest_first
-        )
-    return page_of(scope, rows, wanted.limit, lambda row: row.id)
+        found = await store.page_of_summaries(tx, session.id, position, wanted.limit, newest_first=wanted.newest_first)
+    return page_of(scope, found, lambda row: row.id)
 
 
 async def summarize_now(

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.db import turns as store
-from app.db.messages import messages_of_turn, numbered_messages, page_of_item_messages, withdraw_messages
+from app.db.messages import (
+    messages_in_runs,
+    messages_of_turn,
+    numbered_messages,
+    page_of_item_messages,
+    withdraw_messages,
+)
 from app.db.sessions import session_exists
 from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, located
 from app.domain.responses import read_item_id
@@ -98,8 +104,9 @@ async def add_items(rt: Runtime, session: SessionRef, items: Sequence[Mapping[st
     # After outputs a number is reserved for the reply that is not made.
     reserved = 1 if read.messages and read.messages[0].role == "tool" else 0
     first_seq = last_seq - len(read.messages) - reserved + 1
-    wanted = PageRequest(len(read.messages) * 200 + 1, None, newest_first=False)
-    return (await page_of_items(rt, session, wanted, first_seq=first_seq, last_seq=last_seq)).items
+    async with rt.database.autocommit() as tx:
+        stored = await messages_in_runs(tx, session.id, [(first_seq, last_seq)])
+    return [item for seq in sorted(stored) for item in message_items(session.id, stored[seq])]
 
 
 async def withdraw_item(rt: Runtime, session: SessionRef, item_id: str) -> Session:
@@ -169,10 +176,10 @@ async def page_of_items(
         first_seq, last_seq = (first_seq, min(last_seq, at[1])) if newest_first else (max(first_seq, at[1]), last_seq)
     async with rt.database.autocommit() as tx:
         messages = await page_of_item_messages(
-            tx, session, first_seq=first_seq, last_seq=last_seq, newest_first=newest_first, limit=limit + 2
+            tx, session, first_seq=first_seq, last_seq=last_seq, newest_first=newest_first, limit=limit + 1
         )
     items: list[JsonObject] = []
-    for message in messages:
+    for message in messages.rows:
         of_message = message_items(session.id, message)
         if newest_first:
             of_message.reverse()
@@ -180,7 +187,7 @@ async def page_of_items(
             ids = [item["id"] for item in of_message]
             of_message = of_message[ids.index(after) + 1 :] if after in ids else []
         items += of_message
-    return ItemPage(items[:limit], len(items) > limit)
+    return ItemPage(items[:limit], messages.has_more or len(items) > limit)
 
 
 async def get_item(rt: Runtime, session: SessionRef, item_id: str) -> tuple[Message, JsonObject]:

@@ -94,8 +94,8 @@ async def _compacted(
     session, seq = SessionRef(tenant_id, compaction.session_id), compaction.turn_seq
     async with rt.database.autocommit() as tx:
         newest = await newest_of(tx, session)
-        turns = await page_of_turns(tx, session.id, seq - 1, seq + 1, 1, newest_first=False) if newest else []
-        if newest is None or not turns or turns[0].seq != seq:
+        turns = (await page_of_turns(tx, session.id, seq - 1, seq + 1, 1, newest_first=False)).rows
+        if newest is None or not turns:
             raise NotFound("compaction")
         last_seq = (await turn_numbers(tx, session.id, [newest.turn_id])).values() if newest.turn_id else ()
         messages = await compared_messages(tx, session, request)

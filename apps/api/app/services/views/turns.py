@@ -55,10 +55,8 @@ async def list_turns(rt: Runtime, session: SessionRef, wanted: PageRequest, firs
     after, before = between_seqs(scope, wanted, first_seq)
     async with rt.database.autocommit() as tx:
         await check_session(tx, session)
-        rows = await store.page_of_turns(
-            tx, session.id, after, before, wanted.limit + 1, newest_first=wanted.newest_first
-        )
-    return page_of(scope, rows, wanted.limit, lambda turn: turn.seq)
+        found = await store.page_of_turns(tx, session.id, after, before, wanted.limit, newest_first=wanted.newest_first)
+    return page_of(scope, found, lambda turn: turn.seq)
 
 
 async def get_turn(rt: Runtime, session: SessionRef, turn_id: TurnId) -> TurnRecord:
@@ -173,8 +171,8 @@ async def list_messages(rt: Runtime, session: SessionRef, wanted: PageRequest) -
     after, before = between_seqs(scope, wanted)
     async with rt.database.autocommit() as tx:
         await check_session(tx, session)
-        rows = await page_of_messages(tx, session.id, after, before, wanted.limit + 1, newest_first=wanted.newest_first)
-    return page_of(scope, rows, wanted.limit, lambda message: message.seq)
+        found = await page_of_messages(tx, session.id, after, before, wanted.limit, newest_first=wanted.newest_first)
+    return page_of(scope, found, lambda message: message.seq)
 
 
 async def get_messages(rt: Runtime, session: SessionRef, ids: list[UUID]) -> Page[MessageRecord]:
