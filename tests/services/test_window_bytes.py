@@ -48,7 +48,7 @@ async def with_messages(at: Service, sizes: list[int]) -> SessionId:
     messages = [{"role": roles[number % 2], "content": "Hello."} for number in range(len(sizes))]
     session = await at.imported({"messages": messages})
     await at.rows(
-        """UPDATE messages SET content = to_jsonb(repeat('x', x.size))
+        """UPDATE messages SET content = CAST('"' || repeat('x', x.size) || '"' AS jsonb)
            FROM unnest(CAST(:sizes AS int[])) WITH ORDINALITY AS x(size, seq)
            WHERE session_id = :id AND messages.seq = x.seq RETURNING id""",
         id=session.id,
