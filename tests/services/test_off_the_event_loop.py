@@ -14,12 +14,12 @@ from app.db.archive import exported_rows, fork_point
 from app.domain.types import CompletionRequest, JsonObject, SessionId
 from app.engine.messages import media_headers
 from app.engine.recall import bm25
+from app.engine.simulation.stored_losses import StoredLosses
 from app.engine.summary.fold import Fold
 from app.engine.window.prompt import neutral_message
 from app.engine.window.whole_turns import of_texts
 from app.providers.offline import OfflineProvider
 from app.services.settled_columns import settled_columns
-from app.services.views import simulation
 from app.services.views.search import look_back, search_session
 from app.services.views.simulation import Variant, simulate
 from app.services.views.turns import get_prompt
@@ -89,8 +89,7 @@ async def test_what_prompts_lost_is_counted_off_the_event_loop_for_a_simulation(
         with calls_here() as called:
             await simulate(at.rt, ref_of(session.id), [Variant("same", {})])
         assert simulate.__code__ in called
-        counts = simulation._dropped_seqs  # pyright: ignore[reportPrivateUsage] - nothing public does only this
-        assert counts.__code__ not in called
+        assert StoredLosses.feed.__code__ not in called
 
 
 async def test_the_pages_of_a_large_file_are_counted_off_the_event_loop(database_url: str, tmp_path: Path) -> None:

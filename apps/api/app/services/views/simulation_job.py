@@ -18,6 +18,7 @@ from app.engine.policy.fields import policy_values
 from app.engine.simulation.counted import CountKey, PastTurn, TurnCounter
 from app.engine.simulation.setting import Setting
 from app.engine.simulation.simulation import FullHistory, Simulation
+from app.engine.simulation.stored_losses import StoredLosses
 from app.services.heavy.child import Tools
 from app.tokenizers.counters import ByWords
 
@@ -94,7 +95,6 @@ class SimulationJob:
         summarizer_tokens: tuple[int, int],
         later_summaries: Sequence[datetime],
         folded: tuple[int, int] | None,
-        actions: Mapping[str, tuple[int, int]],
     ) -> JsonObject:
         """The whole answer, with the database's totals of what happened. `folded` are the turns and messages that the
         current summary replaces, None if not all turns are simulated. Tokens are estimates, costs US dollars (null
@@ -109,7 +109,7 @@ class SimulationJob:
             "gone_aliases": list(plan.gone_aliases),
             "summaries_from": SUMMARIES_FROM,
             "assumed": list(ASSUMED),
-            "happened": _happened(happened, summarizer_tokens, folded or (None, None), actions),
+            "happened": _happened(happened, summarizer_tokens, folded or (None, None)),
             "full_history": [_full_history(alias, history) for alias, history in self._histories.items()],
             "policies": [_lane(planned, simulation) for planned, simulation in self._lanes],
         }
@@ -148,8 +148,13 @@ class SimulationJob:
     def _counted_turn(self, stored: StoredTurn, key: CountKey, estimate: Estimate) -> Turn:
         alias, encoding = key
         rule = image_rule_for(self._plan.wire_models[alias])
-        messages = tuple(with_images_by_rule(_counted(each, encoding, estimate), rule) for each in stored.messages)
-        return Turn(TurnId(stored.id), stored.seq, stored.status, stored.unresolved, messages)
+        return _turn(
+            stored, [with_images_by_rule(_counted(each, encoding, estimate), rule) for each in stored.messages]
+        )
+
+
+def _turn(stored: StoredTurn, messages: Sequence[Message]) -> Turn:
+    return Turn(TurnId(stored.id), stored.seq, stored.status, stored.unresolved, tuple(messages))
 
 
 def _counted(stored: StoredMessage, encoding: str, estimate: Estimate) -> Message:
@@ -179,6 +184,7 @@ class Happened:
 
     turns: list[JsonObject] = field(default_factory=list[JsonObject])
     began: list[datetime] = field(default_factory=list[datetime])
+    losses: StoredLosses = field(default_factory=StoredLosses)
     output_tokens: int = 0
     cost_usd: float | None = 0.0
 
@@ -196,6 +202,7 @@ class Happened:
             }
         )
         self.began.append(turn.created_at)
+        self.losses.feed(_turn(turn, [each.message for each in turn.messages]), turn.trims)
         self.output_tokens += turn.completion_tokens or 0
         if turn.calls:
             self.cost_usd = None if self.cost_usd is None or turn.cost_usd is None else self.cost_usd + turn.cost_usd
@@ -227,7 +234,6 @@ def _happened(
     happened: Happened,
     summarizer_tokens: tuple[int, int],
     folded: tuple[int | None, int | None],
-    actions: Mapping[str, tuple[int, int]],
 ) -> JsonObject:
     return _totals(happened.turns) | {
         "output_tokens": happened.output_tokens,
@@ -238,9 +244,8 @@ def _happened(
             "turns_folded": folded[0],
             "messages_folded": folded[1],
             "actions": {
-                kind: {"times": times, "targets": targets}
-                for kind, (times, targets) in actions.items()
-                if kind != "summary_folded"
+                kind: {"times": times, "targets": happened.losses.targets_of(kind)}
+                for kind, times in sorted(happened.losses.times.items())
             },
         },
         "per_turn": happened.turns,
