@@ -97,7 +97,6 @@ class NewHistory:
     messages: JsonText
     turn_count: int
     message_count: int
-    last_turn_id: TurnId | None
 
 
 @dataclass(frozen=True, slots=True)
