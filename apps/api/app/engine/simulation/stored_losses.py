@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -45,11 +45,16 @@ class StoredLosses:
             if unit.kind != "user":
                 self._present[dropped_kind(unit.kind)].append(unit.messages[0].seq)
         for actions, refs in trims:
-            for action in map(TrimAction.of_row, actions):
-                if action.kind != "summary_folded":  # folded turns are counted by the summary
-                    self._note(action, refs)
+            logged = [TrimAction.of_row(action) for action in actions]
+            # A summary's turns are counted when it is made.
+            others = [action for action in logged if action.kind != "summary_folded"]
+            ranged = refs and any(action.kind in self._present and action.seqs for action in others)
+            sent = needed_for(refs).runs if refs and ranged else None
+            for action in others:
+                self._note(action, sent)
 
-    def _note(self, action: TrimAction, refs: JsonObject | None) -> None:
+    def _note(self, action: TrimAction, sent: Sequence[tuple[int, int]] | None) -> None:
+        """Count an action on a prompt with these messages; None if they are not known."""
         self.times[action.kind] += action.count
         targets = self._targets.setdefault(action.kind, set())
         if action.seqs is None:
@@ -57,14 +62,16 @@ class StoredLosses:
             return
         noun, first, last = action.seqs
         present = self._present.get(action.kind)
-        if present is None or refs is None or noun != "messages":
+        if present is None or sent is None or noun != "messages":
             self._ranges.setdefault(action.kind, []).append(_Range(first, last, action.count))
             return
-        sent = needed_for(refs).runs
-        found = slice(bisect_left(present, first), bisect_right(present, last))
-        stayed = [seq for seq in present[found] if in_runs(sent, seq)]
-        targets.update(set(present[found]).difference(stayed))
-        present[found] = stayed
+        at = first
+        # From gap to gap, because a log may have thousands of ranges over thousands of messages.
+        for sent_first, sent_last in (*sent, (last + 1, last)):
+            gap = slice(bisect_left(present, at), bisect_left(present, min(sent_first, last + 1)))
+            targets.update(present[gap])
+            del present[gap]
+            at = max(at, sent_last + 1)
 
     def targets_of(self, kind: str) -> int:
         """The number of targets of the actions of this kind."""
@@ -75,9 +82,7 @@ class StoredLosses:
                 clusters[-1] = _Range(was.first, max(was.last, each.last), max(was.targets, each.targets))
             else:
                 clusters.append(each)
-        outside = [
-            target
-            for target in self._targets.get(kind, ())
-            if not any(isinstance(target, int) and first <= target <= last for first, last, _ in clusters)
-        ]
-        return len(outside) + sum(cluster.targets for cluster in clusters)
+        spans = [(cluster.first, cluster.last) for cluster in clusters]
+        known = self._targets.get(kind, set())
+        inside = [target for target in known if isinstance(target, int) and in_runs(spans, target)]
+        return len(known) - len(inside) + sum(cluster.targets for cluster in clusters)
