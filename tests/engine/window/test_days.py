@@ -81,7 +81,7 @@ def test_lines_never_take_a_prompt_over_what_fires_a_prune() -> None:
         again = plan(snapshot_of(turns, current, input_budget=budget, policy=plain_policy), estimate)
         assert isinstance(again, Ready)
         assert decided.accounts.actions == again.accounts.actions
-        assert not decided.window.days or decided.accounts.tokens_after_prune < 0.9 * budget
+        assert not decided.window.beside or decided.accounts.tokens_after_prune < 0.9 * budget
 
 
 def recalling_snapshot(names: tuple[str | None, ...] = (None,)) -> Snapshot:
