@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
@@ -77,14 +78,21 @@ _SUMMARY_USAGE = sql("""
 async def stored_turns(
     tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, *, limit: int
 ) -> list[StoredTurn]:
-    """The next turns in time order. The caller has checked that the tenant owns the session."""
+    """The next turns in time order. The caller has checked that the tenant owns the session.
+
+    Rows are converted in a thread: a turn may have tens of thousands of messages, or long logs of many calls.
+    """
     rows = await tx.fetch(_TURNS, session_id=session_id, after_seq=after_seq, through_seq=through_seq, limit=limit)
     messages = await tx.fetch(_MESSAGES, session_id=session_id, turn_ids=[row["id"] for row in rows])
-    by_turn = {
-        turn_id: tuple(map(_stored_message, of_turn))
-        for turn_id, of_turn in groupby(messages, key=lambda row: row["turn_id"])
-    }
-    return [_stored_turn(row, by_turn.get(row["id"], ())) for row in rows]
+
+    def converted() -> list[StoredTurn]:
+        by_turn = {
+            turn_id: tuple(map(_stored_message, of_turn))
+            for turn_id, of_turn in groupby(messages, key=lambda row: row["turn_id"])
+        }
+        return [_stored_turn(row, by_turn.get(row["id"], ())) for row in rows]
+
+    return await asyncio.to_thread(converted)
 
 
 async def stored_aliases(tx: Transaction, session_id: SessionId, through_seq: int) -> list[str]:
