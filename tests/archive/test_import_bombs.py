@@ -12,8 +12,9 @@ import pytest
 from app.archive.document import check_document
 from app.domain.errors import ImportRefused, PromptTooLarge
 from app.domain.types import JsonObject, Message, MessageId, ToolCall, TurnId
-from app.engine.window.prompt_refs import MESSAGE_BYTES, MOST_PROMPT_BYTES, SentHashes, needed_for, rebuild
+from app.engine.window.prompt_refs import MESSAGE_BYTES, MOST_PROMPT_BYTES, SentHashes, needed_for
 from tests.engine.prompt_hash import prompt_sha256
+from tests.engine.readings import rebuild
 
 _TURN_ID, _MESSAGE_ID = str(UUID(int=2**64)), str(UUID(int=2**65))
 _MEGABYTE = 1024 * 1024

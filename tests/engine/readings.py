@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from itertools import chain
 
 from hypothesis import assume
 
-from app.domain.types import JsonObject, Message, MessageId, Turn, TurnStatus
+from app.domain.types import JsonObject, Message, MessageId, PromptMessage, ToolDefinition, Turn, TurnStatus
 from app.engine.messages.media import media_tokens
 from app.engine.messages.turns import Unit, sendable_units, wire_tokens_of
 from app.engine.window.plan import Ready
 from app.engine.window.prompt import Prompt, PromptItem
-from app.engine.window.prompt_refs import Needed
+from app.engine.window.prompt_refs import Needed, rebuilt_parts
 from app.engine.window.snapshot import Snapshot
 from tests.engine.histories import estimate
 from tests.engine.turn_stand_in import Taken
@@ -109,3 +110,11 @@ def read_back(
     for first, last in needed.user_runs:
         found |= {seq: each for seq, each in stored.items() if first <= seq <= last and each.role == "user"}
     return {sha256: blocks[sha256] for sha256 in needed.sha256s}, found
+
+
+def rebuild(
+    refs: JsonObject, blocks: Mapping[str, str], messages: Mapping[int, Message]
+) -> tuple[list[PromptMessage], list[ToolDefinition]]:
+    """The exact messages and tools that were sent, from what is stored."""
+    tools: list[ToolDefinition] = json.loads(blocks[refs["tools"]]) if refs["tools"] else []
+    return [part.sent for part in rebuilt_parts(refs, blocks, messages)], tools

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from decimal import Decimal
 from hashlib import sha256
 from pathlib import Path
@@ -14,7 +15,7 @@ import asyncpg
 import pytest
 
 from app.db.sessions import erase_later
-from app.domain.errors import DatabaseUnavailable, LimitExceeded, TurnInProgress
+from app.domain.errors import DatabaseUnavailable, LimitExceeded, TurnCancelled, TurnInProgress
 from app.domain.incoming import IncomingMessage
 from app.domain.responses import ResponseNote, ResponseRef
 from app.domain.types import TurnStatus
@@ -31,7 +32,9 @@ from app.services.openai.responses import (
 )
 from app.services.turn.types import TurnOptions, TurnOutcome
 from tests.providers.server import Answer, serving
-from tests.services.service import TENANT, Service, models_toml, service
+from tests.services.service import TENANT, Service, chat, models_toml, service
+from tests.services.test_limits import usage
+from tests.services.test_tools import TOOLS, calls
 from torture.databases import citus_servers, execute
 
 
@@ -238,3 +241,25 @@ async def test_the_worker_that_erases_a_session_with_its_last_response_removes_i
         await delete_response(at.rt, TENANT, ref_of(response))
         assert await session_count(at) == 0
         assert at.rt.pasts.last_prompt(session_id) is None
+
+
+async def test_a_turn_that_goes_on_without_a_response_is_cancelled_and_settled_when_its_last_response_is_deleted(
+    database_url: str, tmp_path: Path
+) -> None:
+    answers = calls("call-1"), Answer(chat("Late.").body, delay_s=60)
+    async with serving(*answers) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        await set_limits(at.rt.database, TENANT, {"tokens_total": Decimal(100_000)})
+        request = asked(at, "Look it up.")
+        options = replace(request.chat.options, tools=TOOLS)
+        first = await answered(at, replace(request, chat=replace(request.chat, options=options)))
+        server.arrived.clear()
+        running = asyncio.create_task(at.outputs(first.turn.session_id, first.turn.id, {"call-1": "Found."}))
+        await server.arrived.wait()
+        (held,) = await usage(at)
+        assert held["reserved_tokens"] > 0
+        await delete_response(at.rt, TENANT, ref_of(first))
+        with pytest.raises(TurnCancelled):
+            await asyncio.wait_for(running, 20)
+        (counted,) = await usage(at)
+        assert (counted["reserved_tokens"], counted["tokens"]) == (0, held["tokens"] + held["reserved_tokens"])
+        assert await session_count(at) == 0

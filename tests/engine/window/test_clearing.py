@@ -15,10 +15,10 @@ from app.engine.window.layout import layout_of, singly
 from app.engine.window.past import Kept, past_of_kept
 from app.engine.window.plan import Ready, SummaryDue, assemble, plan
 from app.engine.window.prompt import PromptItem
-from app.engine.window.prompt_refs import SentHashes, rebuild
+from app.engine.window.prompt_refs import SentHashes
 from app.engine.window.snapshot import in_ranges
 from tests.engine.histories import GUARDED, History, UnitShape, estimate, snapshot_of, text_of
-from tests.engine.readings import items_of
+from tests.engine.readings import items_of, rebuild
 
 _ROOMY = 100_000
 

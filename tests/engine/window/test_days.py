@@ -10,10 +10,10 @@ from app.engine.policy.policy import ContextPolicy, Recall
 from app.engine.recall.index import EMPTY, Packed
 from app.engine.recall.ranking import evicted_among
 from app.engine.window.plan import Ready, assemble, plan
-from app.engine.window.prompt_refs import rebuild
 from app.engine.window.recalled import RECALL_NOTE
 from app.engine.window.snapshot import Snapshot
 from tests.engine.histories import History, estimate, said_by, snapshot_of
+from tests.engine.readings import rebuild
 
 SHOWN = ContextPolicy(show_time=True, summarize_when="never")
 BEGAN = datetime(2023, 5, 8, 22, 0, tzinfo=UTC)
@@ -81,7 +81,7 @@ def test_lines_never_take_a_prompt_over_what_fires_a_prune() -> None:
         again = plan(snapshot_of(turns, current, input_budget=budget, policy=plain_policy), estimate)
         assert isinstance(again, Ready)
         assert decided.accounts.actions == again.accounts.actions
-        assert not decided.window.days or decided.accounts.tokens_after_prune < 0.9 * budget
+        assert not decided.window.beside or decided.accounts.tokens_after_prune < 0.9 * budget
 
 
 def recalling_snapshot(names: tuple[str | None, ...] = (None,)) -> Snapshot:

@@ -14,11 +14,12 @@ from app.domain.types import TurnStatus
 from app.engine.window.foldable import untouchable
 from app.engine.window.plan import Ready, Refused, SummaryDue, assemble, plan
 from app.engine.window.prompt import Prompt, PromptItem
-from app.engine.window.prompt_refs import needed_for, rebuild
+from app.engine.window.prompt_refs import needed_for
 from app.engine.window.shortening import NEWEST_RESULT_FLOOR_TOKENS, fit_results
 from app.engine.window.window import lay_out
 from tests.engine.histories import GUARDED, History, chat, estimate, snapshot_of
 from tests.engine.pictures import audio, file, image, image_at, png, wav
+from tests.engine.readings import rebuild
 from tests.engine.strategies import any_text
 
 _NO_SUMMARY = replace(GUARDED, auto_summarize=False)

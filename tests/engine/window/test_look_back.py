@@ -20,12 +20,12 @@ from app.engine.window.look_back import (
     with_look_backs,
 )
 from app.engine.window.plan import Ready, Refused, assemble, plan
-from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild
+from app.engine.window.prompt_refs import SentHashes, needed_for
 from app.engine.window.recalled import room_for_result, seqs_beside_result
 from app.engine.window.snapshot import Snapshot, in_ranges
 from tests.engine.histories import GUARDED, History, UnitShape, chat, estimate, snapshot_of, text_of
 from tests.engine.prompt_hash import prompt_sha256
-from tests.engine.readings import items_of
+from tests.engine.readings import items_of, rebuild
 from tests.engine.window.test_days import recalling_snapshot
 
 _NO_SUMMARY = ContextPolicy(summarize_when="never", auto_summarize=False)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.domain.types import TurnStatus
 from app.engine.policy.policy import with_whole_past
 from app.engine.window.plan import Ready, Refused, assemble, assert_tool_pairing, plan
-from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild
+from app.engine.window.prompt_refs import SentHashes, needed_for
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.window import lay_out
 from tests.engine.histories import History, estimate, input_tokens_of, snapshot_of
@@ -22,6 +22,7 @@ from tests.engine.readings import (
     items_of,
     read_back,
     ready_of,
+    rebuild,
     sendable,
     sent_ids,
     sent_turns,

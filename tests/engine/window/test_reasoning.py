@@ -15,10 +15,10 @@ from app.engine.messages.tokens import reasoning_tokens
 from app.engine.window.past import past_of
 from app.engine.window.plan import Ready, assemble, plan
 from app.engine.window.prompt import Block
-from app.engine.window.prompt_refs import needed_for, rebuild
+from app.engine.window.prompt_refs import needed_for
 from app.engine.window.snapshot import Snapshot
 from tests.engine.histories import History, estimate, snapshot_of
-from tests.engine.readings import read_back, ready_of
+from tests.engine.readings import read_back, ready_of, rebuild
 from tests.engine.strategies import policies, snapshots
 from tests.engine.turn_stand_in import decide
 

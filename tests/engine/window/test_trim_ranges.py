@@ -16,11 +16,11 @@ from app.engine.policy.policy import ContextPolicy
 from app.engine.window.layout import singly
 from app.engine.window.plan import Ready, assemble, plan
 from app.engine.window.prompt import Block
-from app.engine.window.prompt_refs import SentHashes, needed_for, rebuild
+from app.engine.window.prompt_refs import SentHashes, needed_for
 from app.engine.window.snapshot import Removal, Snapshot, in_ranges
 from tests.engine.histories import GUARDED, History, UnitShape, chat, estimate, snapshot_of
 from tests.engine.pictures import image, png
-from tests.engine.readings import ready_of
+from tests.engine.readings import ready_of, rebuild
 from tests.engine.strategies import guarded_policies, snapshots
 from tests.engine.turn_stand_in import decide
 

@@ -59,9 +59,9 @@ class Idle:
     tenant_id: TenantId | None
 
 
-async def lock_session(tx: Transaction, session: SessionRef) -> bool:
-    """Keeps all writers out of the tenant's session until the transaction ends; false when there is no such session."""
-    return await tx.fetchrow(_LOCK, **of_session(session)) is not None
+async def lock_session(tx: Transaction, session: SessionRef) -> None:
+    """Keeps all writers out of the tenant's session until the transaction ends."""
+    await tx.execute(_LOCK, **of_session(session))
 
 
 async def erase(tx: Transaction, session_ids: Sequence[SessionId]) -> dict[str, int]:

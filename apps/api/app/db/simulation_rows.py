@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
@@ -15,11 +16,11 @@ from app.domain.stored import StoredMessage, StoredTurn, names_of
 from app.domain.types import Pin, SessionId, TurnStatus
 
 _TURNS = sql(f"""
-    SELECT t.id, t.seq, t.status, t.model_alias, {WHOLE_REQUEST}, t.completion_tokens, t.prompt_tokens, t.cost_usd,
-        t.created_at, t.assistant_output IS NULL AS without_output,
+    SELECT t.id, t.seq, t.status, t.model_alias, {WHOLE_REQUEST}, t.completion_tokens, t.cost_usd, t.created_at,
+        t.assistant_output IS NULL AS without_output,
         EXISTS (SELECT FROM turn_steps st WHERE st.session_id = t.session_id AND st.turn_id = t.id AND {STEP_FAILED})
             AS step_failed,
-        a.calls, a.wire_tokens, a.input_tokens, a.summary, a.prune
+        a.calls, a.wire_tokens, a.input_tokens, a.summary, a.prune, a.trims
     FROM turns t
     CROSS JOIN LATERAL (
         SELECT count(x.prompt_sha256) AS calls,
@@ -27,7 +28,9 @@ _TURNS = sql(f"""
             CAST(sum(x.estimated_input_tokens_after_prune) FILTER (WHERE x.prompt_sha256 IS NOT NULL) AS bigint)
                 AS input_tokens,
             coalesce(bool_or(x.summary_triggered), false) AS summary,
-            coalesce(bool_or(x.prune_triggered), false) AS prune
+            coalesce(bool_or(x.prune_triggered), false) AS prune,
+            jsonb_agg(jsonb_build_array(x.context_trim_log -> 'actions', x.prompt_refs) ORDER BY x.round, x.attempt)
+                FILTER (WHERE x.prompt_sha256 IS NOT NULL AND x.context_trim_log -> 'actions' <> '[]') AS trims
         FROM turn_context_audit x WHERE x.session_id = t.session_id AND x.turn_id = t.id
     ) a
     WHERE t.session_id = :session_id AND t.seq > :after_seq AND t.seq <= :through_seq
@@ -71,57 +74,25 @@ _SUMMARY_USAGE = sql("""
     WHERE u.session_id = :session_id AND u.purpose = 'summary' AND coalesce(t.seq, 0) <= :through_seq
     """)
 
-_ACTIONS = sql("""
-    WITH actions AS (
-        SELECT x.kind, x.target, sum(coalesce(x."count", 1)) AS times, max(coalesce(x."count", 1)) AS targets
-        FROM turns t
-        JOIN turn_context_audit a ON a.session_id = t.session_id AND a.turn_id = t.id
-        CROSS JOIN LATERAL jsonb_to_recordset(a.context_trim_log -> 'actions')
-            AS x(kind text, target text, "count" bigint)
-        WHERE t.session_id = :session_id AND t.seq <= :through_seq
-            AND a.prompt_sha256 IS NOT NULL AND (x.kind <> 'summary_folded' OR x.target LIKE 'turn%')
-        GROUP BY x.kind, x.target
-    )
-    SELECT x.kind, x.target, CAST(x.times AS bigint) AS times, x.targets, coalesce(m.seq, t.seq) AS seq
-    FROM actions x
-    LEFT JOIN messages m ON m.session_id = :session_id AND x.target = 'message:' || m.id
-    LEFT JOIN turns t ON t.session_id = :session_id AND x.target = 'turn:' || t.id
-    ORDER BY x.kind, x.target
-    """)
-
-_RANGES = sql("""
-    SELECT x.kind, x.target, a.prompt_refs
-    FROM turns t
-    JOIN turn_context_audit a ON a.session_id = t.session_id AND a.turn_id = t.id
-    CROSS JOIN LATERAL jsonb_to_recordset(a.context_trim_log -> 'actions') AS x(kind text, target text)
-    WHERE t.session_id = :session_id AND t.seq <= :through_seq
-        AND a.prompt_refs IS NOT NULL AND x.kind IN ('assistant_dropped', 'tool_group_dropped')
-        AND x.target LIKE 'messages:%'
-    ORDER BY t.seq, a.round, a.attempt
-    """)
-
-_DROPPABLE = sql("""
-    SELECT m.seq, CASE WHEN coalesce(m.tool_calls, 'null') IN ('null', '[]') THEN 'assistant_dropped'
-        ELSE 'tool_group_dropped' END AS kind
-    FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
-    WHERE m.session_id = :session_id AND t.seq <= :through_seq
-        AND m.role = 'assistant' AND NOT m.withdrawn AND t.status <> 'rejected'
-        AND (coalesce(m.tool_calls, 'null') NOT IN ('null', '[]') OR t.status NOT IN ('failed', 'cancelled'))
-    ORDER BY m.seq
-    """)
-
 
 async def stored_turns(
     tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, *, limit: int
 ) -> list[StoredTurn]:
-    """The next turns in time order. The caller has checked that the tenant owns the session."""
+    """The next turns in time order. The caller has checked that the tenant owns the session.
+
+    Rows are converted in a thread: a turn may have tens of thousands of messages, or long logs of many calls.
+    """
     rows = await tx.fetch(_TURNS, session_id=session_id, after_seq=after_seq, through_seq=through_seq, limit=limit)
     messages = await tx.fetch(_MESSAGES, session_id=session_id, turn_ids=[row["id"] for row in rows])
-    by_turn = {
-        turn_id: tuple(map(_stored_message, of_turn))
-        for turn_id, of_turn in groupby(messages, key=lambda row: row["turn_id"])
-    }
-    return [_stored_turn(row, by_turn.get(row["id"], ())) for row in rows]
+
+    def converted() -> list[StoredTurn]:
+        by_turn = {
+            turn_id: tuple(map(_stored_message, of_turn))
+            for turn_id, of_turn in groupby(messages, key=lambda row: row["turn_id"])
+        }
+        return [_stored_turn(row, by_turn.get(row["id"], ())) for row in rows]
+
+    return await asyncio.to_thread(converted)
 
 
 async def stored_aliases(tx: Transaction, session_id: SessionId, through_seq: int) -> list[str]:
@@ -152,23 +123,6 @@ async def summary_usage(tx: Transaction, session_id: SessionId, through_seq: int
     return row["prompt_tokens"], row["completion_tokens"]
 
 
-async def trim_actions(tx: Transaction, session_id: SessionId, through_seq: int) -> list[Record]:
-    """The trim actions of the prompts that were sent: for each kind and target how often, how many single actions one
-    entry stands for at most, and the target's `seq` if it is one message or turn."""
-    return await tx.fetch(_ACTIONS, session_id=session_id, through_seq=through_seq)
-
-
-async def dropped_ranges(tx: Transaction, session_id: SessionId, through_seq: int) -> list[Record]:
-    """The ranges of messages that were dropped from prompts, and these prompts' references, in time order."""
-    rows = await tx.fetch(_RANGES, session_id=session_id, through_seq=through_seq)
-    return [{**row, "prompt_refs": whole_refs(row["prompt_refs"])} for row in rows]
-
-
-async def droppable_seqs(tx: Transaction, session_id: SessionId, through_seq: int) -> list[Record]:
-    """The first `seq` of each assistant message or tool group that could be sent, in order; and what drops it."""
-    return await tx.fetch(_DROPPABLE, session_id=session_id, through_seq=through_seq)
-
-
 def _stored_message(row: Record) -> StoredMessage:
     message = message_from_row(row)
     found: Mapping[str, tuple[int, int | None]] = row["counts"] or {}
@@ -185,4 +139,5 @@ def _stored_turn(row: Record, messages: Sequence[StoredMessage]) -> StoredTurn:
         unresolved=status is not TurnStatus.COMPLETED or row["without_output"] or row["step_failed"],
         messages=tuple(messages),
         cost_usd=None if row["cost_usd"] is None else float(row["cost_usd"]),
+        trims=tuple((actions, whole_refs(refs)) for actions, refs in row["trims"] or ()),
     )

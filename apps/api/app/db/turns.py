@@ -332,6 +332,5 @@ async def append_history(tx: Transaction, session: SessionRef, new: NewHistory) 
 
     Raises `UniqueViolated` when one of them is open and the session already has an open turn.
     """
-    values = values_of(new, "last_turn_id")
-    row = await tx.fetchrow(_APPEND, **of_session(session), **values)
+    row = await tx.fetchrow(_APPEND, **of_session(session), **values_of(new))
     return row is not None

@@ -97,7 +97,6 @@ class NewHistory:
     messages: JsonText
     turn_count: int
     message_count: int
-    last_turn_id: TurnId | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,8 @@ class StoredMessage:
 class StoredTurn:
     """A turn with its messages, and the sums of its audits over the calls that were made (tokens; None without calls).
 
-    `unresolved` is as in `Turn`; `prompt_tokens` and `completion_tokens` are as the provider reported them.
+    `unresolved` is as in `Turn`; `completion_tokens` are as the provider reported them. `trims` has, for each call with
+    actions in its trim log, these actions and the references of its prompt.
     """
 
     id: UUID
@@ -145,9 +145,9 @@ class StoredTurn:
     input_tokens: int | None
     summary: bool
     prune: bool
-    prompt_tokens: int | None
     completion_tokens: int | None
     cost_usd: float | None
+    trims: tuple[tuple[Sequence[JsonObject], JsonObject | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

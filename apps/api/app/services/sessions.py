@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
@@ -220,7 +220,8 @@ async def delete_session(rt: Runtime, session: SessionRef) -> None:
     async with rt.heavy.slot(session.tenant_id) as database:
         # First, and in its own transaction: it settles the tenant's usage, which the tenant's other turns write too.
         await _cancel_open(rt, database, session)
-        await _erase_session(rt, database, session)
+        if not await erase_if(rt, database, session, lambda tx: store.session_exists(tx, session)):
+            raise NotFound("session")
 
 
 @retried
@@ -231,14 +232,20 @@ async def _cancel_open(rt: Runtime, database: Database, session: SessionRef) -> 
 
 
 @retried
-async def _erase_session(rt: Runtime, database: Database, session: SessionRef) -> None:
+async def erase_if(
+    rt: Runtime, database: Database, session: SessionRef, condition: Callable[[Transaction], Awaitable[bool]]
+) -> bool:
+    """Erases the session and cancels its running turn, if the condition holds; returns whether it did. What the
+    condition finds stays true until the end of the transaction that it is given; what it writes is stored."""
     async with database.begin(locking=session.id) as tx:
-        if not await lock_session(tx, session):
-            raise NotFound("session")
+        await lock_session(tx, session)
+        if not await condition(tx):
+            return False
         cancelled = await cancel_open_turns(tx, session)
         await erase(tx, [session.id])
     rt.leases.cancel(session.id, *cancelled)
     rt.pasts.forget(session.id)
+    return True
 
 
 def with_given_policy(rt: Runtime, fields: JsonObject) -> JsonObject:

@@ -142,6 +142,6 @@ def _messages_singly(
         for each in (*texts, *media):
             if each.kind == action.kind and each.was.message and how_sent(each.was.message) != "whole":
                 yield TrimAction(action.kind, each.was.label, action.reason, each.tokens_removed)
-        if dropped_kind(piece) == action.kind and not how_sent(piece.stored_messages[0]):
+        if dropped_kind(piece.kind) == action.kind and not how_sent(piece.stored_messages[0]):
             wire_tokens = shorter.with_items(each.now for each in media).wire_tokens
             yield TrimAction(action.kind, piece.label, action.reason, wire_tokens)

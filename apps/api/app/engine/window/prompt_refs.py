@@ -29,7 +29,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 from app.domain.content import canonical_bytes
 from app.domain.errors import PromptTooLarge
 from app.domain.recalled import RECALLED, Recalled, recalled_ref, rows_of
-from app.domain.types import REGIONS, JsonObject, Message, PromptMessage, ReasoningForm, Region, ToolDefinition
+from app.domain.types import REGIONS, JsonObject, Message, PromptMessage, ReasoningForm, Region
 from app.engine.window.prompt import (
     CLOSING,
     OPENING,
@@ -223,22 +223,11 @@ def _merged(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
-def rebuild(
-    refs: JsonObject, blocks: Mapping[str, str], messages: Mapping[int, Message]
-) -> tuple[list[PromptMessage], list[ToolDefinition]]:
-    """The exact messages and tools that were sent.
-
-    `blocks` maps sha256 to text, `messages` maps `seq` to the stored message. Raises `KeyError` when a part is missing.
-    """
-    sent = [part.sent for part in rebuilt_parts(refs, blocks, messages)]
-    tools: list[ToolDefinition] = json.loads(blocks[refs["tools"]]) if refs["tools"] else []
-    return sent, tools
-
-
 class SentHashes:
     """The hashes of stored prompts, computed message by message: no prompt is ever in memory as a whole.
 
-    Blocks and messages are as for `rebuild`. Each is encoded once, however many prompts refer to it.
+    `blocks` maps sha256 to text, `messages` maps `seq` to the stored message. Each is encoded once, however many
+    prompts refer to it.
     """
 
     def __init__(self, blocks: Mapping[str, str], messages: Mapping[int, Message]) -> None:
@@ -306,7 +295,8 @@ class RebuiltPart:
 def rebuilt_parts(
     refs: JsonObject, blocks: Mapping[str, str], messages: Mapping[int, Message]
 ) -> Iterator[RebuiltPart]:
-    """The messages of a prompt in order. Raises `KeyError` when a part is missing."""
+    """The messages of a prompt in order, from blocks and messages as for `SentHashes`. Raises `KeyError` when a part is
+    missing."""
     user_seqs = _user_seqs(messages)
     for kind, first, second in spelled_out(refs)["items"]:
         if kind == "b":

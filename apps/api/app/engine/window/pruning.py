@@ -20,6 +20,7 @@ from app.domain.audit import TrimKind
 from app.domain.content import content_text
 from app.domain.sentences import demands
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
+from app.engine.messages.turns import UnitKind
 from app.engine.policy.budget import part_of
 from app.engine.policy.policy import ContextPolicy
 from app.engine.window.pieces import Piece
@@ -252,7 +253,7 @@ class Prune:
             turn_seq = piece.turn_seq
             return Removal(kind_of_turn, f"turn:{piece.turn_id}", self.reason, wire_tokens, turn_seq, turn_seq)
         seqs = (0, 0) if piece.kind == "look_back" else (piece.seq, piece.last_seq)
-        return Removal(dropped_kind(piece), piece.label, self.reason, wire_tokens, *seqs)
+        return Removal(dropped_kind(piece.kind), piece.label, self.reason, wire_tokens, *seqs)
 
     def _note(self, piece: Piece, times: int) -> None:
         """Add the piece to the sums of what is out of the window (`times` 1), or subtract it (-1)."""
@@ -270,9 +271,9 @@ def _queue(
     return _Queue(ends, may_leave, kind_of_turn, by_value)
 
 
-def dropped_kind(piece: Piece) -> TrimKind:
-    """The kind of the log entry for a dropped piece."""
-    return "assistant_dropped" if piece.kind == "assistant" else "tool_group_dropped"
+def dropped_kind(of: UnitKind) -> TrimKind:
+    """The kind of the log entry for a dropped piece of this kind."""
+    return "assistant_dropped" if of == "assistant" else "tool_group_dropped"
 
 
 def _kind_of_turns(policy: ContextPolicy) -> TrimKind | None:

@@ -41,15 +41,11 @@ def show_days(window: Window) -> Window:
             if began is not None and began != day:
                 day = began
                 days.append((at, day_item(day, "history", window.estimate)))
-    today = today_item(window) if day != day_said(window.snapshot.current.messages[0]) else None
-    shown = window.with_days(days, today)
-    return window if shown.at_prune_trigger else shown
-
-
-def today_item(window: Window) -> PromptItem | None:
-    """The day line before the running turn; None if its time is not known."""
     today = day_said(window.snapshot.current.messages[0])
-    return None if today is None else day_item(today, "history", window.estimate)
+    if today is not None and today != day:
+        days.append((len(window.past), day_item(today, "history", window.estimate)))
+    shown = window.with_added(days)
+    return window if shown.at_prune_trigger else shown
 
 
 def day_item(day: int, region: Region, estimate: Estimate) -> PromptItem:
@@ -71,7 +67,9 @@ def bring_back(window: Window) -> Window:
     items: list[PromptItem] = [note]
     rows: list[Recalled] = []
     lines = _lines(window, {day(unit.messages[0]) for unit, _ in chosen})
-    today = lines.pop(None, None)
+    end = len(window.past)
+    days = [each for each in window.added if each[0] < end]
+    today = [(end, lines.pop(None))] if None in lines else window.added[len(days) :]
     for unit, found in chosen:
         items += [line] if (line := lines.pop(day(unit.messages[0]), None)) else []
         matched = dict(zip(found.seqs, found.matched, strict=True))
@@ -82,7 +80,7 @@ def bring_back(window: Window) -> Window:
             rows.append(
                 Recalled(message.seq, message.id, message.reasoning_sent, round(100 * found.score), tokens, words)
             )
-    return window.with_recalled(items, tuple(rows), today)
+    return window.with_added([*days, *((end, item) for item in items), *today], tuple(rows))
 
 
 def _lines(window: Window, days: Collection[int | None]) -> dict[int | None, PromptItem]:
@@ -92,8 +90,9 @@ def _lines(window: Window, days: Collection[int | None]) -> dict[int | None, Pro
     lines: dict[int | None, PromptItem] = {
         day: day_item(day, "recall", window.estimate) for day in days if day is not None and day != today
     }
-    if lines and window.today is None and (line := today_item(window)):
-        lines[None] = line
+    has_today = any(at == len(window.past) for at, _ in window.added)
+    if lines and today is not None and not has_today:
+        lines[None] = day_item(today, "history", window.estimate)
     return lines
 
 

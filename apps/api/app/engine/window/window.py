@@ -81,10 +81,11 @@ class Cost:
 class Window(Cost):
     """All that is sent for a turn, as one value. A stage takes a window and returns another.
 
-    `past` has the pieces of the past turns, `current` those of the running turn, and `recalled` is sent between them.
-    `days` are day lines, each with the position in `past` of the piece that it precedes; `today` is the one before the
-    running turn. `tokens` and `messages` are sums over the whole window, without framing and tools. `history_tokens` is
-    that of pieces and day lines without the user's current message. Prunes end when it is at most `history_floor`.
+    `past` has the pieces of the past turns, `current` those of the running turn. `added` are day lines and recalled
+    messages, in order, each with the position in `past` of the piece that it precedes; what precedes the running turn
+    is behind the last piece. `tokens` and `messages` are sums over the whole window, without framing and tools.
+    `history_tokens` is that of pieces and day lines without the user's current message. Prunes end when it is at most
+    `history_floor`.
     """
 
     estimate: Estimate
@@ -92,17 +93,20 @@ class Window(Cost):
     summary: PromptItem | None
     past: Sequence[Piece]
     current: tuple[Piece, ...]
-    recalled: tuple[PromptItem, ...]
     history_tokens: int
     log: PlanLog
     history_floor: int = -1
-    days: tuple[tuple[int, PromptItem], ...] = ()
-    today: PromptItem | None = None
+    added: tuple[tuple[int, PromptItem], ...] = ()
 
     @property
     def beside(self) -> tuple[PromptItem, ...]:
         """Day lines and recalled messages. They are added last, if they fit, so no decision on removals counts them."""
-        return (*_lines(self.days, self.today), *self.recalled)
+        return tuple(item for _, item in self.added)
+
+    @property
+    def recalled(self) -> tuple[PromptItem, ...]:
+        """The recalled messages, with the lines among them."""
+        return tuple(item for item in self.beside if item.region == "recall")
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
@@ -152,18 +156,16 @@ class Window(Cost):
     def prompt(self) -> Prompt:
         """What is sent to the model."""
         summary = () if self.summary is None else (self.summary,)
-        today = () if self.today is None else (self.today,)
-        parts = (*self.head, *summary, *self._parts_of_past(), *self.recalled, *today, *parts_of(self.current))
+        parts = (*self.head, *summary, *self._parts_of_past(), *parts_of(self.current))
         return Prompt(parts, self.snapshot.tools, self.tools_tokens)
 
     def _parts_of_past(self) -> Iterator[Part]:
-        if not self.days:
-            yield from parts_of(self.past)
-            return
-        yield from parts_of(self.past[: self.days[0][0]])
-        for (first, line), end in zip(self.days, [*(at for at, _ in self.days[1:]), len(self.past)], strict=True):
-            yield line
-            yield from parts_of(self.past[first:end])
+        first = 0
+        for at, item in self.added:
+            yield from parts_of(self.past[first:at])
+            yield item
+            first = at
+        yield from parts_of(self.past[first:])
 
     def with_pins(self, pins: Sequence[PromptItem]) -> Window:
         """A copy with these pins."""
@@ -175,18 +177,13 @@ class Window(Cost):
         before, now = ((item,) if item else () for item in (self.summary, summary))
         return self._resized(before, now, summary=summary)
 
-    def with_recalled(
-        self, items: Sequence[PromptItem], rows: tuple[Recalled, ...], today: PromptItem | None
-    ) -> Window:
-        """A copy with these recalled items before the running turn, and with the day line `today` if it is not None."""
-        window = self if today is None else self.with_days(self.days, today)
-        return window._resized(self.recalled, items, recalled=tuple(items), log=replace(self.log, recalled=rows))
-
-    def with_days(self, days: Sequence[tuple[int, PromptItem]], today: PromptItem | None) -> Window:
-        """A copy with these day lines."""
-        before, now = _lines(self.days, self.today), _lines(days, today)
-        history_tokens = self.history_tokens + _tokens_of(now) - _tokens_of(before)
-        return self._resized(before, now, history_tokens=history_tokens, days=tuple(days), today=today)
+    def with_added(self, added: Sequence[tuple[int, PromptItem]], recalled: tuple[Recalled, ...] = ()) -> Window:
+        """A copy with these items beside its pieces; `recalled` are the rows of the recalled messages among them."""
+        now = [item for _, item in added]
+        more = sum([item.tokens for item in now if item.region == "history"])
+        less = sum([item.tokens for item in self.beside if item.region == "history"])
+        changed = {"history_tokens": self.history_tokens + more - less, "log": replace(self.log, recalled=recalled)}
+        return self._resized(self.beside, now, added=tuple(added), **changed)
 
     def with_pieces(self, pieces: Sequence[Piece], actions: Iterable[Removal] = ()) -> Window:
         """A copy with these pieces, and with the actions that led to them added to its log."""
@@ -224,10 +221,6 @@ class Window(Cost):
         return replace(self, tokens=tokens, messages=self.messages + len(now) - len(before), **changes)
 
 
-def _lines(days: Iterable[tuple[int, PromptItem]], today: PromptItem | None) -> tuple[PromptItem, ...]:
-    return (*(item for _, item in days), *(() if today is None else (today,)))
-
-
 def _tokens_of(items: Sequence[PromptItem]) -> int:
     return sum([item.tokens for item in items])
 
@@ -250,7 +243,6 @@ def lay_out(snapshot: Snapshot, estimate: Estimate) -> Window:
         summary=summary,
         past=past.pieces,
         current=current,
-        recalled=(),
         tools_tokens=tools,
         tokens=tokens,
         messages=messages,

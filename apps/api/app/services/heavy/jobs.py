@@ -168,7 +168,7 @@ class _Child:
     async def ask(self, message: Begin | JobStep) -> Any:
         """The child's answer. Raises what the child raised, and `ProcessBusy` if it has ended."""
         loop = asyncio.get_running_loop()
-        pieces = written(message)
+        pieces = await asyncio.to_thread(written, message)  # dataclasses are pickled by Python code
         self._asked = True
         try:
             for piece in pieces:

@@ -7,14 +7,13 @@ ends with it. A request that is not to be stored is answered in its own session,
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from app.db import responses as store
 from app.db.database import Transaction
-from app.db.erasure import lock_session
 from app.db.sessions import turn_of_list
 from app.db.turns import newest_of
 from app.domain.errors import (
@@ -45,7 +44,7 @@ from app.services.openai.open_session import (
 )
 from app.services.paging import PageRequest
 from app.services.runtime import Runtime
-from app.services.sessions import delete_session
+from app.services.sessions import delete_session, erase_if
 from app.services.summaries import summarize_now
 from app.services.turn.take import cancel_turn
 from app.services.turn.types import Listener, TurnOutcome
@@ -109,27 +108,14 @@ async def respond(
     try:
         return await complete_chat(rt, target.session, target.request, idempotency_key, listen)
     except PlimsollError:
-        if target.made_with_turns is not None and target.is_kept:
-            async with _alone(rt, target.session) as tx:
-                await _erase_if_left_empty(rt, tx, target.session, target.made_with_turns)
+        turns = target.made_with_turns
+        if turns is not None and target.is_kept:
+            await erase_if(rt, rt.database, target.session, lambda tx: store.is_left_empty(tx, target.session, turns))
         raise
     finally:
         if not target.is_kept:
             with suppress(NotFound, RetryLater):  # then it is erased a little later; an answer must not be lost
                 await delete_session(rt, target.session)
-
-
-@asynccontextmanager
-async def _alone(rt: Runtime, session: SessionRef) -> AsyncGenerator[Transaction]:
-    """A transaction in which nobody else writes to the session: what its statements find stays true until it ends."""
-    async with rt.database.begin(locking=session.id) as tx:
-        await lock_session(tx, session)
-        yield tx
-
-
-async def _erase_if_left_empty(rt: Runtime, tx: Transaction, session: SessionRef, turn_seq: int) -> None:
-    if await store.erase_session_without_responses(tx, session, turn_seq):
-        rt.pasts.forget(session.id)
 
 
 async def _after(
@@ -209,13 +195,15 @@ async def delete_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) ->
     Until then its messages are the past of other responses. Raises `NotFound`, and `TurnInProgress` while it runs.
     """
     session = SessionRef(tenant_id, ref.session_id)
-    async with _alone(rt, session) as tx:
+
+    async def was_the_last(tx: Transaction) -> bool:
         found = existing(await store.get_response(tx, tenant_id, ref), "response")
         if is_running(found):
             raise TurnInProgress("The response is still in progress; cancel it first.")
         await store.erase_response(tx, ref)
-        if found.form.get("conversation") is None:
-            await _erase_if_left_empty(rt, tx, session, found.turn_seq)
+        return found.form.get("conversation") is None and await store.is_left_empty(tx, session, found.turn_seq)
+
+    await erase_if(rt, rt.database, session, was_the_last)
 
 
 def is_running(found: StoredResponse) -> bool:

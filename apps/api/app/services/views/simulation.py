@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left, bisect_right
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -13,8 +12,6 @@ from typing import Any, TypeVar
 import orjson
 
 from app.db import simulation_rows as store
-from app.db.database import Record
-from app.domain.audit import TrimAction
 from app.domain.errors import InvalidRequest
 from app.domain.prices import Prices
 from app.domain.stored import StoredTurn
@@ -22,7 +19,6 @@ from app.domain.types import JsonObject, Pin, SessionId, SessionRef, SessionStat
 from app.engine.policy.policy import ContextPolicy
 from app.engine.simulation.setting import Setting, SimulatedModel, Summarizer
 from app.engine.window.prompt import goal_text
-from app.engine.window.prompt_refs import in_runs, needed_for
 from app.services.policies import given_policy
 from app.services.runtime import Runtime
 from app.services.sessions import check_alias, session_state
@@ -101,12 +97,7 @@ async def simulate(
             summarizer_tokens = await store.summary_usage(tx, session.id, through_seq)
             later = await store.later_summaries(tx, session.id)
             in_summary = await store.folded(tx, session.id) if through_seq == stored else None
-            actions = await store.trim_actions(tx, session.id, through_seq)
-            droppable = await store.droppable_seqs(tx, session.id, through_seq)
-            ranges = await store.dropped_ranges(tx, session.id, through_seq)
-        # Ranges may overlap, and each is compared with its messages.
-        counted = await asyncio.to_thread(lambda: _times_and_targets(actions, _dropped_seqs(droppable, ranges)))
-        return await job.do(SimulationJob.report, summarizer_tokens, later, in_summary, counted)
+        return await job.do(SimulationJob.report, summarizer_tokens, later, in_summary)
 
 
 async def _batch(rt: Runtime, session_id: SessionId, after_seq: int, through_seq: int) -> list[StoredTurn]:
@@ -126,53 +117,6 @@ async def _meanwhile(work: Coroutine[Any, Any, T]) -> AsyncGenerator[asyncio.Tas
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-def _dropped_seqs(droppable: Sequence[Record], ranges: Sequence[Record]) -> dict[str, set[int]]:
-    """By kind of action, the messages that ranges of trim logs stand for. A dropped message is not considered again."""
-    present: dict[str, list[int]] = {}
-    for row in droppable:
-        present.setdefault(row["kind"], []).append(row["seq"])
-    dropped: dict[str, set[int]] = {}
-    for row in ranges:
-        kind, seqs = row["kind"], TrimAction(row["kind"], row["target"], "", 0).seqs
-        if seqs is None:
-            continue
-        left, sent = present.get(kind, []), needed_for(row["prompt_refs"]).runs
-        found = slice(bisect_left(left, seqs[1]), bisect_right(left, seqs[2]))
-        stayed = [seq for seq in left[found] if in_runs(sent, seq)]
-        dropped.setdefault(kind, set()).update(set(left[found]).difference(stayed))
-        left[found] = stayed
-    return dropped
-
-
-def _times_and_targets(rows: Sequence[Record], dropped_seqs: Mapping[str, set[int]]) -> dict[str, tuple[int, int]]:
-    """How often each kind of action was taken, and on how many targets. Overlapping ranges of kinds that are not in
-    `dropped_seqs` are merged, with the larger of their target counts."""
-    times: dict[str, int] = {}
-    singles: dict[str, set[object]] = {}
-    ranges: dict[str, list[tuple[int, int, int]]] = {}
-    for row in rows:
-        kind, target = row["kind"], row["target"]
-        times[kind] = times.get(kind, 0) + row["times"]
-        seqs = TrimAction(kind, target, "", 0).seqs
-        if seqs is None:
-            singles.setdefault(kind, set()).add(target if row["seq"] is None else row["seq"])
-        elif kind not in dropped_seqs:
-            ranges.setdefault(kind, []).append((seqs[1], seqs[2], row["targets"]))
-    targets: dict[str, int] = {}
-    for kind in times:
-        known = singles.get(kind, set()) | dropped_seqs.get(kind, set())
-        clusters: list[tuple[int, int, int]] = []
-        for first, last, count in sorted(ranges.get(kind, ())):
-            if clusters and first <= clusters[-1][1]:
-                of_first, of_last, of_count = clusters[-1]
-                clusters[-1] = (of_first, max(of_last, last), max(of_count, count))
-            else:
-                clusters.append((first, last, count))
-        outside = [each for each in known if not any(a <= each <= b for a, b, _ in clusters if isinstance(each, int))]
-        targets[kind] = len(outside) + sum(count for _, _, count in clusters)
-    return {kind: (times[kind], targets[kind]) for kind in sorted(times)}
 
 
 def _plan(

@@ -17,7 +17,8 @@ from app.engine.messages.tokens import Estimate, counted, with_images_by_rule
 from app.engine.policy.fields import policy_values
 from app.engine.simulation.counted import CountKey, PastTurn, TurnCounter
 from app.engine.simulation.setting import Setting
-from app.engine.simulation.simulation import FullHistory, Simulation
+from app.engine.simulation.simulation import FullHistory, Simulation, TurnFigures
+from app.engine.simulation.stored_losses import StoredLosses
 from app.services.heavy.child import Tools
 from app.tokenizers.counters import ByWords
 
@@ -94,7 +95,6 @@ class SimulationJob:
         summarizer_tokens: tuple[int, int],
         later_summaries: Sequence[datetime],
         folded: tuple[int, int] | None,
-        actions: Mapping[str, tuple[int, int]],
     ) -> JsonObject:
         """The whole answer, with the database's totals of what happened. `folded` are the turns and messages that the
         current summary replaces, None if not all turns are simulated. Tokens are estimates, costs US dollars (null
@@ -109,7 +109,7 @@ class SimulationJob:
             "gone_aliases": list(plan.gone_aliases),
             "summaries_from": SUMMARIES_FROM,
             "assumed": list(ASSUMED),
-            "happened": _happened(happened, summarizer_tokens, folded or (None, None), actions),
+            "happened": _happened(happened, summarizer_tokens, folded or (None, None)),
             "full_history": [_full_history(alias, history) for alias, history in self._histories.items()],
             "policies": [_lane(planned, simulation) for planned, simulation in self._lanes],
         }
@@ -148,8 +148,13 @@ class SimulationJob:
     def _counted_turn(self, stored: StoredTurn, key: CountKey, estimate: Estimate) -> Turn:
         alias, encoding = key
         rule = image_rule_for(self._plan.wire_models[alias])
-        messages = tuple(with_images_by_rule(_counted(each, encoding, estimate), rule) for each in stored.messages)
-        return Turn(TurnId(stored.id), stored.seq, stored.status, stored.unresolved, messages)
+        return _turn(
+            stored, [with_images_by_rule(_counted(each, encoding, estimate), rule) for each in stored.messages]
+        )
+
+
+def _turn(stored: StoredTurn, messages: Sequence[Message]) -> Turn:
+    return Turn(TurnId(stored.id), stored.seq, stored.status, stored.unresolved, tuple(messages))
 
 
 def _counted(stored: StoredMessage, encoding: str, estimate: Estimate) -> Message:
@@ -177,26 +182,26 @@ ASSUMED = (
 class Happened:
     """What happened in the stored turns."""
 
-    turns: list[JsonObject] = field(default_factory=list[JsonObject])
+    turns: list[TurnFigures] = field(default_factory=list[TurnFigures])
     began: list[datetime] = field(default_factory=list[datetime])
-    output_tokens: int = 0
+    losses: StoredLosses = field(default_factory=StoredLosses)
     cost_usd: float | None = 0.0
 
     def feed(self, turn: StoredTurn) -> None:
         self.turns.append(
-            {
-                "seq": turn.seq,
-                "calls": turn.calls,
-                "wire_tokens": turn.wire_tokens or 0,
-                "input_tokens": turn.input_tokens or 0,
-                "summary": turn.summary,
-                "later_summary": False,
-                "prune": turn.prune,
-                "rejected": turn.status is TurnStatus.REJECTED,
-            }
+            TurnFigures(
+                seq=turn.seq,
+                calls=turn.calls,
+                wire_tokens=turn.wire_tokens or 0,
+                input_tokens=turn.input_tokens or 0,
+                output_tokens=turn.completion_tokens or 0,
+                summary=turn.summary,
+                prune=turn.prune,
+                rejected=turn.status is TurnStatus.REJECTED,
+            )
         )
         self.began.append(turn.created_at)
-        self.output_tokens += turn.completion_tokens or 0
+        self.losses.feed(_turn(turn, [each.message for each in turn.messages]), turn.trims)
         if turn.calls:
             self.cost_usd = None if self.cost_usd is None or turn.cost_usd is None else self.cost_usd + turn.cost_usd
 
@@ -205,32 +210,35 @@ class Happened:
         for instant in made:
             at = bisect_right(self.began, instant)
             if at:
-                self.turns[at - 1]["later_summary"] = True
+                self.turns[at - 1].later_summary = True
 
 
-def _totals(turns: Sequence[JsonObject]) -> JsonObject:
-    wire_tokens = sum(turn["wire_tokens"] for turn in turns)
-    sent = sum(1 for turn in turns if turn["calls"])
+def _totals(turns: Sequence[TurnFigures]) -> JsonObject:
+    wire_tokens = sum(turn.wire_tokens for turn in turns)
+    sent = sum(1 for turn in turns if turn.calls)
     return {
-        "calls": sum(turn["calls"] for turn in turns),
+        "calls": sum(turn.calls for turn in turns),
         "wire_tokens": wire_tokens,
         "wire_tokens_per_turn": round(wire_tokens / sent, 1) if sent else 0.0,
-        "input_tokens": sum(turn["input_tokens"] for turn in turns),
-        "summaries": [turn["seq"] for turn in turns if turn["summary"]],
-        "later_summaries": [turn["seq"] for turn in turns if turn["later_summary"]],
-        "prunes": [turn["seq"] for turn in turns if turn["prune"]],
-        "rejections": [turn["seq"] for turn in turns if turn["rejected"]],
+        "input_tokens": sum(turn.input_tokens for turn in turns),
+        "summaries": [turn.seq for turn in turns if turn.summary],
+        "later_summaries": [turn.seq for turn in turns if turn.later_summary],
+        "prunes": [turn.seq for turn in turns if turn.prune],
+        "rejections": [turn.seq for turn in turns if turn.rejected],
+        "output_tokens": sum(turn.output_tokens for turn in turns),
     }
+
+
+def _per_turn(turns: Sequence[TurnFigures]) -> list[JsonObject]:
+    return [values_of(turn, "output_tokens", "summarizer", "user_share") for turn in turns]
 
 
 def _happened(
     happened: Happened,
     summarizer_tokens: tuple[int, int],
     folded: tuple[int | None, int | None],
-    actions: Mapping[str, tuple[int, int]],
 ) -> JsonObject:
     return _totals(happened.turns) | {
-        "output_tokens": happened.output_tokens,
         "summarizer_prompt_tokens": summarizer_tokens[0],
         "summarizer_completion_tokens": summarizer_tokens[1],
         "cost_usd": happened.cost_usd,
@@ -238,12 +246,11 @@ def _happened(
             "turns_folded": folded[0],
             "messages_folded": folded[1],
             "actions": {
-                kind: {"times": times, "targets": targets}
-                for kind, (times, targets) in actions.items()
-                if kind != "summary_folded"
+                kind: {"times": times, "targets": happened.losses.targets_of(kind)}
+                for kind, times in sorted(happened.losses.times.items())
             },
         },
-        "per_turn": happened.turns,
+        "per_turn": _per_turn(happened.turns),
     }
 
 
@@ -259,15 +266,13 @@ def _full_history(alias: str | None, history: FullHistory) -> JsonObject:
 
 def _lane(planned: PlannedLane, simulation: Simulation) -> JsonObject:
     turns, losses = simulation.turns, simulation.losses
-    per_turn = [values_of(turn, "output_tokens", "summarizer", "user_share") for turn in turns]
     shares = [turn.user_share for turn in turns if turn.calls]
     calls_cost, summaries_cost = simulation.calls_bill.cost_usd, simulation.summaries_bill.cost_usd
     return {
         "name": planned.name,
         "model_alias": planned.model_alias,
         "policy": policy_values(planned.setting.policy),
-        **_totals(per_turn),
-        "output_tokens": sum(turn.output_tokens for turn in turns),
+        **_totals(turns),
         "summarizer_prompt_tokens": sum(turn.summarizer.prompt_tokens for turn in turns),
         "summarizer_completion_tokens": sum(turn.summarizer.completion_tokens for turn in turns),
         "cost_usd": _dollars(calls_cost, summaries_cost),
@@ -282,7 +287,7 @@ def _lane(planned: PlannedLane, simulation: Simulation) -> JsonObject:
             "users_words_verbatim_mean": round(sum(shares) / len(shares), 4) if shares else 1.0,
             "users_words_verbatim_at_end": round(shares[-1], 4) if shares else 1.0,
         },
-        "per_turn": per_turn,
+        "per_turn": _per_turn(turns),
     }
 
 
