@@ -35,7 +35,8 @@ _FOUND = f"""
         NOT EXISTS (SELECT 1 FROM messages l WHERE l.session_id = r.session_id AND l.turn_id = r.turn_id
             AND l.seq > r.reply_seq) AS ends_turn,
         NOT EXISTS (SELECT 1 FROM messages l JOIN turns lt ON lt.session_id = l.session_id AND lt.id = l.turn_id
-            WHERE l.session_id = r.session_id AND l.seq > r.reply_seq AND lt.status <> 'rejected') AS ends_session
+            WHERE l.session_id = r.session_id AND l.seq > r.reply_seq AND NOT l.withdrawn
+                AND lt.status <> 'rejected') AS ends_session
     FROM responses r
     JOIN sessions s ON s.id = r.session_id
     JOIN turns t ON t.session_id = r.session_id AND t.id = r.turn_id
