@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from decimal import Decimal
 from math import ceil
@@ -11,6 +12,7 @@ from time import perf_counter
 from typing import Any, TypeAlias
 
 from app.db import turns as store
+from app.db.additions import Added
 from app.db.audits import get_audit
 from app.db.claims import (
     Claim,
@@ -179,25 +181,9 @@ async def _transaction_one(
 
     `turns` is the number of turns that the round counts as under limits.
     """
-    try:
-        return await _claim_and_gather(rt, session, claimed, additions, turns)
-    except BaseException:
-        if additions is not None:  # they may be cached, but are not stored
-            rt.pasts.forget(session.id)
-        raise
-
-
-async def _claim_and_gather(
-    rt: Runtime,
-    session: SessionRef,
-    claimed: Callable[[Transaction], Awaitable[_Claimed]],
-    additions: Additions | None,
-    turns: int,
-) -> ClaimedTurn:
     gathered_at = rt.now()
-    async with rt.database.begin(locking=session.id) as tx:
+    async with _begun(rt, session, additions) as (tx, added):
         began_at = perf_counter()
-        added = None if additions is None else await add(rt, tx, session, additions)
         claim, options, model_alias = await claimed(tx)
         if claim is None:
             raise TurnInProgress("The turn was continued meanwhile, or another turn followed it.")
@@ -215,6 +201,20 @@ async def _claim_and_gather(
             await renew_lease(tx, claim, rt.turn_lease_s)
     looked_back = tuple(of_sent(claim.turn_id, after_seq, json.loads(sent)) for after_seq, sent in claim.looked_back)
     return ClaimedTurn(claim, rows, gathered_at, options, reservation, looked_back, added=added)
+
+
+@asynccontextmanager
+async def _begun(
+    rt: Runtime, session: SessionRef, additions: Additions | None
+) -> AsyncGenerator[tuple[Transaction, Added | None]]:
+    """A transaction in which the additions are stored. If it fails, what was cached of them is removed."""
+    try:
+        async with rt.database.begin(locking=session.id) as tx:
+            yield tx, None if additions is None else await add(rt, tx, session, additions)
+    except BaseException:
+        if additions is not None:
+            rt.pasts.forget(session.id)
+        raise
 
 
 def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns: int) -> WorstCase:
