@@ -57,7 +57,7 @@ _OF_REQUEST = sql(
 _ERASE = sql("DELETE FROM responses WHERE session_id = :session_id AND reply_seq = :reply_seq")
 _ERASE_SESSION_WITHOUT = sql("""
     DELETE FROM sessions s
-    WHERE s.id = :session_id AND s.tenant_id = :tenant_id
+    WHERE s.id = :session_id AND s.tenant_id = :tenant_id AND (:is_ours OR s.erase_after IS NOT NULL)
         AND NOT EXISTS (SELECT 1 FROM responses r WHERE r.session_id = :session_id)
         AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.session_id = :session_id AND t.seq > :turn_seq
             AND t.status <> 'rejected')
@@ -94,10 +94,13 @@ async def erase_response(tx: Transaction, ref: ResponseRef) -> None:
     await tx.execute(_ERASE, session_id=ref.session_id, reply_seq=ref.reply_seq)
 
 
-async def erase_session_without_responses(tx: Transaction, session: SessionRef, turn_seq: int) -> bool:
-    """Erases the session if it has no response left, and no turn after this one that was not rejected. Returns whether
-    it did. The caller has locked the session: a turn that is claimed while this waits would not be found."""
-    return await tx.execute(_ERASE_SESSION_WITHOUT, **of_session(session), turn_seq=turn_seq) > 0
+async def erase_session_without_responses(
+    tx: Transaction, session: SessionRef, turn_seq: int, *, is_ours: bool
+) -> bool:
+    """Erases the session if it has no response left, and no turn after this one that was not rejected. It must have
+    been made for a response, or for the caller's request (`is_ours`). Returns whether it did. The caller has locked the
+    session: a turn that is claimed while this waits would not be found."""
+    return await tx.execute(_ERASE_SESSION_WITHOUT, **of_session(session), turn_seq=turn_seq, is_ours=is_ours) > 0
 
 
 def _response(row: Record) -> StoredResponse:

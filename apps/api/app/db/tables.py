@@ -64,7 +64,7 @@ sessions = sa.Table(
     sa.Column("forked_from", JSONB),
     # Its limits, by the names of `domain/limits.py`.
     sa.Column("limits", JSONB, nullable=False, server_default="{}"),
-    # For a session that answers one request and is not to be kept: it is erased after this time.
+    # For a session that was made for a response: it is erased after this time, or (`infinity`) with its last response.
     instant_column("erase_after", nullable=True),
     sa.PrimaryKeyConstraint("id"),
 )
