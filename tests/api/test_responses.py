@@ -585,3 +585,12 @@ def test_a_request_over_a_limit_leaves_no_session(database_url: str, tmp_path: P
         named = at.http.post(path, json=body, headers={"X-Session-Id": "mine"})
         assert (named.status_code, len(sessions(at))) == (429, 1)
         assert named.headers["X-Session-Id"] == sessions(at)[0]["id"]
+
+
+def test_a_refused_response_does_not_keep_the_session_of_a_deleted_one(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say("One.")) as at:
+        first = at.client.responses.create(model="main", input="First")
+        with pytest.raises(openai.BadRequestError, match="context_length_exceeded"):
+            at.client.responses.create(model="main", input="word " * 8000, previous_response_id=first.id)
+        at.client.responses.delete(first.id)
+        assert sessions(at) == []

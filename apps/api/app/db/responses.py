@@ -58,9 +58,9 @@ _ERASE = sql("DELETE FROM responses WHERE session_id = :session_id AND reply_seq
 _ERASE_SESSION_WITHOUT = sql("""
     DELETE FROM sessions s
     WHERE s.id = :session_id AND s.tenant_id = :tenant_id AND (:is_ours OR s.erase_after IS NOT NULL)
-        AND NOT EXISTS (SELECT 1 FROM responses r WHERE r.session_id = :session_id)
-        AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.session_id = :session_id AND t.seq > :turn_seq
-            AND t.status <> 'rejected')
+        AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.session_id = :session_id AND t.status <> 'rejected'
+            AND (t.seq > :turn_seq OR EXISTS (
+                SELECT 1 FROM responses r WHERE r.session_id = :session_id AND r.turn_id = t.id)))
     """)
 
 
