@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -229,3 +230,55 @@ def test_outputs_that_a_failed_response_got_are_answered_when_they_are_sent_agai
         assert [item.type for item in at.client.responses.input_items.list(answer.id)] == ["function_call_output"]
         assert respond(model="main", input="Thanks", previous_response_id=answer.id).output_text == "Bye."
         assert at.model.hits == 4
+
+
+def test_a_conversation_keeps_no_past_of_a_refused_request(database_url: str, tmp_path: Path) -> None:
+    past = [user("What is a lee shore?"), assistant("One that the wind blows towards.")]
+    with chat_service(database_url, tmp_path, say("Yes."), say("Bye.")) as at:
+        conversation = at.client.conversations.create().id
+        respond: Any = at.client.responses.create
+        with pytest.raises(openai.BadRequestError) as too_long:
+            respond(model="main", input=[*past, user("word " * 8000)], conversation=conversation)
+        assert too_long.value.code == "context_length_exceeded"
+        assert at.client.conversations.items.list(conversation).data == []
+        assert respond(model="main", input=[*past, user("Sure?")], conversation=conversation).output_text == "Yes."
+        assert respond(model="main", input="Thanks", conversation=conversation).output_text == "Bye."
+        said = ["What is a lee shore?", "One that the wind blows towards.", "Sure?", "Yes.", "Thanks"]
+        assert [message["content"] for message in at.sent()] == said
+
+
+@pytest.mark.parametrize("answered", [True, False], ids=["with its output", "without it"])
+@pytest.mark.parametrize("after", ["conversation", "previous response"])
+def test_a_call_still_waits_after_a_refused_request(
+    database_url: str, tmp_path: Path, after: str, answered: bool
+) -> None:
+    with chat_service(database_url, tmp_path, say(None, "a"), say("It is paid."), say("Bye.")) as at:
+        respond: Any = at.client.responses.create
+        place: dict[str, Any] = {"conversation": at.client.conversations.create().id}
+        calling = respond(model="main", input="Is a paid?", tools=TOOLS, **place)
+        if after == "previous response":
+            place = {"previous_response_id": calling.id}
+        outputs = [output("a")] if answered else []
+        with pytest.raises(openai.BadRequestError, match="context_length_exceeded"):
+            respond(model="main", input=[*outputs, user("word " * 8000)], tools=TOOLS, **place)
+        answer = respond(model="main", input=[output("a"), user("Well?")], tools=TOOLS, **place)
+        assert answer.output_text == "It is paid."
+        assert [message["role"] for message in at.sent()] == ["user", "assistant", "tool", "user"]
+        assert respond(model="main", input="Thanks", previous_response_id=answer.id).output_text == "Bye."
+        assert len(sessions(at)) == 1
+
+
+@pytest.mark.parametrize("limits", [{}, {"turns_total": 0}], ids=["too long", "over a limit"])
+def test_of_a_refused_request_nothing_is_in_its_session(database_url: str, tmp_path: Path, limits: Any) -> None:
+    request: Any = [{"role": "developer", "content": "Be brief."}, user("One"), assistant("Two"), user("word " * 8000)]
+    with chat_service(database_url, tmp_path, say("Four.")) as at:
+        session_id = at.http.post("/v1/sessions", json={"model_alias": "main", "limits": limits}).json()["id"]
+        respond = partial(at.client.responses.create, model="main", extra_headers={"X-Session-Id": session_id})
+        with pytest.raises(openai.APIStatusError) as refused, openai_at(at.address, max_retries=0) as client:
+            client.responses.create(model="main", input=request, extra_headers={"X-Session-Id": session_id})
+        assert refused.value.status_code == (429 if limits else 400)
+        assert sessions(at)[0]["instructions"] is None
+        assert [turn["status"] for turn in at.turns(session_id)] == ([] if limits else ["rejected", "rejected"])
+        at.http.patch(f"/v1/sessions/{session_id}", json={"limits": None}).raise_for_status()
+        assert respond(input=[*request[:-1], user("Three")]).output_text == "Four."
+        assert [message["content"] for message in at.sent()] == ["Be brief.", "One", "Two", "Three"]

@@ -16,6 +16,7 @@ from tests.api.chatting import Chat, Hasty, chat_service, openai_at, say
 from tests.api.conftest import new_session
 from tests.api.test_auth import make_key
 from tests.api.test_chat import assistant, user
+from tests.api.test_limits import limit_tenant
 from tests.providers.server import Answer, Stream
 
 TOOLS: list[Any] = [{"type": "function", "name": "look_up", "parameters": {"type": "object"}, "strict": False}]
@@ -551,3 +552,45 @@ def _keyed(at: Chat, key: str, body: dict[str, Any]) -> Any:
     answer = at.http.post("/v1/responses", json=body, headers={"Idempotency-Key": key})
     assert answer.status_code == 200, answer.text
     return answer.json()
+
+
+def test_a_session_that_was_not_made_for_a_response_stays_without_its_responses(
+    database_url: str, tmp_path: Path
+) -> None:
+    with chat_service(database_url, tmp_path, *map(say, ("One.", "Two.", "Three.", "Four."))) as at:
+        named = at.http.post("/v1/sessions", json={"model_alias": "main"}).json()["id"]
+        at.http.post(f"/v1/sessions/{named}/turns", json={"content": "First"}).raise_for_status()
+        second = at.client.responses.create(model="main", input="Second", extra_headers={"X-Session-Id": named})
+        third = at.client.responses.create(model="main", input="Third", previous_response_id=second.id)
+        chosen = at.client.responses.create(model="main", input="Fourth", metadata={"session_id": "mine"})
+        for response in (second, third, chosen):
+            at.client.responses.delete(response.id)
+        assert len(sessions(at)) == 2
+        assert [turn["assistant_output"] for turn in at.turns(named)] == ["One.", "Two.", "Three."]
+
+
+@pytest.mark.parametrize("door", ["chat", "messages", "responses"])
+def test_a_request_over_a_limit_leaves_no_session(database_url: str, tmp_path: Path, door: str) -> None:
+    asked: dict[str, Any] = {"model": "main", "messages": [user("Hi")], "max_tokens": 10}
+    path, body = {
+        "chat": ("/v1/chat/completions", asked),
+        "messages": ("/v1/messages", asked),
+        "responses": ("/v1/responses", {"model": "main", "input": "Hi"}),
+    }[door]
+    with chat_service(database_url, tmp_path, say("Hello.")) as at:
+        limit_tenant(database_url, turns_total=0)
+        refused = at.http.post(path, json=body)
+        assert (refused.status_code, "X-Session-Id" in refused.headers) == (429, False)
+        assert sessions(at) == []
+        named = at.http.post(path, json=body, headers={"X-Session-Id": "mine"})
+        assert (named.status_code, len(sessions(at))) == (429, 1)
+        assert named.headers["X-Session-Id"] == sessions(at)[0]["id"]
+
+
+def test_a_refused_response_does_not_keep_the_session_of_a_deleted_one(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say("One.")) as at:
+        first = at.client.responses.create(model="main", input="First")
+        with pytest.raises(openai.BadRequestError, match="context_length_exceeded"):
+            at.client.responses.create(model="main", input="word " * 8000, previous_response_id=first.id)
+        at.client.responses.delete(first.id)
+        assert sessions(at) == []

@@ -10,7 +10,7 @@ import pytest
 from app.db.claims import WaitingTurn
 from app.domain.errors import ToolOutputsMismatch
 from app.domain.types import ToolCall, TurnStatus
-from app.services.turn.claim import check_outputs
+from app.services.turn.additions import check_outputs
 
 
 def waiting_for(ids: Sequence[str]) -> WaitingTurn:

@@ -22,14 +22,8 @@ from app.domain.types import TurnStatus
 from app.services.background import sweep_forever
 from app.services.limits import set_limits
 from app.services.openai.chat import ChatRequest
-from app.services.openai.responses import (
-    ERASE_AFTER_S,
-    ResponseRequest,
-    ResponseTarget,
-    delete_response,
-    resolve_target,
-    respond,
-)
+from app.services.openai.open_session import ERASE_AFTER_S, Target, respond
+from app.services.openai.responses import ResponseRequest, delete_response, resolve_target
 from app.services.turn.types import TurnOptions, TurnOutcome
 from tests.providers.server import Answer, serving
 from tests.services.service import TENANT, Service, chat, models_toml, service
@@ -85,7 +79,8 @@ async def session_count(at: Service) -> int:
 
 
 async def kept_sessions(at: Service) -> int:
-    return (await at.rows("SELECT count(*) AS n FROM sessions WHERE erase_after IS NULL"))[0]["n"]
+    kept = await at.rows("SELECT count(*) AS n FROM sessions WHERE coalesce(erase_after, 'infinity') = 'infinity'")
+    return kept[0]["n"]
 
 
 _LOST_WHEN_NAMED = (
@@ -142,7 +137,7 @@ async def test_an_expired_unstored_session_is_erased_by_the_next_sweep(database_
         target = await resolve_target(at.rt, TENANT, asked(at, "Quiet", store=False), None)
         fork = await resolve_target(at.rt, TENANT, asked(at, "Quiet too", store=False, previous=ref_of(kept)), None)
         running = await resolve_target(at.rt, TENANT, asked(at, "Runs", store=False), None)
-        due = await at.rows("SELECT id, erase_after - now() AS left FROM sessions WHERE erase_after IS NOT NULL")
+        due = await at.rows("SELECT id, erase_after - now() AS left FROM sessions WHERE isfinite(erase_after)")
         assert {row["id"] for row in due} == {target.session.id, fork.session.id, running.session.id}
         assert all(ERASE_AFTER_S - 60 < row["left"].total_seconds() <= ERASE_AFTER_S for row in due)
         await at.turn(running.session.id, "Never answered")
@@ -185,7 +180,7 @@ async def test_a_place_behind_a_response_is_refused_once_the_session_has_gone_on
     reply = Answer({"choices": [{"index": 0, "message": {"content": "Yes."}, "finish_reason": "stop"}]})
     async with serving(reply) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
         first = await answered(at, asked(at, "One"))
-        late: ResponseTarget = await resolve_target(at.rt, TENANT, asked(at, "Late", previous=ref_of(first)), None)
+        late: Target = await resolve_target(at.rt, TENANT, asked(at, "Late", previous=ref_of(first)), None)
         assert late.session.id == first.turn.session_id
         await answered(at, asked(at, "Two", previous=ref_of(first)))
         with pytest.raises(TurnInProgress):

@@ -30,7 +30,8 @@ from app.domain.errors import (
 from app.domain.types import RecordedReply, SessionId, ToolCall, TurnStatus
 from app.services.background import renew_forever, sweep_forever
 from app.services.sessions import delete_session
-from app.services.turn.claim import claim_drafted, draft_outputs, draft_turn
+from app.services.turn.additions import draft_outputs
+from app.services.turn.claim import claim_drafted, draft_turn
 from app.services.turn.take import cancel_turn, retry_turn
 from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.turns import get_prompt, get_turn

@@ -9,6 +9,7 @@ from decimal import Decimal
 import sqlalchemy as sa
 
 from app.db import tables
+from app.db.additions import Added, leave_out
 from app.db.audits import as_stored
 from app.db.claims import Claim
 from app.db.database import Transaction
@@ -115,7 +116,8 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnd:
-    """How a turn ended and all that is recorded of it. Lists of `JsonObject` hold rows by column name."""
+    """How a turn ended and all that is recorded of it. Lists of `JsonObject` hold rows by column name. `added` is what
+    was added with a rejected turn, and is rejected with it."""
 
     status: TurnStatus
     model_alias: str
@@ -132,11 +134,12 @@ class TurnEnd:
     usages: Sequence[JsonObject] = ()
     spent: Spent | None = None
     conversation_sha256: bytes | None = None
+    added: Added | None = None
 
 
 async def record_end(tx: Transaction, claim: Claim, end: TurnEnd) -> TurnRecord | None:
-    """Writes the end of a running turn; None when the claim is no longer ours. This is one statement, and with `spent`
-    another one for the tenant's limits, which needs a transaction. Large blocks may be stored before it: without the
+    """Writes the end of a running turn; None when the claim is no longer ours. This is one statement; `spent` and
+    `added` take others, which need a transaction. Large blocks may be stored before it: without the
     turn's audit nothing refers to them."""
     end = replace(end, blocks=await _without_large(tx, claim.session_id, end.blocks))
     spent = end.spent
@@ -148,13 +151,15 @@ async def record_end(tx: Transaction, claim: Claim, end: TurnEnd) -> TurnRecord 
         fence=claim.fence,
         status=end.status.value,
         audits=list(map(as_stored, end.audits)),
-        **values_of(end, "status", "audits", "spent"),
+        **values_of(end, "status", "audits", "spent", "added"),
         **of_limits,
     )
     if row is None:
         return None
     if spent is not None:
         await give_back_of_tenant(tx, of_limits)
+    if end.added is not None:
+        await leave_out(tx, claim.session_id, claim.seq, end.added, end.error)
     return turn_record(row)
 
 

@@ -35,7 +35,8 @@ _FOUND = f"""
         NOT EXISTS (SELECT 1 FROM messages l WHERE l.session_id = r.session_id AND l.turn_id = r.turn_id
             AND l.seq > r.reply_seq) AS ends_turn,
         NOT EXISTS (SELECT 1 FROM messages l JOIN turns lt ON lt.session_id = l.session_id AND lt.id = l.turn_id
-            WHERE l.session_id = r.session_id AND l.seq > r.reply_seq AND lt.status <> 'rejected') AS ends_session
+            WHERE l.session_id = r.session_id AND l.seq > r.reply_seq AND NOT l.withdrawn
+                AND lt.status <> 'rejected') AS ends_session
     FROM responses r
     JOIN sessions s ON s.id = r.session_id
     JOIN turns t ON t.session_id = r.session_id AND t.id = r.turn_id
@@ -56,10 +57,10 @@ _OF_REQUEST = sql(
 _ERASE = sql("DELETE FROM responses WHERE session_id = :session_id AND reply_seq = :reply_seq")
 _LEFT_EMPTY = sql("""
     SELECT id FROM sessions s
-    WHERE s.id = :session_id AND s.tenant_id = :tenant_id
-        AND NOT EXISTS (SELECT 1 FROM responses r WHERE r.session_id = :session_id)
-        AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.session_id = :session_id AND t.seq > :turn_seq
-            AND t.status <> 'rejected')
+    WHERE s.id = :session_id AND s.tenant_id = :tenant_id AND (:is_ours OR s.erase_after IS NOT NULL)
+        AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.session_id = :session_id AND t.status <> 'rejected'
+            AND (t.seq > :turn_seq OR EXISTS (
+                SELECT 1 FROM responses r WHERE r.session_id = :session_id AND r.turn_id = t.id)))
     """)
 
 
@@ -93,9 +94,10 @@ async def erase_response(tx: Transaction, ref: ResponseRef) -> None:
     await tx.execute(_ERASE, session_id=ref.session_id, reply_seq=ref.reply_seq)
 
 
-async def is_left_empty(tx: Transaction, session: SessionRef, turn_seq: int) -> bool:
-    """Whether the session has no response left, and no turn after this one that was not rejected."""
-    return await tx.fetchrow(_LEFT_EMPTY, **of_session(session), turn_seq=turn_seq) is not None
+async def is_left_empty(tx: Transaction, session: SessionRef, turn_seq: int, *, is_ours: bool) -> bool:
+    """Whether the session has no response left, and no turn after this one that was not rejected. It must have been
+    made for a response, or for the caller's request (`is_ours`)."""
+    return await tx.fetchrow(_LEFT_EMPTY, **of_session(session), turn_seq=turn_seq, is_ours=is_ours) is not None
 
 
 def _response(row: Record) -> StoredResponse:

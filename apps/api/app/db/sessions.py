@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Literal, TypeAlias, get_args
 from uuid import UUID
 
@@ -72,7 +73,8 @@ _BY_NAME = {
 _NAME = {column: sql(f"UPDATE sessions SET {column} = :name, erase_after = NULL WHERE {_OURS}") for column in _NAMED_BY}
 
 _ERASE_LATER = sql("""
-    UPDATE sessions SET erase_after = statement_timestamp() + make_interval(secs => :seconds)
+    UPDATE sessions
+    SET erase_after = coalesce(statement_timestamp() + make_interval(secs => :seconds), 'infinity')
     WHERE id = :session_id
     """)
 
@@ -180,8 +182,9 @@ async def update_session(tx: Transaction, tenant_id: TenantId, session: Session)
 
 
 async def erase_later(tx: Transaction, session_id: SessionId, seconds: float) -> None:
-    """Schedules the session to be erased after this many seconds, unless it is erased earlier."""
-    await tx.execute(_ERASE_LATER, session_id=session_id, seconds=seconds)
+    """Schedules the session to be erased after this many seconds, unless it is erased earlier. After infinitely many,
+    it is erased only with its last response."""
+    await tx.execute(_ERASE_LATER, session_id=session_id, seconds=seconds if seconds < inf else None)
 
 
 async def search_sessions(
@@ -200,7 +203,8 @@ async def search_sessions(
 # Of several sessions with the same past (forks): first one that already got this request, of which this is a retry;
 # then one in which nothing follows this past; then the oldest.
 _BY_LIST = sql("""
-    SELECT t.session_id, t.id AS turn_id, s.last_turn_seq, since.turns = 0 AS is_last, since.is_repeated
+    SELECT t.session_id, t.id AS turn_id, t.seq AS turn_seq, s.last_turn_seq,
+        since.turns = 0 AS is_last, since.is_repeated
     FROM turns t JOIN sessions s ON s.id = t.session_id CROSS JOIN LATERAL (
         SELECT count(*) AS turns,
             coalesce(bool_or(n.request_sha256 = :request_sha256), false) AS is_repeated
@@ -222,6 +226,7 @@ class KnownTurn:
 
     session_id: SessionId
     turn_id: TurnId
+    turn_seq: int
     last_turn_seq: int
     is_last: bool
     is_repeated: bool

@@ -44,7 +44,8 @@ sessions = sa.Table(
     *columns(JSONB, "policy", "metadata"),
     # Counters that are raised under the row's lock: turn numbers have no gaps, message numbers never repeat.
     *columns(sa.BigInteger, "last_turn_seq", "last_message_seq", default="0"),
-    # Raised when messages are withdrawn or an ended turn runs again: processes then read again what they have cached.
+    # Raised when messages are withdrawn, an ended turn runs again, or added turns are rejected: processes then read
+    # again what they have cached.
     sa.Column("past_version", sa.BigInteger, nullable=False, server_default="0"),
     # Turns with a seq above this one count towards the mandatory summary.
     sa.Column("summary_count_after_seq", sa.BigInteger, nullable=False, server_default="0"),
@@ -63,7 +64,7 @@ sessions = sa.Table(
     sa.Column("forked_from", JSONB),
     # Its limits, by the names of `domain/limits.py`.
     sa.Column("limits", JSONB, nullable=False, server_default="{}"),
-    # For a session that answers one request and is not to be kept: it is erased after this time.
+    # For a session that was made for a response: it is erased after this time, or (`infinity`) with its last response.
     instant_column("erase_after", nullable=True),
     sa.PrimaryKeyConstraint("id"),
 )

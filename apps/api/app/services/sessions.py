@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from app.db import sessions as store
@@ -13,16 +11,7 @@ from app.db.erasure import erase, lock_session
 from app.db.figures import session_figures
 from app.db.records import usage_totals
 from app.db.turns import cancel_open_turns
-from app.domain.errors import (
-    ContextBudgetExceeded,
-    InvalidRequest,
-    LimitExceeded,
-    NotFound,
-    RetryLater,
-    TurnInProgress,
-    existing,
-    located,
-)
+from app.domain.errors import InvalidRequest, NotFound, existing, located
 from app.domain.figures import SessionFigures, SessionUsage
 from app.domain.types import (
     MOST_PINS,
@@ -35,7 +24,6 @@ from app.domain.types import (
     SessionState,
     TenantId,
 )
-from app.openai.items import joined_directions
 from app.services.paging import (
     LAST_ID,
     Page,
@@ -50,8 +38,6 @@ from app.services.paging import (
 from app.services.policies import given_policy, resolve_policy
 from app.services.runtime import Runtime, retried
 
-MOST_DIRECTIONS_CHARS = 4 * 1024 * 1024
-"""Longest instructions of a session, in characters, once lists of items have added theirs. Every turn reads them."""
 LOOKED_THROUGH = 2000
 """Most sessions that one search reads."""
 
@@ -168,48 +154,6 @@ async def change_session(rt: Runtime, session: SessionRef, fields: JsonObject) -
     async with rt.database.begin(locking=session.id) as tx:
         stored = existing(await store.get_session(tx, session, lock=True), "session")
         return existing(await store.update_session(tx, session.tenant_id, replace(stored, **changed)), "session")
-
-
-@asynccontextmanager
-async def directed(rt: Runtime, session: SessionRef, directions: Sequence[str]) -> AsyncGenerator[None]:
-    """Appends texts to the session's instructions, each once, and takes them back if the block refuses its request: of
-    a refused request nothing may stay that later ones could be refused for.
-
-    Raises `NotFound`, and `InvalidRequest` if the instructions would exceed `MOST_DIRECTIONS_CHARS`.
-    """
-    before, after = await _add_directions(rt, session, directions) if directions else (None, None)
-    try:
-        yield
-    except (ContextBudgetExceeded, InvalidRequest, LimitExceeded, TurnInProgress):
-        if after != before:
-            with suppress(NotFound, RetryLater):  # the refusal tells the client more
-                await _take_back(rt, session, before, after)
-        raise
-
-
-@retried
-async def _add_directions(rt: Runtime, session: SessionRef, directions: Sequence[str]) -> tuple[str | None, str | None]:
-    """Appends the texts, and returns the instructions before and after that."""
-    async with rt.database.begin(locking=session.id) as tx:
-        stored = existing(await store.get_session(tx, session, lock=True), "session")
-        instructions = await asyncio.to_thread(joined_directions, stored.instructions, directions)
-        if instructions != stored.instructions:
-            if len(instructions or "") > MOST_DIRECTIONS_CHARS:
-                raise InvalidRequest(
-                    "The conversation's system and developer messages would have more than "
-                    f"{MOST_DIRECTIONS_CHARS} characters together."
-                )
-            await store.update_session(tx, session.tenant_id, replace(stored, instructions=instructions))
-    return stored.instructions, instructions
-
-
-@retried
-async def _take_back(rt: Runtime, session: SessionRef, before: str | None, after: str | None) -> None:
-    """Restores the instructions, unless they have been changed again meanwhile."""
-    async with rt.database.begin(locking=session.id) as tx:
-        stored = existing(await store.get_session(tx, session, lock=True), "session")
-        if stored.instructions == after:
-            await store.update_session(tx, session.tenant_id, replace(stored, instructions=before))
 
 
 async def delete_session(rt: Runtime, session: SessionRef) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -25,13 +26,14 @@ from app.api.vendor_errors import error_of
 from app.domain.content import tool_call_json
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError
 from app.domain.incoming import IncomingMessage
-from app.domain.types import CHAT_OPTIONS, JsonObject, SessionId, SessionRef, Usage
+from app.domain.types import CHAT_OPTIONS, JsonObject, SessionId, Usage
 from app.openai.chat_messages import read_messages, with_calls
 from app.openai.items import joined_directions
 from app.openai.new_messages import known_list
-from app.services.openai.chat import ChatRequest, answerable, complete_chat
-from app.services.openai.open_session import open_session
+from app.services.openai.chat import ChatRequest, answerable
+from app.services.openai.open_session import Target, open_session, respond
 from app.services.runtime import Runtime
+from app.services.sessions import has_session
 from app.services.turn.types import TurnEvent, TurnOptions, TurnOutcome
 
 _ANSWERED = "The completion, or with `stream: true` its chunks"
@@ -109,11 +111,10 @@ async def _complete(
     idempotency_key: str | None,
     form_of: type[ChatForm],
 ) -> Response:
-    session, request = await open_session(call.rt, call.tenant_id, named, request, idempotency_key)
-    call.note(session_id=str(session.id))
-    return await answer_list(
-        call, session, request, idempotency_key, form_of(call, body, session.id), stream=bool(body.stream)
-    )
+    target = await open_session(call.rt, call.tenant_id, named, request, idempotency_key)
+    call.note(session_id=str(target.session.id))
+    form = form_of(call, body, target.session.id)
+    return await answer_list(call, target, idempotency_key, form, stream=bool(body.stream))
 
 
 def check_model(rt: Runtime, alias: str | None) -> None:
@@ -123,20 +124,23 @@ def check_model(rt: Runtime, alias: str | None) -> None:
 
 
 async def answer_list(
-    call: Call,
-    session: SessionRef,
-    request: ChatRequest,
-    idempotency_key: str | None,
-    form: AnswerForm,
-    *,
-    stream: bool,
+    call: Call, target: Target, idempotency_key: str | None, form: AnswerForm, *, stream: bool
 ) -> Response:
     """The answer to a list of messages in its session. Errors have the form's headers too."""
-    work = partial(complete_chat, call.rt, session, request, idempotency_key)
+    work = partial(respond, call.rt, target, idempotency_key)
     try:
-        return await answer_turn(call, session.id, work, form, stream=stream)
+        return await answer_turn(call, target.session.id, work, form, stream=stream)
     except PlimsollError as error:
-        return problems.answer_to(call.scope["path"], error, form.headers)
+        return await refusal(call, target, error, form.headers)
+
+
+async def refusal(call: Call, target: Target, error: PlimsollError, headers: Mapping[str, str]) -> Response:
+    """The answer to a request that was refused in its session, which the headers name unless it was erased."""
+    if target.made_with_turns is not None:
+        with suppress(PlimsollError):
+            if not await has_session(call.rt, target.session):
+                headers = {name: value for name, value in headers.items() if name != SESSION_HEADER}
+    return problems.answer_to(call.scope["path"], error, headers)
 
 
 def _request(call: Call, body: ChatIn) -> ChatRequest:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fastapi import APIRouter
 from starlette.responses import Response
 
@@ -82,7 +84,8 @@ async def create_message(
         return recognizable(call, request, conversation_of(metadata.user_id))
 
     request = await call.aside(read)
-    session, request = await open_session(rt, call.tenant_id, named, request, idempotency_key)
+    target = await open_session(rt, call.tenant_id, named, request, idempotency_key)
+    session = target.session
     call.note(session_id=str(session.id))
     form = MessageForm(
         message_id=f"msg_{rt.new_id().hex}",
@@ -93,12 +96,13 @@ async def create_message(
         with_edits=body.context_management is not None,
     )
     if edit is not None and edit.pause_after_compaction:
-        made, request = await compact_before(rt, session, request)
+        made, request = await compact_before(rt, session, target.request)
+        target = replace(target, request=request)
         if made is not None:
             if body.stream:
                 return events_response(form.compacted_events(made), form.headers)
             return json_response(form.compacted(made), headers=form.headers)
-    return await answer_list(call, session, request, idempotency_key, form, stream=bool(body.stream))
+    return await answer_list(call, target, idempotency_key, form, stream=bool(body.stream))
 
 
 @router.post(

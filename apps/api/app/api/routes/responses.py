@@ -12,7 +12,6 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from app.api import problems
 from app.api.direct_route import Call, DirectRoute, json_response
 from app.api.openapi import OPENAI_READ, SESSION_HEADER, IdempotencyKey, Order, openai_refusals, session_answers
 from app.api.response_json import ResponseForm, compaction_json, list_json, stored_json
@@ -23,6 +22,7 @@ from app.api.routes.chat import (
     named_session,
     provider_options,
     recognizable,
+    refusal,
 )
 from app.api.routes.turns import check_offered, request_sha256
 from app.api.schemas.items import DeletedOut, ItemListOut
@@ -44,14 +44,8 @@ from app.openai.items import chat_tool, read_items, references_of
 from app.services.openai import responses
 from app.services.openai.chat import ChatRequest, answerable
 from app.services.openai.conversations import referenced
-from app.services.openai.responses import (
-    ResponseRequest,
-    ResponseTarget,
-    compact,
-    compaction_policy,
-    resolve_target,
-    respond,
-)
+from app.services.openai.open_session import Target, respond
+from app.services.openai.responses import ResponseRequest, compact, compaction_policy, resolve_target
 from app.services.paging import PageRequest
 from app.services.runtime import Runtime
 from app.services.turn.types import Listener, TurnEvent, TurnOptions, TurnOutcome
@@ -92,11 +86,11 @@ async def create_response(
     try:
         return await _answer(call, body, target, form, idempotency_key)
     except PlimsollError as error:
-        return problems.answer_to(call.scope["path"], error, headers)
+        return await refusal(call, target, error, headers)
 
 
 async def _answer(
-    call: Call, body: ResponseIn, target: ResponseTarget, form: ResponseForm, idempotency_key: str | None
+    call: Call, body: ResponseIn, target: Target, form: ResponseForm, idempotency_key: str | None
 ) -> Response:
     async def work(listen: Listener | None) -> TurnOutcome:
         outcome = await respond(call.rt, target, idempotency_key, listen)

@@ -14,13 +14,12 @@ from functools import partial
 from typing import TypeVar
 
 from app.db import turns as store
-from app.db.claims import reclaim_turn, waiting_turn
 from app.db.database import Transaction
 from app.db.messages import messages_of_turn
 from app.db.turns import Newest
 from app.domain.errors import TurnInProgress, existing, located
 from app.domain.incoming import Compaction, IncomingMessage
-from app.domain.types import OPEN_STATUSES, Content, Message, SessionRef, TenantId, TurnId, TurnStatus
+from app.domain.types import OPEN_STATUSES, Content, Message, SessionRef, TenantId, TurnStatus
 from app.openai.new_messages import (
     KnownList,
     NewMessages,
@@ -30,10 +29,10 @@ from app.openai.new_messages import (
     next_step,
     past_step,
 )
-from app.services.archive.transfer import add_history, draft_history
+from app.services.archive.transfer import draft_history
 from app.services.runtime import Runtime, retried
-from app.services.sessions import directed
-from app.services.turn.claim import answer_again, check_outputs, draft_outputs, stored_outcome
+from app.services.turn.additions import Additions, add, draft_outputs
+from app.services.turn.claim import answer_again, stored_outcome
 from app.services.turn.take import continue_turn, retry_turn, take_turn
 from app.services.turn.types import Listener, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
 from app.services.views.context import window_now
@@ -105,18 +104,13 @@ async def complete_chat(
     Raises as `take_turn` and `continue_turn`.
     """
     for _ in range(_MOST_TRIES):
-        state = await _read_state(rt, session, request, idempotency_key)
+        state, step = await _read_step(rt, session, request, idempotency_key)
         if state.answered is not None:
             return state.answered
-        newest = state.newest
-        _check_free(newest, request)
-        new = await new_in_list(request, state.messages)
-        if newest.turn_id is not None and (new.repeats_newest or request.repeats(newest)):
-            return await _answer_again(rt, session, newest.turn_id, request, listen)
-        step = await divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
+        if step is None:
+            return await _answer_again(rt, session, state.newest, request, listen)
         try:
-            async with directed(rt, session, request.directions):
-                return await _answer_next(rt, session, request, newest, step, idempotency_key, listen)
+            return await _answer_next(rt, session, request, state.newest, step, idempotency_key, listen)
         except TurnInProgress:  # another request changed the session: read it again
             request = replace(request, is_retry=True)  # what overtook an equal request is a retry of it
     raise TurnInProgress(_IN_PROGRESS)
@@ -131,20 +125,22 @@ async def _answer_next(
     idempotency_key: str | None,
     listen: Listener | None,
 ) -> TurnOutcome:
-    """Stores the past of the step, then takes its turn or continues the one that waits for its outputs.
+    """Takes the turn of the step, or continues the one that waits for its outputs; the past of the step and the
+    request's directions are stored with that.
 
     Raises as `take_turn` and `continue_turn`, and `TurnInProgress` if the session is no longer as in `newest`.
     """
     options = _noted(request.options, newest.last_message_seq + 1)
-    if not step.goes_on and (step.past or newest.status is TurnStatus.AWAITING_TOOLS):
-        newest = await store_past(rt, session, request.model_alias, newest, step)
+    additions = await _additions(rt, request, newest, step, ends_waiting=not step.goes_on)
     if step.content is not None:
-        turn = turn_of(step, request, options, newest.last_turn_seq)
+        turn = replace(turn_of(step, request, options, newest.last_turn_seq), additions=additions)
         return await take_turn(rt, session, turn, idempotency_key, listen)
-    assert newest.turn_id is not None
+    history = additions and additions.history
+    turn_id = history.last_turn_id if history else newest.turn_id
+    assert turn_id is not None
     pairs = _pairs(step.last_outputs or step.outputs)
-    outputs = OutputsRequest(pairs, options=options, model_alias=request.model_alias)
-    return await continue_turn(rt, session, newest.turn_id, outputs, listen)
+    outputs = OutputsRequest(pairs, options=options, model_alias=request.model_alias, additions=additions)
+    return await continue_turn(rt, session, turn_id, outputs, listen)
 
 
 async def new_turn(rt: Runtime, session: SessionRef, request: ChatRequest) -> tuple[int, TurnRequest] | None:
@@ -153,17 +149,17 @@ async def new_turn(rt: Runtime, session: SessionRef, request: ChatRequest) -> tu
     None if the request continues a turn or repeats an answered one, or a turn is open: `complete_chat` handles these.
     """
     for _ in range(_MOST_TRIES):
-        state = await _read_state(rt, session, request)
-        newest, new = state.newest, await new_in_list(request, state.messages)
-        if newest.status in OPEN_STATUSES or new.repeats_newest or newest.request_sha256 == request.request_sha256:
+        try:
+            state, step = await _read_step(rt, session, request)
+        except TurnInProgress:
             return None
-        step = await divided(request, new.messages, waiting=False)
-        if step.content is None:
+        newest = state.newest
+        is_known = newest.status in OPEN_STATUSES or newest.request_sha256 == request.request_sha256
+        if step is None or step.content is None or is_known:
             return None
         with suppress(TurnInProgress):
-            if step.past:
-                newest = await store_past(rt, session, request.model_alias, newest, step)
-            return newest.last_turn_seq, turn_of(step, request, request.options, newest.last_turn_seq)
+            newest = await _store(rt, session, request, newest, step)
+            return newest.last_turn_seq, turn_of(replace(step, past=()), request, request.options, newest.last_turn_seq)
     return None
 
 
@@ -173,14 +169,9 @@ async def store_list(rt: Runtime, session: SessionRef, request: ChatRequest) -> 
     Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a turn runs.
     """
     for _ in range(_MOST_TRIES):
-        state = await _read_state(rt, session, request)
-        newest = state.newest
-        _check_free(newest, request)
-        new = await new_in_list(request, state.messages)
-        step = await divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
+        state, step = await _read_step(rt, session, request)
         with suppress(TurnInProgress):
-            async with directed(rt, session, request.directions):
-                return await store_past(rt, session, request.model_alias, newest, step) if new.messages else newest
+            return await _store(rt, session, request, state.newest, step or NextStep((), ()))
     raise TurnInProgress(_IN_PROGRESS)
 
 
@@ -254,9 +245,26 @@ async def _aside(request: ChatRequest, work: Callable[[], T]) -> T:
 
 
 def turn_of(step: NextStep, request: ChatRequest, options: TurnOptions, last_turn_seq: int) -> TurnRequest:
-    """The turn of the user's message that ends the list. It must directly follow the session's turn `last_turn_seq`."""
-    seq, sha256 = last_turn_seq + 1, request.request_sha256
+    """The turn of the user's message that ends the list. It must directly follow the session's turn `last_turn_seq` and
+    the past of the step."""
+    seq, sha256 = last_turn_seq + len(step.past) + 1, request.request_sha256
     return TurnRequest(step.content, sha256, options, request.model_alias, seq, name=step.name, said_at=step.said_at)
+
+
+async def _read_step(
+    rt: Runtime, session: SessionRef, request: ChatRequest, idempotency_key: str | None = None
+) -> tuple[_State, NextStep | None]:
+    """The session's state, and how what is new in the list is processed; None for a request that was answered before,
+    under its key or as the newest turn. Raises `NotFound`, `InvalidRequest`, `TurnInProgress`."""
+    state = await _read_state(rt, session, request, idempotency_key)
+    newest = state.newest
+    if state.answered is not None:
+        return state, None
+    _check_free(newest, request)
+    new = await new_in_list(request, state.messages)
+    if newest.turn_id is not None and (new.repeats_newest or request.repeats(newest)):
+        return state, None
+    return state, await divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
 
 
 @retried
@@ -282,38 +290,42 @@ async def _read_state(
     return state
 
 
-@retried
-async def store_past(rt: Runtime, session: SessionRef, model_alias: str, newest: Newest, step: NextStep) -> Newest:
-    """Ends a turn that waits for tools, and stores the past turns of the list, in one transaction.
+async def _additions(
+    rt: Runtime, request: ChatRequest, newest: Newest, step: NextStep, *, ends_waiting: bool
+) -> Additions | None:
+    """What is stored besides what the model answers, or None. With `ends_waiting` a turn that waits for tools is ended:
+    completed if the list has its outputs, else cancelled."""
+    ends = ends_waiting and newest.status is TurnStatus.AWAITING_TOOLS
+    if not (ends or step.past or request.directions):
+        return None
+    history = await draft_history(rt, request.model_alias, step.past) if step.past else None
+    outputs = await draft_outputs(rt, _pairs(step.outputs)) if ends else None
+    return Additions(newest, outputs, history, request.directions)
 
-    The turn is completed if the list has its outputs, else cancelled. Returns the session's state after that; the last
-    stored turn is the one that `last_outputs` continue if there are any. Raises `TurnInProgress` and stores nothing if
-    the session has changed since `newest` was read.
-    """
-    history = await draft_history(rt, model_alias, step.past)
-    outputs = await draft_outputs(rt, _pairs(step.outputs))
-    async with rt.database.begin() as tx:
-        if await store.newest_of(tx, session, lock=True) != newest:
-            raise TurnInProgress(_IN_PROGRESS)
-        if newest.turn_id is not None and newest.status is TurnStatus.AWAITING_TOOLS:
-            waiting = await waiting_turn(tx, session, newest.turn_id)
-            if waiting is not None and outputs:
-                check_outputs(waiting, [output.tool_call_id for output in outputs])
-                await reclaim_turn(tx, session, newest.turn_id, waiting, outputs, rt.turn_lease_s)
-                await store.complete_answered_turn(tx, session.id, newest.turn_id)
-            else:
-                await store.cancel_turn(tx, session, newest.turn_id)
-        await add_history(tx, session, history)
+
+async def _store(rt: Runtime, session: SessionRef, request: ChatRequest, newest: Newest, step: NextStep) -> Newest:
+    """Stores the past of a step of which nothing is answered; returns the session's state after that. Raises
+    `TurnInProgress` and stores nothing if the session has changed since `newest` was read."""
+    additions = await _additions(rt, request, newest, step, ends_waiting=bool(step.outputs or step.past))
+    return newest if additions is None else await _stored(rt, session, additions)
+
+
+@retried
+async def _stored(rt: Runtime, session: SessionRef, additions: Additions) -> Newest:
+    async with rt.database.begin(locking=session.id) as tx:
+        await add(rt, tx, session, additions)
         return existing(await store.newest_of(tx, session), "session")
 
 
 async def _answer_again(
-    rt: Runtime, session: SessionRef, turn_id: TurnId, request: ChatRequest, listen: Listener | None
+    rt: Runtime, session: SessionRef, newest: Newest, request: ChatRequest, listen: Listener | None
 ) -> TurnOutcome:
     """The newest turn as the answer: run again if it failed, was cancelled or has no answer, else as it is stored.
 
     It has no answer if the outputs of its tools came with a user message that did not become a turn.
     """
+    turn_id = newest.turn_id
+    assert turn_id is not None
     async with rt.database.autocommit() as tx:
         turn = existing(await store.get_turn(tx, session, turn_id), "session")
         messages = await messages_of_turn(tx, session.id, turn_id)

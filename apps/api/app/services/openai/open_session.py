@@ -1,31 +1,49 @@
-"""The session of a chat client's request: named in it, recognized by the messages that it resends, or new."""
+"""The session of a chat client's request: named in it, recognized by the messages that it resends, or new; and the
+answer there."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from math import inf
 from uuid import UUID
 
 from app.db import sessions as store
 from app.db.database import Transaction
+from app.db.responses import is_left_empty
 from app.db.turns import newest_of, page_of_turns, turn_by_key, turn_numbers, turns_begun_by
-from app.domain.errors import Busy, InvalidRequest, NotFound
+from app.domain.errors import Busy, ContextBudgetExceeded, InvalidRequest, NotFound, PlimsollError, RetryLater
 from app.domain.types import SessionId, SessionRef, TenantId, TurnStatus
 from app.openai.items import joined_directions
 from app.openai.new_messages import goes_on, with_reply
 from app.services.archive.transfer import fork_session
-from app.services.openai.chat import ChatRequest, compared_messages, divided
+from app.services.openai.chat import ChatRequest, compared_messages, complete_chat, divided
 from app.services.runtime import Runtime, retried
-from app.services.sessions import check_session, delete_session, insert_checked, with_defaults
+from app.services.sessions import check_session, delete_session, erase_if, insert_checked, with_defaults
+from app.services.turn.types import Listener, TurnOutcome
 
 ERASE_AFTER_S = 3600.0
 """Seconds until any process erases a session that is not to be kept, if the process that answers it has died."""
+WITH_RESPONSES = inf
+"""In the place of such a time: the session is erased with its last response, because it was made for one."""
 _RETRIED_WITHIN = timedelta(hours=1)
 """How long after a session began a retry of its first request is answered in it. Clients wait for up to ten minutes
 before they try again, and try again a few times."""
 _MOST_BEGUN = 20
 """Most sessions, the newest ones, that began with a request equal to a retry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a request is answered, and the request as it is answered there. `made_with_turns` is how many turns the
+    session began with, if it may have been made for this request; `is_kept` says whether the session is kept after the
+    answer."""
+
+    session: SessionRef
+    request: ChatRequest
+    made_with_turns: int | None = None
+    is_kept: bool = True
 
 
 async def open_session(
@@ -36,13 +54,13 @@ async def open_session(
     idempotency_key: str | None,
     *,
     erase_after_s: float | None = None,
-) -> tuple[SessionRef, ChatRequest]:
-    """The session of a request, and the request as it is to be answered there.
+) -> Target:
+    """Finds or makes the session of a request.
 
     It is the session that the request names, by its id or by the client's own name (it is created if there is none of
     that name); else that of its compaction; else the one whose messages it continues; else the one that was created for
     its key, or for the request of which it is a retry; else a new one of the request's model. With `erase_after_s`, a
-    new one is erased within this time.
+    new one that has no name of the client's is erased within this time, or `WITH_RESPONSES`.
     Raises `NotFound`, `InvalidRequest` before anything is stored, and as `fork_session`.
     """
     check_options(rt, request)
@@ -51,20 +69,41 @@ async def open_session(
             found = await store.named_session(tx, tenant_id, "external_id", named, lock=False)
         check_compaction(request, found)
         if found is not None:
-            return SessionRef(tenant_id, found), request
-        return await _made(rt, tenant_id, request, ("external_id", named)), request
+            return Target(SessionRef(tenant_id, found), request)
+        made = await _made(rt, tenant_id, request, ("external_id", named))
+        return replace(made, made_with_turns=None)  # other requests may have found it by its name
     if named is not None:
         session = SessionRef(tenant_id, named)
         check_compaction(request, named)
         async with rt.database.autocommit() as tx:
             await check_session(tx, session)
-        return session, request
+        return Target(session, request)
     if request.compaction is not None:
         return await _compacted(rt, tenant_id, request, idempotency_key, erase_after_s)
-    if (found := await _recognized(rt, tenant_id, request, idempotency_key)) is not None:
+    if (found := await _recognized(rt, tenant_id, request, idempotency_key, erase_after_s)) is not None:
         return found
     name = ("idempotency_key", idempotency_key) if idempotency_key else None
-    return await _made(rt, tenant_id, request, name, erase_after_s), request
+    return await _made(rt, tenant_id, request, name, erase_after_s)
+
+
+async def respond(
+    rt: Runtime, target: Target, idempotency_key: str | None, listen: Listener | None = None
+) -> TurnOutcome:
+    """Answers the request, and erases the session afterwards if it is not to be kept, or if it was made for a request
+    that was refused without a record. Raises as `complete_chat`."""
+    try:
+        return await complete_chat(rt, target.session, target.request, idempotency_key, listen)
+    except ContextBudgetExceeded:
+        raise  # its turn is stored as rejected
+    except PlimsollError:
+        session, turns = target.session, target.made_with_turns
+        if turns is not None and target.is_kept:
+            await erase_if(rt, rt.database, session, lambda tx: is_left_empty(tx, session, turns, is_ours=True))
+        raise
+    finally:
+        if not target.is_kept:
+            with suppress(NotFound, RetryLater):  # then it is erased a little later; an answer must not be lost
+                await delete_session(rt, target.session)
 
 
 def check_options(rt: Runtime, request: ChatRequest) -> None:
@@ -84,13 +123,12 @@ def check_compaction(request: ChatRequest, session_id: SessionId | None) -> None
 
 
 async def _compacted(
-    rt: Runtime, tenant_id: TenantId, request: ChatRequest, idempotency_key: str | None, erase_after_s: float | None
-) -> tuple[SessionRef, ChatRequest]:
+    rt: Runtime, tenant_id: TenantId, request: ChatRequest, key: str | None, erase_after_s: float | None
+) -> Target:
     """The session of the request's compaction: itself if the messages continue from its end, else a fork that ends
     with the compaction's turn. If the result is not to be kept, it is always a fork."""
     compaction = request.compaction
     assert compaction is not None
-    key = idempotency_key if erase_after_s is None else None
     session, seq = SessionRef(tenant_id, compaction.session_id), compaction.turn_seq
     async with rt.database.autocommit() as tx:
         newest = await newest_of(tx, session)
@@ -101,15 +139,15 @@ async def _compacted(
         messages = await compared_messages(tx, session, request)
         answered = await answered_in(tx, session, key) if key else None
     if answered is not None:
-        return answered, replace(request)
+        return Target(answered, request)
     is_last = max(last_seq, default=0) <= compaction.turn_seq
     at_end = is_last or request.repeats(newest) or goes_on(request.messages, messages)
-    if at_end and erase_after_s is None:
-        return session, replace(request, after_turn_seq=newest.last_turn_seq)
+    if at_end and erase_after_s != ERASE_AFTER_S:
+        return Target(session, replace(request, after_turn_seq=newest.last_turn_seq))
     through_id = None if at_end else turns[0].id
     made = await fork_session(rt, session, through_id, erase_after_s=ERASE_AFTER_S if key else erase_after_s)
     forked = SessionRef(tenant_id, made.id)
-    return await first_under_key(rt, forked, key) if key else forked, replace(request)
+    return Target(await first_under_key(rt, forked, key, erase_after_s) if key else forked, request)
 
 
 async def answered_in(tx: Transaction, session: SessionRef, idempotency_key: str) -> SessionRef | None:
@@ -120,10 +158,13 @@ async def answered_in(tx: Transaction, session: SessionRef, idempotency_key: str
     return None if made is None else SessionRef(session.tenant_id, made)
 
 
-async def first_under_key(rt: Runtime, forked: SessionRef, idempotency_key: str) -> SessionRef:
-    """The session of the key: this fork, which is then kept, or that of an earlier request with the key, and then the
-    fork is erased. Before, the fork is due for erasure, so that an interrupted request leaves nothing behind."""
-    first = await _first_under_key(rt, forked, idempotency_key)
+async def first_under_key(
+    rt: Runtime, forked: SessionRef, idempotency_key: str, erase_after_s: float | None
+) -> SessionRef:
+    """The session of the key: this fork, which is then kept (or kept `WITH_RESPONSES`), or that of an earlier request
+    with the key, and then the fork is erased. Before, the fork is due for erasure, so that an interrupted request
+    leaves nothing behind."""
+    first = await _first_under_key(rt, forked, idempotency_key, erase_after_s)
     if first != forked:
         with suppress(Busy):  # then it is erased a little later
             await delete_session(rt, forked)
@@ -131,11 +172,15 @@ async def first_under_key(rt: Runtime, forked: SessionRef, idempotency_key: str)
 
 
 @retried
-async def _first_under_key(rt: Runtime, forked: SessionRef, idempotency_key: str) -> SessionRef:
+async def _first_under_key(
+    rt: Runtime, forked: SessionRef, idempotency_key: str, erase_after_s: float | None
+) -> SessionRef:
     async with rt.database.begin() as tx:
         first = await store.named_session(tx, forked.tenant_id, "idempotency_key", idempotency_key, lock=True)
         if first is None:
             await store.name_session(tx, forked, "idempotency_key", idempotency_key)
+            if erase_after_s is not None:
+                await store.erase_later(tx, forked.id, erase_after_s)
     return SessionRef(forked.tenant_id, first or forked.id)
 
 
@@ -146,7 +191,7 @@ async def _made(
     request: ChatRequest,
     name: tuple[store.NamedBy, str] | None,
     erase_after_s: float | None = None,
-) -> SessionRef:
+) -> Target:
     """A new session for the request, or the one that already has this name. Raises `InvalidRequest` before anything is
     stored."""
     await divided(request, request.messages, waiting=False)
@@ -156,18 +201,22 @@ async def _made(
     async with rt.database.begin() as tx:
         found = await store.named_session(tx, tenant_id, *name, lock=True) if name else None
         if found is not None:
-            return SessionRef(tenant_id, found)
+            return Target(SessionRef(tenant_id, found), request)
         session = SessionRef(tenant_id, (await insert_checked(rt, tx, tenant_id, fields)).id)
         if name:
             await store.name_session(tx, session, *name)
         if erase_after_s is not None:
             await store.erase_later(tx, session.id, erase_after_s)
-    return session
+    return Target(session, request, made_with_turns=0)
 
 
 async def _recognized(
-    rt: Runtime, tenant_id: TenantId, request: ChatRequest, idempotency_key: str | None
-) -> tuple[SessionRef, ChatRequest] | None:
+    rt: Runtime,
+    tenant_id: TenantId,
+    request: ChatRequest,
+    idempotency_key: str | None,
+    erase_after_s: float | None,
+) -> Target | None:
     """The session whose past the list begins with: itself if nothing followed the past, else a fork that ends there. If
     there is none, the one that began with the request of which this is a retry."""
     if request.known is None:
@@ -179,13 +228,14 @@ async def _recognized(
             turn = await store.turn_of_list(tx, tenant_id, request.known.beginnings, repeated_sha256)
     if turn is None:
         begun = None if idempotency_key else await _begun_before(rt, tenant_id, request)
-        return None if begun is None else (begun, again)
+        return None if begun is None else Target(begun, again)
     session = SessionRef(tenant_id, turn.session_id)
     if turn.is_repeated:
-        return session, again
+        return Target(session, again)
     if turn.is_last:
-        return session, replace(again, after_turn_seq=turn.last_turn_seq)
-    return SessionRef(tenant_id, (await fork_session(rt, session, turn.turn_id)).id), again
+        return Target(session, replace(again, after_turn_seq=turn.last_turn_seq))
+    forked = await fork_session(rt, session, turn.turn_id, erase_after_s=erase_after_s)
+    return Target(SessionRef(tenant_id, forked.id), again, made_with_turns=turn.turn_seq)
 
 
 async def _begun_before(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> SessionRef | None:

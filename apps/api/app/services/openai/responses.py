@@ -18,10 +18,7 @@ from app.db.sessions import turn_of_list
 from app.db.turns import newest_of
 from app.domain.errors import (
     InvalidRequest,
-    NotFound,
     NothingToSummarize,
-    PlimsollError,
-    RetryLater,
     TurnInProgress,
     TurnNotOpen,
     existing,
@@ -32,22 +29,26 @@ from app.domain.stored import StoredSummary, names_of
 from app.domain.types import JsonObject, SessionId, SessionRef, Summary, SummaryBody, TenantId, TurnStatus, Usage
 from app.engine.summary.block import render_summary
 from app.services.archive.transfer import fork_session, fork_within
-from app.services.openai.chat import ChatRequest, complete_chat, divided, new_turn, store_list
+from app.services.openai.chat import ChatRequest, divided, new_turn, store_list
 from app.services.openai.conversations import ItemPage, of_conversation, page_of_items
 from app.services.openai.open_session import (
     ERASE_AFTER_S,
+    WITH_RESPONSES,
+    Target,
+    alone,
     answered_in,
     check_compaction,
     check_options,
+    erase_if_left_empty,
     first_under_key,
     open_session,
 )
 from app.services.paging import PageRequest
 from app.services.runtime import Runtime
-from app.services.sessions import delete_session, erase_if
+from app.services.sessions import erase_if
 from app.services.summaries import summarize_now
 from app.services.turn.take import cancel_turn
-from app.services.turn.types import Listener, TurnOutcome
+from app.services.turn.types import TurnOutcome
 from app.services.views.preview import preview_turn
 
 _GOES_ON = (TurnStatus.COMPLETED, TurnStatus.AWAITING_TOOLS)
@@ -64,20 +65,9 @@ class ResponseRequest:
     named: SessionId | str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseTarget:
-    """Where a request is answered. `made_with_turns` is how many turns the session began with, if it may have been made
-    for this request; `is_kept` says whether the session is kept after the answer."""
-
-    session: SessionRef
-    request: ChatRequest
-    made_with_turns: int | None = None
-    is_kept: bool = True
-
-
 async def resolve_target(
     rt: Runtime, tenant_id: TenantId, request: ResponseRequest, idempotency_key: str | None
-) -> ResponseTarget:
+) -> Target:
     """Finds or makes the session of a request.
 
     Raises `NotFound` for the conversation or the previous response, `TurnInProgress` while the previous response runs,
@@ -86,41 +76,23 @@ async def resolve_target(
     chat = request.chat
     if request.conversation is not None:
         with of_conversation():
-            session, _ = await open_session(rt, tenant_id, request.conversation, chat, idempotency_key)
+            target = await open_session(rt, tenant_id, request.conversation, chat, idempotency_key)
         if chat.known is not None and chat.known.beginnings:
             async with rt.database.autocommit() as tx:
                 resent = await turn_of_list(tx, tenant_id, chat.known.beginnings, None)
-            chat = replace(chat, all_new=resent is None)
-        return ResponseTarget(session, chat)
+            target = replace(target, request=replace(chat, all_new=resent is None))
+        return target
     if request.previous is not None:
         return await _after(rt, tenant_id, request.previous, request, idempotency_key)
-    key, erase_after_s = (idempotency_key, None) if request.store else (None, ERASE_AFTER_S)
-    session, chat = await open_session(rt, tenant_id, request.named, chat, key, erase_after_s=erase_after_s)
-    is_new = request.named is None and chat is request.chat
-    is_kept = request.store or request.named is not None  # a session that the client named is the client's
-    return ResponseTarget(session, chat, made_with_turns=0 if is_new else None, is_kept=is_kept)
-
-
-async def respond(
-    rt: Runtime, target: ResponseTarget, idempotency_key: str | None, listen: Listener | None = None
-) -> TurnOutcome:
-    """Takes the turn, and erases the session afterwards if it is not to be kept. Raises as `complete_chat`."""
-    try:
-        return await complete_chat(rt, target.session, target.request, idempotency_key, listen)
-    except PlimsollError:
-        turns = target.made_with_turns
-        if turns is not None and target.is_kept:
-            await erase_if(rt, rt.database, target.session, lambda tx: store.is_left_empty(tx, target.session, turns))
-        raise
-    finally:
-        if not target.is_kept:
-            with suppress(NotFound, RetryLater):  # then it is erased a little later; an answer must not be lost
-                await delete_session(rt, target.session)
+    key, erase_after_s = (idempotency_key, WITH_RESPONSES) if request.store else (None, ERASE_AFTER_S)
+    target = await open_session(rt, tenant_id, request.named, chat, key, erase_after_s=erase_after_s)
+    # A session that the client named is the client's.
+    return replace(target, is_kept=request.store or request.named is not None)
 
 
 async def _after(
     rt: Runtime, tenant_id: TenantId, previous: ResponseRef, request: ResponseRequest, idempotency_key: str | None
-) -> ResponseTarget:
+) -> Target:
     """The target after a previous response: its session if nothing has followed it, else a fork."""
     chat, session = request.chat, SessionRef(tenant_id, previous.session_id)
     key = idempotency_key if request.store else None
@@ -130,23 +102,23 @@ async def _after(
         found = existing(await store.get_response(tx, tenant_id, previous), "previous_response")
         newest = await newest_of(tx, session)
         if key and (answered := await answered_in(tx, session, key)):
-            return ResponseTarget(answered, chat)
+            return Target(answered, chat)
     if request.store and newest and chat.repeats(newest):
-        return ResponseTarget(session, chat)
+        return Target(session, chat)
     if found.reply is None:
         if found.turn_status is TurnStatus.RUNNING and found.is_last_of_turn:
             raise TurnInProgress("The previous response is still in progress.")
         raise InvalidRequest("The previous response has no output to go on with.", ("body", "previous_response_id"))
     await divided(chat, chat.messages, waiting=bool(found.reply.tool_calls))
     if request.store and found.ends_session and found.turn_status in _GOES_ON:
-        return ResponseTarget(session, replace(chat, after_turn_seq=found.last_turn_seq))
-    forked = await _fork(rt, tenant_id, found, ERASE_AFTER_S if key or not request.store else None)
-    if key and (first := await first_under_key(rt, forked, key)) != forked:
-        return ResponseTarget(first, chat)
-    return ResponseTarget(forked, chat, made_with_turns=found.turn_seq, is_kept=request.store)
+        return Target(session, replace(chat, after_turn_seq=found.last_turn_seq))
+    forked = await _fork(rt, tenant_id, found, ERASE_AFTER_S if key or not request.store else WITH_RESPONSES)
+    if key and (first := await first_under_key(rt, forked, key, WITH_RESPONSES)) != forked:
+        return Target(first, chat)
+    return Target(forked, chat, made_with_turns=found.turn_seq, is_kept=request.store)
 
 
-async def _fork(rt: Runtime, tenant_id: TenantId, found: StoredResponse, erase_after_s: float | None) -> SessionRef:
+async def _fork(rt: Runtime, tenant_id: TenantId, found: StoredResponse, erase_after_s: float) -> SessionRef:
     session, turn_id = SessionRef(tenant_id, found.ref.session_id), found.turn_id
     if found.ends_turn and found.turn_status is TurnStatus.COMPLETED:
         made = await fork_session(rt, session, turn_id, erase_after_s=erase_after_s)
@@ -191,8 +163,8 @@ async def cancel_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) ->
 async def delete_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) -> None:
     """Erases a response: it can no longer be fetched or continued.
 
-    If it was the last one of its session, and is not in a conversation of the client's, the whole session is erased.
-    Until then its messages are the past of other responses. Raises `NotFound`, and `TurnInProgress` while it runs.
+    If it was the last one of its session, and the session was made for a response, the whole session is erased. Until
+    then its messages are the past of other responses. Raises `NotFound`, and `TurnInProgress` while it runs.
     """
     session = SessionRef(tenant_id, ref.session_id)
 
@@ -201,7 +173,9 @@ async def delete_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) ->
         if is_running(found):
             raise TurnInProgress("The response is still in progress; cancel it first.")
         await store.erase_response(tx, ref)
-        return found.form.get("conversation") is None and await store.is_left_empty(tx, session, found.turn_seq)
+        if found.form.get("conversation") is not None:
+            return False
+        return await store.is_left_empty(tx, session, found.turn_seq, is_ours=False)
 
     await erase_if(rt, rt.database, session, was_the_last)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from decimal import Decimal
 from math import ceil
@@ -12,11 +12,11 @@ from time import perf_counter
 from typing import Any, TypeAlias
 
 from app.db import turns as store
+from app.db.additions import Added
 from app.db.audits import get_audit
 from app.db.claims import (
     Claim,
     NewTurn,
-    ToolOutput,
     WaitingTurn,
     claim_turn,
     reclaim_turn,
@@ -35,18 +35,14 @@ from app.domain.errors import (
     InvalidRequest,
     NotFound,
     StoredFailure,
-    ToolOutputsMismatch,
     TurnInProgress,
-    TurnNotOpen,
     located,
 )
 from app.domain.limits import WorstCase
 from app.domain.stored import values_of
 from app.domain.types import (
-    Content,
     JsonObject,
     RecordedReply,
-    SessionId,
     SessionRef,
     TurnId,
     TurnRecord,
@@ -62,6 +58,7 @@ from app.services.limits import reserve_call
 from app.services.pasts import pack_messages
 from app.services.runtime import Runtime, retried
 from app.services.sessions import not_found
+from app.services.turn.additions import Additions, add, check_outputs, draft_outputs
 from app.services.turn.gather import WindowRows, budget_of, layers_of, read_window, session_policy
 from app.services.turn.planning import count_message
 from app.services.turn.recall import prepare_question
@@ -79,8 +76,6 @@ _Claimed: TypeAlias = tuple[Claim | None, TurnOptions, str]
 
 _CHARS_PER_TOKEN = 2
 """Assumed for text that is not counted yet. It overestimates; the unused part of a reservation is given back."""
-_SLICE = 64
-"""Outputs that are counted before other tasks of the event loop run."""
 _OF_THE_LEASE = 6
 """The lease begins with the claiming statement, which may wait for the lock of the session's row. A lease of which more
 than a sixth has passed before the commit is renewed at once: it must not end before its regular renewal at a third."""
@@ -99,7 +94,7 @@ async def claim(
     for _ in range(2):
         try:
             with rt.tracer.span("claim"):
-                return await claim_drafted(rt, session, draft, request.options)
+                return await claim_drafted(rt, session, draft, request.options, request.additions)
         except UniqueViolated:
             answered = await _resolve_conflict(rt, session, draft)
             if answered is not None:
@@ -123,7 +118,7 @@ async def claim_outputs(rt: Runtime, session: SessionRef, turn_id: TurnId, reque
             claim = await reclaim_turn(tx, session, turn_id, waiting, outputs, rt.turn_lease_s, stored)
             return claim, options, request.model_alias or waiting.model_alias
 
-        return await _transaction_one(rt, session.id, answered, turns=0)
+        return await _transaction_one(rt, session, answered, request.additions, turns=0)
 
 
 async def claim_retry(
@@ -150,12 +145,14 @@ async def claim_retry(
 
     try:
         with rt.tracer.span("claim"):
-            return await _transaction_one(rt, session.id, found_ended, turns=1)
+            return await _transaction_one(rt, session, found_ended, turns=1)
     except UniqueViolated:
         raise _in_progress() from None
 
 
-async def claim_drafted(rt: Runtime, session: SessionRef, draft: NewTurn, options: TurnOptions) -> ClaimedTurn:
+async def claim_drafted(
+    rt: Runtime, session: SessionRef, draft: NewTurn, options: TurnOptions, additions: Additions | None = None
+) -> ClaimedTurn:
     """Claims a turn whose message is counted. Raises the errors of `claim`, and `UniqueViolated` when another turn is
     open or the idempotency key was used."""
 
@@ -167,19 +164,25 @@ async def claim_drafted(rt: Runtime, session: SessionRef, draft: NewTurn, option
             raise TurnInProgress("The session went on meanwhile.")
         return claim, options, awake_alias(rt, draft.model_alias or claim.session.model_alias)
 
-    return await _transaction_one(rt, session.id, stored, turns=1)
+    return await _transaction_one(rt, session, stored, additions, turns=1)
 
 
 @retried
 async def _transaction_one(
-    rt: Runtime, session_id: SessionId, claimed: Callable[[Transaction], Awaitable[_Claimed]], *, turns: int
+    rt: Runtime,
+    session: SessionRef,
+    claimed: Callable[[Transaction], Awaitable[_Claimed]],
+    additions: Additions | None = None,
+    *,
+    turns: int,
 ) -> ClaimedTurn:
-    """Transaction one: claims the turn, reads all that a decision needs, and reserves what the call may use.
+    """Transaction one: stores the additions, claims the turn, reads all that a decision needs, and reserves what the
+    call may use.
 
     `turns` is the number of turns that the round counts as under limits.
     """
     gathered_at = rt.now()
-    async with rt.database.begin(locking=session_id) as tx:
+    async with _begun(rt, session, additions) as (tx, added):
         began_at = perf_counter()
         claim, options, model_alias = await claimed(tx)
         if claim is None:
@@ -197,7 +200,21 @@ async def _transaction_one(
         if perf_counter() - began_at > rt.turn_lease_s / _OF_THE_LEASE:
             await renew_lease(tx, claim, rt.turn_lease_s)
     looked_back = tuple(of_sent(claim.turn_id, after_seq, json.loads(sent)) for after_seq, sent in claim.looked_back)
-    return ClaimedTurn(claim, rows, gathered_at, options, reservation, looked_back)
+    return ClaimedTurn(claim, rows, gathered_at, options, reservation, looked_back, added=added)
+
+
+@asynccontextmanager
+async def _begun(
+    rt: Runtime, session: SessionRef, additions: Additions | None
+) -> AsyncGenerator[tuple[Transaction, Added | None]]:
+    """A transaction in which the additions are stored. If it fails, what was cached of them is removed."""
+    try:
+        async with rt.database.begin(locking=session.id) as tx:
+            yield tx, None if additions is None else await add(rt, tx, session, additions)
+    except BaseException:
+        if additions is not None:
+            rt.pasts.forget(session.id)
+        raise
 
 
 def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns: int) -> WorstCase:
@@ -296,38 +313,6 @@ def check_recorded(model: Model, recorded_reply: RecordedReply | None) -> None:
         raise InvalidRequest(
             "A recorded_reply is only taken for a model of the provider 'offline'.", ("body", "recorded_reply")
         )
-
-
-def check_outputs(waiting: WaitingTurn, answered: Sequence[str]) -> None:
-    """Checks that outputs, by call id, answer a turn's open calls exactly. Raises as `claim_outputs`."""
-    if waiting.status is TurnStatus.RUNNING:
-        raise TurnInProgress("The turn is running already.")
-    if waiting.status is not TurnStatus.AWAITING_TOOLS:
-        raise TurnNotOpen(f"The turn is {waiting.status.value} and waits for no tools.")
-    given = set(answered)
-    missing = [call.id for call in waiting.open_calls if call.id not in given]
-    unanswered = {call.id for call in waiting.open_calls}
-    unknown: list[str] = []
-    for call_id in answered:
-        if call_id in unanswered:
-            unanswered.remove(call_id)
-        else:
-            unknown.append(call_id)
-    if missing or unknown:
-        raise ToolOutputsMismatch(missing, unknown, ("body", "outputs"))
-
-
-async def draft_outputs(rt: Runtime, outputs: Sequence[tuple[str, Content]]) -> list[ToolOutput]:
-    """Counts outputs before a database connection is taken."""
-    encoding = rt.catalogue.model(rt.catalogue.default).encoding
-    drafted: list[ToolOutput] = []
-    packed = await pack_messages([("tool", content, False, None) for _, content in outputs])
-    for at, ((call_id, content), terms) in enumerate(zip(outputs, packed, strict=True), 1):
-        if at % _SLICE == 0:
-            await asyncio.sleep(0)  # counting a short output never yields to the event loop
-        tokens, used = await count_message(rt, encoding, content, tool_call_id=call_id)
-        drafted.append(ToolOutput(rt.new_id(), call_id, content, tokens, used, terms))
-    return drafted
 
 
 @retried

@@ -173,7 +173,8 @@ class Record:
         """Ends a turn whose prompt does not fit; nothing was sent."""
         self._audits = [plan.audit(self._turn.claim, self._rt.new_id(), 1, None)]
         self._blocks = {}
-        await self._end(self._end_as(TurnStatus.REJECTED, [], total_cost(self.summary_costs), error=error.stored()))
+        cost_usd, added = total_cost(self.summary_costs), self._turn.added
+        await self._end(self._end_as(TurnStatus.REJECTED, [], cost_usd, error=error.stored(), added=added))
 
     async def failed(self, error: ProviderError) -> None:
         """Ends a turn whose model call failed or broke off; the user's message is kept."""
@@ -302,8 +303,9 @@ class Record:
 
 
 async def store_end(rt: Runtime, claim: Claim, end: TurnEnd, *, patience_s: float | None = None) -> TurnRecord:
-    """Stores the end of the turn in one statement. While the database is unavailable, it retries for `patience_s`, by
-    default the time of a lease, after which the turn no longer belongs to this process.
+    """Stores the end of the turn at once, in one statement if `record_end` needs no other. While the database is
+    unavailable, it retries for `patience_s`, by default the time of a lease, after which the turn no longer belongs to
+    this process.
 
     Unavailable means down or out of a resource, or that the statement was rolled back for a lock or a conflict.
 
@@ -313,11 +315,10 @@ async def store_end(rt: Runtime, claim: Claim, end: TurnEnd, *, patience_s: floa
     """
     pause_s = _FIRST_PAUSE_S
     gives_up_at = asyncio.get_running_loop().time() + (rt.turn_lease_s if patience_s is None else patience_s)
-    retried = False
+    is_one_statement, retried = end.spent is None and end.added is None, False
     while True:
         try:
-            # A reservation under limits is settled by a second statement; any other end is one statement.
-            async with rt.database.autocommit() if end.spent is None else rt.database.begin() as tx:
+            async with rt.database.autocommit() if is_one_statement else rt.database.begin() as tx:
                 turn = await record_end(tx, claim, end)
                 if turn is None and retried:
                     turn = await recorded_before(tx, claim)

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
+from app.db.additions import Added
 from app.db.claims import Claim
 from app.db.responses import ResponseNote
 from app.domain.audit import Audit, CacheBreak, TrimLog, TurnContext
@@ -28,6 +29,7 @@ from app.engine.window.look_back import Read
 from app.engine.window.plan import Assembled, Ready, Refused
 from app.engine.window.snapshot import Snapshot, in_ranges
 from app.providers.registry import Model
+from app.services.turn.additions import Additions
 from app.services.turn.gather import WindowRows
 from app.tokenizers.counters import Estimator
 
@@ -83,7 +85,7 @@ class TurnRequest:
     """What a client posts. `request_sha256` is the hash of the body without `stream` (contract.md, decision 14).
 
     With `seq` the turn is refused unless it gets this number in its session. `name` is the speaker, if several people
-    use the session. `said_at` is when the message was said, if that is not now.
+    use the session. `said_at` is when the message was said, if that is not now. `additions` are stored before it.
     """
 
     content: Content
@@ -93,19 +95,22 @@ class TurnRequest:
     seq: int | None = None
     name: str | None = None
     said_at: datetime | None = None
+    additions: Additions | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class OutputsRequest:
     """What a client posts when tools have run: (tool call id, content) for each open call.
 
-    `options` and `model_alias` replace those of the turn from this round on; None keeps them.
+    `options` and `model_alias` replace those of the turn from this round on; None keeps them. `additions` are stored
+    before the outputs, and may have the turn.
     """
 
     outputs: tuple[tuple[str, Content], ...]
     recorded_reply: RecordedReply | None = None
     options: TurnOptions | None = None
     model_alias: str | None = None
+    additions: Additions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +184,8 @@ class ClaimedTurn:
     """The messages that the turn's look-backs have added to its prompts so far, in time order."""
     read: Read = ()
     """The pages that its look-backs have read since the claim."""
+    added: Added | None = None
+    """What the request added to the session besides the turn."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,120 @@
+"""What a request adds to its session besides the message that is answered: it is stored with the claim of its turn, so
+that a request which is refused adds nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from app.db import sessions, turns
+from app.db.additions import Added
+from app.db.claims import ToolOutput, WaitingTurn, reclaim_turn, waiting_turn
+from app.db.database import Transaction
+from app.db.turns import Newest
+from app.domain.errors import InvalidRequest, ToolOutputsMismatch, TurnInProgress, TurnNotOpen, existing
+from app.domain.stored import NewHistory
+from app.domain.types import Content, SessionRef, TurnId, TurnStatus
+from app.openai.items import joined_directions
+from app.services.archive.transfer import add_history
+from app.services.pasts import pack_messages
+from app.services.runtime import Runtime
+from app.services.turn.planning import count_message
+
+MOST_DIRECTIONS_CHARS = 4 * 1024 * 1024
+"""Longest instructions of a session, in characters, once lists of items have added theirs. Every turn reads them."""
+_SLICE = 64
+"""Outputs that are counted before other tasks of the event loop run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Additions:
+    """What is added to a session whose state is `newest`, all counted.
+
+    `outputs` answer the calls of the turn that waits for tools, which is then completed; if there are none, it is
+    cancelled; None leaves it waiting. `history` follows it. `directions` are appended to the session's instructions,
+    each once.
+    """
+
+    newest: Newest
+    outputs: Sequence[ToolOutput] | None
+    history: NewHistory | None
+    directions: tuple[str, ...]
+
+
+async def add(rt: Runtime, tx: Transaction, session: SessionRef, additions: Additions) -> Added:
+    """Stores the additions, and locks the session until the transaction ends.
+
+    Raises `TurnInProgress` if the session is no longer as in `newest`, `ToolOutputsMismatch`, and `InvalidRequest` if
+    the instructions would exceed `MOST_DIRECTIONS_CHARS`.
+    """
+    newest = additions.newest
+    if await turns.newest_of(tx, session, lock=True) != newest:
+        raise TurnInProgress("The session went on meanwhile.")
+    ended_turn_id = None
+    if additions.outputs is not None and newest.status is TurnStatus.AWAITING_TOOLS:
+        ended_turn_id = newest.turn_id
+    if ended_turn_id is not None:
+        await _end_waiting(rt, tx, session, ended_turn_id, additions.outputs or ())
+    if additions.history is not None:
+        await add_history(tx, session, additions.history)
+    before, after = await _direct(tx, session, additions.directions) if additions.directions else (None, None)
+    return Added(newest.last_turn_seq, newest.last_message_seq, ended_turn_id, before, after)
+
+
+async def _end_waiting(
+    rt: Runtime, tx: Transaction, session: SessionRef, turn_id: TurnId, outputs: Sequence[ToolOutput]
+) -> None:
+    waiting = await waiting_turn(tx, session, turn_id) if outputs else None
+    if waiting is None:
+        await turns.cancel_turn(tx, session, turn_id)
+        return
+    check_outputs(waiting, [output.tool_call_id for output in outputs])
+    await reclaim_turn(tx, session, turn_id, waiting, outputs, rt.turn_lease_s)
+    await turns.complete_answered_turn(tx, session.id, turn_id)
+
+
+async def _direct(tx: Transaction, session: SessionRef, directions: Sequence[str]) -> tuple[str | None, str | None]:
+    """Appends the texts, and returns the instructions before and after that."""
+    stored = existing(await sessions.get_session(tx, session), "session")
+    instructions = await asyncio.to_thread(joined_directions, stored.instructions, directions)
+    if instructions != stored.instructions:
+        if len(instructions or "") > MOST_DIRECTIONS_CHARS:
+            raise InvalidRequest(
+                "The conversation's system and developer messages would have more than "
+                f"{MOST_DIRECTIONS_CHARS} characters together."
+            )
+        await sessions.update_session(tx, session.tenant_id, replace(stored, instructions=instructions))
+    return stored.instructions, instructions
+
+
+def check_outputs(waiting: WaitingTurn, answered: Sequence[str]) -> None:
+    """Checks that outputs, by call id, answer a turn's open calls exactly. Raises as `claim_outputs`."""
+    if waiting.status is TurnStatus.RUNNING:
+        raise TurnInProgress("The turn is running already.")
+    if waiting.status is not TurnStatus.AWAITING_TOOLS:
+        raise TurnNotOpen(f"The turn is {waiting.status.value} and waits for no tools.")
+    given = set(answered)
+    missing = [call.id for call in waiting.open_calls if call.id not in given]
+    unanswered = {call.id for call in waiting.open_calls}
+    unknown: list[str] = []
+    for call_id in answered:
+        if call_id in unanswered:
+            unanswered.remove(call_id)
+        else:
+            unknown.append(call_id)
+    if missing or unknown:
+        raise ToolOutputsMismatch(missing, unknown, ("body", "outputs"))
+
+
+async def draft_outputs(rt: Runtime, outputs: Sequence[tuple[str, Content]]) -> list[ToolOutput]:
+    """Counts outputs before a database connection is taken."""
+    encoding = rt.catalogue.model(rt.catalogue.default).encoding
+    drafted: list[ToolOutput] = []
+    packed = await pack_messages([("tool", content, False, None) for _, content in outputs])
+    for at, ((call_id, content), terms) in enumerate(zip(outputs, packed, strict=True), 1):
+        if at % _SLICE == 0:
+            await asyncio.sleep(0)  # counting a short output never yields to the event loop
+        tokens, used = await count_message(rt, encoding, content, tool_call_id=call_id)
+        drafted.append(ToolOutput(rt.new_id(), call_id, content, tokens, used, terms))
+    return drafted

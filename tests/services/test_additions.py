@@ -1,0 +1,77 @@
+"""What a request adds to its session with its turn."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.db.records import TurnEnd, record_end
+from app.db.summaries import AttemptNote, get_summary, store_attempt
+from app.db.turns import newest_of
+from app.domain.errors import LimitExceeded
+from app.domain.incoming import IncomingMessage
+from app.domain.types import MessageId, Summary, SummaryBody, SummaryId, TurnStatus
+from app.openai.chat_messages import cut_turns
+from app.services.archive.transfer import draft_history
+from app.services.openai.chat import ChatRequest, complete_chat
+from app.services.sessions import change_session, get_session
+from app.services.turn.additions import Additions
+from app.services.turn.claim import claim_drafted, draft_turn
+from app.services.turn.summarize import new_summary
+from app.services.turn.types import TurnOptions, TurnRequest
+from app.services.views.turns import get_prompt
+from tests.services.service import ref_of, service
+
+LONG = 400
+"""Messages of a past that a claim caches as it reads them."""
+
+
+def _said(texts: list[str]) -> tuple[IncomingMessage, ...]:
+    return tuple(IncomingMessage(at, "assistant" if at % 2 else "user", text) for at, text in enumerate(texts))
+
+
+@pytest.mark.parametrize("changed", [None, "Be kind."], ids=["as added", "changed meanwhile"])
+async def test_what_was_added_with_a_rejected_turn_is_as_ineffective_as_the_turn(
+    database_url: str, changed: str | None
+) -> None:
+    """Also a summary of it that the turn has made, but not instructions that somebody else has changed meanwhile."""
+    async with service(database_url) as at:
+        session = ref_of((await at.session()).id)
+        async with at.rt.database.autocommit() as tx:
+            newest = await newest_of(tx, session)
+        assert newest is not None
+        history = await draft_history(at.rt, "offline", cut_turns(_said(["One", "Two", "Three", "Four"])))
+        draft = await draft_turn(at.rt, TurnRequest(content="Five", request_sha256="x"), None)
+        additions = Additions(newest, None, history, ("Be brief.",))
+        claimed = await claim_drafted(at.rt, session, draft, TurnOptions(), additions)
+        assert (claimed.claim.seq, claimed.claim.session.instructions) == (3, "Be brief.")
+        ids = [MessageId(row["id"]) for row in await at.rows("SELECT id FROM messages ORDER BY seq")]
+        summary = Summary(SummaryId(at.rt.new_id()), SummaryBody("One to four."), ids[0], ids[3], 4, "model")
+        row = new_summary(session.id, summary, None, "offline", at.rt.tokenizers.estimator("o200k_base"))
+        async with at.rt.database.autocommit() as tx:
+            assert await store_attempt(tx, session.id, row, AttemptNote(), claimed.claim)
+        if changed:
+            await change_session(at.rt, session, {"instructions": changed})
+        async with at.rt.database.begin() as tx:
+            end = TurnEnd(TurnStatus.REJECTED, "offline", [], [], error={"code": "x"}, added=claimed.added)
+            assert await record_end(tx, claimed.claim, end) is not None
+            assert await get_summary(tx, session.id, None) is None
+        assert {row["status"] for row in await at.rows("SELECT status FROM turns")} == {"rejected"}
+        assert (await get_session(at.rt, session)).instructions == changed
+
+
+async def test_a_past_that_was_refused_with_its_turn_is_not_read_from_the_cache(database_url: str) -> None:
+    async with service(database_url) as at:
+        session = ref_of((await at.session(limits={"turns_total": 0})).id)
+
+        async def posted(word: str) -> list[str]:
+            messages = _said([f"{word} {at}" for at in range(LONG)] + ["What now?"])
+            outcome = await complete_chat(at.rt, session, ChatRequest(messages, TurnOptions(), "offline", word), None)
+            prompt = await get_prompt(at.rt, session, outcome.turn.id, None)
+            return [message["content"] for message in prompt.messages]
+
+        with pytest.raises(LimitExceeded):
+            await posted("first")
+        await change_session(at.rt, session, {"limits": None})
+        sent = await posted("second")
+        assert not [text for text in sent if text.startswith("first")]
+        assert sent[-2] == f"second {LONG - 1}"
