@@ -332,5 +332,6 @@ async def append_history(tx: Transaction, session: SessionRef, new: NewHistory) 
 
     Raises `UniqueViolated` when one of them is open and the session already has an open turn.
     """
-    row = await tx.fetchrow(_APPEND, **of_session(session), **values_of(new))
+    values = values_of(new, "last_turn_id")
+    row = await tx.fetchrow(_APPEND, **of_session(session), **values)
     return row is not None

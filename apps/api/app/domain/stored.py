@@ -97,6 +97,7 @@ class NewHistory:
     messages: JsonText
     turn_count: int
     message_count: int
+    last_turn_id: TurnId | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,20 +85,23 @@ class _Draft:
         self.turns: list[bytes] = []
         self.messages: list[bytes] = []
         self.size = 0
+        self._last_id: TurnId | None = None
 
     def add(self, tools: Tools, encoding: str, model_alias: str, turn: IncomingTurn) -> None:
-        turn_id = TurnId(tools.new_id())
-        row = orjson.dumps(_turn_row(turn_id, len(self.turns) + 1, turn, model_alias))
+        self._last_id = TurnId(tools.new_id())
+        row = orjson.dumps(_turn_row(self._last_id, len(self.turns) + 1, turn, model_alias))
         self.turns.append(row)
         self.size += len(row)
         for message in turn.messages:
             columns = _message_row(tools, encoding, message)
-            row = orjson.dumps({**columns, "turn_id": turn_id, "seq": len(self.messages) + 1})
+            row = orjson.dumps({**columns, "turn_id": self._last_id, "seq": len(self.messages) + 1})
             self.messages.append(row)
             self.size += len(row)
 
     def ended(self) -> NewHistory:
-        return NewHistory(json_array(self.turns), json_array(self.messages), len(self.turns), len(self.messages))
+        return NewHistory(
+            json_array(self.turns), json_array(self.messages), len(self.turns), len(self.messages), self._last_id
+        )
 
 
 def _turn_row(turn_id: TurnId, seq: int, turn: IncomingTurn, model_alias: str) -> JsonObject:
