@@ -35,11 +35,9 @@ from app.services.openai.open_session import (
     ERASE_AFTER_S,
     WITH_RESPONSES,
     Target,
-    alone,
     answered_in,
     check_compaction,
     check_options,
-    erase_if_left_empty,
     first_under_key,
     open_session,
 )
