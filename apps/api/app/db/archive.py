@@ -25,7 +25,8 @@ from app.db.turns import WHOLE_REQUEST
 from app.domain.stored import Counters, NewRows, names_of, values_of
 from app.domain.types import Content, JsonObject, SessionId, SessionRef, TurnId, TurnStatus
 
-# The last turn of the fork, and the turn after it: what preceded that turn is the fork's past.
+# The last turn of the fork, and the turn after it: what preceded that turn is the fork's past. An open turn may precede
+# ended ones: it was tried again after the next one was rejected.
 _POINT = sql(f"""
     SELECT coalesce(point.seq, 0) AS through_seq, point.id AS through_id, later.id AS next_id,
         later.created_at AS next_created_at,
@@ -35,7 +36,9 @@ _POINT = sql(f"""
     FROM (SELECT CAST(:through_seq AS bigint) AS seq) wanted
     LEFT JOIN turns point ON point.session_id = :session_id AND point.seq = (
         SELECT max(t.seq) FROM turns t WHERE t.session_id = :session_id
-            AND t.status NOT IN {OPEN_STATUSES_SQL} AND (wanted.seq IS NULL OR t.seq <= wanted.seq))
+            AND (wanted.seq IS NULL OR t.seq <= wanted.seq) AND t.seq < coalesce((
+                SELECT o.seq FROM turns o
+                WHERE o.session_id = :session_id AND o.status IN {OPEN_STATUSES_SQL}), t.seq + 1))
     LEFT JOIN turns later ON later.session_id = :session_id AND later.seq = coalesce(point.seq, 0) + 1
     """)
 
@@ -165,7 +168,8 @@ class LastTurn:
 
 
 async def fork_point(tx: Transaction, session_id: SessionId, through_seq: int | None) -> ForkPoint:
-    """The last turn through `through_seq` that has ended. The caller has checked that the tenant owns the session."""
+    """The last turn through `through_seq` that has ended, as have all before it. The caller has checked that the tenant
+    owns the session."""
     return ForkPoint(**await tx.fetch_one(_POINT, session_id=session_id, through_seq=through_seq))
 
 
