@@ -9,6 +9,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from tests.api.chatting import TOOLS, chat_service, say
 from tests.api.conftest import as_sent, assert_problem, new_session, serving, settings_for
 
 TOOL: dict[str, Any] = {
@@ -186,3 +187,40 @@ def test_a_summary_is_taken_back_once(client: httpx.Client) -> None:
     assert_problem(client.post(f"{path}/{made['id']}/undo"), 409, "summary_not_active")
     assert_problem(client.post(f"{path}/{uuid4()}/undo"), 404, "summary_not_found")
     assert_problem(client.post(f"{path}/x/undo"), 404, "summary_not_found")
+
+
+def test_a_turn_that_waits_again_behind_a_rejected_one_is_left_out_of_exports_and_forks_until_it_ends(
+    database_url: str, tmp_path: Path
+) -> None:
+    with chat_service(database_url, tmp_path, say("One."), say(None, "a"), say(None, "b"), say("Done.")) as at:
+        sid = new_session(at.http)
+        session = f"/v1/sessions/{sid}"
+
+        def ask(*messages: dict[str, Any]) -> dict[str, Any]:
+            body = {"model": "main", "messages": messages, "tools": TOOLS}
+            answer = at.http.post("/v1/chat/completions", json=body, headers={"X-Session-Id": sid}).json()
+            return answer["choices"][0]["message"] if "choices" in answer else answer
+
+        user = {"role": "user", "content": "Look it up."}
+        first: list[dict[str, Any]] = [{"role": "user", "content": "Hello."}]
+        first.append(ask(*first))
+        called = ask(*first, user)
+        output = {"role": "tool", "tool_call_id": "a", "content": "Found."}
+        assert "error" in ask(*first, user, called, output, {"role": "user", "content": LONG * 20})
+        again = ask(*first, user, called, output)
+        assert [turn["status"] for turn in at.turns(sid)] == ["completed", "awaiting_tools", "rejected"]
+        document = at.http.get(f"{session}/export").json()
+        assert [turn["seq"] for turn in document["turns"]] == [1]
+        assert at.http.post("/v1/sessions/import", json=document).status_code == 201
+        assert len(at.turns(at.http.post(f"{session}/fork").json()["id"])) == 1
+        last = at.turns(sid)[-1]["id"]
+        assert_problem(at.http.post(f"{session}/fork", json={"through_turn_id": last}), 409, "turn_in_progress")
+        assert_problem(at.http.post(f"{session}/turns/{last}/regenerate"), 409, "turn_in_progress")
+        found = {"role": "tool", "tool_call_id": "b", "content": "Found too."}
+        assert ask(*first, user, called, output, again, found)["content"] == "Done."
+        assert [turn["status"] for turn in at.turns(sid)] == ["completed", "completed", "rejected"]
+        forked = at.http.post(f"{session}/fork").json()["id"]
+        turn = at.turns(sid)[1]["id"]
+        prompts = (at.http.get(f"/v1/sessions/{each}/turns/{turn}/prompt").json() for each in (sid, forked))
+        assert as_sent(next(prompts)) == as_sent(next(prompts))
+        post_turn(at.http, forked, "And now?")

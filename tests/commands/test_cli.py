@@ -257,6 +257,14 @@ def test_a_database_that_is_not_there_is_named(tmp_path: Path, postgres_server: 
     assert 'database "not_there" does not exist' in output
 
 
+@pytest.mark.parametrize("command", [(), ("keys", "create"), ("simulate",), ("replay",)])
+def test_the_help_gives_no_value_to_a_flag(tmp_path: Path, command: tuple[str, ...]) -> None:
+    done = plimsoll(tmp_path, *command, "--help")
+    assert done.returncode == 0
+    assert "--help" in done.stdout
+    assert "bool" not in done.stdout
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [

@@ -168,6 +168,7 @@ async def test_a_key_shows_its_tenants_sessions_and_nothing_of_anothers(database
             refused = await call(client, "list_sessions")
             assert (refused.is_error, refused.code) == (True, "unauthenticated")
             assert "plk_wrong" not in refused.text
+            assert "PLIMSOLL_API_KEY" in refused.text
 
 
 async def test_a_service_that_is_away_is_an_error_of_the_call_and_the_host_goes_on() -> None:

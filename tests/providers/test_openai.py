@@ -161,6 +161,17 @@ async def test_usage_may_be_missing_partial_or_nonsense(usage: Any, expected: Us
             None,
             (ToolCall("t1", "f", '{"a": 1}'),),
         ),
+        (
+            {
+                "content": None,
+                "tool_calls": [{"id": "t1", "function": {"name": "f", "arguments": "{}"}}],
+                "function_call": {"name": "f", "arguments": "{}"},
+            },
+            None,
+            None,
+            (ToolCall("t1", "f", "{}"),),
+        ),
+        ({"content": "a", "function_call": {"name": "", "arguments": None}}, "a", None, ()),
     ],
 )
 async def test_a_message_may_come_in_many_forms(
@@ -177,6 +188,14 @@ async def test_a_tool_call_without_an_id_gets_one() -> None:
     first, second = (call.id for call in answer.tool_calls)
     assert first
     assert first != second
+
+
+async def test_the_call_of_an_older_server_is_a_tool_call() -> None:
+    called = {"content": None, "function_call": {"name": "f", "arguments": '{"a": 1}'}}
+    answer, _ = await answer_to(Answer(chat(called, finish_reason="function_call")))
+    (call,) = answer.tool_calls
+    assert (call.name, call.arguments, answer.text, answer.finish_reason) == ("f", '{"a": 1}', None, "tool_calls")
+    assert call.id
 
 
 async def test_nul_bytes_and_lone_surrogates_in_a_reply_are_replaced_so_that_it_can_be_stored() -> None:

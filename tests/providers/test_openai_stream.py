@@ -186,6 +186,19 @@ async def test_tool_calls_without_ids_or_arguments_get_both() -> None:
     assert answer.finish_reason == "tool_calls"
 
 
+@pytest.mark.parametrize("names", [("f", None, None), ("f", "f", "f")], ids=["named once", "named in every fragment"])
+async def test_the_call_of_an_older_server_is_a_tool_call(names: Sequence[str | None]) -> None:
+    parts = ("", '{"a": ', "1}")
+    fragments = [
+        chunk({"function_call": {"name": name, "arguments": part}}) for name, part in zip(names, parts, strict=True)
+    ]
+    answer, deltas, _ = await streamed(Stream((*fragments, chunk(finish="function_call"), DONE)))
+    (made,) = answer.tool_calls
+    assert (made.name, made.arguments, answer.text, answer.finish_reason) == ("f", '{"a": 1}', None, "tool_calls")
+    assert made.id
+    assert deltas == []
+
+
 @pytest.mark.parametrize("has_id", [True, False], ids=["the id in every fragment", "the id only at first"])
 async def test_parallel_calls_with_one_id_are_told_apart_by_their_index(has_id: bool) -> None:
     later = "same" if has_id else None

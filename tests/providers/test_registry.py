@@ -160,12 +160,14 @@ def test_a_mistake_is_named_by_its_key(catalogue_of: Callable[[str], Path], text
     assert "hunter2" not in str(raised.value)
 
 
-def test_all_mistakes_are_reported_together_and_a_file_that_is_not_there_too(
+def test_all_mistakes_are_reported_together_and_a_file_that_is_not_there_or_too_large_too(
     catalogue_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
     with pytest.raises(CatalogueError) as raised:
         load(catalogue_of("default = 1\nx = 2\n[models.a]\nprovider = 'offline'\ny = 3"))
     assert len(raised.value.problems) == 3
+    with pytest.raises(CatalogueError, match="more than 4194304 characters"):
+        load(catalogue_of(f"default = 'a'\n[models.a]\nprovider = 'offline'\n# {'x' * 4 * 1024 * 1024}"))
     with pytest.raises(CatalogueError, match="cannot be read"):
         load(tmp_path / "absent.toml")
 

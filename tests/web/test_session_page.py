@@ -13,7 +13,7 @@ from playwright.async_api import Browser, Page, expect
 from app.domain.types import ToolCall
 from app.engine.recall.terms import terms_of
 from tests.api.chatting import chat_service
-from tests.api.conftest import new_session
+from tests.api.conftest import new_session, serving, settings_for
 from tests.providers.server import Answer, Seen, Stream
 from tests.providers.wires import OPENAI, ModelReply
 from tests.web.accessibility import faults
@@ -130,6 +130,29 @@ async def test_a_message_that_does_not_fit_is_reported_with_how_much(
         await page.get_by_role("button", name="Start a new session with it").click()
         await expect(page).not_to_have_url(re.compile(sid))
         await expect(page.get_by_label("Message", exact=True)).to_have_value("word " * 2000)
+
+
+async def test_why_a_turn_failed_is_said_once_and_stays_when_the_page_is_opened_anew(
+    browser: Browser, database_url: str, tmp_path: Path
+) -> None:
+    models = tmp_path / "models.toml"
+    models.write_text(
+        'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "m"\n'
+        'base_url = "http://127.0.0.1:1/v1"\ntimeout_s = 0.2\n'
+    )
+    why = re.compile("The provider of 'main'|The model 'main'")
+    with serving(settings_for(database_url, models_file=models)) as origin, httpx.Client(base_url=origin) as api:
+        sid = new_session(api)
+        async with open_page(browser, origin) as (page, watch):
+            watch.expected = ("status of 50",)
+            await page.goto(f"{origin}/ui/#/sessions/{sid}/chat")
+            await page.get_by_label("Message", exact=True).fill("Hello?")
+            await page.get_by_role("button", name="Send").click()
+            await expect(page.get_by_role("alert")).to_have_count(1)
+            await expect(page.locator(".turn-foot").get_by_text("failed", exact=True)).to_have_count(1)
+            await expect(page.get_by_text(why)).to_have_count(1)
+            await page.reload()
+            await expect(page.get_by_text(why)).to_have_count(1)
 
 
 async def test_recalled_messages_stand_together_and_show_the_words_they_came_back_for(

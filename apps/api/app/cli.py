@@ -27,6 +27,8 @@ command_line = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # Typer's boxes give every flag the type <bool>, as if it took a value
+    context_settings={"max_content_width": 120},
     help="Keeps LLM conversations inside the model's context window. Settings come from the environment and .env.",
 )
 command_line.add_typer(keys, name="keys")

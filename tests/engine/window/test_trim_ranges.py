@@ -200,3 +200,32 @@ def test_a_newest_result_without_its_picture_is_in_no_range_of_what_was_shortene
     assert {("tool_result_shortened", "over_budget"), ("media_marked", "newest_result_too_large")} <= reasons
     listed = singly(in_ranges(singles), (waiting, asking), assemble(ready).refs, 983, estimate)
     assert Counter(map(_row, listed)) == Counter((a.kind, a.target, a.reason, a.tokens_removed) for a in singles)
+
+
+def test_a_turn_that_leaves_after_messages_of_it_is_listed_with_what_was_left_of_it() -> None:
+    history = History()
+    past = tuple(history.turn(("assistant", 300, 1), user_tokens=500) for _ in range(4))
+    asking = history.turn(user_tokens=100, status=TurnStatus.RUNNING)
+    snapshot = snapshot_of(past, asking, input_budget=6000, policy=replace(_NO_SUMMARY, protected_share=None))
+    first = plan(snapshot, estimate)
+    assert isinstance(first, Ready)
+    smaller = first.window.after_overflow(replace(snapshot.budget, input_budget=1300))
+    ready = plan(smaller, estimate, may_summarize=False)
+    assert isinstance(ready, Ready)
+    singles = ready.accounts.actions
+    assert [action.kind for action in singles] == ["assistant_dropped"] * 4 + ["emergency_drop"] * 2
+    listed = singly(in_ranges(singles), (*past, asking), assemble(ready).refs, 1300, estimate)
+    assert Counter(map(_row, listed)) == Counter((a.kind, a.target, a.reason, a.tokens_removed) for a in singles)
+
+
+def test_a_folded_range_does_not_list_refused_turns_although_some_of_it_is_recalled() -> None:
+    history = History()
+    first, refused, second = (
+        history.turn(("assistant", 30, 1)),
+        history.turn(status=TurnStatus.REJECTED),
+        history.turn(("assistant", 30, 1)),
+    )
+    action = TrimAction("summary_folded", "turns:1-3", "usage", 100, 2)
+    refs: JsonObject = {"items": [["m", 1, 1]], "tools": None, "regions": [["recall", 1]]}
+    listed = singly([action], (first, refused, second), refs, 1000, estimate)
+    assert [each.target for each in listed] == [f"turn:{first.id}", f"turn:{second.id}"]

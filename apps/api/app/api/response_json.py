@@ -21,6 +21,7 @@ from app.domain.types import (
     SessionId,
     Summary,
     SummaryId,
+    TurnId,
     TurnStatus,
     Usage,
 )
@@ -247,7 +248,7 @@ class ResponseForm:
         yield from self._begin()
         yield from self._end(reply)
 
-    async def failure(self, problem: JsonObject) -> Iterable[bytes]:
+    async def failure(self, problem: JsonObject, turn_id: TurnId | None) -> Iterable[bytes]:  # noqa: ARG002 - the protocol's
         """The last events of a response that failed or was cancelled."""
         return tuple(self._failed(problem)) if self._reply_seq is not None else ()
 

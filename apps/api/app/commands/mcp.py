@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 
 from app.engine.summary.block import fenceable_json
 from plimsoll_sdk import AsyncPlimsoll, Problem
-from plimsoll_sdk.errors import PlimsollError
+from plimsoll_sdk.errors import PlimsollError, Unauthenticated
 
 P = ParamSpec("P")
 
@@ -218,6 +218,9 @@ def _tool(
         async def tool(*args: P.args, **kwargs: P.kwargs) -> str:
             try:
                 value = await function(*args, **kwargs)
+            except Unauthenticated as problem:
+                reason = "PLIMSOLL_API_KEY of this MCP server is not set, or its key is unknown or revoked."
+                raise ToolError(f"{problem.code}: {reason}") from None
             except Problem as problem:
                 raise ToolError(f"{problem.code}: {problem.detail}") from None
             except PlimsollError as error:

@@ -25,17 +25,22 @@ from app.db.turns import WHOLE_REQUEST
 from app.domain.stored import Counters, NewRows, names_of, values_of
 from app.domain.types import Content, JsonObject, SessionId, SessionRef, TurnId, TurnStatus
 
-# The last turn of the fork, and the turn after it: what preceded that turn is the fork's past.
+# The last turn of the fork, and the turn after it: what preceded that turn is the fork's past. An open turn may precede
+# ended ones: it was tried again after the next one was rejected, and its new messages have numbers beyond that one's.
 _POINT = sql(f"""
     SELECT coalesce(point.seq, 0) AS through_seq, point.id AS through_id, later.id AS next_id,
         later.created_at AS next_created_at,
         (SELECT s.past_version FROM sessions s WHERE s.id = :session_id) AS past_version,
-        (SELECT coalesce(max(m.seq), 0) FROM messages m WHERE m.session_id = :session_id AND m.turn_id = point.id)
-            AS last_message_seq
+        (SELECT coalesce(max(m.seq), 0) FROM messages m WHERE m.session_id = :session_id AND m.turn_id IN (
+            SELECT t.id FROM turns t WHERE t.session_id = :session_id AND t.seq <= point.seq
+                AND t.seq >= coalesce((SELECT max(e.seq) FROM turns e WHERE e.session_id = :session_id
+                    AND e.seq <= point.seq AND e.status <> 'rejected'), 1))) AS last_message_seq
     FROM (SELECT CAST(:through_seq AS bigint) AS seq) wanted
     LEFT JOIN turns point ON point.session_id = :session_id AND point.seq = (
         SELECT max(t.seq) FROM turns t WHERE t.session_id = :session_id
-            AND t.status NOT IN {OPEN_STATUSES_SQL} AND (wanted.seq IS NULL OR t.seq <= wanted.seq))
+            AND (wanted.seq IS NULL OR t.seq <= wanted.seq) AND t.seq < coalesce((
+                SELECT o.seq FROM turns o
+                WHERE o.session_id = :session_id AND o.status IN {OPEN_STATUSES_SQL}), t.seq + 1))
     LEFT JOIN turns later ON later.session_id = :session_id AND later.seq = coalesce(point.seq, 0) + 1
     """)
 
@@ -56,7 +61,8 @@ _LAST_TURN = sql(f"""
 # other while they are not analyzed yet.
 _PAST_TURN = "x.turn_id NOT IN (SELECT t.id FROM turns t WHERE t.session_id = :source AND t.seq > :through_seq)"
 _PAST_MESSAGE = """x.message_id NOT IN (
-    SELECT m.id FROM messages m WHERE m.session_id = :source AND m.seq > :last_message_seq)"""
+    SELECT m.id FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
+    WHERE m.session_id = :source AND t.seq > :through_seq)"""
 # A summary that was made for the turn after the past was made from the past alone: no summarizer sees a running turn.
 # An emergency summary is different: it was made because that turn's prompt was refused, so it depends on the turn.
 _PAST_SUMMARY = """x.to_message_seq <= :last_message_seq
@@ -118,7 +124,7 @@ COPIES: Final[Mapping[str, Statement]] = {
     # An idempotency key is valid only for the session in which it was posted.
     "turns": _copy(tables.turns, "x.seq <= :through_seq", idempotency_key="NULL", reservation="NULL"),
     "turn_steps": _copy(tables.turn_steps, _PAST_TURN),
-    "messages": _copy(tables.messages, "x.seq <= :last_message_seq"),
+    "messages": _copy(tables.messages, _PAST_TURN),
     "message_token_counts": _copy(tables.message_token_counts, _PAST_MESSAGE),
     "message_vectors": _copy(tables.message_vectors, "x.message_seq <= :last_message_seq"),
     "turn_context_audit": _copy(tables.turn_context_audit, _PAST_TURN),
@@ -165,7 +171,8 @@ class LastTurn:
 
 
 async def fork_point(tx: Transaction, session_id: SessionId, through_seq: int | None) -> ForkPoint:
-    """The last turn through `through_seq` that has ended. The caller has checked that the tenant owns the session."""
+    """The last turn through `through_seq` that has ended, as have all before it. The caller has checked that the tenant
+    owns the session."""
     return ForkPoint(**await tx.fetch_one(_POINT, session_id=session_id, through_seq=through_seq))
 
 

@@ -23,8 +23,9 @@ from app.domain.recalled import RECALLED, PackedRow, public_row, recalled_rows
 from app.domain.stored import names_of, values_of
 from app.domain.types import REGIONS, JsonObject, SessionId, SessionRef, Turn, TurnId, TurnStatus
 
-_GET = sql("""
-    SELECT a.* FROM turn_context_audit a JOIN sessions s ON s.id = a.session_id
+_GET = sql(f"""
+    SELECT {", ".join(f"a.{name}" for name in names_of(Audit))}
+    FROM turn_context_audit a JOIN sessions s ON s.id = a.session_id
     WHERE a.session_id = :session_id AND a.turn_id = :turn_id AND s.tenant_id = :tenant_id
         AND (CAST(:round AS integer) IS NULL OR a.round = :round)
     ORDER BY a.round DESC, a.attempt DESC LIMIT 1

@@ -14,7 +14,7 @@ from app.db.sessions import ON_ITS_NODE, locked_session
 from app.db.sql import CLOCK, in_both_orders, insert_from, json_rows, of_session, sql
 from app.db.tables import session_summaries, usage_records
 from app.domain.limits import Limits, Scope
-from app.domain.stored import NewSummary, StoredSummary, values_of
+from app.domain.stored import NewSummary, StoredSummary, names_of, values_of
 from app.domain.types import (
     SUMMARY_LISTS,
     JsonObject,
@@ -35,8 +35,10 @@ _INLINE_PIN_BYTES = 8_192
 # and whether the newest settled turn has a step that failed.
 _CONTEXT = sql(f"""
     SELECT
-        (SELECT to_jsonb(x) FROM session_summaries x
-         WHERE x.session_id = :session_id AND x.status = 'active') AS summary,
+        (SELECT to_jsonb(x) FROM (
+            SELECT id, from_message_id, to_message_id, to_message_seq, summary_text, {", ".join(SUMMARY_LISTS)},
+                origin, call_reason
+            FROM session_summaries WHERE session_id = :session_id AND status = 'active') x) AS summary,
         (SELECT jsonb_agg(
             jsonb_build_array(
                 p.name, CASE WHEN octet_length(p.content) <= :inline_bytes THEN p.content END, p.relevance, p.source)
@@ -122,14 +124,15 @@ _RELEASE_LEASE = sql("""
     UPDATE sessions SET summary_lease_id = NULL, summary_lease_expires_at = NULL
     WHERE id = :session_id AND summary_lease_id = :lease_id
     """)
-_PAGES = in_both_orders("""
-    SELECT * FROM session_summaries
-    WHERE session_id = :session_id AND id {beyond} :position
-    ORDER BY id {order} LIMIT :limit
+_COLUMNS = ", ".join(names_of(StoredSummary))
+_PAGES = in_both_orders(f"""
+    SELECT {_COLUMNS} FROM session_summaries
+    WHERE session_id = :session_id AND id {{beyond}} :position
+    ORDER BY id {{order}} LIMIT :limit
     """)
 
-_GET = sql("""
-    SELECT * FROM session_summaries
+_GET = sql(f"""
+    SELECT {_COLUMNS} FROM session_summaries
     WHERE session_id = :session_id
         AND CASE WHEN CAST(:summary_id AS uuid) IS NULL THEN status = 'active' ELSE id = :summary_id END
     """)

@@ -30,6 +30,7 @@ _OWN_PARAMETERS = frozenset(
     }
 )
 
+_MOST_CHARS = 4 * 1024 * 1024
 ProviderName: TypeAlias = Literal["openai", "anthropic", "offline"]
 MaxTokensField: TypeAlias = Literal["max_completion_tokens", "max_tokens"]
 ReturnReasoning: TypeAlias = Literal["never", "tool_loop", "tool_turns"]
@@ -132,7 +133,10 @@ def read_catalogue(path: Path | None, environ: Mapping[str, str]) -> CatalogueEn
     if path is None:
         return BUILT_IN
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_MOST_CHARS + 1)  # a device may have no end
+        if len(text) > _MOST_CHARS:
+            raise CatalogueError(path, [f"it has more than {_MOST_CHARS} characters"])
         parsed = tomllib.loads(text)
     except OSError as error:
         raise CatalogueError(path, [f"it cannot be read ({error.strerror})"]) from error

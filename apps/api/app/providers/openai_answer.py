@@ -54,7 +54,7 @@ def read_completion(answer: Any) -> Completion:
     if not isinstance(choice.get("message"), dict):
         raise MalformedAnswerError("the first choice carries no message")
     fields = fields_of(choice["message"])
-    calls = _tool_calls(fields.get("tool_calls"))
+    calls = _tool_calls(_called(fields))
     text, reasoning = map(storable, _said(fields))
     return completion_of(
         text,
@@ -74,6 +74,12 @@ def _said(message: JsonObject) -> tuple[str, str]:
         text = message["refusal"]
     named = (message.get(name) for name in ("reasoning_content", "reasoning"))
     return text, next((value for value in named if isinstance(value, str) and value), thinking)
+
+
+def _called(message: JsonObject) -> Any:
+    """The tool calls of a message, or of a piece of one; older servers send a single one as `function_call`."""
+    calls, only = message.get("tool_calls"), fields_of(message.get("function_call"))
+    return calls if calls or not any(only.values()) else [{"index": 0, "function": only}]
 
 
 def _tool_calls(value: Any) -> tuple[ToolCall, ...]:
@@ -168,7 +174,7 @@ class ChatAssembly(Assembly):
 
     def _grown(self, delta: dict[str, Any]) -> Delta:
         text, reasoning = _said(delta)
-        for fragment in answered_items(delta.get("tool_calls"), "fragments of tool calls in an event"):
+        for fragment in answered_items(_called(delta), "fragments of tool calls in an event"):
             self._calls.add(fields_of(fragment))
         return Delta(self._text.add(text), self._reasoning.add(reasoning))
 

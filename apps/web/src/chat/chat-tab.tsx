@@ -120,7 +120,7 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
                       turn={one}
                       before={turns.of(row)}
                       sessionId={sessionId}
-                      isExplained={refused !== null && row + 1 === total}
+                      isExplained={one.error !== null && one.error.detail === problem?.detail && row + 1 === total}
                       onPinned={now.reload}
                     />
                   ) : (

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from app.domain.audit import CLEARED, TrimAction
 from app.domain.content import tool_calls_from_json
 from app.domain.figures import LaidOut
-from app.domain.types import JsonObject, Message, Region, Turn, TurnId
+from app.domain.types import JsonObject, Message, Region, Turn, TurnId, TurnStatus
 from app.engine.messages.media import ImageTokens
 from app.engine.messages.reasoning import sent_reasoning_tokens
 from app.engine.messages.tokens import Estimate, counted, message_tokens, tokens_of, with_images_by_rule
@@ -90,26 +91,39 @@ def singly(
     pieces, how_sent = past_of(turns).pieces, how_sent_of(refs) if refs and len(ranges) <= _MOST_RANGES else None
     by_themselves = {(action.kind, action.target) for action in actions if action.seqs is None}
     newest = {action.target for action in actions if action.reason == NEWEST_TOO_LARGE}
-    rows: list[TrimAction] = []
-    for action in actions:
+    turn_of = {f"message:{message.id}": turn.id for turn in turns for message in turn.messages}
+    removed_tokens: Counter[TurnId] = Counter()
+    singles: dict[int, list[TrimAction]] = {}
+    # Those of messages first: what they removed of a turn was no longer there when its turn left.
+    for at, action in sorted(enumerate(actions), key=lambda each: each[1].target.startswith("turns:")):
         seqs = action.seqs
         if seqs is None or how_sent is None:
-            rows.append(action)
+            found = [action]
         elif seqs[0] == "turns":
-            rows += _turns_singly(action, [turn for turn in turns if seqs[1] <= turn.seq <= seqs[2]], pieces, how_sent)
+            within_range = [turn for turn in turns if seqs[1] <= turn.seq <= seqs[2]]
+            found = [*_turns_singly(action, within_range, pieces, how_sent, removed_tokens)]
         else:
             within = [piece for piece in pieces if seqs[1] <= piece.seq and piece.last_seq <= seqs[2]]
-            found = _messages_singly(action, within, how_sent, input_budget, estimate, with_handles=with_handles)
+            listed = _messages_singly(action, within, how_sent, input_budget, estimate, with_handles=with_handles)
             # A range may contain items that have an action of their own, for another reason, and newest results, from
             # which a prune removes nothing.
-            others = (each for each in found if each.target not in newest)
-            rows += (each for each in others if (each.kind, each.target) not in by_themselves)
-    return rows
+            others = (each for each in listed if each.target not in newest)
+            found = [each for each in others if (each.kind, each.target) not in by_themselves]
+        for each in found:
+            if each.target in turn_of:
+                removed_tokens[turn_of[each.target]] += each.tokens_removed_est
+        singles[at] = found
+    return [each for at in range(len(actions)) for each in singles[at]]
 
 
 def _turns_singly(
-    action: TrimAction, turns: Sequence[Turn], pieces: Sequence[Piece], how_sent: HowSent
+    action: TrimAction,
+    turns: Sequence[Turn],
+    pieces: Sequence[Piece],
+    how_sent: HowSent,
+    removed_tokens: Mapping[TurnId, int],
 ) -> Iterator[TrimAction]:
+    """`removed_tokens` are those that actions on single messages removed of a turn."""
     wire_tokens: dict[TurnId, int] = {}
     stayed: set[TurnId] = set()
     for piece in pieces:
@@ -117,9 +131,11 @@ def _turns_singly(
         if how_sent(piece.stored_messages[0]):
             stayed.add(piece.turn_id)
     gone = [turn for turn in turns if turn.id in wire_tokens and turn.id not in stayed]
-    # A summary folds all turns of its range, whether anything of them could be sent or not.
-    for turn in gone if len(gone) == action.count else turns:
-        yield TrimAction(action.kind, f"turn:{turn.id}", action.reason, wire_tokens.get(turn.id, 0))
+    # A summary folds all turns of its range but rejected ones, whether anything of them could be sent or not.
+    folded = [turn for turn in turns if turn.status is not TurnStatus.REJECTED]
+    for turn in gone if len(gone) == action.count else folded:
+        left_tokens = wire_tokens.get(turn.id, 0) - removed_tokens.get(turn.id, 0)
+        yield TrimAction(action.kind, f"turn:{turn.id}", action.reason, left_tokens)
 
 
 def _messages_singly(

@@ -28,7 +28,7 @@ from app.domain.errors import (
 )
 from app.domain.incoming import IncomingMessage
 from app.domain.stored import Counters, NewHistory, NewRows
-from app.domain.types import OPEN_STATUSES, JsonObject, Session, SessionId, SessionRef, TenantId, TurnId, TurnStatus
+from app.domain.types import OPEN_STATUSES, JsonObject, Session, SessionId, SessionRef, TenantId, TurnId
 from app.engine.window.prompt_refs import spelled_out
 from app.openai.chat_messages import IncomingTurn
 from app.services.archive.new_rows import BodyReader, ImportJob, drafted
@@ -38,6 +38,7 @@ from app.services.sessions import check_session, insert_checked, with_defaults, 
 
 logger = logging.getLogger(__name__)
 
+_NOT_ENDED = "The turn has not ended."
 SMALL_BYTES = 64 * 1024
 """Largest import that is read on a thread of this process, which takes a few milliseconds."""
 
@@ -138,11 +139,8 @@ async def fork_session(
     async with _of_source(rt, session) as tx:
         through_seq = None
         if through_turn_id is not None:
-            turn = existing(await get_turn(tx, session, through_turn_id), "turn")
-            _check_ended(turn.status)
-            through_seq = turn.seq
-        point = await store.fork_point(tx, session.id, through_seq)
-        return await _fork(tx, rt, session, point, erase_after_s)
+            through_seq = existing(await get_turn(tx, session, through_turn_id), "turn").seq
+        return await _fork(tx, rt, session, through_seq, erase_after_s)
 
 
 async def fork_within(
@@ -160,8 +158,7 @@ async def fork_within(
     ]
     history = await draft_history(rt, turn.model_alias, (IncomingTurn(tuple(incoming)),))
     async with _of_source(rt, session) as tx:
-        point = await store.fork_point(tx, session.id, turn.seq - 1)
-        forked = await _fork(tx, rt, session, point, erase_after_s)
+        forked = await _fork(tx, rt, session, turn.seq - 1, erase_after_s)
         await add_history(tx, SessionRef(session.tenant_id, forked.id), history)
     return forked
 
@@ -180,11 +177,11 @@ async def fork_before_last(
             if await get_turn(tx, session, turn_id) is None:
                 raise NotFound("turn")
             raise TurnNotLast("Only the last turn of a session can be run again; fork the session before an older one.")
-        _check_ended(last.status)
+        if last.status in OPEN_STATUSES:
+            raise TurnInProgress(_NOT_ENDED)
         if not (has_words or last.contents):
             raise InvalidRequest("This turn has no user message; send `content`.", ("body", "content"))
-        point = await store.fork_point(tx, session.id, last.seq - 1)
-        return await _fork(tx, rt, session, point), last
+        return await _fork(tx, rt, session, last.seq - 1), last
 
 
 @asynccontextmanager
@@ -197,18 +194,16 @@ async def _of_source(rt: Runtime, session: SessionRef) -> AsyncGenerator[Transac
             yield tx
 
 
-def _check_ended(status: TurnStatus) -> None:
-    if status in OPEN_STATUSES:
-        raise TurnInProgress("The turn has not ended.")
-
-
 async def _fork(
     tx: Transaction,
     rt: Runtime,
     source: SessionRef,
-    point: store.ForkPoint,
+    through_seq: int | None,
     erase_after_s: float | None = None,
 ) -> Session:
+    point = await store.fork_point(tx, source.id, through_seq)
+    if through_seq not in (None, point.through_seq):
+        raise TurnInProgress(_NOT_ENDED)
     target = SessionId(rt.new_id())
     await store.copy_past(tx, source.id, target, point)
     if erase_after_s is not None:
