@@ -34,7 +34,7 @@ _PROPOSED: Final = re.compile(
 """A decision if a person writes it, a proposal if an assistant does."""
 _CONSTRAINT: Final = re.compile(
     r"\b(?:always|never|must(?:n't)?|required?|only|at most|at least|no more than|don't|do not|cannot|can't|prefers?"
-    r"|budget|deadline|allergic|important|remember|note that|make sure)\b"
+    r"|budget|deadline|allergic|important|remember|note that)\b"
 )
 _COMMANDS: Final = (
     r"do not |only |make sure |never (?!been|had|seen|heard|tried|done|thought|knew)"
@@ -65,7 +65,7 @@ _MAY_DECIDE: Final = (
 _MAY_PROPOSE: Final = ("let's", "lets", "go with", "going with", "'ll use", "will use")
 _MAY_DEMAND: Final = (
     "always", "never", "must", "requir", "only", "at most", "at least", "no more", "don't", "do not", "cannot", "can't",
-    "prefer", "budget", "deadline", "allergic", "important", "remember", "note that", "make sure",
+    "prefer", "budget", "deadline", "allergic", "important", "remember", "note that",
 )  # fmt: skip
 _MAY_ACT: Final = ("'ll", "will", "should", "todo", "to-do", "next", "action", "need", "remind", "follow")
 _MAY_FINISH: Final = (
