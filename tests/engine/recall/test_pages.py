@@ -73,6 +73,18 @@ def test_of_places_with_the_same_words_the_one_where_they_follow_each_other_as_a
     )
 
 
+def test_every_one_of_some_places_with_the_same_words_is_shown_on_the_page() -> None:
+    filler = "seats free " * 60
+    text = filler.join(["", *(f"departs 11:00, arrives 13:00, gate {gate}" for gate in "ABCD"), ""])
+    page = page_of_message(_message(3, text), "departs 11 arrives 13", None, 400, _estimate)
+    assert re.findall(r"gate ([A-Z])", _text(page)) == [*"ABCD"]
+    assert _estimate(_text(page)) <= 400
+    assert all(part in text for part in _text(page).split("\n…\n"))
+    many = filler.join(["", *(f"departs 11:00, arrives 13:00, gate {gate}" for gate in range(100, 140)), ""])
+    page = page_of_message(_message(3, many), "departs 11 arrives 13", None, 400, _estimate)
+    assert re.findall(r"gate ([0-9]+)", _text(page)) == ["100", "101", "102", "103"]
+
+
 @pytest.mark.parametrize("words", ["", "?!", "nowhere", "(", "日本 crane", "a" * 400])
 def test_words_that_a_message_does_not_have_open_its_first_page(words: str) -> None:
     page = page_of_message(_message(3, "order 5 is paid\n" * 400), words, None, 200, _estimate)

@@ -85,6 +85,7 @@ def test_a_summary_that_keeps_its_items_stays_byte_for_byte_as_the_model_wrote_i
         ("Please remind me to book a berth in Bergen.", "The berth in Bergen is booked since March 3.", ""),
         ("Always answer in French.", "From now on always answer in German.", "German"),
         ("Always answer in French.", "We sailed to Oslo for a week.", "French"),
+        ("Make sure every invoice names the berth.", "We sailed to Oslo for a week.", "berth"),
     ],
 )
 def test_a_lasting_statement_is_kept_until_it_is_replaced_lifted_or_done(before: str, later: str, stands: str) -> None:

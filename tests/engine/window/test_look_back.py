@@ -134,6 +134,25 @@ def test_the_last_page_read_is_never_shortened_and_earlier_pages_are_dropped_who
     assert [action.target for action in in_ranges(ready.accounts.actions)] == ["look_back"]
 
 
+def test_a_result_that_fits_the_budget_leaves_the_prompt_before_it_as_it_was() -> None:
+    """A prune at the usual threshold would save nothing: the provider would have to read the prompt again."""
+    history = History()
+    turns, current = chat(history, 12, assistant_tokens=60), history.turn()
+    summary = history.summary(SummaryBody("Earlier."))
+    snapshot = replace(snapshot_of(turns, current, input_budget=1300, summary=summary), may_look_back=True)
+    before = _ready(snapshot).window
+    ready, largest = _ready(snapshot), 0
+    for tokens in range(20, 400, 20):
+        ready = _ready(replace(snapshot, current=with_look_backs(current, _read(snapshot, tokens))))
+        if ready.accounts.tokens_before > 1300:
+            break
+        largest = ready.accounts.tokens_after_prune
+        assert list(assemble(ready).messages)[: before.messages] == list(assemble(_ready(snapshot)).messages)
+        assert not ready.accounts.actions
+    assert largest > 0.95 * 1300
+    assert ready.accounts.actions, "one that does not fit is made to"
+
+
 @pytest.mark.parametrize("reasoning", [None, "Hm."])
 def test_a_prompt_with_what_was_read_is_rebuilt_from_its_blocks_to_the_same_hash(reasoning: str | None) -> None:
     history = History()

@@ -37,7 +37,7 @@ _CONSTRAINT: Final = re.compile(
     r"|budget|deadline|allergic|important|remember|note that)\b"
 )
 _COMMANDS: Final = (
-    r"do not |only |make sure|never (?!been|had|seen|heard|tried|done|thought|knew)"
+    r"do not |only |make sure |never (?!been|had|seen|heard|tried|done|thought|knew)"
     r"|don't (?!know|think|mind|worry|have|forget)|niemals |immer |jamais |toujours "
 )
 _RULE: Final = re.compile(

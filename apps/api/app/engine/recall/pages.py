@@ -54,6 +54,8 @@ _LABEL_TOKENS: Final = 24
 _MOST_SCANNED_CHARS: Final = 256_000
 """Characters of a message that are searched for an excerpt. To open it by handle and words searches all of it."""
 _NEAR_CHARS: Final = 300
+_GAP: Final = "\n…\n"
+"""Between the parts of a page of several places."""
 _NEXT_CHARS: Final = 48
 """Largest distance between the beginnings of two words that count as following each other."""
 _MOST_PLACES: Final = 50_000
@@ -135,20 +137,25 @@ def _few_long(index: Index, seqs: Sequence[int]) -> list[int]:
 
 def page_of_message(message: Message, words: str, number: int | None, page_tokens: int, estimate: Estimate) -> TextPage:
     """A page of a message, verbatim: the one with this number, or the first. With words and no number it is a page's
-    length of text around the place where most of the words are close together.
+    length of text around the place where most of the words are close together, or in parts around each of several
+    such places.
 
     All pages of a message together are its text. A page after the last one says how many there are.
     """
     text, most_tokens = _readable(message), _text_tokens(page_tokens)
     pages = _cut(text, most_tokens, estimate)
-    place = _densest_place(text, words) if words and number is None and len(pages) > 1 else 0
+    places = _densest_places(text, words) if words and number is None and len(pages) > 1 else [0]
+    place = places[0]
     number = number or _page_at(pages, place)
     heading = f"{handle_of(message.seq)}, {_ROLES[message.role]}"
     if number > len(pages):
         return TextPage(f"{heading}: there is no page {number}; it has {len(pages)}.", number, (), len(pages))
     page, around = pages[number - 1], ""
     start = max(0, min(place - len(page) // 2, len(text) - len(page)))
-    if place and start:
+    if len(places) > 1:
+        parts, around = _around(text, places, len(page)), "around the words in several places, from "
+        page = _cut(parts, most_tokens, estimate)[0]
+    elif place and start:
         page, around = _cut(text[start : start + len(page)], most_tokens, estimate)[0], "around the words, from "
     heading = f"{heading}, {around}page {number} of {len(pages)}. {_NOTE}"
     return TextPage(_fenced(heading, page), number, (message.seq,), len(pages))
@@ -223,7 +230,7 @@ def _part(message: Message, words: str, most_chars: int, room_tokens: int, estim
     """The part of a message around the words. It is shorter than `most_chars` where these would have more than
     `room_tokens`: a character of some scripts takes several tokens."""
     text, label = _readable(message), f"{handle_of(message.seq)} {_ROLES[message.role]}"
-    place = _densest_place(text[:_MOST_SCANNED_CHARS], words)
+    place = _densest_places(text[:_MOST_SCANNED_CHARS], words)[0]
     chars = min(len(text), _EXCERPT_CHARS, most_chars)
     while True:
         excerpt = _as_one_entry(cut_from(text, place - chars // 2, chars))
@@ -275,13 +282,27 @@ def _page_at(pages: Sequence[str], place: int) -> int:
     return next((number for number, end in enumerate(ends, start=1) if place < end), len(pages))
 
 
-def _densest_place(text: str, words: str) -> int:
-    """The position where most of the words are close together in the text; 0 if it has none of them. Words that are
-    rare in the text count more, and so do two words that follow each other as in `words`."""
+def _around(text: str, places: Sequence[int], most_chars: int) -> str:
+    """Equal parts of the text around the places, as many as are useful, together at most `most_chars`."""
+    places = places[: max(1, most_chars // _NEAR_CHARS)]
+    size, end, parts = most_chars // len(places) - len(_GAP), 0, list[str]()
+    for place in places:
+        start = max(0, place - size // 2)
+        if start > end and parts:
+            parts.append(_GAP)
+        start = max(start, end)
+        end = max(end, place - size // 2 + size)
+        parts.append(text[start:end])
+    return "".join(parts)
+
+
+def _densest_places(text: str, words: str) -> list[int]:
+    """The positions where most of the words are close together in the text, in order; 0 if it has none of them. Words
+    that are rare in the text count more, and so do two words that follow each other as in `words`."""
     in_order = [term.removesuffix("y") or term for term in terms_of(words)]
     stems = sorted({term.removesuffix("y") or term for term in query_terms(words)}, key=len, reverse=True)
     if not stems:
-        return 0
+        return [0]
     # A stem is the beginning of a word; in a script without spaces between words it may be anywhere.
     begins = r"(?<![^\W_])" if all(map(str.isascii, stems)) else ""
     form = re.compile(f"{begins}(?:{'|'.join(map(re.escape, stems))})")
@@ -302,11 +323,11 @@ def _matches(form: re.Pattern[str], bare: str) -> Iterator[re.Match[str]]:
         yield from (match for match in found if match.start() < end)
 
 
-def _densest(found: Sequence[tuple[int, str]]) -> int:
-    """Of positions with what was found there, in order, find the stretch with most of what is rare, and return the
-    position of its rarest item; 0 if nothing was found."""
+def _densest(found: Sequence[tuple[int, str]]) -> list[int]:
+    """Of positions with what was found there, in order, find the stretches with most of what is rare, and return the
+    position of the rarest item of each; 0 if nothing was found."""
     counts = Counter(what for _, what in found)
-    inside, first, value, most, best = Counter[str](), 0, 0.0, 0.0, 0
+    inside, first, value, most, best = Counter[str](), 0, 0.0, 0.0, [0]
     for at, (place, what) in enumerate(found):
         value += 0 if inside[what] else 1 / counts[what]
         inside[what] += 1
@@ -315,8 +336,12 @@ def _densest(found: Sequence[tuple[int, str]]) -> int:
             inside[leaving] -= 1
             value -= 0 if inside[leaving] else 1 / counts[leaving]
             first += 1
-        if value > most + _EQUAL:
-            most, best = value, min(found[first : at + 1], key=lambda match: counts[match[1]])[0]
+        if value > most - _EQUAL:
+            rarest = min(found[first : at + 1], key=lambda match: counts[match[1]])[0]
+            if value > most + _EQUAL:
+                most, best = value, [rarest]
+            elif rarest > best[-1] + _NEAR_CHARS:
+                best.append(rarest)
     return best
 
 

@@ -45,7 +45,7 @@ def prune_older(window: Window) -> Window:
     of the prompt. Otherwise new messages would, by value, bring old ones back into the middle of the prompt.
     """
     policy, input_budget = window.snapshot.policy, window.budget.input_budget
-    threshold = policy.prune_from(input_budget)
+    threshold = window.prune_from
     by_value = policy.prune_order == "value"
     prune = Prune(window, "prune_threshold")
     queue = _queue(prune, window.may_drop, _kind_of_turns(policy), by_value=by_value)

@@ -103,10 +103,7 @@ def _chosen(
     assert evicted is not None
     text = content_text(window.snapshot.current.messages[0].content)
     most_tokens = most_recalled_tokens(text, policy.recall, window.budget.input_budget)
-    below = policy.prune_from(window.budget.input_budget)
-    if any(piece.kind == "look_back" for piece in window.current):
-        # Messages recalled before a look-back are kept beside its result as far as both fit the whole input budget.
-        below = max(below, window.budget.input_budget + 1)
+    below = window.prune_from
 
     def has_room(tokens: int, messages: int, days: Collection[int | None]) -> bool:
         lines = [line.tokens for line in _lines(window, days).values()]

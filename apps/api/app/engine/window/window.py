@@ -74,7 +74,12 @@ class Cost:
     @property
     def at_prune_trigger(self) -> bool:
         """Whether it is so large that something must be removed."""
-        return self.input_tokens >= self.snapshot.policy.prune_from(self.budget.input_budget)
+        return self.input_tokens >= self.prune_from
+
+    @property
+    def prune_from(self) -> int:
+        """The input tokens from which something must be removed, below which older messages are recalled."""
+        return self.snapshot.policy.prune_from(self.budget.input_budget)
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,13 @@ class Window(Cost):
     @property
     def pins(self) -> tuple[PromptItem, ...]:
         return tuple(item for item in self.head if item.region == "pins")
+
+    @property
+    def prune_from(self) -> int:
+        """As of a cost. The result of a look-back uses the whole budget: it is needed in this turn only, and would make
+        the prompt's beginning, which is in the provider's cache, another one."""
+        own, over = super().prune_from, self.budget.input_budget + 1
+        return max(own, over) if any(piece.kind == "look_back" for piece in self.current) else own
 
     @property
     def offers_look_back(self) -> bool:
