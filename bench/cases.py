@@ -13,6 +13,8 @@ SERVICE: Final = "service"
 BARE: Final = "bare"
 REMEMBERING: Final = "remembering"
 """The bare handler with recall and summaries of its own."""
+SUMMARIZING: Final = frozenset({SERVICE, REMEMBERING})
+"""The targets whose summaries are rows of the service's table; those of other libraries are not."""
 
 Kind: TypeAlias = Literal["default", "plain", "window"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import mean, median_low
 
 from bench import filling
-from bench.cases import BARE, SERVICE, Case, Plan
+from bench.cases import BARE, SERVICE, SUMMARIZING, Case, Plan
 from bench.conversation import Conversation
 from bench.cpu import cpu_seconds, postmaster_pid
 from bench.figures import Batch
@@ -162,12 +162,18 @@ async def take_batch(target: Target, case: Case, concurrency: int, turns: int | 
     await asyncio.sleep(_BACKGROUND_S)
     spent = meter.spent()
     made = await target.admin.fetchval(_SUMMARIES, session_ids) - made_before
-    own_summaries = target.name != BARE and case.raw_turns is None
-    # One a session, but for those that are made behind a batch's last answers.
-    least, most = (len(session_ids) // 2, 3 * len(session_ids) // 2) if own_summaries else (0, 0)
-    if not least <= made <= most or (any(turn.compressed for turn in load.answered) and not own_summaries):
+    least, most = summaries_of_a_batch(target.name, case)
+    if not least <= made <= most or (any(turn.compressed for turn in load.answered) and not most):
         raise NotTheTurnThatWasMeant(f"{case.name}: {made} summaries, not {least} to {most}")
     return load, spent
+
+
+def summaries_of_a_batch(target: str, case: Case) -> tuple[int, int]:
+    """The least and the most stored summaries that a batch of the case makes: one a session, but for those that are
+    made behind the last answers of a batch."""
+    if target not in SUMMARIZING or case.raw_turns is not None:
+        return 0, 0
+    return case.sessions // 2, 3 * case.sessions // 2
 
 
 async def _batch(target: Target, case: Case, concurrency: int) -> Batch:

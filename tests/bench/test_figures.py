@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from bench.cases import Plan, default_case, plain_case, window_case
+from bench.cases import BARE, REMEMBERING, SERVICE, Plan, default_case, plain_case, window_case
 from bench.figures import Batch, judge, pairwise_ratios, percentile, select, spread
 from bench.filling import MANDATORY_SUMMARY_TURN, PROTECTED_TURNS, summarized_turns
-from bench.measuring import Spent, StatementCount
+from bench.measuring import Spent, StatementCount, summaries_of_a_batch
 from bench.once import Cold, Stored
+from bench.peers.__main__ import PEERS
 from bench.report import Run, ratios, reached
 from bench.wire import FrontendReader, Tally
 
@@ -125,6 +126,17 @@ def test_statements_inside_a_transaction_count_as_one_transaction() -> None:
     reader.feed(frame(b"Q", b"BEGIN;\0") + extended("SELECT 1") + extended("SELECT 2") + frame(b"Q", b"COMMIT;\0"))
     assert tally.statements == ["SELECT 1", "SELECT 2"]
     assert (tally.transactions, tally.round_trips) == (1, 4)
+
+
+@pytest.mark.parametrize("target", [SERVICE, REMEMBERING])
+def test_a_batch_of_a_target_that_stores_summaries_makes_about_one_a_session(target: str) -> None:
+    assert summaries_of_a_batch(target, default_case(20)) == (4, 12)
+    assert summaries_of_a_batch(target, SHORT) == (0, 0)
+
+
+@pytest.mark.parametrize("target", [BARE, *PEERS])
+def test_no_stored_summary_is_expected_of_a_bare_handler_or_another_library(target: str) -> None:
+    assert summaries_of_a_batch(target, default_case(20)) == (0, 0)
 
 
 def test_a_statement_outside_a_transaction_is_one_of_its_own() -> None:
