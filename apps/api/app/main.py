@@ -187,6 +187,7 @@ async def _runtime(
         now=now,
         encoding_for_model=encoding_for_model,
         estimator=tokenizers.estimator,
+        tenant_ratio=settings.tenant_share,
     )
     owned.push_async_callback(catalogue.aclose)
     for encoding in {catalogue.model(alias).encoding for alias in catalogue.aliases}:

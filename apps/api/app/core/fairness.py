@@ -45,7 +45,7 @@ class FairGate:
         """Whether the key has all the slots that it may have."""
         return self._inside[key] >= self._per_key
 
-    async def acquire(self, key: Hashable, within_s: float) -> None:
+    async def acquire(self, key: Hashable, within_s: float | None) -> None:
         """Takes a slot, which `release` gives back. Raises `QueueFull`, and `TimeoutError` if none was free in time."""
         place = self.place(key)
         if place is None:
