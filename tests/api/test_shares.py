@@ -235,7 +235,7 @@ async def test_a_tenant_with_many_long_texts_leaves_another_a_thread(database_ur
 
 def test_a_tenant_has_its_share_of_unread_answers_and_another_still_reads(neighbours: Serving) -> None:
     """300 clients that did not read a list of 4.6 MB held 1.4 GB, for as long as they liked."""
-    messages = [{"role": role, "content": "x" * MIB} for _ in range(4) for role in ("user", "assistant")]
+    messages = [{"role": ("user", "assistant")[number % 2], "content": "x" * MIB} for number in range(7)]
     with (
         neighbours(max_import_bytes=12 * MIB, max_bodies_bytes=24 * MIB, tenant_share=0.5) as at,
         client_of(at.address, at.hog) as hog,
