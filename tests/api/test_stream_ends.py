@@ -36,7 +36,8 @@ class _DatabaseAway:
 
 def _call(database: _DatabaseAway) -> Call:
     runtime = SimpleNamespace(database=database)
-    service = AppState(cast(Any, runtime), authenticator=cast(Any, None), activity=cast(Any, None))
+    unused = cast(Any, None)
+    service = AppState(cast(Any, runtime), authenticator=unused, activity=unused, answers=unused)
     app = SimpleNamespace(state=SimpleNamespace(service=service))
     call = Call({"type": "http", "app": app, "plimsoll": Exchange({}, {}), "headers": []})
     call.tenant_id = TenantId("default")

@@ -1,13 +1,16 @@
-"""Slots that are shared fairly."""
+"""Slots and threads that are shared fairly."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Generator
+from contextlib import contextmanager
+from threading import Event
 
 import pytest
 
-from app.core.fairness import FairGate, QueueFull, share_of
+from app.core.fairness import FairGate, FairThreads, QueueFull, share_of, tenant_at_work
 
 LONG_S = 60.0
 
@@ -103,3 +106,56 @@ async def test_no_slot_is_lost_or_given_twice_when_waiters_go_away_at_any_moment
 @pytest.mark.parametrize(("total", "ratio", "share"), [(10, 0.75, 7), (1, 0.75, 1), (3, 0.75, 2), (500, 1.0, 500)])
 def test_a_share_is_at_least_one(total: int, ratio: float, share: int) -> None:
     assert share_of(total, ratio) == share
+
+
+@contextmanager
+def _at_work(tenant: str | None) -> Generator[None]:
+    token = tenant_at_work.set(tenant)
+    yield
+    tenant_at_work.reset(token)
+
+
+def _waits(threads: FairThreads, tenant: str, until: Event, begun: list[str]) -> asyncio.Future[None]:
+    def work() -> None:
+        begun.append(tenant)
+        until.wait()
+
+    with _at_work(tenant):
+        return asyncio.get_running_loop().run_in_executor(threads, work)
+
+
+async def test_a_tenant_with_much_to_compute_leaves_another_a_thread() -> None:
+    over, begun = Event(), list[str]()
+    with FairThreads(3, 0.75, "test") as threads:
+        try:
+            of_hog = [_waits(threads, "hog", over, begun) for _ in range(20)]
+            with _at_work("neighbour"):
+                ran = asyncio.get_running_loop().run_in_executor(threads, sum, [1, 2])
+                assert await asyncio.wait_for(ran, LONG_S) == 3
+            assert begun == ["hog", "hog"]
+        finally:
+            over.set()
+        await asyncio.gather(*of_hog)
+    assert len(begun) == 20
+
+
+async def test_work_given_up_while_it_waits_never_runs_and_keeps_its_thread_while_it_runs() -> None:
+    over, begun = Event(), list[str]()
+    with FairThreads(2, 0.5, "test") as threads:
+        try:
+            running, waiting, last = [_waits(threads, "a", over, begun) for _ in range(3)]
+            running.cancel()
+            waiting.cancel()
+            await _settle()
+            assert begun == ["a"]
+        finally:
+            over.set()
+        await asyncio.wait_for(last, LONG_S)
+        assert begun == ["a", "a"]
+
+
+async def test_an_error_of_the_work_is_raised_and_frees_its_thread() -> None:
+    with FairThreads(1, 1.0, "test") as threads:
+        for _ in range(3):
+            with pytest.raises(ZeroDivisionError):
+                await asyncio.get_running_loop().run_in_executor(threads, divmod, 1, 0)

@@ -39,6 +39,7 @@ from app.api.routes import (
     turns,
 )
 from app.core.config import Settings
+from app.core.fairness import FairThreads
 from app.core.logging import configure_logging
 from app.db import embedded, migrate
 from app.db.database import Database
@@ -74,6 +75,8 @@ from app.telemetry.tracing import NO_TRACES, Tracer
 from app.tokenizers.counters import Tokenizers, encoding_for_model
 
 logger = logging.getLogger(__name__)
+_THREADS = 4
+"""For work that would block the event loop. The more of them compute, the longer the loop waits for the interpreter."""
 
 # The busiest first: routes are matched in order.
 _ROUTERS = (
@@ -169,7 +172,7 @@ async def command_runtime(settings: Settings, database: Database) -> AsyncGenera
 async def _runtime(
     settings: Settings, database: Database, heavy: HeavyWork, owned: AsyncExitStack, *, own_processes: bool
 ) -> Runtime:
-    tokenizers, now = Tokenizers(), partial(datetime.now, UTC)
+    tokenizers, now = Tokenizers(tenant_ratio=settings.tenant_share), partial(datetime.now, UTC)
     jobs = HeavyJobs(
         Tools(tokenizers, uuid7),
         own_processes=own_processes,
@@ -184,6 +187,7 @@ async def _runtime(
         now=now,
         encoding_for_model=encoding_for_model,
         estimator=tokenizers.estimator,
+        tenant_ratio=settings.tenant_share,
     )
     owned.push_async_callback(catalogue.aclose)
     for encoding in {catalogue.model(alias).encoding for alias in catalogue.aliases}:
@@ -256,6 +260,7 @@ def _tracer(settings: Settings, owned: AsyncExitStack) -> Tracer:
 async def _start(settings: Settings, owned: AsyncExitStack) -> AppState:
     if settings.log_content:
         logger.warning("PLIMSOLL_LOG_CONTENT is on: prompts and replies are written to this log")
+    asyncio.get_running_loop().set_default_executor(FairThreads(_THREADS, settings.tenant_share, "work"))
     dsn = await _dsn(settings, owned)
     database = _pool(settings, dsn, settings.db_pool_size, owned)
     heavy = HeavyWork(_pool(settings, dsn, settings.db_heavy_pool_size, owned), settings.tenant_share)
@@ -282,6 +287,7 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> AppState:
         rt,
         Authenticator(database, monotonic),
         Activity(Allowance("event streams", settings.max_event_streams, settings.tenant_share)),
+        Allowance("bytes of answers", settings.max_bodies_bytes, settings.tenant_share),
         heartbeat_s=settings.heartbeat_s,
         cancel_on_disconnect=settings.on_disconnect == "cancel",
     )

@@ -5499,6 +5499,7 @@ export interface operations {
             404: components["responses"]["Problem404"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["Problem503"];
         };
@@ -5748,6 +5749,7 @@ export interface operations {
             404: components["responses"]["Problem404"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["Problem503"];
         };
@@ -5783,6 +5785,7 @@ export interface operations {
             404: components["responses"]["Problem404"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["Problem503"];
         };
@@ -5816,6 +5819,7 @@ export interface operations {
             404: components["responses"]["Problem404"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["Problem503"];
         };
@@ -5854,6 +5858,7 @@ export interface operations {
             404: components["responses"]["Problem404"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["Problem503"];
         };
@@ -6233,6 +6238,7 @@ export interface operations {
             403: components["responses"]["ChatErrorOut403"];
             404: components["responses"]["ChatErrorOut404"];
             421: components["responses"]["ChatErrorOut421"];
+            429: components["responses"]["ChatErrorOut429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["ChatErrorOut503"];
         };
@@ -6263,6 +6269,7 @@ export interface operations {
             404: components["responses"]["ChatErrorOut404"];
             409: components["responses"]["ChatErrorOut409"];
             421: components["responses"]["ChatErrorOut421"];
+            429: components["responses"]["ChatErrorOut429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["ChatErrorOut503"];
         };
@@ -6294,6 +6301,7 @@ export interface operations {
             408: components["responses"]["ChatErrorOut408"];
             413: components["responses"]["ChatErrorOut413"];
             421: components["responses"]["ChatErrorOut421"];
+            429: components["responses"]["ChatErrorOut429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["ChatErrorOut503"];
         };
@@ -6330,6 +6338,7 @@ export interface operations {
             403: components["responses"]["ChatErrorOut403"];
             404: components["responses"]["ChatErrorOut404"];
             421: components["responses"]["ChatErrorOut421"];
+            429: components["responses"]["ChatErrorOut429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["ChatErrorOut503"];
         };
@@ -6404,6 +6413,7 @@ export interface operations {
             403: components["responses"]["ChatErrorOut403"];
             404: components["responses"]["ChatErrorOut404"];
             421: components["responses"]["ChatErrorOut421"];
+            429: components["responses"]["ChatErrorOut429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["ChatErrorOut503"];
         };
@@ -6477,6 +6487,7 @@ export interface operations {
             403: components["responses"]["ChatErrorOut403"];
             404: components["responses"]["ChatErrorOut404"];
             421: components["responses"]["ChatErrorOut421"];
+            429: components["responses"]["ChatErrorOut429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["ChatErrorOut503"];
         };
@@ -6513,6 +6524,7 @@ export interface operations {
             403: components["responses"]["ChatErrorOut403"];
             404: components["responses"]["ChatErrorOut404"];
             421: components["responses"]["ChatErrorOut421"];
+            429: components["responses"]["ChatErrorOut429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["ChatErrorOut503"];
         };
@@ -6590,6 +6602,7 @@ export interface operations {
             403: components["responses"]["ChatErrorOut403"];
             404: components["responses"]["ChatErrorOut404"];
             421: components["responses"]["ChatErrorOut421"];
+            429: components["responses"]["ChatErrorOut429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["ChatErrorOut503"];
         };
@@ -6621,6 +6634,7 @@ export interface operations {
             404: components["responses"]["ChatErrorOut404"];
             409: components["responses"]["ChatErrorOut409"];
             421: components["responses"]["ChatErrorOut421"];
+            429: components["responses"]["ChatErrorOut429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["ChatErrorOut503"];
         };
@@ -6658,6 +6672,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["Problem503"];
         };
@@ -6728,6 +6743,7 @@ export interface operations {
             404: components["responses"]["Problem404"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["Problem503"];
         };
@@ -6755,6 +6771,7 @@ export interface operations {
             404: components["responses"]["Problem404"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["Problem503"];
         };
@@ -6868,6 +6885,7 @@ export interface operations {
             404: components["responses"]["Problem404"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["Problem503"];
         };
@@ -6902,6 +6920,7 @@ export interface operations {
             404: components["responses"]["Problem404"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["Problem503"];
         };
@@ -6938,6 +6957,7 @@ export interface operations {
             404: components["responses"]["Problem404"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["Problem503"];
         };
@@ -7017,6 +7037,7 @@ export interface operations {
             404: components["responses"]["Problem404"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["Problem503"];
         };
@@ -7053,6 +7074,7 @@ export interface operations {
             404: components["responses"]["Problem404"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["Problem503"];
         };
@@ -7089,6 +7111,7 @@ export interface operations {
             404: components["responses"]["Problem404"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["Problem503"];
         };
@@ -7208,6 +7231,7 @@ export interface operations {
             409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["Problem503"];
         };
@@ -7239,6 +7263,7 @@ export interface operations {
             409: components["responses"]["Problem409"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["Problem503"];
         };
@@ -7275,6 +7300,7 @@ export interface operations {
             404: components["responses"]["Problem404"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["Problem503"];
         };
@@ -7306,6 +7332,7 @@ export interface operations {
             404: components["responses"]["Problem404"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["Problem503"];
         };
@@ -7381,6 +7408,7 @@ export interface operations {
             404: components["responses"]["Problem404"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["Problem503"];
         };
@@ -7484,6 +7512,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             421: components["responses"]["Problem421"];
+            429: components["responses"]["Problem429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["Problem503"];
         };
@@ -7512,6 +7541,7 @@ export interface operations {
             403: components["responses"]["ChatErrorOut403"];
             404: components["responses"]["ChatErrorOut404"];
             421: components["responses"]["ChatErrorOut421"];
+            429: components["responses"]["ChatErrorOut429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["ChatErrorOut503"];
         };
@@ -7537,6 +7567,7 @@ export interface operations {
             401: components["responses"]["Problem401"];
             403: components["responses"]["Problem403"];
             421: components["responses"]["Problem421"];
+            429: components["responses"]["Problem429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["Problem503"];
         };
@@ -7617,6 +7648,7 @@ export interface operations {
             403: components["responses"]["Problem403"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["Problem503"];
         };

@@ -39,7 +39,7 @@ from app.domain.errors import (
 )
 from app.domain.types import SessionId, SessionRef, TenantId
 from app.services.keys import Authenticator
-from app.services.process_state import Drain
+from app.services.process_state import Allowance, Drain
 from app.services.runtime import Runtime
 from app.services.views.activity import Activity
 
@@ -47,6 +47,8 @@ from app.services.views.activity import Activity
 _JSON_TYPE = re.compile(rb'(?i)application/(?:[\w.+-]+\+)?json\s*+(?:;\s*+charset="?utf-?8"?\s*+)?;?\s*+')
 _NOUN_OF_ID = {"session_id": "session", "turn_id": "turn", "summary_id": "summary"}
 _LARGE_BODY_BYTES = 256 * 1024
+_LONG_ANSWER_BYTES = 64 * 1024
+"""Largest answer that a connection takes at once; more waits in memory until the client reads it."""
 T = TypeVar("T")
 _MISSING = object()
 _OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
@@ -55,11 +57,15 @@ UUID_TEXT = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 @dataclass(frozen=True, slots=True)
 class AppState:
-    """What handlers use through `Call`. The composition root stores it in the application's state."""
+    """What handlers use through `Call`. The composition root stores it in the application's state.
+
+    `answers` limits the bytes of all long answers that clients have not read yet.
+    """
 
     rt: Runtime
     authenticator: Authenticator
     activity: Activity
+    answers: Allowance
     drain: Drain = dataclass_field(default_factory=Drain)
     heartbeat_s: float = 15.0
     cancel_on_disconnect: bool = False
@@ -140,6 +146,8 @@ class DirectRoute(APIRoute):
         # Clients of OpenAI and Anthropic send additional parameters, such as Anthropic's `?beta=true`.
         self._checks_query = path.startswith("/v1/") and not (is_openai_path(path) or is_messages_path(path))
         self._success = self.status_code or 200
+        # The answer of any other route tells what it has done, and is never refused.
+        self._only_reads = self.methods == {"GET"} or path.endswith("/preview")
         self.app = self._serve
 
     def _make_binders(self) -> dict[str, Binder]:
@@ -195,6 +203,10 @@ class DirectRoute(APIRoute):
             if self.authenticated:
                 call.tenant_id = await authenticate(scope)
             response = await self._handle(call, scope["plimsoll"])
+            body = getattr(response, "body", b"")  # a stream has none
+            if self.authenticated and self._only_reads and len(body) > _LONG_ANSWER_BYTES:
+                await _send_long(call, response, send)
+                return
         except PlimsollError as error:
             response = problems.answer_to(scope["path"], error)
         except ValidationError as error:
@@ -259,6 +271,18 @@ async def authenticate(scope: Scope) -> TenantId:
         exchange.fields["tenant"] = exchange.tenant_id
         tenant_at_work.set(exchange.tenant_id)
     return exchange.tenant_id
+
+
+async def _send_long(call: Call, response: Response, send: Send) -> None:
+    """Sends an answer that counts for its tenant until the client has read it. Raises `Busy` before it begins."""
+    answers, size_bytes = call.service.answers, len(response.body)
+    answers.take(call.tenant_id, size_bytes)
+    try:
+        await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
+        await send({"type": "http.response.body", "body": response.body, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})  # waits until it is read
+    finally:
+        answers.give_back(call.tenant_id, size_bytes)
 
 
 def credential(headers: Mapping[bytes, bytes]) -> bytes | None:

@@ -88,8 +88,8 @@ _DESCRIPTIONS = {
     status: " / ".join(sorted({f"`{code}`" for code, kind in KINDS.items() if kind.status == status}))
     for status in {kind.status for kind in KINDS.values()}
 }
-READ = (401, 404, 422, 503)
-OPENAI_READ = (400, 401, 404, 503)
+READ = (401, 404, 422, 429, 503)
+OPENAI_READ = (400, 401, 404, 429, 503)
 WRITE = (401, 404, 408, 409, 413, 415, 422, 429, 503)
 
 

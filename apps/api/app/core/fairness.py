@@ -1,18 +1,21 @@
-"""Slots of a process that its tenants share: no tenant can use all, and waiting tenants are served in turn."""
+"""What tenants share of a process: slots and threads. No tenant can use all, and waiting tenants are served in turn."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar
+from typing import Any, TypeVar
 
 ANONYMOUS = ""
 """The tenant of a request before authentication."""
 
 tenant_at_work: ContextVar[str | None] = ContextVar("tenant_at_work", default=None)
 """The tenant of the running task; None for the process's own work."""
+T = TypeVar("T")
 
 
 class QueueFull(Exception):
@@ -42,18 +45,11 @@ class FairGate:
         """Whether the key has all the slots that it may have."""
         return self._inside[key] >= self._per_key
 
-    async def acquire(self, key: Hashable, within_s: float) -> None:
+    async def acquire(self, key: Hashable, within_s: float | None) -> None:
         """Takes a slot, which `release` gives back. Raises `QueueFull`, and `TimeoutError` if none was free in time."""
-        if self._free > 0 and not self.full_for(key):
-            self._enter(key)
+        place = self.place(key)
+        if place is None:
             return
-        queue = self._waiting.get(key)
-        if self._most_waiting is not None and len(queue or ()) >= self._most_waiting:
-            raise QueueFull
-        if queue is None:
-            queue = self._waiting[key] = deque()
-        place = asyncio.get_running_loop().create_future()
-        queue.append(place)
         try:
             async with asyncio.timeout(within_s):
                 await place
@@ -63,6 +59,21 @@ class FairGate:
             else:
                 self._leave(key, place)
             raise
+
+    def place(self, key: Hashable) -> asyncio.Future[None] | None:
+        """Takes a slot if one is free. Else returns a new place in the queue of the key, which is done once it has a
+        slot. Raises `QueueFull`."""
+        if self._free > 0 and not self.full_for(key):
+            self._enter(key)
+            return None
+        queue = self._waiting.get(key)
+        if self._most_waiting is not None and len(queue or ()) >= self._most_waiting:
+            raise QueueFull
+        if queue is None:
+            queue = self._waiting[key] = deque()
+        place = asyncio.get_running_loop().create_future()
+        queue.append(place)
+        return place
 
     def release(self, key: Hashable) -> None:
         """Gives a slot back, and gives free slots to the next waiters."""
@@ -97,3 +108,39 @@ class FairGate:
             queue.remove(place)
         if not queue:
             del self._waiting[key]
+
+
+class FairThreads(ThreadPoolExecutor):
+    """Threads for work that would block the event loop. Work of a tenant runs on at most its share of them at once.
+
+    Work that is cancelled while it waits never runs; work that runs keeps its thread until it ends.
+    """
+
+    def __init__(self, threads: int, tenant_ratio: float, name: str) -> None:
+        super().__init__(threads, name)
+        self._slots = FairGate(threads, share_of(threads, tenant_ratio))
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Runs the work for the tenant of the running task. Call it on the event loop, as `asyncio.to_thread` does."""
+        loop, tenant, result = asyncio.get_running_loop(), tenant_at_work.get(), Future[T]()
+
+        def run() -> None:
+            try:
+                result.set_result(fn(*args, **kwargs))
+            except BaseException as error:
+                result.set_exception(error)
+            with suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(self._slots.release, tenant)
+
+        def start(_: object = None) -> None:
+            if result.set_running_or_notify_cancel():
+                ThreadPoolExecutor.submit(self, run)
+            else:
+                self._slots.release(tenant)
+
+        place = self._slots.place(tenant)
+        if place is None:
+            start()
+        else:
+            place.add_done_callback(start)
+        return result

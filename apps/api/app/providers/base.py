@@ -70,11 +70,12 @@ class Provider(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One alias: its name, its entry in the catalogue, and its key."""
+    """One alias: its name, its entry in the catalogue, its key, and how much of its connections one tenant may use."""
 
     label: str
     entry: ModelEntry
     api_key: str | None = field(default=None, repr=False)
+    tenant_ratio: float = 1.0
 
     def headers(self, key_header: str) -> dict[str, str]:
         """The headers of every request. The key is in `key_header` unless the alias names another header."""

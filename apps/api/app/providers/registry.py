@@ -135,11 +135,13 @@ def load_catalogue(
     now: Callable[[], datetime],
     encoding_for_model: Callable[[str], str],
     estimator: Callable[[str], Callable[[str], int]],
+    tenant_ratio: float = 1.0,
 ) -> Catalogue:
     """Reads the file at `path`, or takes the built-in catalogue, and makes its providers; opens no connection.
 
     `environ` holds the keys that the file names, `fallback_window` (tokens) is for unknown models, and
-    `estimator` gives an encoding's counter, for the offline responder's usage. Raises `CatalogueError`.
+    `estimator` gives an encoding's counter, for the offline responder's usage. One tenant uses at most `tenant_ratio`
+    of the connections of an alias. Raises `CatalogueError`.
     """
     entry = read_catalogue(path, environ)
     models: dict[str, Model] = {}
@@ -148,7 +150,7 @@ def load_catalogue(
         name = listed.model or listed.provider
         encoding = listed.encoding or encoding_for_model(name)
         models[alias] = _model(alias, listed, name, encoding, fallback_window, now())
-        endpoint = Endpoint(alias, listed, key_of(listed, environ))
+        endpoint = Endpoint(alias, listed, key_of(listed, environ), tenant_ratio)
         match listed.provider:
             case "offline":
                 providers[alias] = OfflineProvider(estimator(encoding))

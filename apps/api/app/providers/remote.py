@@ -91,7 +91,9 @@ class RemoteModel:
         self._headers = headers
         self._now = now
         self._retry = retry or RetryPolicy()
-        self._transport = HttpTransport(endpoint.label, encrypted=url.scheme == "https")
+        self._transport = HttpTransport(
+            endpoint.label, encrypted=url.scheme == "https", tenant_ratio=endpoint.tenant_ratio
+        )
 
     async def aclose(self) -> None:
         """Closes its connections."""

@@ -1,5 +1,5 @@
-"""HTTP to a provider: one connection pool for each alias, no redirects, no cookies, bounded bodies, mapped errors;
-and the only retry loop.
+"""HTTP to a provider: one connection pool for each alias, shared by tenants, no redirects, no cookies, bounded bodies,
+mapped errors; and the only retry loop.
 
 httpx's request and response objects are passed to aiohttp's transport directly, which takes less than half the CPU time
 of httpx's client for each call. Redirects are not followed, so a key never goes to another origin.
@@ -16,12 +16,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mappi
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import aiohttp
 import httpx
 from httpx_aiohttp import AiohttpTransport
 
+from app.core.fairness import FairGate, share_of, tenant_at_work
 from app.domain.errors import ProviderDown, ProviderError, ProviderTimeout
 from app.providers.wire import MalformedAnswerError
 
@@ -44,9 +46,10 @@ _FAULTS: Final = (httpx.HTTPError, aiohttp.ClientError, OSError)
 class HttpReply:
     """An answer whose head has arrived. It must be closed; closing it before its end closes the connection."""
 
-    def __init__(self, response: httpx.Response, label: str) -> None:
+    def __init__(self, response: httpx.Response, label: str, release: Callable[[], None]) -> None:
         self._response = response
         self._label = label
+        self._release = release
         self.status = response.status_code
         self.is_success = response.is_success
 
@@ -86,22 +89,31 @@ class HttpReply:
         return b"".join([chunk async for chunk in self.chunks(most_bytes)])
 
     async def aclose(self) -> None:
-        with contextlib.suppress(*_FAULTS):  # everything needed was read
-            await self._response.aclose()
+        try:
+            with contextlib.suppress(*_FAULTS):  # everything needed was read
+                await self._response.aclose()
+        finally:
+            self._release()
 
 
 class HttpTransport:
-    """Posts to one provider. Opens its connections on the first call and keeps them alive. `label` is the alias."""
+    """Posts to one provider. Opens its connections on the first call and keeps them alive. `label` is the alias.
 
-    def __init__(self, label: str, *, encrypted: bool) -> None:
+    One tenant has at most `tenant_ratio` of `most_calls` running at once. Nothing else is waited for while a call runs.
+    """
+
+    def __init__(
+        self, label: str, *, encrypted: bool, tenant_ratio: float = 1.0, most_calls: int = _MOST_CONNECTIONS
+    ) -> None:
         self._label = label
+        self._calls = FairGate(most_calls, share_of(most_calls, tenant_ratio))
         # Certificates are always checked with https; a plain http address needs none loaded.
         self._transport = AiohttpTransport(verify=encrypted)
         self._transport.client = self._open_session
 
     def _open_session(self) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
-            limit=_MOST_CONNECTIONS,
+            limit=0,  # the gate has it
             keepalive_timeout=_KEEPALIVE_S,
             ssl=self._transport.ssl_context,
             socket_factory=_socket,
@@ -112,7 +124,7 @@ class HttpTransport:
     async def post(self, url: httpx.URL, headers: Mapping[str, str], body: Sequence[bytes]) -> HttpReply:
         """Sends a body, which is given in pieces, and returns once the answer's head has arrived.
 
-        Raises `AttemptError` if the connection fails.
+        Waits for a free connection as long as the caller does. Raises `AttemptError` if the connection fails.
         """
         size_bytes = sum(map(len, body))
         sent: bytes | AsyncGenerator[bytes]
@@ -123,10 +135,16 @@ class HttpTransport:
         request = httpx.Request(
             "POST", url, headers=headers, content=sent, extensions={"timeout": {"connect": _CONNECT_TIMEOUT_S}}
         )
+        tenant = tenant_at_work.get()
+        await self._calls.acquire(tenant, None)
         try:
-            return HttpReply(await self._transport.handle_async_request(request), self._label)
-        except _FAULTS as error:
-            raise _unreachable(self._label, error) from error
+            response = await self._transport.handle_async_request(request)
+        except BaseException as error:
+            self._calls.release(tenant)
+            if isinstance(error, _FAULTS):
+                raise _unreachable(self._label, error) from error
+            raise
+        return HttpReply(response, self._label, partial(self._calls.release, tenant))
 
     async def aclose(self) -> None:
         await self._transport.aclose()

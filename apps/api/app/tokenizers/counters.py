@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from hashlib import blake2b
 from threading import Lock
@@ -14,6 +13,7 @@ from typing import Final, Protocol, TypeVar
 
 from tiktoken.model import encoding_name_for_model
 
+from app.core.fairness import FairThreads
 from app.tokenizers.vocabularies import ENCODINGS, load_vocabulary
 
 logger = logging.getLogger(__name__)
@@ -24,6 +24,7 @@ HEURISTIC: Final = "heuristic"
 TWO_FIFTHS: Final = "chars_2_5"
 _INLINE_CHARS: Final = 16_384
 """Most characters that are counted on the event loop: 1 ms for prose, 10 ms for the worst text."""
+_THREADS: Final = 3
 _CACHED_COUNTS: Final = 8_192
 _KEY_CHARS: Final = 256
 """Texts up to this length are their own cache key; the key of a longer one is a digest.
@@ -158,12 +159,13 @@ class Estimator:
 
 
 class Tokenizers:
-    """The encodings of a process. `load` builds the vocabulary of an encoding on its first use."""
+    """The encodings of a process. `load` builds the vocabulary of an encoding on its first use. Of the threads for long
+    counts one tenant has at most `tenant_ratio`."""
 
-    def __init__(self, load: Callable[[str], TextCounter] = load_vocabulary) -> None:
+    def __init__(self, load: Callable[[str], TextCounter] = load_vocabulary, tenant_ratio: float = 1.0) -> None:
         self._counters = {encoding: _Counter(encoding, load) for encoding in ENCODINGS}
         # Separate threads: long counts must not delay other work on the loop's default ones.
-        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokens")
+        self._threads = FairThreads(_THREADS, tenant_ratio, "tokens")
 
     def _counter(self, encoding: str) -> _Counter:
         return self._counters.get(encoding) or self._counters[DEFAULT_ENCODING]

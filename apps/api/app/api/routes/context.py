@@ -83,7 +83,7 @@ async def get_look_back(
 
 
 @search_router.get(
-    "", response_model=FoundInSessions, responses=refusals(401, 422, 503), operation_id="search_messages"
+    "", response_model=FoundInSessions, responses=refusals(401, 422, 429, 503), operation_id="search_messages"
 )
 async def search_all(
     call: Call, q: SearchWords, limit: MostFound = DEFAULT_FOUND, cursor: Cursor = None

@@ -163,19 +163,19 @@ async def get_root(call: Call, accept: Annotated[str, Header(include_in_schema=F
     return json_response({"name": app.title, "version": app.version, "links": _LINKS}, headers=vary)
 
 
-@models_router.get("", response_model=ModelList, responses=refusals(401, 503))
+@models_router.get("", response_model=ModelList, responses=refusals(401, 429, 503))
 async def get_models(call: Call) -> JsonObject:
     """The aliases: window and its source, prices if known, and the correction of estimates."""
     return list_models(call.rt, call.tenant_id)
 
 
-@models_router.get("/{alias:path}", response_model=ListedModel, responses=openai_refusals(401, 404, 503))
+@models_router.get("/{alias:path}", response_model=ListedModel, responses=openai_refusals(401, 404, 429, 503))
 async def get_model(call: Call, alias: str) -> JsonObject:
     """One alias in OpenAI's form."""
     return listed_model(call.rt, alias)
 
 
-@policies_router.get("", response_model=PolicyList, responses=refusals(401, 503))
+@policies_router.get("", response_model=PolicyList, responses=refusals(401, 429, 503))
 async def get_policies(call: Call) -> JsonObject:
     """The presets with all their values, and each field with its range and meaning."""
     return list_policies(call.rt)

@@ -50,7 +50,7 @@ async def create_session(call: Call, body: SessionIn = _NO_FIELDS) -> Session:
     return session
 
 
-@router.get("", response_model=SessionPage, responses=refusals(401, 422, 503))
+@router.get("", response_model=SessionPage, responses=refusals(401, 422, 429, 503))
 async def list_sessions(
     call: Call,
     limit: Limit = DEFAULT_LIMIT,
@@ -184,7 +184,7 @@ _IN_MEMORY_BYTES = 1024 * 1024
 
 
 @export_router.get(
-    "/{session_id}/export", response_model=Document, responses=refusals(*READ, 429), operation_id="export_session"
+    "/{session_id}/export", response_model=Document, responses=refusals(*READ), operation_id="export_session"
 )
 async def get_export(call: Call, session_id: SessionId) -> Response:
     """The whole session as one JSON document: turns that have ended, messages, summaries, audits, blocks and pins."""

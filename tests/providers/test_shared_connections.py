@@ -1,0 +1,85 @@
+"""The connections to a provider: one tenant's calls leave another some, and every call gives its own back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from app.core.fairness import tenant_at_work
+from app.providers.transport import AttemptError, HttpTransport
+
+_LONG_S = 20.0
+_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+
+
+class _Server:
+    """Answers `/hold` once `over` is set, and breaks off at `/broken`; `held` counts calls that wait."""
+
+    def __init__(self) -> None:
+        self.over = asyncio.Event()
+        self.held = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                await reader.readexactly(2)
+                if b"/broken" in head:
+                    break
+                if b"/hold" in head:
+                    self.held += 1
+                    await self.over.wait()
+                writer.write(_ANSWER)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def _serving() -> AsyncGenerator[tuple[_Server, str]]:
+    served = _Server()
+    server = await asyncio.start_server(served.serve, "127.0.0.1", 0)
+    try:
+        yield served, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        served.over.set()
+        server.close()
+
+
+async def _post(transport: HttpTransport, tenant: str, url: str) -> bytes:
+    tenant_at_work.set(tenant)
+    reply = await transport.post(httpx.URL(url), {"content-type": "application/json"}, (b"{}",))
+    try:
+        return await reply.read()
+    finally:
+        await reply.aclose()
+
+
+async def test_calls_of_one_tenant_that_hang_leave_another_a_connection() -> None:
+    """1,000 hanging calls of one tenant made the calls of all others wait, until their deadline."""
+    transport = HttpTransport("main", encrypted=False, tenant_ratio=0.75, most_calls=4)
+    async with _serving() as (server, url):
+        hog = [asyncio.create_task(_post(transport, "hog", f"{url}/hold")) for _ in range(10)]
+        for _ in range(5):
+            neighbour = asyncio.create_task(_post(transport, "neighbour", f"{url}/quick"))
+            assert await asyncio.wait_for(neighbour, _LONG_S) == b"{}"
+        assert server.held == 3
+        server.over.set()
+        assert await asyncio.gather(*hog) == [b"{}"] * 10
+        await transport.aclose()
+
+
+async def test_calls_that_fail_or_are_cancelled_give_their_connection_back() -> None:
+    transport = HttpTransport("main", encrypted=False, most_calls=1)
+    async with _serving() as (_, url):
+        for _ in range(3):
+            with pytest.raises(AttemptError):
+                await asyncio.create_task(_post(transport, "a", f"{url}/broken"))
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(_post(transport, "a", f"{url}/hold"), 0.1)
+        assert await asyncio.wait_for(_post(transport, "a", f"{url}/quick"), _LONG_S) == b"{}"
+        await transport.aclose()
