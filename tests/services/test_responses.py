@@ -14,6 +14,7 @@ from typing import Any, cast
 import asyncpg
 import pytest
 
+from app.db.migrate import downgrade, upgrade
 from app.db.sessions import erase_later
 from app.domain.errors import DatabaseUnavailable, LimitExceeded, TurnCancelled, TurnInProgress
 from app.domain.incoming import IncomingMessage
@@ -236,6 +237,34 @@ async def test_the_worker_that_erases_a_session_with_its_last_response_removes_i
         await delete_response(at.rt, TENANT, ref_of(response))
         assert await session_count(at) == 0
         assert at.rt.pasts.last_prompt(session_id) is None
+
+
+async def test_a_migration_marks_the_sessions_that_earlier_versions_made_for_a_response(database_url: str) -> None:
+    if citus_servers():
+        pytest.skip("a migrated cluster is distributed afterwards")
+    async with service(database_url) as at:
+        first, alone = await answered(at, asked(at, "One")), await answered(at, asked(at, "Alone"))
+        await answered(at, asked(at, "Two", previous=ref_of(first)))
+        forked = await answered(at, asked(at, "Another two", previous=ref_of(first)))
+        unkept = await at.rows("SELECT id FROM sessions WHERE erase_after IS DISTINCT FROM 'infinity'")
+        native = await at.session()
+        await at.turn(native.id, "Hello")
+        named = asked(at, "In the client's session")
+        await answered(at, replace(named, named=native.id))
+        of_conversation = asked(at, "In a conversation")
+        note = of_conversation.chat.options.note
+        assert note is not None
+        note = replace(note, form={"conversation": "conv_1"})
+        options = replace(of_conversation.chat.options, note=note)
+        await answered(at, replace(of_conversation, chat=replace(of_conversation.chat, options=options)))
+        assert unkept == []
+        made = {first.turn.session_id, alone.turn.session_id, forked.turn.session_id}
+        assert len(made) == 3
+        await downgrade(database_url, "2026_11_23_message_vectors")
+        assert await at.rows("SELECT id FROM sessions WHERE erase_after IS NOT NULL") == []
+        await upgrade(database_url)
+        marked = await at.rows("SELECT id FROM sessions WHERE erase_after = 'infinity'")
+        assert {row["id"] for row in marked} == made
 
 
 async def test_a_turn_that_goes_on_without_a_response_is_cancelled_and_settled_when_its_last_response_is_deleted(

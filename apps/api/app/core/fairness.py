@@ -1,4 +1,8 @@
-"""What tenants share of a process: slots and threads. No tenant can use all, and waiting tenants are served in turn."""
+"""What tenants share of a process: slots and threads. No tenant can use all, and waiting tenants are served in turn.
+
+A task that holds several gates has taken them in one order, so that no two wait for each other: a slot of heavy work,
+the session, a connection. That of a model's connections is held alone. Work on a thread waits for none.
+"""
 
 from __future__ import annotations
 
