@@ -20,7 +20,7 @@ from app.services.openai.conversations import page_of_items
 from app.services.paging import Page, PageRequest
 from app.services.sessions import list_sessions, search_sessions
 from app.services.turn.gather import session_window
-from app.services.views.turns import list_messages, list_turns
+from app.services.views.turns import get_messages, list_messages, list_turns
 from tests.providers.server import Answer, serving
 from tests.services.service import TENANT, Service, chat, models_toml, ref_of, service
 
@@ -156,6 +156,13 @@ async def test_a_page_ends_before_it_grows_too_large_and_its_cursor_continues_th
         assert found == (sizes[::-1] if newest_first else sizes)
         assert all(len(page) <= 2 or sum(len(str(each.content)) for each in page) <= 8 * MIB for page in of_messages)
         assert (len(of_messages) == 1) == (sum(sizes) < 8 * MIB)
+
+        ids = [message.id for page in of_messages for message in page]
+        if sum(sizes) < 8 * MIB:
+            assert len((await get_messages(at.rt, ref_of(session_id), ids)).items) == len(sizes)
+        else:
+            with pytest.raises(InvalidRequest, match="fit on one page"):
+                await get_messages(at.rt, ref_of(session_id), ids)
 
         seqs: list[int] = []
         cursor, more = None, True

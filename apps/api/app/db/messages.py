@@ -11,7 +11,7 @@ from operator import itemgetter
 from uuid import UUID
 
 from app.db.database import Fetched, Record, Transaction, record_of
-from app.db.sql import in_both_orders, insert_from, of_session, sql
+from app.db.sql import in_both_orders, insert_from, of_session, paged, sql
 from app.db.tables import message_token_counts, messages
 from app.domain.content import tool_calls_from_json
 from app.domain.types import (
@@ -121,7 +121,9 @@ _PAGES = in_both_orders(f"""
     ORDER BY m.seq {{order}} LIMIT :limit
     """)
 
-_BY_ID = sql(f"SELECT {_LISTED} {_IN_TURNS} WHERE m.session_id = :session_id AND m.id = ANY(:ids) ORDER BY m.seq")
+_BY_ID = paged(f"""
+    SELECT {_LISTED} {_IN_TURNS} WHERE m.session_id = :session_id AND m.id = ANY(:ids) ORDER BY m.seq LIMIT :limit
+    """)
 
 _COUNT_BY_ID = sql("SELECT count(*) FROM messages WHERE session_id = :session_id AND id = ANY(:ids)")
 
@@ -285,9 +287,10 @@ async def has_messages(tx: Transaction, session_id: SessionId, ids: Collection[U
     return await tx.fetchval(_COUNT_BY_ID, session_id=session_id, ids=list(ids)) == len(ids)
 
 
-async def messages_by_id(tx: Transaction, session_id: SessionId, ids: Sequence[UUID]) -> list[MessageRecord]:
+async def messages_by_id(tx: Transaction, session_id: SessionId, ids: Sequence[UUID]) -> Fetched[MessageRecord]:
     """The session's messages with these ids, in time order, in the form for clients. Unknown ids are left out."""
-    return await tx.fetch_records(MessageRecord, _BY_ID, session_id=session_id, ids=list(ids))
+    page = await tx.fetch_page(_BY_ID, len(ids), session_id=session_id, ids=list(ids))
+    return page.of(partial(record_of, MessageRecord))
 
 
 async def page_of_item_messages(

@@ -15,7 +15,7 @@ from app.db.database import Transaction
 from app.db.messages import messages_by_id, messages_in_runs, page_of_messages
 from app.domain.audit import Audit, TrimAction
 from app.domain.content import content_text
-from app.domain.errors import NotFound
+from app.domain.errors import InvalidRequest, NotFound
 from app.domain.figures import LaidOut
 from app.domain.stored import ListedTurn
 from app.domain.types import (
@@ -175,8 +175,12 @@ async def list_messages(rt: Runtime, session: SessionRef, wanted: PageRequest) -
     return page_of(scope, found, lambda message: message.seq)
 
 
-async def get_messages(rt: Runtime, session: SessionRef, ids: list[UUID]) -> Page[MessageRecord]:
-    """The session's messages with these ids, in time order, on one page. Raises `NotFound` for the session."""
+async def get_messages(rt: Runtime, session: SessionRef, ids: Sequence[UUID]) -> Page[MessageRecord]:
+    """The session's messages with these ids, in time order, on one page. Raises `NotFound` for the session, and
+    `InvalidRequest` if they are too large for a page."""
     async with rt.database.autocommit() as tx:
         await check_session(tx, session)
-        return Page(await messages_by_id(tx, session.id, ids), None)
+        found = await messages_by_id(tx, session.id, ids)
+    if found.has_more:
+        raise InvalidRequest(f"Only the first {len(found.rows)} of these messages fit on one page.", ("query", "ids"))
+    return Page(found.rows, None)
