@@ -318,7 +318,7 @@ def _welcome(settings: Settings, listener: socket.socket, model: str, *, keys_ex
 async def begin_with(settings: Settings, document: Callable[[], bytes], database: Database) -> None:
     """Imports the document unless a session exists; its session gets the default model. A failure prints one line."""
     async with database.begin() as tx:
-        if await list_sessions(tx, OPEN_TENANT, LAST_ID, 1, newest_first=True):
+        if (await list_sessions(tx, OPEN_TENANT, LAST_ID, 1, newest_first=True)).rows:
             return
     exported = orjson.loads(document())
     try:
