@@ -13,7 +13,15 @@ from app.db import sessions as store
 from app.db.database import Transaction
 from app.db.responses import is_left_empty
 from app.db.turns import newest_of, page_of_turns, turn_by_key, turn_numbers, turns_begun_by
-from app.domain.errors import Busy, ContextBudgetExceeded, InvalidRequest, NotFound, PlimsollError, RetryLater
+from app.domain.errors import (
+    Busy,
+    ContextBudgetExceeded,
+    InvalidRequest,
+    NotFound,
+    PlimsollError,
+    RetryLater,
+    existing,
+)
 from app.domain.types import SessionId, SessionRef, TenantId, TurnStatus
 from app.openai.items import joined_directions
 from app.openai.new_messages import goes_on, with_reply
@@ -131,9 +139,9 @@ async def _compacted(
     assert compaction is not None
     session, seq = SessionRef(tenant_id, compaction.session_id), compaction.turn_seq
     async with rt.database.autocommit() as tx:
-        newest = await newest_of(tx, session)
+        newest = existing(await newest_of(tx, session), "compaction")
         turns = (await page_of_turns(tx, session.id, seq - 1, seq + 1, 1, newest_first=False)).rows
-        if newest is None or not turns:
+        if not turns:
             raise NotFound("compaction")
         last_seq = (await turn_numbers(tx, session.id, [newest.turn_id])).values() if newest.turn_id else ()
         messages = await compared_messages(tx, session, request)
