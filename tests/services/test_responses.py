@@ -240,8 +240,6 @@ async def test_the_worker_that_erases_a_session_with_its_last_response_removes_i
 
 
 async def test_a_migration_marks_the_sessions_that_earlier_versions_made_for_a_response(database_url: str) -> None:
-    if citus_servers():
-        pytest.skip("a migrated cluster is distributed afterwards")
     async with service(database_url) as at:
         first, alone = await answered(at, asked(at, "One")), await answered(at, asked(at, "Alone"))
         await answered(at, asked(at, "Two", previous=ref_of(first)))

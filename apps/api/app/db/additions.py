@@ -7,26 +7,27 @@ from dataclasses import dataclass
 from app.db.database import Transaction
 from app.db.sql import sql
 from app.db.summaries import get_summary, undo_active
-from app.domain.stored import values_of
 from app.domain.types import JsonObject, SessionId, SummaryId, TurnId
 
-# The turn that waits again has the session's only open turn: the rejected one was ended before.
-_LEAVE_OUT = sql("""
-    WITH s AS (
-        UPDATE sessions SET past_version = past_version + 1,
-            instructions = CASE WHEN instructions IS NOT DISTINCT FROM :instructions THEN :instructions_before
-                ELSE instructions END
-        WHERE id = :session_id RETURNING id
-    ), p AS (
-        UPDATE turns SET status = 'rejected', error = :error FROM s
-        WHERE turns.session_id = :session_id AND turns.seq > :after_turn_seq AND turns.seq < :turn_seq
-    ), o AS (
-        UPDATE messages SET withdrawn = true FROM s
-        WHERE messages.session_id = :session_id AND messages.turn_id = :ended_turn_id
-            AND messages.seq > :after_message_seq
-    )
-    UPDATE turns SET status = 'awaiting_tools', completed_at = NULL, error = NULL FROM s
-    WHERE turns.session_id = :session_id AND turns.id = :ended_turn_id
+# Statements of their own: in one, Citus does nothing at all where no turn is to wait again.
+_RESTORE = sql("""
+    UPDATE sessions SET past_version = past_version + 1,
+        instructions = CASE WHEN instructions IS NOT DISTINCT FROM :instructions THEN :instructions_before
+            ELSE instructions END
+    WHERE id = :session_id
+    """)
+_REJECT = sql("""
+    UPDATE turns SET status = 'rejected', error = :error
+    WHERE session_id = :session_id AND seq > :after_turn_seq AND seq < :turn_seq
+    """)
+_WITHDRAW_OUTPUTS = sql("""
+    UPDATE messages SET withdrawn = true
+    WHERE session_id = :session_id AND turn_id = :turn_id AND seq > :after_message_seq
+    """)
+# It is the session's only open turn: the rejected one was ended before.
+_WAIT_AGAIN = sql("""
+    UPDATE turns SET status = 'awaiting_tools', completed_at = NULL, error = NULL
+    WHERE session_id = :session_id AND id = :turn_id
     """)
 _SUMMARY_OF_ADDED = sql("""
     SELECT u.id FROM session_summaries u
@@ -52,8 +53,15 @@ async def leave_out(
 ) -> None:
     """Makes what was added with the rejected turn `turn_seq` as ineffective as that turn: later requests find the
     session as it was before. The caller has locked the session."""
-    await tx.execute(_LEAVE_OUT, session_id=session_id, turn_seq=turn_seq, error=error, **values_of(added))
-    made = await tx.fetchval(_SUMMARY_OF_ADDED, session_id=session_id, after_message_seq=added.after_message_seq)
+    before, after, seq = added.instructions_before, added.instructions, added.after_message_seq
+    await tx.execute(_RESTORE, session_id=session_id, instructions=after, instructions_before=before)
+    await tx.execute(
+        _REJECT, session_id=session_id, error=error, after_turn_seq=added.after_turn_seq, turn_seq=turn_seq
+    )
+    if added.ended_turn_id is not None:
+        await tx.execute(_WITHDRAW_OUTPUTS, session_id=session_id, turn_id=added.ended_turn_id, after_message_seq=seq)
+        await tx.execute(_WAIT_AGAIN, session_id=session_id, turn_id=added.ended_turn_id)
+    made = await tx.fetchval(_SUMMARY_OF_ADDED, session_id=session_id, after_message_seq=seq)
     summary = await get_summary(tx, session_id, SummaryId(made)) if made else None
     if summary is not None:
         await undo_active(tx, summary)

@@ -73,10 +73,10 @@ _BY_NAME = {
 _NAME = {column: sql(f"UPDATE sessions SET {column} = :name, erase_after = NULL WHERE {_OURS}") for column in _NAMED_BY}
 
 _ERASE_LATER = sql("""
-    UPDATE sessions
-    SET erase_after = coalesce(statement_timestamp() + make_interval(secs => :seconds), 'infinity')
+    UPDATE sessions SET erase_after = statement_timestamp() + make_interval(secs => :seconds)
     WHERE id = :session_id
     """)
+_ERASE_WITH_RESPONSES = sql("UPDATE sessions SET erase_after = 'infinity' WHERE id = :session_id")
 
 
 FIRST_INPUT_CHARS = 200
@@ -184,7 +184,10 @@ async def update_session(tx: Transaction, tenant_id: TenantId, session: Session)
 async def erase_later(tx: Transaction, session_id: SessionId, seconds: float) -> None:
     """Schedules the session to be erased after this many seconds, unless it is erased earlier. After infinitely many,
     it is erased only with its last response."""
-    await tx.execute(_ERASE_LATER, session_id=session_id, seconds=seconds if seconds < inf else None)
+    if seconds == inf:
+        await tx.execute(_ERASE_WITH_RESPONSES, session_id=session_id)
+    else:
+        await tx.execute(_ERASE_LATER, session_id=session_id, seconds=seconds)
 
 
 async def search_sessions(
