@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 
 import httpx
+import pytest
 
 from app.db.migrate import downgrade
 from tests.api.conftest import assert_problem, new_session, serving, settings_for
+from torture.databases import citus_servers
 
 _WORDS = "The job compares ledger rows with bank lines. " * 20
 
 
+@pytest.mark.skipif(citus_servers() is not None, reason="a cluster's database is used by other tests afterwards")
 def test_what_needs_a_column_that_is_not_there_yet_asks_for_the_migrations(database_url: str) -> None:
     with serving(settings_for(database_url)) as url, httpx.Client(base_url=url, timeout=30, trust_env=False) as client:
         path = f"/v1/sessions/{new_session(client)}"
