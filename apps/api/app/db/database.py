@@ -6,16 +6,16 @@ import asyncio
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
 from decimal import Decimal
 from time import monotonic, perf_counter
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 import asyncpg
 import orjson
 
 from app.core.fairness import FairGate, share_of, tenant_at_work
+from app.db.pages import Fetched
 from app.db.sql import Statement
 from app.domain.errors import DatabaseUnavailable, NotFound, SessionBusy, TransactionConflict
 from app.domain.stored import JsonText, names_of
@@ -23,7 +23,6 @@ from app.domain.stored import JsonText, names_of
 Record: TypeAlias = Mapping[str, Any]
 """A row, by column name."""
 R = TypeVar("R")
-Made = TypeVar("Made")
 
 
 class _Driver(Protocol):
@@ -86,23 +85,6 @@ _SET_LOCK_TIMEOUT = "SET LOCAL citus.propagate_set_commands = 'local'; SET LOCAL
 
 _NO_BOUND = sys.maxsize
 _LOCKED = "Other work holds this session for longer than one waits; nothing was stored."
-
-
-@dataclass(frozen=True, slots=True)
-class Fetched(Generic[R]):
-    """The rows of a page in list order, and whether more follow."""
-
-    rows: list[R]
-    has_more: bool
-
-    def of(self, made: Callable[[R], Made]) -> Fetched[Made]:
-        """The same page of other values."""
-        return Fetched(list(map(made, self.rows)), self.has_more)
-
-
-def first_of(rows: list[R], limit: int) -> Fetched[R]:
-    """The first `limit` of rows that were fetched with `LIMIT limit + 1`."""
-    return Fetched(rows[:limit], len(rows) > limit)
 
 
 class UniqueViolated(Exception):

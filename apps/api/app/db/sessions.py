@@ -24,8 +24,9 @@ from math import inf
 from typing import Literal, TypeAlias, get_args
 from uuid import UUID
 
-from app.db.database import Fetched, Record, Transaction, record_of
-from app.db.sql import binds, in_both_orders, insert_row, of_session, paged, sql
+from app.db.database import Record, Transaction, record_of
+from app.db.pages import Fetched, in_both_orders, paged
+from app.db.sql import binds, insert_row, of_session, sql
 from app.db.tables import pins, sessions
 from app.domain.stored import names_of, values_of
 from app.domain.types import Pin, Session, SessionId, SessionRef, SessionState, TenantId, TurnId

@@ -10,15 +10,15 @@ from typing import TypeVar
 from uuid import UUID
 
 from app.db import tables
-from app.db.database import Fetched, Record, Transaction, record_of
+from app.db.database import Record, Transaction, record_of
 from app.db.limits import GIVING_BACK, give_back_of_tenant
 from app.db.messages import AS_STORED, NEWEST_CALLS, UNGIVEN, messages_from_rows
+from app.db.pages import Fetched, in_both_orders
 from app.db.sessions import ON_ITS_NODE, locked_session
 from app.db.sql import (
     CLOCK,
     OPEN_STATUSES_SQL,
     Statement,
-    in_both_orders,
     insert_from,
     insert_row,
     json_rows,
