@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +35,16 @@ from app.services.turn.additions import draft_outputs
 from app.services.turn.claim import claim_drafted, draft_turn
 from app.services.turn.take import cancel_turn, retry_turn
 from app.services.turn.types import TurnOptions, TurnRequest
+from app.services.views.context import window_now
 from app.services.views.turns import get_prompt, get_turn
 from app.tokenizers.counters import Tokenizers
 from bench.wire import Tally, counting_proxy
 from tests.providers.server import Answer, Seen, serving
-from tests.services.service import chat, models_toml, ref_of, service
+from tests.services.service import chat, is_summary, model, models_toml, ref_of, service, sound_summary
 from torture.databases import citus_servers
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
 _WAITS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 _LOCK = Statement("SELECT 1 FROM sessions WHERE id = $1 FOR UPDATE", ("session_id",))
 
@@ -326,6 +329,37 @@ async def test_a_renewed_lease_outlives_a_slow_model(database_url: str, tmp_path
         finally:
             for keeper in keepers:
                 keeper.cancel()
+
+
+async def test_a_worker_that_comes_late_with_its_summary_does_not_set_the_turn_count_back(
+    database_url: str, tmp_path: Path
+) -> None:
+    gate = _Gate()
+    late = model(summary=lambda request: replace(sound_summary(request), after=gate.opened.is_set))
+    async with (
+        serving(late) as slow,
+        service(database_url, models_toml(slow), folder=tmp_path) as first,
+        serving(model()) as quick,
+        service(database_url, models_toml(quick), folder=tmp_path) as second,
+    ):
+        session = await first.session(policy={"mandatory_summary_turn": 3, "protected_turns": 2})
+        for number in range(1, 4):
+            await first.turn(session.id, f"Point {number}. {LONG}")
+        running = asyncio.ensure_future(first.turn(session.id, "Summarized too late"))
+        while not any(map(is_summary, slow.seen)):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        (turn,) = await second.rows("SELECT id FROM turns WHERE status = 'running'")
+        await cancel_turn(second.rt, ref_of(session.id), turn["id"])
+        triggered = [
+            (await second.turn(session.id, f"Point {number}. {LONG}")).context["summary_triggered"]
+            for number in range(5, 9)
+        ]
+        assert triggered == [True, False, False, True]
+        assert (await window_now(second.rt, ref_of(session.id))).turns_to_next_summary == 2
+        gate.opened.set()
+        with pytest.raises(TurnCancelled):
+            await running
+        assert (await window_now(second.rt, ref_of(session.id))).turns_to_next_summary == 2
 
 
 async def test_no_connection_is_held_while_the_model_thinks(database_url: str, tmp_path: Path) -> None:
