@@ -29,7 +29,7 @@ from app.domain.errors import (
     TurnNotOpen,
 )
 from app.domain.types import RecordedReply, SessionId, ToolCall, TurnStatus
-from app.services.background import renew_forever, sweep_forever
+from app.services.background import end_lost_turns, renew_forever, sweep_forever
 from app.services.sessions import delete_session
 from app.services.turn.additions import draft_outputs
 from app.services.turn.claim import claim_drafted, draft_turn
@@ -280,6 +280,35 @@ async def test_a_turn_that_another_process_cancels_or_erases_is_cancelled_for_it
         with pytest.raises(TurnCancelled):
             await waiting
         assert await at.rows("SELECT 1 FROM messages WHERE role = 'assistant'") == []
+
+
+@pytest.mark.parametrize("how", ["cancelled", "erased", "lost"])
+async def test_the_call_of_a_turn_that_another_process_ended_is_stopped_by_the_next_renewal(
+    database_url: str, tmp_path: Path, how: str
+) -> None:
+    async with (
+        serving(_Gate()) as server,
+        service(database_url, models_toml(server), folder=tmp_path, lease_s=0.9) as at,
+        service(database_url, models_toml(server), folder=tmp_path) as other,
+    ):
+        session = await at.session()
+        waiting = asyncio.create_task(at.turn(session.id, "Slow"))
+        await server.arrived.wait()
+        (turn,) = await at.rows("SELECT id FROM turns")
+        if how == "cancelled":
+            await cancel_turn(other.rt, ref_of(session.id), turn["id"])
+        elif how == "erased":
+            await delete_session(other.rt, ref_of(session.id))
+        else:
+            await other.rows("UPDATE turns SET lease_expires_at = '-infinity' RETURNING id")
+            assert await end_lost_turns(other.rt.database) == 1
+        keeper = asyncio.create_task(renew_forever(at.rt))
+        with pytest.raises(TurnLost if how == "lost" else TurnCancelled):
+            await waiting
+        keeper.cancel()
+        while server.open_connections:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert at.rt.leases.claims() == ()
 
 
 @pytest.mark.skipif(citus_servers() is not None, reason="it watches the locks of one server")

@@ -55,6 +55,12 @@ class Leases:
             if (session_id, turn_id) in self._held:
                 self._held[session_id, turn_id][1].cancel()
 
+    def stop(self, claim: Claim) -> None:
+        """Cancels the task of this claim, whose turn was ended elsewhere, unless the turn was claimed here again."""
+        held = self._held.get((claim.session_id, claim.turn_id))
+        if held is not None and held[0] is claim:
+            held[1].cancel()
+
     def claims(self) -> tuple[Claim, ...]:
         return tuple(claim for claim, _ in self._held.values())
 

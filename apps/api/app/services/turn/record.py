@@ -16,6 +16,7 @@ import orjson
 
 from app.core.logging import add_request_fields
 from app.db.claims import Claim
+from app.db.database import Transaction
 from app.db.messages import UNCOUNTED
 from app.db.records import TurnEnd, record_end, recorded_before
 from app.db.turns import get_turn
@@ -322,7 +323,9 @@ async def store_end(rt: Runtime, claim: Claim, end: TurnEnd, *, patience_s: floa
                 turn = await record_end(tx, claim, end)
                 if turn is None and retried:
                     turn = await recorded_before(tx, claim)
-                ended = turn or await get_turn(tx, claim.session, claim.turn_id)
+                if turn is None:
+                    raise await ended_elsewhere(tx, claim)
+                return turn
         except DatabaseUnavailable as error:
             if asyncio.get_running_loop().time() + pause_s > gives_up_at:
                 raise
@@ -331,12 +334,14 @@ async def store_end(rt: Runtime, claim: Claim, end: TurnEnd, *, patience_s: floa
             retried = True
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-            continue
-        if turn is None and (ended is None or ended.status is TurnStatus.CANCELLED):
-            raise TurnCancelled("The turn was cancelled while it ran; nothing of this answer was stored.")
-        if turn is None:
-            raise TurnLost("Another process ended this turn while it ran here; nothing of this answer was stored.")
-        return turn
+
+
+async def ended_elsewhere(tx: Transaction, claim: Claim) -> TurnCancelled | TurnLost:
+    """The error of a turn that was not ended under its claim. One that runs again was cancelled and tried again."""
+    ended = await get_turn(tx, claim.session, claim.turn_id)
+    if ended is not None and ended.status is TurnStatus.FAILED:
+        return TurnLost("Another process ended this turn while it ran here; nothing of this answer was stored.")
+    return TurnCancelled("The turn was cancelled while it ran; nothing of this answer was stored.")
 
 
 def note_prompt(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, assembled: Assembled) -> CacheBreak | None:
