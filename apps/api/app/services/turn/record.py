@@ -130,7 +130,7 @@ class Record:
         attempts = sum(audit.round == claim.round for audit in self._audits)
         broken_by = note_prompt(self._rt, self._turn, plan, assembled)
         audit = plan.audit(claim, self._rt.new_id(), attempts + 1, assembled, broken_by)
-        if self.sent is None:
+        if self.sent is None and self._is_streamed:
             self.listen(TurnEvent("context.assembled", {"context": audit.public()}, summary=self.summary))
         self.sent = plan
         self._audits.append(audit)
@@ -216,14 +216,14 @@ class Record:
         turn = await self._end(end)
         summary = plan.snapshot.summary if plan.rows.policy.recall.enabled else None
         start_vectors(self._rt, claim.session, summary.to_message_seq if summary else 0)
-        if any(removal.kind in PIN_KINDS for removal in plan.decided.window.log.actions):
+        if self._rt.embeddings and any(each.kind in PIN_KINDS for each in plan.decided.window.log.actions):
             start_pin_vectors(self._rt, claim.session, plan.snapshot.pins)
         if not calls and not self.found_summary_in_progress:  # the one in progress is enough
             succeeded = all(step["status"] == "success" for step in self.steps.rows)
             is_sound = succeeded and encoding == plan.rows.encoding
             start_after_turn(self._rt, self._turn, plan, replace(reply, said_at=turn.completed_at), is_sound=is_sound)
-        context = self._audits[-1].public()
-        return TurnOutcome(replace(turn, tool_calls=calls), context, completion, claim.assistant_seq, self.summary)
+        turn = replace(turn, tool_calls=calls) if calls else turn
+        return TurnOutcome(turn, self._audits[-1].public(), completion, claim.assistant_seq, self.summary)
 
     def _reply_of(self, completion: Completion) -> Message:
         return Message(
