@@ -308,7 +308,7 @@ async def test_the_call_of_a_turn_that_another_process_ended_is_stopped_by_the_n
         keeper.cancel()
         while server.open_connections:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        assert at.rt.leases.claims() == ()
+        assert at.rt.leases.held() == ()
 
 
 @pytest.mark.skipif(citus_servers() is not None, reason="it watches the locks of one server")

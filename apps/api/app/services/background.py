@@ -64,12 +64,12 @@ async def renew_forever(rt: Runtime) -> None:
     while True:
         await asyncio.sleep(rt.turn_lease_s / _RENEWALS_PER_LEASE)
         failed = 0
-        for claim in rt.leases.claims():
+        for claim, task in rt.leases.held():
             try:
                 async with rt.database.autocommit() as tx:
                     is_ours = await renew_lease(tx, claim, rt.turn_lease_s)
                 if not is_ours:
-                    rt.leases.stop(claim)
+                    task.cancel()
             except DatabaseUnavailable:
                 failed += 1
         if failed:

@@ -55,14 +55,9 @@ class Leases:
             if (session_id, turn_id) in self._held:
                 self._held[session_id, turn_id][1].cancel()
 
-    def stop(self, claim: Claim) -> None:
-        """Cancels the task of this claim, whose turn was ended elsewhere, unless the turn was claimed here again."""
-        held = self._held.get((claim.session_id, claim.turn_id))
-        if held is not None and held[0] is claim:
-            held[1].cancel()
-
-    def claims(self) -> tuple[Claim, ...]:
-        return tuple(claim for claim, _ in self._held.values())
+    def held(self) -> tuple[tuple[Claim, asyncio.Task[Any]], ...]:
+        """The claims, each with the task that runs its turn."""
+        return tuple(self._held.values())
 
     async def drain(self, timeout_s: float) -> None:
         """Waits at most `timeout_s` for running turns to end by themselves."""
