@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Generator
+from collections.abc import Generator, Hashable
 from contextlib import contextmanager
 from threading import Event
 
@@ -33,6 +33,24 @@ async def test_one_key_has_no_more_than_its_part_and_another_is_let_in_at_once()
     assert not waiting.done()
     gate.release("hog")
     await waiting
+
+
+async def test_a_release_looks_at_one_waiting_key_and_not_at_all_of_them() -> None:
+    looked_at: list[object] = []
+
+    class Watched(FairGate):
+        def full_for(self, key: Hashable) -> bool:
+            looked_at.append(key)
+            return super().full_for(key)
+
+    gate = Watched(1, 1)
+    assert gate.place("inside") is None
+    places = [gate.place(number) for number in range(100)]
+    looked_at.clear()
+    gate.release("inside")
+    assert looked_at == [0]
+    assert places[0] is not None
+    assert places[0].done()
 
 
 async def test_the_process_itself_has_the_key_none_and_is_let_in_like_any_other() -> None:

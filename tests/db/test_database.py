@@ -143,3 +143,23 @@ async def test_a_worker_that_freezes_inside_a_transaction_loses_it_and_its_locks
         assert looked
     finally:
         await database.aclose()
+
+
+async def test_a_cancelled_begin_takes_nothing_with_it_that_others_store_on_its_connection(database_url: str) -> None:
+    async def begin() -> None:
+        async with database.begin():
+            pass
+
+    database, other = (Database(database_url, pool_size=1) for _ in range(2))
+    async with database.autocommit() as tx:
+        await tx.fetch(sql("CREATE TABLE kept (at integer)"))
+    beginning = asyncio.create_task(begin())
+    await asyncio.sleep(0)  # BEGIN is on its way
+    beginning.cancel()
+    assert isinstance(*await asyncio.gather(beginning, return_exceptions=True), asyncio.CancelledError)
+    async with database.autocommit() as tx:
+        await tx.execute(sql("INSERT INTO kept VALUES (1)"))
+    async with other.autocommit() as tx:
+        assert await tx.fetchval(sql("SELECT at FROM kept")) == 1
+    await database.aclose()
+    await other.aclose()

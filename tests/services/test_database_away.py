@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from app.domain.errors import DatabaseUnavailable
 from app.domain.types import TurnStatus
+from app.services.summaries import summarize_now, undo_summary
 from app.services.views.turns import get_turn
 from tests.providers.server import Answer, Seen, serving
 from tests.services.faulty_database import faulty_database
-from tests.services.service import chat, models_toml, ref_of, service
+from tests.services.service import chat, model, models_toml, ref_of, service
 
 
 async def test_a_reply_that_was_paid_for_is_stored_when_the_database_is_back(database_url: str, tmp_path: Path) -> None:
@@ -80,3 +82,24 @@ async def test_a_database_that_stays_away_for_a_lease_is_given_up(database_url: 
             assert outcome.turn.assistant_output == "Again."
             statuses = await at.rows("SELECT status FROM turns ORDER BY seq")
             assert [row["status"] for row in statuses] == ["failed", "completed"]
+
+
+async def test_a_summary_whose_lease_was_taken_unheard_keeps_no_other_from_being_made(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        faulty_database(database_url) as (url, faults),
+        serving(model()) as server,
+        service(url, models_toml(server), folder=tmp_path) as at,
+    ):
+        session = await at.session(policy={"protected_turns": 1, "auto_summarize": False})
+        for number in range(4):
+            await at.turn(session.id, f"Point {number}. " + "The job compares ledger rows with bank lines. " * 20)
+        await summarize_now(at.rt, ref_of(session.id))
+        await undo_summary(at.rt, ref_of(session.id), None)
+        lease_id = at.rt.new_id()
+        faults.swallow_after = lease_id.bytes
+        with pytest.raises(DatabaseUnavailable):
+            await summarize_now(replace(at.rt, new_id=lambda: lease_id), ref_of(session.id))
+        assert faults.fired == 1
+        assert (await summarize_now(at.rt, ref_of(session.id))).status == "active"

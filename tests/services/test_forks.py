@@ -336,12 +336,12 @@ async def test_a_turn_that_runs_under_one_id_in_two_sessions_is_two_turns(databa
                 for session_id in both
             ]
             await _until_followed(follower, "running", both)
-            assert {claim.session_id for claim in at.rt.leases.claims()} == set(both)
+            assert {claim.session_id for claim, _ in at.rt.leases.held()} == set(both)
             for session_id, task in zip(both, running, strict=True):
                 await cancel_turn(at.rt, ref_of(session_id), turn_id)
                 with pytest.raises(TurnCancelled):
                     await task
-                left = {claim.session_id for claim in at.rt.leases.claims()}
+                left = {claim.session_id for claim, _ in at.rt.leases.held()}
                 assert left == ({both[1]} if session_id == source else set())
             await _until_followed(follower, "cancelled", both)
 

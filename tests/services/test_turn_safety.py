@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +29,22 @@ from app.domain.errors import (
     TurnNotOpen,
 )
 from app.domain.types import RecordedReply, SessionId, ToolCall, TurnStatus
-from app.services.background import renew_forever, sweep_forever
+from app.services.background import end_lost_turns, renew_forever, sweep_forever
 from app.services.sessions import delete_session
 from app.services.turn.additions import draft_outputs
 from app.services.turn.claim import claim_drafted, draft_turn
 from app.services.turn.take import cancel_turn, retry_turn
 from app.services.turn.types import TurnOptions, TurnRequest
+from app.services.views.context import window_now
 from app.services.views.turns import get_prompt, get_turn
 from app.tokenizers.counters import Tokenizers
 from bench.wire import Tally, counting_proxy
 from tests.providers.server import Answer, Seen, serving
-from tests.services.service import chat, models_toml, ref_of, service
+from tests.services.service import chat, is_summary, model, models_toml, ref_of, service, sound_summary
 from torture.databases import citus_servers
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+LONG = "The reconciliation job compares ledger rows with bank lines and reports each difference. " * 20
 _WAITS = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 _LOCK = Statement("SELECT 1 FROM sessions WHERE id = $1 FOR UPDATE", ("session_id",))
 
@@ -279,6 +282,35 @@ async def test_a_turn_that_another_process_cancels_or_erases_is_cancelled_for_it
         assert await at.rows("SELECT 1 FROM messages WHERE role = 'assistant'") == []
 
 
+@pytest.mark.parametrize("how", ["cancelled", "erased", "lost"])
+async def test_the_call_of_a_turn_that_another_process_ended_is_stopped_by_the_next_renewal(
+    database_url: str, tmp_path: Path, how: str
+) -> None:
+    async with (
+        serving(_Gate()) as server,
+        service(database_url, models_toml(server), folder=tmp_path, lease_s=0.9) as at,
+        service(database_url, models_toml(server), folder=tmp_path) as other,
+    ):
+        session = await at.session()
+        waiting = asyncio.create_task(at.turn(session.id, "Slow"))
+        await server.arrived.wait()
+        (turn,) = await at.rows("SELECT id FROM turns")
+        if how == "cancelled":
+            await cancel_turn(other.rt, ref_of(session.id), turn["id"])
+        elif how == "erased":
+            await delete_session(other.rt, ref_of(session.id))
+        else:
+            await other.rows("UPDATE turns SET lease_expires_at = '-infinity' RETURNING id")
+            assert await end_lost_turns(other.rt.database) == 1
+        keeper = asyncio.create_task(renew_forever(at.rt))
+        with pytest.raises(TurnLost if how == "lost" else TurnCancelled):
+            await waiting
+        keeper.cancel()
+        while server.open_connections:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert at.rt.leases.held() == ()
+
+
 @pytest.mark.skipif(citus_servers() is not None, reason="it watches the locks of one server")
 async def test_a_cancel_that_meets_the_end_of_the_turn_names_the_status_that_it_ended_with(database_url: str) -> None:
     """It was answered: "The turn is running; there is nothing to cancel."."""
@@ -326,6 +358,37 @@ async def test_a_renewed_lease_outlives_a_slow_model(database_url: str, tmp_path
         finally:
             for keeper in keepers:
                 keeper.cancel()
+
+
+async def test_a_worker_that_comes_late_with_its_summary_does_not_set_the_turn_count_back(
+    database_url: str, tmp_path: Path
+) -> None:
+    gate = _Gate()
+    late = model(summary=lambda request: replace(sound_summary(request), after=gate.opened.is_set))
+    async with (
+        serving(late) as slow,
+        service(database_url, models_toml(slow), folder=tmp_path) as first,
+        serving(model()) as quick,
+        service(database_url, models_toml(quick), folder=tmp_path) as second,
+    ):
+        session = await first.session(policy={"mandatory_summary_turn": 3, "protected_turns": 2})
+        for number in range(1, 4):
+            await first.turn(session.id, f"Point {number}. {LONG}")
+        running = asyncio.ensure_future(first.turn(session.id, "Summarized too late"))
+        while not any(map(is_summary, slow.seen)):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        (turn,) = await second.rows("SELECT id FROM turns WHERE status = 'running'")
+        await cancel_turn(second.rt, ref_of(session.id), turn["id"])
+        triggered = [
+            (await second.turn(session.id, f"Point {number}. {LONG}")).context["summary_triggered"]
+            for number in range(5, 9)
+        ]
+        assert triggered == [True, False, False, True]
+        assert (await window_now(second.rt, ref_of(session.id))).turns_to_next_summary == 2
+        gate.opened.set()
+        with pytest.raises(TurnCancelled):
+            await running
+        assert (await window_now(second.rt, ref_of(session.id))).turns_to_next_summary == 2
 
 
 async def test_no_connection_is_held_while_the_model_thinks(database_url: str, tmp_path: Path) -> None:

@@ -86,10 +86,12 @@ class FairGate:
             del self._inside[key]
         self._free += 1
         while self._free > 0:
-            waiting = [each for each in self._waiting if not self.full_for(each)]
-            if not waiting:
+            for waiting in self._waiting:
+                if not self.full_for(waiting):
+                    self._let_in(waiting)
+                    break
+            else:
                 return
-            self._let_in(waiting[0])
 
     def _let_in(self, key: Hashable) -> None:
         queue = self._waiting.pop(key)

@@ -130,9 +130,11 @@ _RENEW = sql(f"""
         SELECT id FROM turns
         WHERE session_id = :session_id AND id = :turn_id AND fence = :fence AND status = 'running'
         FOR NO KEY UPDATE SKIP LOCKED
+    ), renewed AS (
+        UPDATE turns SET lease_expires_at = {_LEASE_END}
+        FROM ours WHERE turns.session_id = :session_id AND turns.id = ours.id
     )
-    UPDATE turns SET lease_expires_at = {_LEASE_END}
-    FROM ours WHERE turns.session_id = :session_id AND turns.id = ours.id
+    SELECT count(*) > 0 FROM turns WHERE session_id = :session_id AND id = :turn_id AND fence = :fence
     """)
 
 
@@ -302,6 +304,9 @@ def _rows_of(outputs: Sequence[ToolOutput], first_seq: int) -> list[JsonObject]:
     ]
 
 
-async def renew_lease(tx: Transaction, claim: Claim, lease_s: float) -> None:
-    """Extends the lease of a running turn; does nothing if the claim is no longer ours."""
-    await tx.execute(_RENEW, lease_s=lease_s, session_id=claim.session_id, turn_id=claim.turn_id, fence=claim.fence)
+async def renew_lease(tx: Transaction, claim: Claim, lease_s: float) -> bool:
+    """Extends the lease of a running turn. Returns false if the claim is no longer ours: the turn was ended elsewhere,
+    or is gone."""
+    return await tx.fetchval(
+        _RENEW, lease_s=lease_s, session_id=claim.session_id, turn_id=claim.turn_id, fence=claim.fence
+    )

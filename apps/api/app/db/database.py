@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
-from decimal import Decimal
 from time import monotonic, perf_counter
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 from uuid import UUID
@@ -18,7 +17,7 @@ from app.core.fairness import FairGate, share_of, tenant_at_work
 from app.db.pages import Fetched
 from app.db.sql import Statement
 from app.domain.errors import DatabaseUnavailable, NotFound, SessionBusy, TransactionConflict
-from app.domain.stored import JsonText, names_of
+from app.domain.stored import column_json, names_of
 
 Record: TypeAlias = Mapping[str, Any]
 """A row, by column name."""
@@ -236,7 +235,7 @@ class Database:
         for a duplicate, and `NotFound` for a row of a session that was erased meanwhile.
         """
         isolation = "repeatable_read" if snapshot else None
-        async with self._alone(locking), self._connection() as connection, connection.transaction(isolation=isolation):
+        async with self._alone(locking), self._begun(isolation=isolation) as connection:
             if self._set_locally and locking is not None:
                 await connection.execute(self._set_lock_timeout)
             yield Transaction(connection)
@@ -258,8 +257,22 @@ class Database:
     @asynccontextmanager
     async def read_only(self) -> AsyncGenerator[Transaction]:
         """One transaction on one snapshot, in which the database itself refuses to write. Raises as `begin`."""
-        async with self._connection() as connection, connection.transaction(isolation="repeatable_read", readonly=True):
+        async with self._begun(isolation="repeatable_read", readonly=True) as connection:
             yield Transaction(connection)
+
+    @asynccontextmanager
+    async def _begun(self, **how: Any) -> AsyncGenerator[_Driver]:
+        """A connection in a transaction. Without a begun one it is closed: a BEGIN that was cancelled on its way may
+        still be executed, and what others then ran on the connection would be rolled back."""
+        async with self._connection() as connection:
+            has_begun = False
+            try:
+                async with connection.transaction(**how):
+                    has_begun = True
+                    yield connection
+            finally:
+                if not has_begun:
+                    connection.terminate()
 
     @asynccontextmanager
     async def autocommit(self) -> AsyncGenerator[Transaction]:
@@ -361,7 +374,7 @@ async def _set_up(connection: _Driver, *, choose_plans: bool) -> bool:
     try:
         for name in ("json", "jsonb"):
             await connection.set_type_codec(
-                name, schema="pg_catalog", encoder=_encode_json, decoder=orjson.loads, format="text"
+                name, schema="pg_catalog", encoder=column_json, decoder=orjson.loads, format="text"
             )
         return choose_plans and await connection.fetchval(_CHOOSE_PLANS)
     except BaseException:
@@ -381,17 +394,3 @@ def _reports_read_only(connection: _Driver) -> bool:
 def record_of(kind: type[R], row: Record, **computed: Any) -> R:
     """An instance of this dataclass: from `computed`, and for other fields from the row's columns of the same names."""
     return kind(**{name: row[name] for name in names_of(kind) if name not in computed}, **computed)
-
-
-def _encode_json(value: object) -> str:
-    if isinstance(value, JsonText):
-        return value
-    return orjson.dumps(value, default=_encode_other).decode()
-
-
-def _encode_other(value: object) -> object:
-    if isinstance(value, Decimal | UUID):  # the driver's UUIDs are a subclass, which orjson does not encode
-        return str(value)
-    if isinstance(value, (tuple, frozenset, set)):
-        return list(cast("Sequence[object]", value))
-    raise TypeError(f"{type(value).__name__} is no JSON")

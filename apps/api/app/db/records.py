@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 
 import sqlalchemy as sa
@@ -141,8 +141,7 @@ async def record_end(tx: Transaction, claim: Claim, end: TurnEnd) -> TurnRecord 
     """Writes the end of a running turn; None when the claim is no longer ours. This is one statement; `spent` and
     `added` take others, which need a transaction. Large blocks may be stored before it: without the
     turn's audit nothing refers to them."""
-    end = replace(end, blocks=await _without_large(tx, claim.session_id, end.blocks))
-    spent = end.spent
+    spent, blocks = end.spent, await _without_large(tx, claim.session_id, end.blocks)
     of_limits = {} if spent is None else values_of(spent)
     row = await tx.fetchrow(
         _RECORD_RESERVED if of_limits else _RECORD,
@@ -151,7 +150,8 @@ async def record_end(tx: Transaction, claim: Claim, end: TurnEnd) -> TurnRecord 
         fence=claim.fence,
         status=end.status.value,
         audits=list(map(as_stored, end.audits)),
-        **values_of(end, "status", "audits", "spent", "added"),
+        blocks=blocks,
+        **values_of(end, "status", "audits", "blocks", "spent", "added"),
         **of_limits,
     )
     if row is None:

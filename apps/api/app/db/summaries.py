@@ -66,6 +66,8 @@ _SUMMARY = insert_from(
     f"ground, {CLOCK}, {json_rows(session_summaries, 'summaries')}, {ON_ITS_NODE}",
     {"session_id": "sessions.id", "status": "'active'", "created_at": "clock.at"},
 )
+# Who comes late does not set it back: the count has been restarted since.
+_LATER_COUNT = "greatest(:count_after_seq, summary_count_after_seq)"
 # Stores a whole attempt: its note and its calls' usage in any case, its summary if the turn is still ours and the
 # folded summary is still active. Only `locked` waits. What was written meanwhile is seen by the locks and updates
 # after it, which read the current rows, and by the index that allows only one active summary.
@@ -79,7 +81,7 @@ _STORE = sql(f"""
         SELECT locked_id FROM locked WHERE CAST(:turn_id AS uuid) IS NULL OR EXISTS (SELECT FROM ours)
     ), noted AS (
         UPDATE sessions SET
-            summary_count_after_seq = coalesce(:count_after_seq, summary_count_after_seq),
+            summary_count_after_seq = {_LATER_COUNT},
             summary_failures = CASE WHEN :failed THEN summary_failures + 1 WHEN :asked THEN 0 ELSE summary_failures END,
             summary_failed_at = CASE WHEN :failed THEN clock.at WHEN :asked THEN NULL ELSE summary_failed_at END,
             summary_lease_expires_at =
@@ -100,7 +102,7 @@ _STORE = sql(f"""
     SELECT EXISTS (SELECT FROM stored) AS stored
     """)
 
-_RESTART_COUNT = sql("UPDATE sessions SET summary_count_after_seq = :count_after_seq WHERE id = :session_id")
+_RESTART_COUNT = sql(f"UPDATE sessions SET summary_count_after_seq = {_LATER_COUNT} WHERE id = :session_id")
 
 # To fold a summary that is no longer active would cost a call in vain: this is checked before the lease is taken.
 _TAKE_LEASE = sql(f"""
@@ -163,9 +165,9 @@ class PromptContext:
 class AttemptNote:
     """What is stored of an attempt to summarize, whether or not it made a summary.
 
-    The turn count starts after the turn `count_after_seq`; None leaves it. `asked` means that a summarizer was called,
-    `failed` that its answer was missing or not usable: the circuit breaker counts consecutive failures. `usages` are
-    the usage rows of its calls. The lease `lease_id` is released.
+    The turn count starts after the turn `count_after_seq`; None or an earlier one leaves it. `asked` means that a
+    summarizer was called, `failed` that its answer was missing or not usable: the circuit breaker counts consecutive
+    failures. `usages` are the usage rows of its calls. The lease `lease_id` is released.
     """
 
     count_after_seq: int | None = None
@@ -223,7 +225,7 @@ async def store_attempt(
 
 
 async def restart_count(tx: Transaction, session_id: SessionId, count_after_seq: int) -> None:
-    """Makes the turn count towards the next summary continue after this turn."""
+    """Makes the turn count towards the next summary start after this turn, unless it starts later already."""
     await tx.execute(_RESTART_COUNT, session_id=session_id, count_after_seq=count_after_seq)
 
 

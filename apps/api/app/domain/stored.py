@@ -6,9 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
+from decimal import Decimal
 from functools import cache
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 from uuid import UUID
+
+import orjson
 
 from app.domain.types import (
     Count,
@@ -43,6 +46,21 @@ class JsonText(str):
     """JSON that is already encoded; the database gets it unchanged."""
 
     __slots__ = ()
+
+
+def column_json(value: object) -> str:
+    """A value of a JSON column as the database gets it."""
+    if isinstance(value, JsonText):
+        return value
+    return orjson.dumps(value, default=_plain).decode()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Decimal | UUID):  # the driver's UUIDs are a subclass, which orjson does not encode
+        return str(value)
+    if isinstance(value, (tuple, frozenset, set)):
+        return list(cast("Sequence[object]", value))
+    raise TypeError(f"{type(value).__name__} is no JSON")
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,15 +58,18 @@ async def keep_going(work: Callable[[Runtime], Awaitable[None]], rt: Runtime) ->
 
 
 async def renew_forever(rt: Runtime) -> None:
-    """Renews the leases of this process's turns, three times per lease. Each turn is renewed by itself, so that a node
-    that cannot be reached does not stop renewals for sessions on other nodes."""
+    """Renews the leases of this process's turns, three times per lease, and stops those that were ended elsewhere. Each
+    turn is renewed by itself, so that a node that cannot be reached does not stop renewals for sessions on other nodes.
+    """
     while True:
         await asyncio.sleep(rt.turn_lease_s / _RENEWALS_PER_LEASE)
         failed = 0
-        for claim in rt.leases.claims():
+        for claim, task in rt.leases.held():
             try:
                 async with rt.database.autocommit() as tx:
-                    await renew_lease(tx, claim, rt.turn_lease_s)
+                    is_ours = await renew_lease(tx, claim, rt.turn_lease_s)
+                if not is_ours:
+                    task.cancel()
             except DatabaseUnavailable:
                 failed += 1
         if failed:

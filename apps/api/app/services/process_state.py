@@ -55,8 +55,9 @@ class Leases:
             if (session_id, turn_id) in self._held:
                 self._held[session_id, turn_id][1].cancel()
 
-    def claims(self) -> tuple[Claim, ...]:
-        return tuple(claim for claim, _ in self._held.values())
+    def held(self) -> tuple[tuple[Claim, asyncio.Task[Any]], ...]:
+        """The claims, each with the task that runs its turn."""
+        return tuple(self._held.values())
 
     async def drain(self, timeout_s: float) -> None:
         """Waits at most `timeout_s` for running turns to end by themselves."""

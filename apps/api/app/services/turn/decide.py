@@ -174,8 +174,7 @@ async def counted_by_provider(
 ) -> Snapshot:
     """The snapshot, calibrated by the provider's own token count if the alias has `exact_counts` and the estimate is
     too near a threshold to decide. The same object if the provider does not count or its count is not credible."""
-    counts = sum(step["kind"] == "count_tokens" for step in steps.rows)
-    if not rows.model.exact_counts or counts >= _MOST_COUNTS:
+    if not rows.model.exact_counts or sum(step["kind"] == "count_tokens" for step in steps.rows) >= _MOST_COUNTS:
         return snapshot
     window = await planned(snapshot, lambda: lay_out(snapshot, estimate))
     if not is_near_threshold(window):

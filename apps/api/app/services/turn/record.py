@@ -16,6 +16,7 @@ import orjson
 
 from app.core.logging import add_request_fields
 from app.db.claims import Claim
+from app.db.database import Transaction
 from app.db.messages import UNCOUNTED
 from app.db.records import TurnEnd, record_end, recorded_before
 from app.db.turns import get_turn
@@ -129,7 +130,7 @@ class Record:
         attempts = sum(audit.round == claim.round for audit in self._audits)
         broken_by = note_prompt(self._rt, self._turn, plan, assembled)
         audit = plan.audit(claim, self._rt.new_id(), attempts + 1, assembled, broken_by)
-        if self.sent is None:
+        if self.sent is None and self._is_streamed:
             self.listen(TurnEvent("context.assembled", {"context": audit.public()}, summary=self.summary))
         self.sent = plan
         self._audits.append(audit)
@@ -215,14 +216,14 @@ class Record:
         turn = await self._end(end)
         summary = plan.snapshot.summary if plan.rows.policy.recall.enabled else None
         start_vectors(self._rt, claim.session, summary.to_message_seq if summary else 0)
-        if any(removal.kind in PIN_KINDS for removal in plan.decided.window.log.actions):
+        if self._rt.embeddings and any(each.kind in PIN_KINDS for each in plan.decided.window.log.actions):
             start_pin_vectors(self._rt, claim.session, plan.snapshot.pins)
         if not calls and not self.found_summary_in_progress:  # the one in progress is enough
             succeeded = all(step["status"] == "success" for step in self.steps.rows)
             is_sound = succeeded and encoding == plan.rows.encoding
             start_after_turn(self._rt, self._turn, plan, replace(reply, said_at=turn.completed_at), is_sound=is_sound)
-        context = self._audits[-1].public()
-        return TurnOutcome(replace(turn, tool_calls=calls), context, completion, claim.assistant_seq, self.summary)
+        turn = replace(turn, tool_calls=calls) if calls else turn
+        return TurnOutcome(turn, self._audits[-1].public(), completion, claim.assistant_seq, self.summary)
 
     def _reply_of(self, completion: Completion) -> Message:
         return Message(
@@ -322,7 +323,9 @@ async def store_end(rt: Runtime, claim: Claim, end: TurnEnd, *, patience_s: floa
                 turn = await record_end(tx, claim, end)
                 if turn is None and retried:
                     turn = await recorded_before(tx, claim)
-                ended = turn or await get_turn(tx, claim.session, claim.turn_id)
+                if turn is None:
+                    raise await ended_elsewhere(tx, claim)
+                return turn
         except DatabaseUnavailable as error:
             if asyncio.get_running_loop().time() + pause_s > gives_up_at:
                 raise
@@ -331,12 +334,14 @@ async def store_end(rt: Runtime, claim: Claim, end: TurnEnd, *, patience_s: floa
             retried = True
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-            continue
-        if turn is None and (ended is None or ended.status is TurnStatus.CANCELLED):
-            raise TurnCancelled("The turn was cancelled while it ran; nothing of this answer was stored.")
-        if turn is None:
-            raise TurnLost("Another process ended this turn while it ran here; nothing of this answer was stored.")
-        return turn
+
+
+async def ended_elsewhere(tx: Transaction, claim: Claim) -> TurnCancelled | TurnLost:
+    """The error of a turn that was not ended under its claim. One that runs again was cancelled and tried again."""
+    ended = await get_turn(tx, claim.session, claim.turn_id)
+    if ended is not None and ended.status is TurnStatus.FAILED:
+        return TurnLost("Another process ended this turn while it ran here; nothing of this answer was stored.")
+    return TurnCancelled("The turn was cancelled while it ran; nothing of this answer was stored.")
 
 
 def note_prompt(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, assembled: Assembled) -> CacheBreak | None:

@@ -147,17 +147,17 @@ async def summarize(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Es
     lease_id = job.claim.turn_id if job.claim else rt.new_id()
     lease_s = sum(_deadline_s(rt, alias) for alias in summarizer.aliases) + _LEASE_SLACK_S
     previous_id = job.fold.previous.id if job.fold.previous else None
-    async with rt.database.autocommit() as tx:
-        lease = await store.take_summary_lease(
-            tx, session_id, lease_id, lease_s, previous_id, for_turn=job.claim is not None
-        )
-    if not lease.ground_stands:
-        return SummaryAttempt(None, "model", alias, 0, STALE, None, None)
-    if lease.limits is None and not job.whatever_others_do:
-        return SummaryAttempt(None, "model", alias, 0, IN_PROGRESS, None, None)
     try:
+        async with rt.database.autocommit() as tx:
+            lease = await store.take_summary_lease(
+                tx, session_id, lease_id, lease_s, previous_id, for_turn=job.claim is not None
+            )
+        if not lease.ground_stands:
+            return SummaryAttempt(None, "model", alias, 0, STALE, None, None)
+        if lease.limits is None and not job.whatever_others_do:
+            return SummaryAttempt(None, "model", alias, 0, IN_PROGRESS, None, None)
         attempt = await _make(rt, replace(summarizer, limited=lease.limits != {}), job, lease_id)
-    except BaseException:  # also when it is cancelled; storing the attempt ends the lease
+    except BaseException:  # also when it is cancelled, or the lease's answer lost; storing the attempt ends the lease
         with suppress(DatabaseUnavailable):
             async with rt.database.autocommit() as tx:
                 await store.release_summary_lease(tx, session_id, lease_id)

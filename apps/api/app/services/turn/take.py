@@ -16,7 +16,7 @@ from time import perf_counter
 from app.db.archive import LastTurn
 from app.db.turns import cancel_turn as store_cancelled
 from app.db.turns import get_turn
-from app.domain.errors import PlimsollError, ProviderError, RetryLater, TurnCancelled, TurnNotOpen
+from app.domain.errors import PlimsollError, ProviderError, RetryLater, TurnNotOpen
 from app.domain.incoming import IncomingMessage
 from app.domain.types import Completion, Session, SessionRef, TenantId, TurnId, TurnRecord, Usage
 from app.engine.window.plan import Refused
@@ -29,7 +29,7 @@ from app.services.turn.call import call
 from app.services.turn.claim import claim, claim_outputs, claim_retry
 from app.services.turn.decide import decide, decide_after_look_back
 from app.services.turn.look_back import look_back, wants_look_back
-from app.services.turn.record import Record, recording
+from app.services.turn.record import Record, ended_elsewhere, recording
 from app.services.turn.steps import of_claim, of_turn
 from app.services.turn.types import (
     ClaimedTurn,
@@ -158,9 +158,10 @@ async def _run(rt: Runtime, claiming: Awaitable[ClaimedTurn | TurnOutcome], list
         try:
             outcome = await asyncio.shield(task)
         except asyncio.CancelledError:
-            if task.cancelled():
-                raise TurnCancelled("The turn was cancelled while it ran; the message is kept.") from None
-            raise
+            if not task.cancelled():
+                raise
+            async with rt.database.autocommit() as tx:
+                raise await ended_elsewhere(tx, turn.claim) from None
         if span.recording:
             span.set(of_turn(outcome.turn))
         return outcome
