@@ -202,16 +202,15 @@ class Window(Cost):
         cut = len(pieces)
         while cut and pieces[cut - 1].state == "running":
             cut -= 1
-        before = self.pieces
-        less_tokens = sum([piece.tokens for piece in before]) - sum([piece.tokens for piece in pieces])
-        less_messages = sum([piece.messages for piece in before]) - sum([piece.messages for piece in pieces])
+        parts = (*self.head, *((self.summary,) if self.summary else ()), *self.beside, *pieces)
+        tokens = sum([part.tokens for part in parts])
         return replace(
             self,
             past=tuple(pieces[:cut]),
             current=tuple(pieces[cut:]),
-            tokens=self.tokens - less_tokens,
-            messages=self.messages - less_messages,
-            history_tokens=self.history_tokens - less_tokens,
+            tokens=tokens,
+            messages=sum([part.messages for part in parts]),
+            history_tokens=self.history_tokens + tokens - self.tokens,
         ).logged(actions)
 
     def logged(self, actions: Iterable[Removal]) -> Window:
