@@ -239,6 +239,25 @@ async def test_a_limit_leaves_later_turns_out_and_says_so(database_url: str, tmp
         assert nothing["policies"][0]["per_turn"] == []
 
 
+async def test_turns_of_large_messages_are_read_few_at_a_time(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(_no_summarizer) as server,
+        service(database_url, models_toml(server, window=16000), folder=tmp_path) as at,
+    ):
+        session = await at.session()
+        for number in range(6):
+            await at.turn(session.id, f"Point {number}.")
+        small: list[tuple[int, int]] = []
+        whole = await simulate(at.rt, ref_of(session.id), THRESHOLDS, progress=lambda *done: small.append(done))
+        assert small == [(6, 6)]
+        sizes = "CASE m.seq WHEN 3 THEN 3000000 WHEN 5 THEN 3000000 WHEN 7 THEN 20000000 ELSE 1 END"
+        await at.rows(f"UPDATE messages m SET content = to_jsonb(repeat('w', {sizes})) RETURNING id")
+        large: list[tuple[int, int]] = []
+        again = await simulate(at.rt, ref_of(session.id), THRESHOLDS, progress=lambda *done: large.append(done))
+        assert large == [(3, 6), (4, 6), (6, 6)]
+        assert again["happened"]["per_turn"] == whole["happened"]["per_turn"]
+
+
 async def test_another_tenants_session_and_an_impossible_policy_are_not_simulated(
     database_url: str, tmp_path: Path
 ) -> None:
