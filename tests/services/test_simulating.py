@@ -247,14 +247,17 @@ async def test_turns_of_large_messages_are_read_few_at_a_time(database_url: str,
         session = await at.session()
         for number in range(6):
             await at.turn(session.id, f"Point {number}.")
-        small: list[tuple[int, int]] = []
-        whole = await simulate(at.rt, ref_of(session.id), THRESHOLDS, progress=lambda *done: small.append(done))
-        assert small == [(6, 6)]
-        sizes = "CASE m.seq WHEN 3 THEN 3000000 WHEN 5 THEN 3000000 WHEN 7 THEN 20000000 ELSE 1 END"
-        await at.rows(f"UPDATE messages m SET content = to_jsonb(repeat('w', {sizes})) RETURNING id")
-        large: list[tuple[int, int]] = []
-        again = await simulate(at.rt, ref_of(session.id), THRESHOLDS, progress=lambda *done: large.append(done))
-        assert large == [(3, 6), (4, 6), (6, 6)]
+        steps: list[int] = []
+        whole = await simulate(at.rt, ref_of(session.id), THRESHOLDS, progress=lambda done, _: steps.append(done))
+        assert steps == [6]
+        for seq, characters in ((3, 3_000_000), (5, 3_000_000), (7, 20_000_000)):
+            await at.rows(
+                "UPDATE messages SET content = to_jsonb(repeat('w', :characters)) WHERE seq = :seq RETURNING id",
+                characters=characters,
+                seq=seq,
+            )
+        again = await simulate(at.rt, ref_of(session.id), THRESHOLDS, progress=lambda done, _: steps.append(done))
+        assert steps == [6, 3, 4, 6]
         assert again["happened"]["per_turn"] == whole["happened"]["per_turn"]
 
 
