@@ -228,12 +228,8 @@ class Window(Cost):
 
     def _resized(self, before: Sequence[PromptItem], now: Sequence[PromptItem], **changes: Any) -> Window:
         """A copy with these changes, which replace the items `before` by the items `now`."""
-        tokens = self.tokens + _tokens_of(now) - _tokens_of(before)
+        tokens = self.tokens + sum([item.tokens for item in now]) - sum([item.tokens for item in before])
         return replace(self, tokens=tokens, messages=self.messages + len(now) - len(before), **changes)
-
-
-def _tokens_of(items: Sequence[PromptItem]) -> int:
-    return sum([item.tokens for item in items])
 
 
 def lay_out(snapshot: Snapshot, estimate: Estimate) -> Window:
