@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import islice
 from string import digits
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias
 
 from app.domain.types import SummaryList
 
@@ -117,7 +117,6 @@ _STANDING_VALUE: Final = 1.5
 _LEANING_WEIGHT, _SHORT_WEIGHT = 0.7, 0.5
 
 ReadSentence: TypeAlias = Callable[[str], Sentence]
-T = TypeVar("T")
 
 DEMAND: Final = 2
 """The `standing` of a sentence that says what has to hold from now on."""
@@ -145,41 +144,37 @@ _OF_WORDS: Final = tuple((cue, part) for cue, parts in _PARTS for part in parts 
 _LAST_WORDS: Final = frozenset(part.split()[-1] for _, part in _OF_WORDS)
 
 
-class _Cache(dict[str, T]):
-    """Values by short texts: conversations repeat a small set of words."""
-
-    def kept(self, text: str, value: T) -> T:
-        """The value, which is cached unless the text is long."""
-        if len(text) <= _LONGEST_KEPT_CHARS:
-            if len(self) >= _MOST_WORDS:
-                self.clear()
-            self[text] = value
-        return value
-
-
-class _Possible(_Cache[int]):
-    """The cues that an ASCII text with a word may have, cached by word."""
+class _Possible(dict[str, int]):
+    """The cues that an ASCII text with a word may have, cached by word: conversations repeat a small set of words."""
 
     def __missing__(self, word: str) -> int:
         cues = _RULES * (word in _RULE_WORDS) | _PHRASES * any([part in word for part in _LAST_WORDS])  # noqa: C419
         for cue, part in _OF_A_WORD:
             if part in word:
                 cues |= cue
-        return self.kept(word, cues)
+        if len(self) >= _MOST_WORDS:
+            self.clear()
+        self[word] = cues
+        return cues
 
 
-class _PlainWord(_Cache[str]):
+class _PlainWord(dict[str, str]):
     """The word of a piece without spaces of a lower-case ASCII text, cached by piece: empty if the piece has no word,
     `_SEVERAL` if it has more than one."""
 
     def __missing__(self, text: str) -> str:
         words = _PLAIN_WORD.findall(text)
-        return self.kept(text, _SEVERAL if len(words) > 1 else "".join(words))
+        word = _SEVERAL if len(words) > 1 else "".join(words)
+        if len(self) >= _MOST_WORDS:
+            self.clear()
+        self[text] = word
+        return word
 
 
 _SEVERAL: Final = " "
 _MOST_WORDS: Final = 8192
-_LONGEST_KEPT_CHARS: Final = 64
+_LONGEST_KEPT_CHARS: Final = 1_024
+"""Longest sentence whose words are cached: more than a statement has, but not an item or a line of a summary."""
 _possible: Final = _Possible()
 _plain_word: Final = _PlainWord()
 
@@ -198,7 +193,7 @@ def read_sentence(text: str) -> Sentence:
     """The properties of a sentence. Callers that read the same sentence repeatedly may cache the result."""
     possible, typed = _ANYTHING, text
     lower = text.lower()
-    if text.isascii():
+    if text.isascii() and len(text) <= _LONGEST_KEPT_CHARS:
         words = _words_of(lower)
         possible = 0
         for cues in filter(None, map(_possible.__getitem__, words)):
