@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.extractive import SourceText, gather
+from app.domain.extractive import READING, SourceText, gather, kept_reading
 from app.domain.types import SummaryBody, SummaryItem
 
 CONVERSATION = [
@@ -68,6 +69,19 @@ def test_items_with_words_of_the_focus_are_kept_first() -> None:
     assert "copper" not in kept("")
     assert "copper" in kept("the copper")
     assert kept("the on of") == kept("")
+
+
+def test_a_cache_of_readings_keeps_no_long_texts() -> None:
+    reading = kept_reading(texts=64, sentences=8)
+    text = "The depot opens at seven. We keep valve 12 shut. " * 2_000
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        read = [len(reading.statements(f"{number}. {text}")) for number in range(3)]
+        assert tracemalloc.get_traced_memory()[0] - before < 100_000
+        assert read == [len(READING.statements(f"{number}. {text}")) for number in range(3)]
+    finally:
+        tracemalloc.stop()
 
 
 def test_numbers_and_constraints_outlive_small_talk_in_a_small_room() -> None:

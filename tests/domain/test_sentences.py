@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 
 import pytest
 
@@ -14,6 +15,18 @@ def test_one_word_of_a_megabyte_is_read_in_one_pass(letters: str) -> None:
     """From each of its letters again it would take hours, in which no other thread runs."""
     word = letters * (1_000_000 // len(letters))
     assert read_sentence(word).words == (word.lower(),)
+
+
+def test_long_words_are_not_kept_in_memory() -> None:
+    """A summary that was imported or edited may consist of them."""
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(100):
+            read_sentence(f"word{number}" * 10_000)
+        assert tracemalloc.get_traced_memory()[0] - before < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_long_run_of_capitals_is_no_reference_number_and_is_read_in_one_pass() -> None:

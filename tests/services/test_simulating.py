@@ -239,6 +239,28 @@ async def test_a_limit_leaves_later_turns_out_and_says_so(database_url: str, tmp
         assert nothing["policies"][0]["per_turn"] == []
 
 
+async def test_turns_of_large_messages_are_read_few_at_a_time(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(_no_summarizer) as server,
+        service(database_url, models_toml(server, window=16000), folder=tmp_path) as at,
+    ):
+        session = await at.session()
+        for number in range(6):
+            await at.turn(session.id, f"Point {number}.")
+        steps: list[int] = []
+        whole = await simulate(at.rt, ref_of(session.id), THRESHOLDS, progress=lambda done, _: steps.append(done))
+        assert steps == [6]
+        for seq, characters in ((3, 3_000_000), (5, 3_000_000), (7, 20_000_000)):
+            await at.rows(
+                "UPDATE messages SET content = to_jsonb(repeat('w', :characters)) WHERE seq = :seq RETURNING id",
+                characters=characters,
+                seq=seq,
+            )
+        again = await simulate(at.rt, ref_of(session.id), THRESHOLDS, progress=lambda done, _: steps.append(done))
+        assert steps == [6, 3, 4, 6]
+        assert again["happened"]["per_turn"] == whole["happened"]["per_turn"]
+
+
 async def test_another_tenants_session_and_an_impossible_policy_are_not_simulated(
     database_url: str, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from app.api.routes.sessions import spooled
 from app.domain.errors import ProviderError
-from app.domain.types import SessionId, TurnId
+from app.domain.types import SessionId, ToolDefinition, TurnId
 from app.services.archive.transfer import export_session, fork_session
 from app.services.sessions import delete_session
 from app.services.turn.take import prepare_regeneration, regenerate_turn, retry_turn
@@ -18,10 +18,15 @@ from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.simulation import Variant, simulate
 from tests.providers.server import Answer, serving
 from tests.services.service import TENANT, Service, chat, models_toml, ref_of, service
-from tests.services.test_tools import TOOLS, calls
+from tests.services.test_tools import calls
 
 RULES = "Answer in one sentence, and quote “the ledger” by line. " * 400
 """A system prompt of 22 kB."""
+MANY_TOOLS: tuple[ToolDefinition, ...] = tuple(
+    {"type": "function", "function": {"name": f"look_up_{at}", "description": "Looks up a line of “the ledger”. " * 4}}
+    for at in range(20)
+)
+"""Tools of 4 kB."""
 
 
 async def _stored_bytes(at: Service, session_id: SessionId) -> int:
@@ -40,9 +45,11 @@ async def _stored_bytes(at: Service, session_id: SessionId) -> int:
 
 async def _as_older_versions_stored_them(at: Service) -> None:
     changed = await at.rows(
-        "UPDATE turns SET request = request - 'instructions_sha256'"
-        " || jsonb_build_object('instructions', CAST(:rules AS text)) WHERE request IS NOT NULL RETURNING id",
+        "UPDATE turns SET request = request - 'instructions_sha256' - 'tools_sha256'"
+        " || jsonb_build_object('instructions', CAST(:rules AS text), 'tools', CAST(:tools AS jsonb))"
+        " WHERE request IS NOT NULL RETURNING id",
         rules=RULES,
+        tools=list(MANY_TOOLS),
     )
     assert changed
 
@@ -52,24 +59,26 @@ async def _exported(at: Service, session_id: SessionId) -> dict[str, Any]:
         return json.load(file)
 
 
-async def test_a_system_prompt_that_comes_with_every_turn_is_stored_once(database_url: str, tmp_path: Path) -> None:
+async def test_a_system_prompt_and_tools_that_come_with_every_turn_are_stored_once(
+    database_url: str, tmp_path: Path
+) -> None:
     async with (
         serving(chat("Yes.")) as server,
         service(database_url, models_toml(server, window=65_536), folder=tmp_path) as at,
     ):
         session = await at.session()
-        await at.turn(session.id, "One.", instructions=RULES)
+        await at.turn(session.id, "One.", instructions=RULES, tools=MANY_TOOLS)
         first = await _stored_bytes(at, session.id)
         for number in range(9):
-            await at.turn(session.id, f"Next {number}.", instructions=RULES)
-        assert await _stored_bytes(at, session.id) < first + len(RULES)
+            await at.turn(session.id, f"Next {number}.", instructions=RULES, tools=MANY_TOOLS)
+        assert await _stored_bytes(at, session.id) < first + len(json.dumps(MANY_TOOLS))
         assert len(await at.rows("SELECT 1 FROM prompt_blocks WHERE content = :rules", rules=RULES)) == 1
         await delete_session(at.rt, ref_of(session.id))
         assert await at.rows("SELECT 1 FROM prompt_blocks") == []
 
 
 @pytest.mark.parametrize("is_old", [False, True], ids=["as it is stored now", "as older versions stored it"])
-async def test_whatever_needs_a_request_again_finds_its_long_system_prompt(
+async def test_whatever_needs_a_request_again_finds_its_long_system_prompt_and_tools(
     database_url: str, tmp_path: Path, *, is_old: bool
 ) -> None:
     script = [calls("a"), Answer({"error": {"message": "no"}}, status=400), chat("Yes."), chat("Again."), chat("Too.")]
@@ -80,19 +89,20 @@ async def test_whatever_needs_a_request_again_finds_its_long_system_prompt(
 
         def assert_sent(what: str) -> None:
             assert {"role": "system", "content": RULES} in server.seen[-1].json["messages"], what
+            assert server.seen[-1].json["tools"] == list(MANY_TOOLS), what
 
         async def regenerate(session_id: SessionId, turn_id: TurnId) -> None:
             prepared = await prepare_regeneration(at.rt, ref_of(session_id), turn_id, TurnRequest(None, "0" * 64))
             await regenerate_turn(at.rt, TENANT, prepared)
 
         session = await at.session()
-        turn = (await at.turn(session.id, "Look.", instructions=RULES, tools=TOOLS)).turn
+        turn = (await at.turn(session.id, "Look.", instructions=RULES, tools=MANY_TOOLS)).turn
         if is_old:
             await _as_older_versions_stored_them(at)
         with pytest.raises(ProviderError):
             await at.outputs(session.id, turn.id, {"a": "Nothing."})
         assert_sent("a later round")
-        await retry_turn(at.rt, ref_of(session.id), turn.id, TurnOptions(instructions=RULES), "main")
+        await retry_turn(at.rt, ref_of(session.id), turn.id, TurnOptions(instructions=RULES, tools=MANY_TOOLS), "main")
         assert_sent("another try")
         if is_old:
             await _as_older_versions_stored_them(at)
@@ -101,7 +111,7 @@ async def test_whatever_needs_a_request_again_finds_its_long_system_prompt(
 
         document = await _exported(at, session.id)
         (stored,) = [row["request"] for row in document["turns"]]
-        assert stored == TurnOptions(instructions=RULES).stored()
+        assert stored == TurnOptions(instructions=RULES, tools=MANY_TOOLS).stored()
         imported = await at.imported(document)
         assert (await _exported(at, imported.id))["turns"][0]["request"] == stored
         fork = await fork_session(at.rt, ref_of(session.id), None)
@@ -113,13 +123,14 @@ async def test_whatever_needs_a_request_again_finds_its_long_system_prompt(
         assert result["full_history"][0]["wire_tokens"] > len(RULES) / 8, "a simulation"
 
 
-async def test_a_turn_that_was_refused_keeps_its_long_system_prompt_in_a_fork(database_url: str) -> None:
-    """No prompt of it was sent, so that only the request refers to the text."""
+async def test_a_turn_that_was_refused_keeps_its_long_system_prompt_and_tools_in_a_fork(database_url: str) -> None:
+    """No prompt of it was sent, so that only the request refers to the texts."""
     async with service(database_url) as at:
         session = await at.session()
         await at.turn(session.id, "One.")
         with pytest.raises(Exception, match="budget"):
-            await at.turn(session.id, "word " * 9000, instructions=RULES)
+            await at.turn(session.id, "word " * 9000, instructions=RULES, tools=MANY_TOOLS)
         fork = await fork_session(at.rt, ref_of(session.id), None)
         _, refused = (await _exported(at, fork.id))["turns"]
         assert refused["request"]["instructions"] == RULES
+        assert refused["request"]["tools"] == list(MANY_TOOLS)

@@ -8,7 +8,7 @@ from typing import Any
 
 from app.domain.stored import StoredSummary
 from app.domain.types import SessionId
-from app.engine.policy.budget import history_budget
+from app.engine.policy.budget import budget_for
 from app.services.summaries import list_summaries
 from app.services.views.context import read_timeline
 from app.services.views.turns import get_audit, get_expanded_audit, get_prompt
@@ -179,7 +179,5 @@ async def test_the_window_of_an_unknown_model_is_four_times_its_largest_output(
 
 
 def test_the_history_has_what_system_summary_tools_and_output_leave_of_the_window() -> None:
-    left = history_budget(
-        window_tokens=8192, system_tokens=200, summary_tokens=300, tools_tokens=500, max_output_tokens=2048
-    )
-    assert left == 8192 - 200 - 300 - 500 - 2048
+    regions = {"system": 200, "goal": 20, "pins": 3, "summary": 300, "tools": 500, "history": 4_000, "framing": 60}
+    assert budget_for(16_384, "test", 2048).history_budget(regions) == 16_384 - 200 - 20 - 3 - 300 - 500 - 2048

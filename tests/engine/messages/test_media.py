@@ -196,6 +196,30 @@ def test_a_pdf_goes_by_its_pages_and_plain_text_by_its_own_tokens() -> None:
     assert media_tokens(file_of("application/zip", b"PK")) == FLAT_FILE_TOKENS
 
 
+def test_base64_that_is_broken_into_lines_counts_as_the_same_text_in_one_line() -> None:
+    def broken(part: ContentPart) -> ContentPart:
+        (kind,) = part.keys() - {"type"}
+        name = {"image_url": "url", "input_audio": "data", "file": "file_data"}[kind]
+        whole: str = part[kind][name]
+        start = whole.find(",") + 1
+        lines = [whole[at : at + 76] for at in range(start, len(whole), 76)]
+        return {**part, kind: {**part[kind], name: whole[:start] + "\n".join(lines)}}
+
+    long_text = file_of("text/plain", b"word " * 5_001)
+    tagged = b"ID3\4\0\0\0\0\7\x77".ljust(10 + 7 * 128 + 0x77, b"\0") + mp3(64, 60)
+    pdf = file_of("application/pdf", b"%PDF-1.4\n" + b"1 0 obj << /Type /Page >> endobj\n" * 7)
+    for part in (long_text, pdf, audio(wav(90)), audio(tagged, "mp3"), image(png(1024, 768))):
+        assert content_tokens([broken(part)], estimate) == content_tokens([part], estimate)
+        assert marker(broken(part)) == marker(part)
+    assert content_tokens([long_text], estimate) == 6_252
+
+
+def test_a_text_file_whose_content_is_not_base64_counts_as_any_other_file() -> None:
+    torn = {"type": "file", "file": {"file_data": "data:text/plain;base64,é" + "AAAA" * 1000}}
+    assert content_tokens([torn], estimate) == FLAT_FILE_TOKENS
+    assert content_tokens([file_of("text/plain", b"")], estimate) == 0
+
+
 def test_a_message_is_counted_flat_and_set_right_for_the_model_that_reads_it() -> None:
     turn = History().turn(user_tokens=10, media=(image(png(512, 512)), audio(wav(1)), image_at("https://e.org/a.png")))
     message = turn.messages[0]

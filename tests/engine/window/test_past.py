@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 from hypothesis import given
@@ -12,11 +13,12 @@ from app.engine.messages.turns import sendable_messages, wire_tokens_of
 from app.engine.policy.budget import Budget
 from app.engine.policy.policy import PruneUnit
 from app.engine.window.past import Past, past_of
+from app.engine.window.pieces import pieces_of
 from app.engine.window.plan import Ready, plan
 from app.engine.window.snapshot import Snapshot
 from tests.engine.histories import GUARDED, History, budget_of, estimate, snapshot_of
 from tests.engine.readings import sent_turns
-from tests.engine.strategies import snapshots
+from tests.engine.strategies import Unit, snapshots
 
 _rooms = st.one_of(st.none(), st.integers(0, 3000))
 
@@ -29,6 +31,19 @@ def test_a_past_that_was_extended_is_the_past_that_was_built_at_once(snapshot: S
     for turn in turns:
         one_by_one = one_by_one.extended((turn,))
     assert one_by_one == past_of(turns)
+
+
+def test_the_rounds_of_a_long_tool_loop_leave_nothing_in_memory() -> None:
+    rounds_of: list[Unit] = [("tool_group", 5, 1)] * 1_000
+    loop = History().turn(*rounds_of, status=TurnStatus.RUNNING)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for rounds in range(900, 1_000):
+            assert len(pieces_of(replace(loop, messages=loop.messages[: 1 + 2 * rounds]), "running")) == 1 + rounds
+        assert tracemalloc.get_traced_memory()[0] - before < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_rejected_turn_is_in_no_past() -> None:

@@ -162,8 +162,8 @@ BLOCKS_OF_TURNS: Final = """
     WHERE a.session_id = :source AND t.session_id = a.session_id AND t.id = a.turn_id
         AND t.seq <= :through_seq AND jsonb_typeof(a.prompt_refs) = 'object'
     UNION ALL
-    SELECT t.request ->> 'instructions_sha256' FROM turns t
-    WHERE t.session_id = :source AND t.seq <= :through_seq AND t.request ? 'instructions_sha256'
+    SELECT part.value FROM turns t, jsonb_each_text(t.request) AS part
+    WHERE t.session_id = :source AND t.seq <= :through_seq AND part.key IN ('instructions_sha256', 'tools_sha256')
 """
 """A query for the hashes of the blocks that the prompts and the requests of a session's turns refer to."""
 

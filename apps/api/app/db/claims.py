@@ -14,7 +14,7 @@ from app.db.limits import TENANT_LIMITS, limits_of
 from app.db.messages import NEWEST_CALLS, UNGIVEN
 from app.db.sessions import ON_ITS_NODE, STATE_COLUMNS, state_of
 from app.db.sql import CLOCK, Statement, binds, insert_from, insert_row, json_rows, of_session, sql
-from app.db.turns import SHORT_REQUEST, WHOLE_REQUEST, block_of_request, is_stored_apart
+from app.db.turns import SHORT_REQUEST, WHOLE_REQUEST, is_stored_apart, parts_of_request
 from app.domain.content import bytea_json, tool_calls_from_json
 from app.domain.limits import Limits, Scope
 from app.domain.stored import values_of
@@ -65,8 +65,8 @@ def _claim(new_turn: Mapping[str, str], block: str = "") -> Statement:
 
 
 _CLAIM = _claim(_NEW_TURN)
-# Only where there is one is a block prepared: that takes a tenth of what Postgres spends on a whole turn.
-_CLAIM_WITH_BLOCK = _claim({**_NEW_TURN, "request": SHORT_REQUEST}, f", b AS ({block_of_request('s', 's.claimed_at')})")
+# Only where there may be one is a block prepared: that takes a tenth of what Postgres spends on a whole turn.
+_CLAIM_WITH_PARTS = _claim({**_NEW_TURN, "request": SHORT_REQUEST}, f", b AS ({parts_of_request('s', 's.claimed_at')})")
 
 # A turn that ended and runs again may be in a cached past already: `changes` is 1 then, which invalidates the cache.
 _LOCK_SESSION = sql(f"""
@@ -122,7 +122,7 @@ def _reclaim(request: str, block: str = "") -> Statement:
 
 
 _RECLAIM = _reclaim(":request")
-_RECLAIM_WITH_BLOCK = _reclaim(SHORT_REQUEST, f", b AS ({block_of_request(f't, {CLOCK}', 'clock.at')})")
+_RECLAIM_WITH_PARTS = _reclaim(SHORT_REQUEST, f", b AS ({parts_of_request(f't, {CLOCK}', 'clock.at')})")
 
 # This runs without the session's lock, so it must not wait for a row: a turn that is locked is being ended.
 _RENEW = sql(f"""
@@ -192,7 +192,7 @@ async def claim_turn(tx: Transaction, session: SessionRef, new: NewTurn, lease_s
 
     Raises `UniqueViolated` when the session already has an open turn or the idempotency key was used.
     """
-    claim = _CLAIM_WITH_BLOCK if is_stored_apart(new.request) else _CLAIM
+    claim = _CLAIM_WITH_PARTS if is_stored_apart(new.request) else _CLAIM
     row = await tx.fetchrow(claim, **of_session(session), lease_s=lease_s, **values_of(new, "seq"))
     if row is None:
         return None
@@ -273,7 +273,7 @@ async def reclaim_turn(
     if row is None:
         return None
     fence = await tx.fetchval(
-        _RECLAIM_WITH_BLOCK if is_stored_apart(request) else _RECLAIM,
+        _RECLAIM_WITH_PARTS if is_stored_apart(request) else _RECLAIM,
         session_id=session.id,
         turn_id=turn_id,
         outputs=_rows_of(outputs, row["last_message_seq"] - len(outputs)),

@@ -33,7 +33,7 @@ SLICE_MESSAGES = 512
 _SLICE_TURNS = 512
 _SIZED_MESSAGES = 128
 """Messages whose sizes one statement computes: the database unpacks each for that."""
-_SLICE_BYTES = 8 * 1024 * 1024
+SLICE_BYTES = 8 * 1024 * 1024
 """Most bytes of messages that one statement reads, unless a single message has more."""
 _FIRST_MESSAGES = 16
 """Messages of a window that are read before their sizes are known: as many as most turns find."""
@@ -43,7 +43,8 @@ _STORED = tuple(column.name for column in messages.columns if column.name in _FI
 SAID_AT = "coalesce(m.said_at, m.created_at)"
 _WRITTEN_OTHERWISE = {"said_at": f"{SAID_AT} AS said_at"}
 _OF_MESSAGE = ", ".join(_WRITTEN_OTHERWISE.get(name, f"m.{name}") for name in _STORED)
-_BYTES = "octet_length(concat(m.content, m.tool_calls, m.reasoning, m.reasoning_blocks))"
+MESSAGE_BYTES = "octet_length(concat(m.content, m.tool_calls, m.reasoning, m.reasoning_blocks))"
+"""SQL expression: the size of the message `m`."""
 AS_STORED = f"{_OF_MESSAGE}, m.token_estimate AS tokens"
 """The columns that `message_from_row` reads, with the counts in the encoding that the message was stored with."""
 
@@ -73,11 +74,11 @@ _IN_RANGE = """
     ORDER BY m.seq
 """
 _RANGE = f"""
-    SELECT {AS_STORED}, m.token_encoding, {_BYTES} AS size_bytes, NULL AS status, NULL AS without_output
+    SELECT {AS_STORED}, m.token_encoding, {MESSAGE_BYTES} AS size_bytes, NULL AS status, NULL AS without_output
     {_IN_RANGE}
 """
 _MESSAGES = sql(_RANGE)
-_SIZES = sql(f"SELECT m.seq, {_BYTES} AS size_bytes {_IN_RANGE} LIMIT {_SIZED_MESSAGES}")
+_SIZES = sql(f"SELECT m.seq, {MESSAGE_BYTES} AS size_bytes {_IN_RANGE} LIMIT {_SIZED_MESSAGES}")
 _WINDOW = sql(f"""
     ({_RANGE} LIMIT {_FIRST_MESSAGES})
     UNION ALL
@@ -212,11 +213,11 @@ async def _slices(
     tx: Transaction, session_id: SessionId, after_seq: int, last_seq: int
 ) -> AsyncGenerator[tuple[int, int, int]]:
     """Ranges (after, through) that hold all messages, each with its bytes: at most `_SIZED_MESSAGES` messages and
-    `_SLICE_BYTES`, or one message. By what is stored, because an imported session may leave numbers out."""
+    `SLICE_BYTES`, or one message. By what is stored, because an imported session may leave numbers out."""
     while sizes := await tx.fetch(_SIZES, session_id=session_id, after_seq=after_seq, last_seq=last_seq):
         through, slice_bytes = after_seq, 0
         for row in sizes:
-            if slice_bytes and slice_bytes + row["size_bytes"] > _SLICE_BYTES:
+            if slice_bytes and slice_bytes + row["size_bytes"] > SLICE_BYTES:
                 yield after_seq, through, slice_bytes
                 after_seq, slice_bytes = through, 0
             through, slice_bytes = row["seq"], slice_bytes + row["size_bytes"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from itertools import groupby
+from itertools import accumulate, groupby
 
 from app.db.audits import whole_refs
 from app.db.database import Record, Transaction, record_of
-from app.db.messages import AS_STORED, STEP_FAILED, message_from_row
+from app.db.messages import AS_STORED, MESSAGE_BYTES, SLICE_BYTES, STEP_FAILED, message_from_row
 from app.db.sql import sql
 from app.db.turns import WHOLE_REQUEST
 from app.domain.stored import StoredMessage, StoredTurn, names_of
@@ -35,6 +35,11 @@ _TURNS = sql(f"""
     ) a
     WHERE t.session_id = :session_id AND t.seq > :after_seq AND t.seq <= :through_seq
     ORDER BY t.seq LIMIT :limit
+    """)
+
+_SIZES = sql(f"""
+    SELECT m.turn_id, CAST(sum({MESSAGE_BYTES}) AS bigint) AS size_bytes FROM messages m
+    WHERE m.session_id = :session_id AND m.turn_id = ANY(:turn_ids) AND NOT m.withdrawn GROUP BY m.turn_id
     """)
 
 _MESSAGES = sql(f"""
@@ -78,11 +83,16 @@ _SUMMARY_USAGE = sql("""
 async def stored_turns(
     tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, *, limit: int
 ) -> list[StoredTurn]:
-    """The next turns in time order. The caller has checked that the tenant owns the session.
+    """The next turns in time order: at most `limit`, and fewer if their messages have more than `SLICE_BYTES`. The
+    caller has checked that the tenant owns the session.
 
     Rows are converted in a thread: a turn may have tens of thousands of messages, or long logs of many calls.
     """
     rows = await tx.fetch(_TURNS, session_id=session_id, after_seq=after_seq, through_seq=through_seq, limit=limit)
+    sized = await tx.fetch(_SIZES, session_id=session_id, turn_ids=[row["id"] for row in rows])
+    size_of = {row["turn_id"]: row["size_bytes"] for row in sized}
+    bytes_through = accumulate(size_of.get(row["id"], 0) for row in rows)
+    rows = rows[: max(1, sum(size_bytes <= SLICE_BYTES for size_bytes in bytes_through))]
     messages = await tx.fetch(_MESSAGES, session_id=session_id, turn_ids=[row["id"] for row in rows])
 
     def converted() -> list[StoredTurn]:

@@ -3,6 +3,7 @@ history from elsewhere. `db/claims.py` and `db/records.py` write the turns that 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,31 +33,37 @@ from app.domain.types import JsonObject, Message, SessionId, SessionRef, TenantI
 T = TypeVar("T", bound=TurnRecord)
 
 _LONG_CHARS = 1_024
-"""Longest system prompt of a request, in characters, that is stored in the turn's row."""
-_LONG_INSTRUCTIONS = f"""(
-        SELECT text, encode(sha256(convert_to(text, 'UTF8')), 'hex') AS sha256
-        FROM (SELECT CAST(:request AS jsonb) ->> 'instructions' AS text) AS given WHERE length(text) > {_LONG_CHARS}
+"""Longest system prompt or tools of a request, in characters, that are stored in the turn's row."""
+_LONG_PARTS = f"""(
+        SELECT name, text, encode(sha256(convert_to(text, 'UTF8')), 'hex') AS sha256
+        FROM jsonb_each_text(CAST(:request AS jsonb)) AS part (name, text)
+        WHERE name IN ('instructions', 'tools') AND length(text) > {_LONG_CHARS}
     ) AS long"""
 SHORT_REQUEST = f"""coalesce((
-        SELECT CAST(:request AS jsonb) - 'instructions' || jsonb_build_object('instructions_sha256', long.sha256)
-        FROM {_LONG_INSTRUCTIONS}), :request)"""
-"""SQL expression: `:request` as `turns.request` has it. Clients send their system prompt with every turn; a long one is
-stored once, as the block that prompts refer to (`block_of_request`, in the same statement)."""
-WHOLE_REQUEST = """t.request - 'instructions_sha256' || coalesce((
-        SELECT jsonb_build_object('instructions', b.content) FROM prompt_blocks b
-        WHERE b.session_id = t.session_id AND b.sha256 = t.request ->> 'instructions_sha256'), '{}') AS request"""
-"""SQL expression: the request of the turn `t` as it was given. Older rows have a long system prompt in place."""
+        SELECT CAST(:request AS jsonb) - array_agg(name) || jsonb_object_agg(name || '_sha256', sha256)
+        FROM {_LONG_PARTS}), :request)"""
+"""SQL expression: `:request` as `turns.request` has it. Clients send their system prompt and their tools with every
+turn; long ones are stored once, as blocks like those that prompts refer to (`parts_of_request`, in the same
+statement)."""
+_PART = """coalesce((
+        SELECT jsonb_build_object('{0}', {1}) FROM prompt_blocks b
+        WHERE b.session_id = t.session_id AND b.sha256 = t.request ->> '{0}_sha256'), '{{}}')"""
+WHOLE_REQUEST = f"""t.request - 'instructions_sha256' - 'tools_sha256'
+    || {_PART.format("instructions", "b.content")} || {_PART.format("tools", "CAST(b.content AS jsonb)")} AS request"""
+"""SQL expression: the request of the turn `t` as it was given. Older rows have its long parts in place."""
 
 
 def is_stored_apart(request: JsonObject | None) -> bool:
-    """Whether the request has a system prompt that is stored as a block."""
-    return request is not None and len(request.get("instructions") or "") > _LONG_CHARS
+    """Whether the request may have a system prompt or tools that are stored as a block."""
+    request = request or {}
+    texts = (request.get("instructions") or "", json.dumps(request.get("tools")))
+    return max(map(len, texts)) > _LONG_CHARS
 
 
-def block_of_request(source: str, created_at: str) -> str:
-    """An INSERT of the long system prompt of `:request`, if it has one; `source` is a FROM list of at most one row."""
+def parts_of_request(source: str, created_at: str) -> str:
+    """An INSERT of the long parts of `:request`; `source` is a FROM list of at most one row."""
     values = {"session_id": "sessions.id", "sha256": "long.sha256", "content": "long.text", "created_at": created_at}
-    block = insert_row(tables.prompt_blocks, values, f"{source}, {_LONG_INSTRUCTIONS}, {ON_ITS_NODE}")
+    block = insert_row(tables.prompt_blocks, values, f"{source}, {_LONG_PARTS}, {ON_ITS_NODE}")
     return f"{block} ON CONFLICT DO NOTHING"
 
 

@@ -36,6 +36,7 @@ from app.domain.sentences import WANTS, ReadSentence, Sentence, may_finish, prop
 from app.domain.statements import statements
 from app.domain.types import SUMMARY_LISTS, SummaryBody, SummaryItem, SummaryList
 
+_LONGEST_KEPT_CHARS: Final = 32_768
 _TEXT_SHARE: Final = 0.2
 """Share of the space for the summary's text; up to half of it may be text of the previous summary."""
 _CARRIED_SHARE: Final = 0.5
@@ -92,9 +93,16 @@ READING: Final = Reading(partial(_read_statements, read=read_sentence), read_sen
 
 
 def kept_reading(texts: int, sentences: int) -> Reading:
-    """`READING` with caches of this many texts and sentences, for callers that read the same ones repeatedly."""
+    """`READING` with caches of this many texts and sentences, for callers that read the same ones repeatedly. Long
+    texts are not cached: their sentences take nine times their size."""
     statement = lru_cache(sentences)(read_sentence)
-    return Reading(lru_cache(texts)(partial(_read_statements, read=statement)), statement)
+    read_text = partial(_read_statements, read=statement)
+    kept_text = lru_cache(texts)(read_text)
+
+    def read(text: str) -> Sequence[Sentence]:
+        return kept_text(text) if len(text) <= _LONGEST_KEPT_CHARS else read_text(text)
+
+    return Reading(read, statement)
 
 
 class SourceText(NamedTuple):

@@ -165,16 +165,16 @@ class _PlainWord(dict[str, str]):
     def __missing__(self, text: str) -> str:
         words = _PLAIN_WORD.findall(text)
         word = _SEVERAL if len(words) > 1 else "".join(words)
-        if len(text) <= _LONGEST_KEPT_CHARS:
-            if len(self) >= _MOST_WORDS:
-                self.clear()
-            self[text] = word
+        if len(self) >= _MOST_WORDS:
+            self.clear()
+        self[text] = word
         return word
 
 
 _SEVERAL: Final = " "
 _MOST_WORDS: Final = 8192
-_LONGEST_KEPT_CHARS: Final = 64
+_LONGEST_KEPT_CHARS: Final = 1_024
+"""Longest sentence whose words are cached: more than a statement has, but not an item or a line of a summary."""
 _possible: Final = _Possible()
 _plain_word: Final = _PlainWord()
 
@@ -193,7 +193,7 @@ def read_sentence(text: str) -> Sentence:
     """The properties of a sentence. Callers that read the same sentence repeatedly may cache the result."""
     possible, typed = _ANYTHING, text
     lower = text.lower()
-    if text.isascii():
+    if text.isascii() and len(text) <= _LONGEST_KEPT_CHARS:
         words = _words_of(lower)
         possible = 0
         for cues in filter(None, map(_possible.__getitem__, words)):

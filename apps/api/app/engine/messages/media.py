@@ -19,6 +19,7 @@ from app.engine.messages.media_headers import (
     seconds_of_mp3,
     seconds_of_wav,
     size_of_base64,
+    unbroken,
 )
 
 ImageTokens: TypeAlias = Callable[[ContentPart], int]
@@ -86,6 +87,7 @@ def audio_seconds(part: ContentPart) -> float | None:
     data = _fields(part.get("input_audio")).get("data")
     if not isinstance(data, str):
         return None
+    data = unbroken(data)
     seconds = seconds_of_wav(data)
     return seconds_of_mp3(data) if seconds is None else seconds
 
@@ -97,9 +99,11 @@ def pdf_pages(part: ContentPart) -> int | None:
 
 
 def file_text(part: ContentPart) -> str | None:
-    """The text of a file that is plain text in a `data:` URL, which models read as text; None for any other."""
+    """The text of a file that is plain text in a `data:` URL, which models read as text; None for any other, and for
+    what is not base64."""
     kind, data = _file_data(part)
-    return decoded(data).decode("utf-8", "replace") if kind == "text/plain" else None
+    text = decoded(data) if kind == "text/plain" else b""
+    return None if kind != "text/plain" or (data and not text) else text.decode("utf-8", "replace")
 
 
 def _file_data(part: ContentPart) -> tuple[str, str]:
@@ -113,7 +117,7 @@ def _url_data(url: object) -> tuple[str, str]:
         return "", ""
     comma = url.find(",", 0, 256)
     media_type, *parameters = url[5:comma].lower().split(";") if comma > 0 else [""]
-    return (media_type, url[comma + 1 :]) if parameters[-1:] == ["base64"] else ("", "")
+    return (media_type, unbroken(url[comma + 1 :])) if parameters[-1:] == ["base64"] else ("", "")
 
 
 def marker(part: ContentPart) -> str:

@@ -23,6 +23,7 @@ _PREFIX_CHARS = (128, 32_768, 524_288)
 _JPEG_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _JPEG_BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD8)})
 _HEAD_CHARS: Final = 128
+_WHITE_SPACE: Final = re.compile(r"\s")
 _MP3_HEAD_CHARS: Final = 4_096
 _SLOWEST_BYTES_PER_S: Final = 1000
 """No speech codec or MP3 has a lower bit rate; the length of a file whose header states a lower one is unknown."""
@@ -126,6 +127,11 @@ def seconds_of_mp3(encoded: str) -> float | None:
 def pages_of_pdf(encoded: str) -> int | None:
     """The number of pages of a PDF in base64; None if the pages are in a compressed stream."""
     return len(_PDF_PAGE.findall(decoded(encoded))) or None
+
+
+def unbroken(encoded: str) -> str:
+    """The base64 text without line breaks: MIME and the command `base64` put one behind every 76 characters."""
+    return "".join(encoded.split()) if _WHITE_SPACE.search(encoded, 0, _HEAD_CHARS) else encoded
 
 
 def decoded(encoded: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -49,6 +50,10 @@ class Budget:
         """The largest prompt that leaves the output reserve free. A trim log has it as `max_context_tokens`."""
         return self.limit - self.output_reserve
 
+    def history_budget(self, regions: Mapping[str, int]) -> int:
+        """Tokens left for messages besides everything else that is sent (`turn_atomic`); may be negative."""
+        return self.prompt_ceiling - sum([regions[each] for each in ("system", "goal", "pins", "summary", "tools")])
+
     def input_tokens(self, *, wire_tokens: int, overhead_tokens: int, calibration_ratio: float = 1.0) -> int:
         """The tokens of a prompt of `wire_tokens` that count against the input budget, at least 0.
 
@@ -92,10 +97,3 @@ def budget_at(limit: int, limit_source: str, max_output_tokens: int, like: Budge
     """The budget of another window for the same turn. The output keeps its share if it has one in `like`."""
     budget = budget_for(limit, limit_source, max_output_tokens)
     return with_output_share(budget, like.output_pct, like.fixed_tokens) if like.output_pct else budget
-
-
-def history_budget(
-    *, window_tokens: int, system_tokens: int, summary_tokens: int, tools_tokens: int, max_output_tokens: int
-) -> int:
-    """Tokens left for messages besides everything else that is sent (`turn_atomic`); may be negative."""
-    return window_tokens - system_tokens - summary_tokens - tools_tokens - max_output_tokens

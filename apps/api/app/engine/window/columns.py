@@ -196,7 +196,7 @@ class Columns:
 
     def pieces_citing(self, message_ids: frozenset[MessageId], first: int, end: int) -> Iterator[int]:
         """The first `seq` of each piece from `first` to before `end` that contains one of the messages."""
-        if first == end or not message_ids:
+        if first == end:
             return
         wanted = {message_id.bytes for message_id in message_ids}
         start, stop = self._first_messages[first], self._first_messages[end - 1] + self._size(end - 1)
@@ -294,8 +294,6 @@ class Columns:
 
     def _stretches(self, first: int, end: int) -> Iterator[range]:
         """The positions of these pieces' messages, one range per stretch."""
-        if first == end:
-            return
         start, stop = self._first_messages[first], self._first_messages[end - 1] + self._size(end - 1)
         for at in range(bisect_right(self._stretch_firsts, start) - 1, len(self._stretch_firsts)):
             if self._stretch_firsts[at] >= stop:

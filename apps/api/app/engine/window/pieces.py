@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from app.domain.types import Message, Region, Turn, TurnId
@@ -82,7 +81,7 @@ class Piece(NamedTuple):
 def pieces_of(turn: Turn, state: PieceState) -> list[Piece]:
     """The pieces of a turn that may be sent."""
     units = sendable_units(turn)
-    places = newest_and_answered(tuple([unit.kind for unit in units]))
+    places = newest_and_answered([unit.kind for unit in units])
     pieces: list[Piece] = []
     for (kind, messages), (newest, answered) in zip(units, places, strict=True):
         region: Region = "user" if state == "running" and kind == "user" else "history"
@@ -106,15 +105,11 @@ def pieces_of(turn: Turn, state: PieceState) -> list[Piece]:
     return pieces
 
 
-@lru_cache(1024)
-def newest_and_answered(kinds: tuple[UnitKind, ...]) -> tuple[tuple[bool, bool], ...]:
+def newest_and_answered(kinds: Sequence[UnitKind]) -> list[tuple[bool, bool]]:
     """For each unit of a turn: whether no unit of its kind follows, and whether an assistant's unit follows."""
-    found: list[tuple[bool, bool]] = []
-    later: set[UnitKind] = set()
-    for kind in reversed(kinds):
-        found.append((kind not in later, bool(later) and later != {"user"}))
-        later.add(kind)
-    return tuple(reversed(found))
+    last_of = {kind: at for at, kind in enumerate(kinds)}
+    last_of_assistant = max([at for kind, at in last_of.items() if kind != "user"], default=-1)
+    return [(last_of[kind] == at, at < last_of_assistant) for at, kind in enumerate(kinds)]
 
 
 def _item(region: Region, message: Message) -> PromptItem:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import pairwise
 from math import floor
@@ -219,22 +219,12 @@ class Prune:
                 return
         while queue.waiting and self.costs(to_tokens):
             at = heappop(queue.waiting)[1]
-            if left := self._left_of(queue.group(at)):
-                self._drop_group(queue, at, left)
+            self._drop_group(queue, at, self._left_of(queue.group(at)))
 
     def window_now(self) -> Window:
         """The window after the prune so far."""
-        if not self.actions:
-            return self.window
-        cut = len(self.window.past)
-        return replace(
-            self.window,
-            past=tuple([piece for piece in self.kept[:cut] if piece]),
-            current=tuple([piece for piece in self.kept[cut:] if piece]),
-            tokens=self.window.tokens - self.tokens,
-            messages=self.window.messages - self.messages,
-            history_tokens=self.window.history_tokens - self.history_tokens,
-        ).logged(self.actions)
+        left = [piece for piece in self.kept if piece]
+        return self.window.with_pieces(left, self.actions) if self.actions else self.window
 
     def _left_of(self, group: slice) -> list[Piece]:
         return [piece for piece in self.kept[group] if piece]

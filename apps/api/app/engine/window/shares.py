@@ -57,7 +57,8 @@ def foldable_within_shares(window: Window) -> Foldable:
     share = division.shares["summary"]
     held = window
     if window.excess_tokens > 0:
-        held = with_fitted_pins(_with_summary_within(window, division.offered["summary"]), division.offered["pins"])
+        held = with_fitted_summary(window, max(division.offered["summary"], MIN_SUMMARY_TOKENS))
+        held = with_fitted_pins(held, division.offered["pins"])
     full_tokens = max(share, held.summary.tokens if held.summary else 0)
     beside = _division(window, summary_tokens=full_tokens)
     # The running turn's own tool rounds are sent in any case.
@@ -87,7 +88,7 @@ def hold_shares(window: Window) -> Window:
                 window = _with_less_history(window, whole, least[region])
             elif region == "summary":
                 has = window.summary.tokens if window.summary else 0
-                trimmed[region] = _with_summary_within(whole, max(least[region], has - excess))
+                trimmed[region] = with_fitted_summary(whole, max(least[region], has - excess, MIN_SUMMARY_TOKENS))
                 window = window.with_summary(trimmed[region].summary)
             else:
                 has = sum(item.tokens for item in window.pins)
@@ -114,13 +115,6 @@ def _with_less_history(window: Window, whole: Window, least_tokens: int) -> Wind
     others = [each for each in less.log.actions if each.kind != "history_drop"]
     as_one = [Removal("history_drop", "conversation_history", "lowest_priority", dropped)] if dropped else []
     return replace(less, history_floor=window.history_floor, log=replace(window.log, actions=(*as_one, *others)))
-
-
-def _with_summary_within(window: Window, room_tokens: int) -> Window:
-    """The window with its summary shortened to `room_tokens`, if it is larger. It is never dropped."""
-    if window.summary is None or window.summary.tokens <= room_tokens:
-        return window
-    return with_fitted_summary(window, max(room_tokens, MIN_SUMMARY_TOKENS))
 
 
 def _division(window: Window, *, summary_tokens: int | None = None) -> Division:

@@ -79,7 +79,7 @@ def of_turns(turns: Sequence[Turn]) -> WholeTurns:
     for turn in turns:
         units, at = sendable_units(turn), place
         of_turns.append(len(units))
-        traits += _traits(tuple([unit.kind for unit in units]))
+        traits += _traits([unit.kind for unit in units])
         for number, unit in enumerate(units, len(traits) - len(units)):
             while messages[at].seq != unit.messages[0].seq:
                 at += 1
@@ -148,11 +148,10 @@ def instant_of(microseconds: int) -> datetime | None:
 
 @lru_cache(1024)
 def _traits_of_letters(letters: str) -> bytes:
-    return _traits(tuple([_ROLE_OF[letter] for letter in letters]))
+    return _traits([_ROLE_OF[letter] for letter in letters])
 
 
-@lru_cache(1024)
-def _traits(kinds: tuple[UnitKind, ...]) -> bytes:
+def _traits(kinds: Sequence[UnitKind]) -> bytes:
     """The traits of the pieces of a turn, in order, without the `MEDIA` bit."""
     index = UNIT_KINDS.index
     places = zip(kinds, newest_and_answered(kinds), strict=True)

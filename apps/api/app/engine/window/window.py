@@ -202,16 +202,15 @@ class Window(Cost):
         cut = len(pieces)
         while cut and pieces[cut - 1].state == "running":
             cut -= 1
-        before = self.pieces
-        less_tokens = sum([piece.tokens for piece in before]) - sum([piece.tokens for piece in pieces])
-        less_messages = sum([piece.messages for piece in before]) - sum([piece.messages for piece in pieces])
+        parts = (*self.head, *((self.summary,) if self.summary else ()), *self.beside, *pieces)
+        tokens = sum([part.tokens for part in parts])
         return replace(
             self,
             past=tuple(pieces[:cut]),
             current=tuple(pieces[cut:]),
-            tokens=self.tokens - less_tokens,
-            messages=self.messages - less_messages,
-            history_tokens=self.history_tokens - less_tokens,
+            tokens=tokens,
+            messages=sum([part.messages for part in parts]),
+            history_tokens=self.history_tokens + tokens - self.tokens,
         ).logged(actions)
 
     def logged(self, actions: Iterable[Removal]) -> Window:
@@ -229,12 +228,8 @@ class Window(Cost):
 
     def _resized(self, before: Sequence[PromptItem], now: Sequence[PromptItem], **changes: Any) -> Window:
         """A copy with these changes, which replace the items `before` by the items `now`."""
-        tokens = self.tokens + _tokens_of(now) - _tokens_of(before)
+        tokens = self.tokens + sum([item.tokens for item in now]) - sum([item.tokens for item in before])
         return replace(self, tokens=tokens, messages=self.messages + len(now) - len(before), **changes)
-
-
-def _tokens_of(items: Sequence[PromptItem]) -> int:
-    return sum([item.tokens for item in items])
 
 
 def lay_out(snapshot: Snapshot, estimate: Estimate) -> Window:

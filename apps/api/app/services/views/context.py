@@ -26,7 +26,6 @@ from app.domain.figures import (
 from app.domain.recalled import reasons_of
 from app.domain.stored import values_of
 from app.domain.types import JsonObject, SessionRef, SummaryId
-from app.engine.policy.budget import history_budget
 from app.engine.recall.relevance import question_of, relevances
 from app.engine.window.prompt import goal_text, pin_text
 from app.engine.window.triggers import trigger_tokens, turns_to_next_summary
@@ -58,13 +57,7 @@ async def window_now(rt: Runtime, session: SessionRef) -> CurrentWindow:
         estimated_input_tokens=window.input_tokens,
         estimated_wire_tokens=window.wire_tokens,
         regions=regions,
-        history_budget=history_budget(
-            window_tokens=budget.limit,
-            system_tokens=regions["system"] + regions["goal"] + regions["pins"],
-            summary_tokens=regions["summary"],
-            tools_tokens=regions["tools"],
-            max_output_tokens=budget.output_reserve,
-        ),
+        history_budget=budget.history_budget(regions),
         raw_turns=snapshot.past.turn_count,
         active_summary_id=snapshot.summary.id if snapshot.summary else None,
         turns_to_next_summary=turns_to_next_summary(snapshot),
