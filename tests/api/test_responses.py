@@ -569,6 +569,42 @@ def test_a_session_that_was_not_made_for_a_response_stays_without_its_responses(
         assert [turn["assistant_output"] for turn in at.turns(named)] == ["One.", "Two.", "Three."]
 
 
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_a_session_that_was_made_for_a_response_goes_with_the_last_one_whichever_that_is(
+    database_url: str, tmp_path: Path, newest_first: bool
+) -> None:
+    with chat_service(database_url, tmp_path, say("One."), say("Two.")) as at:
+        first = at.client.responses.create(model="main", input="First")
+        second = at.client.responses.create(model="main", input="Second", previous_response_id=first.id)
+        for response in (second, first) if newest_first else (first, second):
+            at.client.responses.delete(response.id)
+        assert sessions(at) == []
+
+
+@pytest.mark.parametrize("door", ["turns", "chat", "conversation", "items"])
+def test_a_session_that_was_made_for_a_response_stays_once_it_was_used_otherwise(
+    database_url: str, tmp_path: Path, door: str
+) -> None:
+    with chat_service(database_url, tmp_path, *map(say, ("One.", "Two.", "Three."))) as at:
+        first = at.client.responses.create(model="main", input="First")
+        (session,) = sessions(at)
+        named = {"X-Session-Id": session["id"]}
+        conversation = f"conv_{session['id'].replace('-', '')}"
+        chat = {"model": "main", "messages": [user("Second")]}
+        asked: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
+            "turns": (f"/v1/sessions/{session['id']}/turns", {"content": "Second"}, {}),
+            "chat": ("/v1/chat/completions", chat, named),
+            "conversation": ("/v1/responses", {"model": "main", "input": "Second", "conversation": conversation}, {}),
+            "items": (f"/v1/conversations/{conversation}/items", {"items": [user("Second")]}, {}),
+        }
+        path, body, headers = asked[door]
+        at.http.post(path, json=body, headers=headers).raise_for_status()
+        third = at.client.responses.create(model="main", input="Third", extra_headers=named)
+        for response in (first, third):
+            at.client.responses.delete(response.id)
+        assert [kept["id"] for kept in sessions(at)] == [session["id"]]
+
+
 @pytest.mark.parametrize("door", ["chat", "messages", "responses"])
 def test_a_request_over_a_limit_leaves_no_session(database_url: str, tmp_path: Path, door: str) -> None:
     asked: dict[str, Any] = {"model": "main", "messages": [user("Hi")], "max_tokens": 10}
