@@ -221,6 +221,25 @@ def test_a_compaction_over_a_limit_leaves_no_session_and_no_fork(
         assert {session["id"] for session in sessions(at)} == left
 
 
+def test_a_key_that_was_used_for_a_compaction_never_mixes_two_conversations(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say("Noted.")) as at:
+        keyed: dict[str, Any] = {"extra_headers": {"Idempotency-Key": "k"}}
+
+        def compacted(text: str) -> str:
+            answer = at.client.responses.compact(model="main", input=[user(text)], **keyed)
+            return _session_of(answer)
+
+        one = compacted("One.")
+        assert compacted("One.") == one
+        assert compacted("Two.") != one
+        ask(at, [user("Three.")], **keyed)
+        assert {tuple(turn["user_input"] for turn in at.turns(session["id"])) for session in sessions(at)} == {
+            ("One.",),
+            ("Two.",),
+            ("Three.",),
+        }
+
+
 def _given(response: Any) -> list[Any]:
     return [item.to_dict() for item in response.output]
 

@@ -16,6 +16,7 @@ from app.db import responses as store
 from app.db.database import Transaction
 from app.db.sessions import turn_of_list
 from app.db.turns import newest_of
+from app.domain.content import sha256_hex
 from app.domain.errors import (
     InvalidRequest,
     NothingToSummarize,
@@ -226,13 +227,15 @@ async def compact(rt: Runtime, tenant_id: TenantId, request: ResponseRequest, id
     If a summary would make nothing smaller, or a turn waits for tools, no summary is made. Raises as
     `resolve_target`, `store_list` and `summarize_now`.
     """
-    target = await resolve_target(rt, tenant_id, request, idempotency_key)
-    async with undone_if_refused(rt, target, idempotency_key):
+    # Its session is found by key and body: no turn remembers the body, with which another request would be mixed.
+    key = idempotency_key and sha256_hex(f"{idempotency_key} {request.chat.request_sha256}")
+    target = await resolve_target(rt, tenant_id, request, key)
+    async with undone_if_refused(rt, target, key):
         newest = await store_list(rt, target.session, target.request)
     as_it_is = Compacted(Compaction(target.session.id, newest.last_turn_seq))
     if newest.status is TurnStatus.AWAITING_TOOLS:
         return as_it_is
-    async with undone_if_refused(rt, target.with_past(newest.last_turn_seq), idempotency_key):
+    async with undone_if_refused(rt, target.with_past(newest.last_turn_seq), key):
         return await _summarized(rt, tenant_id, as_it_is.compaction, None) or as_it_is
 
 
