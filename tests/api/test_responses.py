@@ -569,6 +569,22 @@ def test_a_session_that_was_not_made_for_a_response_stays_without_its_responses(
         assert [turn["assistant_output"] for turn in at.turns(named)] == ["One.", "Two.", "Three."]
 
 
+def test_a_response_whose_items_were_all_removed_is_continued_without_them(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say(None, "a"), say("Done.")) as at:
+        tools: list[Any] = [{"type": "function", "name": "look_up", "parameters": {"type": "object", "properties": {}}}]
+        first = at.client.responses.create(model="main", input="First", tools=tools)
+        (session,) = sessions(at)
+        conversation = f"conv_{session['id'].replace('-', '')}"
+        for item in list(at.client.conversations.items.list(conversation)):
+            at.client.conversations.items.delete(item.id or "", conversation_id=conversation)
+        output: Any = {"type": "function_call_output", "call_id": "a", "output": "Found."}
+        with pytest.raises(openai.BadRequestError, match="answers no open tool call"):
+            at.client.responses.create(model="main", input=[output], previous_response_id=first.id)
+        assert len(sessions(at)) == 1
+        at.client.responses.create(model="main", input="Second", previous_response_id=first.id)
+        assert at.sent() == [user("Second")]
+
+
 @pytest.mark.parametrize("newest_first", [False, True])
 def test_a_session_that_was_made_for_a_response_goes_with_the_last_one_whichever_that_is(
     database_url: str, tmp_path: Path, newest_first: bool

@@ -30,7 +30,7 @@ from app.domain.incoming import IncomingMessage
 from app.domain.stored import Counters, NewHistory, NewRows
 from app.domain.types import OPEN_STATUSES, JsonObject, Lifetime, Session, SessionId, SessionRef, TenantId, TurnId
 from app.engine.window.prompt_refs import spelled_out
-from app.openai.chat_messages import IncomingTurn
+from app.openai.chat_messages import IncomingTurn, cut_turns
 from app.services.archive.new_rows import BodyReader, ImportJob, drafted
 from app.services.heavy.child import Tools
 from app.services.runtime import Runtime
@@ -153,7 +153,7 @@ async def fork_within(rt: Runtime, session: SessionRef, turn_id: TurnId, reply_s
     incoming = [
         IncomingMessage.of_stored(at, message) for at, message in enumerate(messages) if message.seq <= reply_seq
     ]
-    history = await draft_history(rt, turn.model_alias, (IncomingTurn(tuple(incoming)),))
+    history = await draft_history(rt, turn.model_alias, cut_turns(incoming))  # none if all of them were withdrawn
     async with _of_source(rt, session) as tx:
         forked = await _fork(tx, rt, session, turn.seq - 1, lifetime)
         await add_history(tx, SessionRef(session.tenant_id, forked.id), history)
