@@ -585,6 +585,21 @@ def test_a_response_whose_items_were_all_removed_is_continued_without_them(datab
         assert at.sent() == [user("Second")]
 
 
+def test_a_failed_request_whose_message_was_removed_is_new_when_it_is_tried_again(
+    database_url: str, tmp_path: Path
+) -> None:
+    broken = Answer({"error": {"message": "no", "type": "invalid_request_error"}}, status=400)
+    with chat_service(database_url, tmp_path, broken, say("Done.")) as at:
+        conversation = at.client.conversations.create().id
+        body = {"model": "main", "input": "First", "conversation": conversation}
+        assert at.http.post("/v1/responses", json=body).status_code == 502
+        (item,) = list(at.client.conversations.items.list(conversation))
+        at.client.conversations.items.delete(item.id or "", conversation_id=conversation)
+        again = at.http.post("/v1/responses", json=body, headers={"X-Stainless-Retry-Count": "1"})
+        assert again.status_code == 200, again.text
+        assert at.sent() == [user("First")]
+
+
 @pytest.mark.parametrize("newest_first", [False, True])
 def test_a_session_that_was_made_for_a_response_goes_with_the_last_one_whichever_that_is(
     database_url: str, tmp_path: Path, newest_first: bool
