@@ -11,6 +11,7 @@ import pytest
 from tests.api.chatting import Chat, chat_service, openai_at, say
 from tests.api.test_auth import make_key
 from tests.api.test_chat import user
+from tests.api.test_limits import limit_tenant
 
 LONG = "The order of the harbour office names a crane, a quay and a date of delivery. " * 12
 FOLD = {"type": "compaction", "compact_threshold": 1000}
@@ -186,6 +187,57 @@ def test_what_is_not_to_be_stored_leaves_the_session_of_the_item_as_it_is(databa
         assert [sent["content"] for sent in at.sent()] == ["I am Anna.", "Who am I?"]
         (session,) = sessions(at)
         assert len(at.turns(session["id"])) == 1
+
+
+@pytest.mark.parametrize("key", [None, "k"], ids=["without a key", "with a key"])
+@pytest.mark.parametrize("door", ["compact", "pause", "pause before a short list", "branch"])
+def test_a_compaction_over_a_limit_leaves_no_session_and_no_fork(
+    database_url: str, tmp_path: Path, door: str, key: str | None
+) -> None:
+    with chat_service(database_url, tmp_path, say("Noted."), window=16_384) as at:
+        listed: list[Any] = [
+            each for at in range(6) for each in (user(f"{at}. {LONG}"), {"role": "assistant", "content": LONG})
+        ]
+        pause = {"type": "compact_20260112", "pause_after_compaction": True}
+        edits = {"edits": [pause | {"trigger": {"type": "input_tokens", "value": 1000}}]}
+        message = {"model": "main", "max_tokens": 9, "context_management": edits}
+        first = ask(at, listed)
+        compacted = at.client.responses.compact(
+            model="main", input=[*listed, {"role": "assistant", "content": "Noted."}]
+        )
+        item = compacted.output[0].to_dict()
+        ask(at, [item, user("A later turn.")])
+        left = {session["id"] for session in sessions(at)}
+        assert len(left) == 1, first
+        path, body = {
+            "compact": ("/v1/responses/compact", {"model": "main", "input": [*listed[2:], user("Now?")]}),
+            "pause": ("/v1/messages", message | {"messages": [*listed[2:], user("Now?")]}),
+            "pause before a short list": ("/v1/messages", message | {"messages": [*listed[2:4], user("Now?")]}),
+            "branch": ("/v1/responses", {"model": "main", "input": [item, user("Another turn.")]}),
+        }[door]
+        limit_tenant(database_url, turns_total=0)
+        refused = at.http.post(path, json=body, headers={"Idempotency-Key": key} if key else {})
+        assert refused.status_code == 429, refused.text
+        assert {session["id"] for session in sessions(at)} == left
+
+
+def test_a_key_that_was_used_for_a_compaction_never_mixes_two_conversations(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say("Noted.")) as at:
+        keyed: dict[str, Any] = {"extra_headers": {"Idempotency-Key": "k"}}
+
+        def compacted(text: str) -> str:
+            answer = at.client.responses.compact(model="main", input=[user(text)], **keyed)
+            return _session_of(answer)
+
+        one = compacted("One.")
+        assert compacted("One.") == one
+        assert compacted("Two.") != one
+        ask(at, [user("Three.")], **keyed)
+        assert {tuple(turn["user_input"] for turn in at.turns(session["id"])) for session in sessions(at)} == {
+            ("One.",),
+            ("Two.",),
+            ("Three.",),
+        }
 
 
 def _given(response: Any) -> list[Any]:

@@ -224,3 +224,24 @@ def test_a_turn_that_waits_again_behind_a_rejected_one_is_left_out_of_exports_an
         prompts = (at.http.get(f"/v1/sessions/{each}/turns/{turn}/prompt").json() for each in (sid, forked))
         assert as_sent(next(prompts)) == as_sent(next(prompts))
         post_turn(at.http, forked, "And now?")
+        document = at.http.get(f"{session}/export").json()
+        seqs = [message["seq"] for message in document["messages"]]
+        assert seqs != sorted(seqs)  # the rejected turn's message is between those of the turn before it
+        imported = at.http.post("/v1/sessions/import", json=document)
+        assert imported.status_code == 201, imported.text
+        copied = imported.json()["id"]
+        prompts = (
+            at.http.get(f"/v1/sessions/{each}/turns/{at.turns(each)[1]['id']}/prompt").json() for each in (sid, copied)
+        )
+        assert as_sent(next(prompts)) == as_sent(next(prompts))
+        post_turn(at.http, copied, "And now?")
+        rejected = document["messages"].pop()
+        called = next(message for message in document["messages"] if message["tool_calls"])
+        for wrong in (rejected | {"seq": called["seq"]}, rejected | {"seq": 1}):
+            broken = document | {"messages": [*document["messages"], wrong]}
+            where = assert_problem(at.http.post("/v1/sessions/import", json=broken), 422, "invalid_request")["errors"]
+            assert {each["where"] for each in where} == {f"body.messages.{len(seqs) - 1}.seq"}
+        called["withdrawn"] = True
+        broken = document | {"messages": [*document["messages"], rejected]}
+        where = assert_problem(at.http.post("/v1/sessions/import", json=broken), 422, "invalid_request")["errors"]
+        assert [each["where"] for each in where] == [f"body.messages.{document['messages'].index(called) + 2}"]

@@ -569,6 +569,73 @@ def test_a_session_that_was_not_made_for_a_response_stays_without_its_responses(
         assert [turn["assistant_output"] for turn in at.turns(named)] == ["One.", "Two.", "Three."]
 
 
+def test_a_response_whose_items_were_all_removed_is_continued_without_them(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say(None, "a"), say("Done.")) as at:
+        tools: list[Any] = [{"type": "function", "name": "look_up", "parameters": {"type": "object", "properties": {}}}]
+        first = at.client.responses.create(model="main", input="First", tools=tools)
+        (session,) = sessions(at)
+        conversation = f"conv_{session['id'].replace('-', '')}"
+        for item in list(at.client.conversations.items.list(conversation)):
+            at.client.conversations.items.delete(item.id or "", conversation_id=conversation)
+        output: Any = {"type": "function_call_output", "call_id": "a", "output": "Found."}
+        with pytest.raises(openai.BadRequestError, match="answers no open tool call"):
+            at.client.responses.create(model="main", input=[output], previous_response_id=first.id)
+        assert len(sessions(at)) == 1
+        at.client.responses.create(model="main", input="Second", previous_response_id=first.id)
+        assert at.sent() == [user("Second")]
+
+
+def test_a_failed_request_whose_message_was_removed_is_new_when_it_is_tried_again(
+    database_url: str, tmp_path: Path
+) -> None:
+    broken = Answer({"error": {"message": "no", "type": "invalid_request_error"}}, status=400)
+    with chat_service(database_url, tmp_path, broken, say("Done.")) as at:
+        conversation = at.client.conversations.create().id
+        body = {"model": "main", "input": "First", "conversation": conversation}
+        assert at.http.post("/v1/responses", json=body).status_code == 502
+        (item,) = list(at.client.conversations.items.list(conversation))
+        at.client.conversations.items.delete(item.id or "", conversation_id=conversation)
+        again = at.http.post("/v1/responses", json=body, headers={"X-Stainless-Retry-Count": "1"})
+        assert again.status_code == 200, again.text
+        assert at.sent() == [user("First")]
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_a_session_that_was_made_for_a_response_goes_with_the_last_one_whichever_that_is(
+    database_url: str, tmp_path: Path, newest_first: bool
+) -> None:
+    with chat_service(database_url, tmp_path, say("One."), say("Two.")) as at:
+        first = at.client.responses.create(model="main", input="First")
+        second = at.client.responses.create(model="main", input="Second", previous_response_id=first.id)
+        for response in (second, first) if newest_first else (first, second):
+            at.client.responses.delete(response.id)
+        assert sessions(at) == []
+
+
+@pytest.mark.parametrize("door", ["turns", "chat", "conversation", "items"])
+def test_a_session_that_was_made_for_a_response_stays_once_it_was_used_otherwise(
+    database_url: str, tmp_path: Path, door: str
+) -> None:
+    with chat_service(database_url, tmp_path, *map(say, ("One.", "Two.", "Three."))) as at:
+        first = at.client.responses.create(model="main", input="First")
+        (session,) = sessions(at)
+        named = {"X-Session-Id": session["id"]}
+        conversation = f"conv_{session['id'].replace('-', '')}"
+        chat = {"model": "main", "messages": [user("Second")]}
+        asked: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
+            "turns": (f"/v1/sessions/{session['id']}/turns", {"content": "Second"}, {}),
+            "chat": ("/v1/chat/completions", chat, named),
+            "conversation": ("/v1/responses", {"model": "main", "input": "Second", "conversation": conversation}, {}),
+            "items": (f"/v1/conversations/{conversation}/items", {"items": [user("Second")]}, {}),
+        }
+        path, body, headers = asked[door]
+        at.http.post(path, json=body, headers=headers).raise_for_status()
+        third = at.client.responses.create(model="main", input="Third", extra_headers=named)
+        for response in (first, third):
+            at.client.responses.delete(response.id)
+        assert [kept["id"] for kept in sessions(at)] == [session["id"]]
+
+
 @pytest.mark.parametrize("door", ["chat", "messages", "responses"])
 def test_a_request_over_a_limit_leaves_no_session(database_url: str, tmp_path: Path, door: str) -> None:
     asked: dict[str, Any] = {"model": "main", "messages": [user("Hi")], "max_tokens": 10}

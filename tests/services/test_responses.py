@@ -15,15 +15,14 @@ import asyncpg
 import pytest
 
 from app.db.migrate import downgrade, upgrade
-from app.db.sessions import erase_later
-from app.domain.errors import DatabaseUnavailable, LimitExceeded, TurnCancelled, TurnInProgress
+from app.domain.errors import DatabaseUnavailable, IdempotencyInFlight, LimitExceeded, TurnCancelled, TurnInProgress
 from app.domain.incoming import IncomingMessage
 from app.domain.responses import ResponseNote, ResponseRef
 from app.domain.types import TurnStatus
 from app.services.background import sweep_forever
 from app.services.limits import set_limits
 from app.services.openai.chat import ChatRequest
-from app.services.openai.open_session import ERASE_AFTER_S, Target, respond
+from app.services.openai.open_session import Target, respond
 from app.services.openai.responses import ResponseRequest, delete_response, resolve_target
 from app.services.turn.types import TurnOptions, TurnOutcome
 from tests.providers.server import Answer, serving
@@ -131,6 +130,24 @@ async def test_requests_with_one_key_at_once_make_one_fork(database_url: str) ->
         assert (await kept_sessions(at), await session_count(at)) == (2, 2)
 
 
+async def test_a_request_whose_session_went_with_the_refused_request_of_the_same_key_can_be_tried_again(
+    database_url: str,
+) -> None:
+    async with service(database_url) as at:
+        request = asked(at, "One")
+        first, second = [await resolve_target(at.rt, TENANT, request, "c") for _ in range(2)]
+        assert first.session == second.session
+        await set_limits(at.rt.database, TENANT, {"turns_total": Decimal(0)})
+        with pytest.raises(LimitExceeded):
+            await respond(at.rt, first, "c")
+        assert await session_count(at) == 0
+        with pytest.raises(IdempotencyInFlight):
+            await respond(at.rt, second, "c")
+        await set_limits(at.rt.database, TENANT, {"turns_total": Decimal(1)})
+        again = await resolve_target(at.rt, TENANT, request, "c")
+        assert (await respond(at.rt, again, "c")).turn.status is TurnStatus.COMPLETED
+
+
 async def test_an_expired_unstored_session_is_erased_by_the_next_sweep(database_url: str) -> None:
     """The process that answered died: its time is written with the session."""
     async with service(database_url, lease_s=0.05) as at:
@@ -140,11 +157,9 @@ async def test_an_expired_unstored_session_is_erased_by_the_next_sweep(database_
         running = await resolve_target(at.rt, TENANT, asked(at, "Runs", store=False), None)
         due = await at.rows("SELECT id, erase_after - now() AS left FROM sessions WHERE isfinite(erase_after)")
         assert {row["id"] for row in due} == {target.session.id, fork.session.id, running.session.id}
-        assert all(ERASE_AFTER_S - 60 < row["left"].total_seconds() <= ERASE_AFTER_S for row in due)
+        assert all(3600 - 60 < row["left"].total_seconds() <= 3600 for row in due)
         await at.turn(running.session.id, "Never answered")
-        async with at.rt.database.begin() as tx:
-            for row in due:
-                await erase_later(tx, row["id"], -1)
+        await at.rows("UPDATE sessions SET erase_after = now() WHERE isfinite(erase_after) RETURNING id")
         await at.rows(
             "UPDATE turns SET status = 'running', lease_expires_at = now() + interval '1 hour'"
             " WHERE session_id = CAST(:sid AS uuid) RETURNING id",

@@ -14,9 +14,10 @@ from app.db.database import Record, Transaction
 from app.db.messages import window_turns
 from app.db.sql import Statement
 from app.domain.errors import InvalidRequest, ProcessBusy
-from app.domain.responses import read_item_id
+from app.domain.responses import item_id, read_item_id
 from app.domain.types import Session, SessionId
-from app.services.openai.conversations import page_of_items
+from app.services.archive.transfer import fork_session
+from app.services.openai.conversations import page_of_items, withdraw_item
 from app.services.paging import Page, PageRequest
 from app.services.sessions import list_sessions, search_sessions
 from app.services.turn.gather import session_window
@@ -105,7 +106,7 @@ async def test_a_window_that_alone_is_over_the_share_is_refused_and_nothing_is_s
     ):
         session_id = await with_messages(at, [MIB // 2] * 10)
         for _ in range(3):
-            with pytest.raises(InvalidRequest, match="4194304 bytes"):
+            with pytest.raises(InvalidRequest, match=r"4194304 bytes\. Fork .* or remove its largest items"):
                 await at.turn(session_id, "Hello?")
             with pytest.raises(InvalidRequest, match="4194304 bytes"):
                 await session_window(at.rt, ref_of(session_id))
@@ -113,6 +114,12 @@ async def test_a_window_that_alone_is_over_the_share_is_refused_and_nothing_is_s
         assert not server.seen
         small = await with_messages(at, [10] * 10)
         assert (await at.turn(small, "Hello?")).turn.assistant_output == "Yes.", "the refused ones hold nothing"
+        turns = await list_turns(at.rt, ref_of(session_id), PageRequest(10, None, newest_first=False), 1)
+        forked = await fork_session(at.rt, ref_of(session_id), turns.items[2].id)
+        assert (await at.turn(forked.id, "Hello?")).turn.assistant_output == "Yes."
+        for seq in range(1, 5):
+            await withdraw_item(at.rt, ref_of(session_id), item_id("msg", session_id, seq))
+        assert (await at.turn(session_id, "Hello?")).turn.assistant_output == "Yes."
 
 
 async def test_windows_share_the_bytes_of_a_process_until_their_turns_end(database_url: str, tmp_path: Path) -> None:

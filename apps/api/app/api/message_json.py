@@ -20,7 +20,7 @@ from app.api.streaming import encoded_event
 from app.api.vendor_errors import error_json
 from app.domain.incoming import Compaction
 from app.domain.stored import StoredSummary
-from app.domain.types import JsonObject, SessionId, Summary, TurnId
+from app.domain.types import JsonObject, SessionId, Summary
 from app.services.openai.responses import Compacted, shown_text
 from app.services.turn.types import TurnEvent, TurnOutcome
 
@@ -107,7 +107,7 @@ class MessageForm:
         yield from self._block(message["content"][0])
         yield from self._end(message)
 
-    async def failure(self, problem: JsonObject, turn_id: TurnId | None) -> Iterable[bytes]:  # noqa: ARG002 - the protocol's
+    async def failure(self, problem: JsonObject) -> Iterable[bytes]:
         """An error event, and no end of the message: the answer before it is incomplete."""
         return (encoded_event("error", error_json(problem)),)
 

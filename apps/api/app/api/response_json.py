@@ -21,7 +21,6 @@ from app.domain.types import (
     SessionId,
     Summary,
     SummaryId,
-    TurnId,
     TurnStatus,
     Usage,
 )
@@ -248,7 +247,7 @@ class ResponseForm:
         yield from self._begin()
         yield from self._end(reply)
 
-    async def failure(self, problem: JsonObject, turn_id: TurnId | None) -> Iterable[bytes]:  # noqa: ARG002 - the protocol's
+    async def failure(self, problem: JsonObject) -> Iterable[bytes]:
         """The last events of a response that failed or was cancelled."""
         return tuple(self._failed(problem)) if self._reply_seq is not None else ()
 

@@ -33,8 +33,7 @@ Work: TypeAlias = Callable[[Listener | None], Awaitable[TurnOutcome]]
 class AnswerForm(Protocol):
     """How a turn is answered, whole or as events. One event of a turn becomes zero or more events of the form.
 
-    In `outcome`, `streamed` is false if a stored turn is answered again, so that no event was sent before. `failure`
-    may read the turn of this id, which is None if the turn never began.
+    In `outcome`, `streamed` is false if a stored turn is answered again, so that no event was sent before.
     """
 
     headers: Mapping[str, str]
@@ -42,7 +41,7 @@ class AnswerForm(Protocol):
     def whole(self, outcome: TurnOutcome) -> JsonObject: ...
     def event(self, event: TurnEvent) -> Iterable[bytes]: ...
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]: ...
-    async def failure(self, problem: JsonObject, turn_id: TurnId | None) -> Iterable[bytes]: ...
+    async def failure(self, problem: JsonObject) -> Iterable[bytes]: ...
 
 
 async def answer_turn(
@@ -167,12 +166,12 @@ class _Stream:
         try:
             outcome = await self._task
         except PlimsollError as error:
-            for last in await self._form.failure(problems.document_of(error), self._turn_id):
+            for last in await self._form.failure(problems.document_of(error)):
                 yield last
             return
         except Exception:
             detail = "Something broke on our side; the message is kept."
-            for last in await self._form.failure(problems.document("internal_error", detail), self._turn_id):
+            for last in await self._form.failure(problems.document("internal_error", detail)):
                 yield last
             raise
         for last in self._form.outcome(outcome, streamed=bool(self._early)):

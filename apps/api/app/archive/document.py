@@ -77,7 +77,7 @@ def check_document(
                 faults.add(f"{section}.{at}.turn_id", "The document has no turn of this id.")
         if keys:
             _check_unique(document[section], section, ("turn_id", *keys), faults)
-    _check_messages(document["messages"], turn_seqs, faults)
+    _check_messages(document, turn_seqs, faults)
     faults.settle()
     _check_summaries(document, turn_seqs, faults)
     for at, block in enumerate(document["blocks"]):
@@ -125,28 +125,35 @@ def _check_turns(document: Mapping[str, Any], faults: _Faults) -> None:
         faults.add("session.summary_count_after_seq", "There is no turn of this number.")
 
 
-def _check_messages(messages: Sequence[JsonObject], turn_seqs: Mapping[str, int], faults: _Faults) -> None:
+def _check_messages(document: Mapping[str, Any], turn_seqs: Mapping[str, int], faults: _Faults) -> None:
     faults.settle()
-    newest_seq = newest_turn = 0
-    callable_ids: set[str] = set()
+    messages: Sequence[JsonObject] = document["messages"]
+    _check_unique(messages, "messages", ("seq",), faults)
+    rejected = {turn["id"] for turn in document["turns"] if turn["status"] == "rejected"}
+    newest_seq = begun_seq = newest_turn = 0
+    called_ids: set[str] = set()
+    open_ids: set[str] = set()
     for at, message in enumerate(messages):
-        turn_seq = turn_seqs[message["turn_id"]]
-        if message["seq"] <= newest_seq:
+        turn_seq, is_rejected = turn_seqs[message["turn_id"]], message["turn_id"] in rejected
+        # A turn that was tried again after the next one was rejected has messages whose numbers are beyond that one's.
+        if message["seq"] <= (begun_seq if is_rejected else newest_seq):
             faults.add(f"messages.{at}.seq", "Messages are ordered by seq, without repetition.")
         if message["seq"] > _NUMBERS_A_MESSAGE * (at + 1) + _MOST_NUMBERS_LEFT_OUT:
             faults.add(f"messages.{at}.seq", "Too many numbers before this one belong to no message.")
         if turn_seq not in (newest_turn, newest_turn + 1):
             faults.add(f"messages.{at}.turn_id", "Messages are in the order of their turns, and every turn has one.")
-        if turn_seq != newest_turn:
-            callable_ids = set()
-        newest_seq, newest_turn = message["seq"], turn_seq
-        for sentence in _wrong_for_role(message, callable_ids):
+        if is_rejected or turn_seq != newest_turn:
+            begun_seq = message["seq"]
+        is_withdrawn = message.get("withdrawn", False)
+        if turn_seq != newest_turn or message["role"] != "tool":
+            called_ids = {call["id"] for call in message["tool_calls"] or ()}
+            open_ids = set() if is_withdrawn else set(called_ids)
+        newest_seq, newest_turn = max(newest_seq, message["seq"]), turn_seq
+        # An output that was withdrawn, because the request that brought it was rejected, may be followed by another.
+        for sentence in _wrong_for_role(message, called_ids if is_withdrawn else open_ids):
             faults.add(f"messages.{at}", sentence)
-        if message["role"] == "assistant":
-            callable_ids = {call["id"] for call in message["tool_calls"] or ()}
-        elif message["role"] == "user":
-            callable_ids = set()
-        callable_ids.discard(message["tool_call_id"] or "")
+        if not is_withdrawn:
+            open_ids.discard(message["tool_call_id"] or "")
     if newest_turn != len(turn_seqs):
         faults.add("messages", f"Turn {newest_turn + 1} has no message.")
 

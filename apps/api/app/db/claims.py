@@ -52,7 +52,7 @@ def _claim(new_turn: Mapping[str, str], block: str = "") -> Statement:
         WITH s AS (
             UPDATE sessions
             SET last_turn_seq = last_turn_seq + 1, last_message_seq = last_message_seq + 2,
-                updated_at = statement_timestamp()
+                updated_at = statement_timestamp(), erase_after = CASE WHEN :is_of_response THEN erase_after END
             WHERE id = :session_id AND tenant_id = :tenant_id
             RETURNING {_LOCKED}, updated_at AS claimed_at
         ), t AS (
@@ -168,7 +168,8 @@ class NewTurn:
     """What a claim stores. `content` is the message's JSON content, `user_input` its text, `terms` its packed terms.
     `name` is the speaker and `said_at` the time, if the client gives them.
 
-    `seq` is the number that the turn must get, if it must directly follow a certain turn.
+    A turn that is not `is_of_response`, or whose response is in a conversation, keeps its session from being erased
+    with responses. `seq` is the number that the turn must get, if it must directly follow a certain turn.
     """
 
     turn_id: TurnId
@@ -184,6 +185,7 @@ class NewTurn:
     idempotency_key: str | None
     request_sha256: str
     request: JsonObject | None
+    is_of_response: bool
     seq: int | None = None
 
 

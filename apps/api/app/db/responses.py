@@ -55,12 +55,17 @@ _OF_REQUEST = sql(
 )
 
 _ERASE = sql("DELETE FROM responses WHERE session_id = :session_id AND reply_seq = :reply_seq")
-_LEFT_EMPTY = sql("""
+_WITHOUT_TURNS = sql("""
     SELECT id FROM sessions s
-    WHERE s.id = :session_id AND s.tenant_id = :tenant_id AND (:is_ours OR s.erase_after IS NOT NULL)
-        AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.session_id = :session_id AND t.status <> 'rejected'
-            AND (t.seq > :turn_seq OR EXISTS (
-                SELECT 1 FROM responses r WHERE r.session_id = :session_id AND r.turn_id = t.id)))
+    WHERE s.id = :session_id AND s.tenant_id = :tenant_id
+        AND NOT EXISTS (SELECT 1 FROM turns t
+            WHERE t.session_id = :session_id AND t.seq > :turn_seq AND t.status <> 'rejected')
+    """)
+_WITHOUT_RESPONSES = sql("""
+    SELECT id FROM sessions s
+    WHERE s.id = :session_id AND s.tenant_id = :tenant_id AND s.erase_after IS NOT NULL
+        AND NOT EXISTS (SELECT 1 FROM turns t JOIN responses r ON r.session_id = t.session_id AND r.turn_id = t.id
+            WHERE t.session_id = :session_id AND t.status <> 'rejected')
     """)
 
 
@@ -94,10 +99,14 @@ async def erase_response(tx: Transaction, ref: ResponseRef) -> None:
     await tx.execute(_ERASE, session_id=ref.session_id, reply_seq=ref.reply_seq)
 
 
-async def is_left_empty(tx: Transaction, session: SessionRef, turn_seq: int, *, is_ours: bool) -> bool:
-    """Whether the session has no response left, and no turn after this one that was not rejected. It must have been
-    made for a response, or for the caller's request (`is_ours`)."""
-    return await tx.fetchrow(_LEFT_EMPTY, **of_session(session), turn_seq=turn_seq, is_ours=is_ours) is not None
+async def is_left_empty(tx: Transaction, session: SessionRef, turn_seq: int) -> bool:
+    """Whether the session has no turn after this one that was not rejected."""
+    return await tx.fetchrow(_WITHOUT_TURNS, **of_session(session), turn_seq=turn_seq) is not None
+
+
+async def has_lost_its_responses(tx: Transaction, session: SessionRef) -> bool:
+    """Whether a session that was made for a response and used for nothing else has none left, but of rejected turns."""
+    return await tx.fetchrow(_WITHOUT_RESPONSES, **of_session(session)) is not None
 
 
 def _response(row: Record) -> StoredResponse:

@@ -1,5 +1,5 @@
 """Statements on `sessions`, also to find one by the messages that a client resends or by the client's name for it, and
-on `pins`. Every statement but `erase_later` names the tenant, so a session of another tenant is never found.
+on `pins`. Every statement but `set_lifetime` names the tenant, so a session of another tenant is never found.
 
 Rows are locked in this order, so that writers of a session can not deadlock:
 
@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import inf
 from typing import Literal, TypeAlias, get_args
 from uuid import UUID
 
@@ -29,7 +28,7 @@ from app.db.pages import Fetched, in_both_orders, paged
 from app.db.sql import binds, insert_row, of_session, sql
 from app.db.tables import pins, sessions
 from app.domain.stored import names_of, values_of
-from app.domain.types import Pin, Session, SessionId, SessionRef, SessionState, TenantId, TurnId
+from app.domain.types import Lifetime, Pin, Session, SessionId, SessionRef, SessionState, TenantId, TurnId
 
 _COLUMNS = ", ".join(names_of(Session))
 STATE_COLUMNS = names_of(SessionState)
@@ -71,14 +70,16 @@ _BY_NAME = {
     column: sql(f"SELECT id FROM sessions WHERE tenant_id = :tenant_id AND {column} = :name ORDER BY id LIMIT 1")
     for column in _NAMED_BY
 }
-_NAME = {column: sql(f"UPDATE sessions SET {column} = :name, erase_after = NULL WHERE {_OURS}") for column in _NAMED_BY}
+_NAME = {column: sql(f"UPDATE sessions SET {column} = :name WHERE {_OURS}") for column in _NAMED_BY}
 
-_ERASE_LATER = sql("""
-    UPDATE sessions SET erase_after = statement_timestamp() + make_interval(secs => :seconds)
-    WHERE id = :session_id
-    """)
-_ERASE_WITH_RESPONSES = sql("UPDATE sessions SET erase_after = 'infinity' WHERE id = :session_id")
-
+_SET_LIFETIME = {
+    lifetime: sql(f"UPDATE sessions SET erase_after = {erase_after} WHERE id = :session_id")
+    for lifetime, erase_after in (
+        (Lifetime.UNTIL_DELETED, "NULL"),
+        (Lifetime.WITH_RESPONSES, "'infinity'"),
+        (Lifetime.FOR_ANSWER, "statement_timestamp() + interval '1 hour'"),
+    )
+}
 
 FIRST_INPUT_CHARS = 200
 """Longest title of a session, in characters: the beginning of the first of its first five inputs that was answered and
@@ -156,7 +157,7 @@ async def named_session(
 
 
 async def name_session(tx: Transaction, session: SessionRef, by: NamedBy, name: str) -> None:
-    """Gives the session a name by which it is found, and cancels its planned erasure."""
+    """Gives the session a name by which it is found."""
     await tx.execute(_NAME[by], **of_session(session), name=name)
 
 
@@ -182,13 +183,10 @@ async def update_session(tx: Transaction, tenant_id: TenantId, session: Session)
     return await tx.fetch_record(Session, _UPDATE, session_id=session.id, tenant_id=tenant_id, **new)
 
 
-async def erase_later(tx: Transaction, session_id: SessionId, seconds: float) -> None:
-    """Schedules the session to be erased after this many seconds, unless it is erased earlier. After infinitely many,
-    it is erased only with its last response."""
-    if seconds == inf:
-        await tx.execute(_ERASE_WITH_RESPONSES, session_id=session_id)
-    else:
-        await tx.execute(_ERASE_LATER, session_id=session_id, seconds=seconds)
+async def set_lifetime(tx: Transaction, session_id: SessionId, lifetime: Lifetime) -> None:
+    """Decides when the session is erased. One `FOR_ANSWER` is erased within an hour by any process, if the process that
+    answers has died."""
+    await tx.execute(_SET_LIFETIME[lifetime], session_id=session_id)
 
 
 async def search_sessions(

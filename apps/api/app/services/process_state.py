@@ -214,7 +214,10 @@ class WindowBytes:
         """Adds to the bytes. Raises as `Allowance.take`, and `InvalidRequest` if the window alone exceeds the share."""
         most = self._allowance.per_tenant
         if self._held + size_bytes > most:
-            raise InvalidRequest(f"The messages that this session's prompts are made of have more than {most} bytes.")
+            raise InvalidRequest(
+                f"The messages that this session's prompts are made of have more than {most} bytes. Fork the session "
+                "through an earlier turn, or remove its largest items as those of a conversation."
+            )
         self._allowance.take(self._tenant_id, size_bytes)
         self._held += size_bytes
 

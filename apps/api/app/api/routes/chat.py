@@ -26,7 +26,7 @@ from app.api.vendor_errors import error_of
 from app.domain.content import tool_call_json
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError
 from app.domain.incoming import IncomingMessage
-from app.domain.types import CHAT_OPTIONS, JsonObject, SessionId, TurnId, Usage
+from app.domain.types import CHAT_OPTIONS, JsonObject, SessionId, Usage
 from app.openai.chat_messages import read_messages, with_calls
 from app.openai.items import joined_directions
 from app.openai.new_messages import known_list
@@ -275,7 +275,7 @@ class ChatForm:
             yield self._encoded({"choices": [], "usage": _usage(outcome.usage)})
         yield DONE
 
-    async def failure(self, problem: JsonObject, turn_id: TurnId | None) -> Iterable[bytes]:  # noqa: ARG002 - the protocol's
+    async def failure(self, problem: JsonObject) -> Iterable[bytes]:
         """An error event, and no end mark: the answer before it is incomplete."""
         return (b"data: %b\n\n" % orjson.dumps({"error": error_of(self._path, problem)}),)
 

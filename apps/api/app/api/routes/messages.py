@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fastapi import APIRouter
 from starlette.responses import Response
 
@@ -85,19 +83,18 @@ async def create_message(
 
     request = await call.aside(read)
     target = await open_session(rt, call.tenant_id, named, request, idempotency_key)
-    session = target.session
-    call.note(session_id=str(session.id))
+    session_id = str(target.session.id)
+    call.note(session_id=session_id)
     form = MessageForm(
         message_id=f"msg_{rt.new_id().hex}",
         model=body.model,
-        headers={SESSION_HEADER: str(session.id), **request_id_header()},
+        headers={SESSION_HEADER: session_id, **request_id_header()},
         with_thinking=thinking is not None and thinking.type != "disabled" and thinking.display != "omitted",
         with_compaction=edit is not None,
         with_edits=body.context_management is not None,
     )
     if edit is not None and edit.pause_after_compaction:
-        made, request = await compact_before(rt, session, target.request)
-        target = replace(target, request=request)
+        made, target = await compact_before(rt, target, idempotency_key)
         if made is not None:
             if body.stream:
                 return events_response(form.compacted_events(made), form.headers)

@@ -241,6 +241,7 @@ class TurnForm:
     def __init__(self, call: Call, session_id: SessionId, made: Session | None = None) -> None:
         self.headers: Mapping[str, str] = {} if made is None else {"Location": f"/v1/sessions/{made.id}"}
         self._call, self._session, self._made = call, call.session_ref(session_id), made
+        self._turn_id: TurnId | None = None
 
     def whole(self, outcome: TurnOutcome) -> JsonObject:
         """The turn and its context."""
@@ -249,6 +250,8 @@ class TurnForm:
 
     def event(self, event: TurnEvent) -> Iterable[bytes]:
         """One event as it happened."""
+        if event.name == "turn.created":
+            self._turn_id = event.data["turn"]["id"]
         yield encoded_event(event.name, event.data)
 
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
@@ -265,12 +268,12 @@ class TurnForm:
             "turn.awaiting_tools" if waits else "turn.completed", {"turn": turn, "context": outcome.context}
         )
 
-    async def failure(self, problem: JsonObject, turn_id: TurnId | None) -> Iterable[bytes]:
+    async def failure(self, problem: JsonObject) -> Iterable[bytes]:
         """The last event of a turn that failed, with the turn as it was stored, if that can be read."""
         turn = None
-        if turn_id is not None:
+        if self._turn_id is not None:
             with suppress(NotFound, DatabaseUnavailable):  # its session was erased, or the database is down
-                turn = await turns.get_turn(self._call.rt, self._session, turn_id)
+                turn = await turns.get_turn(self._call.rt, self._session, self._turn_id)
         return (encoded_event("turn.failed", {"turn": turn and _turn_json(turn), "error": problem}),)
 
 

@@ -15,7 +15,7 @@ from app.db.audits import as_recorded
 from app.db.database import Transaction
 from app.db.messages import messages_of_turn
 from app.db.migrate import analyze_for
-from app.db.sessions import CHANGEABLE, erase_later, get_session
+from app.db.sessions import CHANGEABLE, get_session, set_lifetime
 from app.db.turns import append_history, get_turn
 from app.domain.errors import (
     ImportRefused,
@@ -28,9 +28,9 @@ from app.domain.errors import (
 )
 from app.domain.incoming import IncomingMessage
 from app.domain.stored import Counters, NewHistory, NewRows
-from app.domain.types import OPEN_STATUSES, JsonObject, Session, SessionId, SessionRef, TenantId, TurnId
+from app.domain.types import OPEN_STATUSES, JsonObject, Lifetime, Session, SessionId, SessionRef, TenantId, TurnId
 from app.engine.window.prompt_refs import spelled_out
-from app.openai.chat_messages import IncomingTurn
+from app.openai.chat_messages import IncomingTurn, cut_turns
 from app.services.archive.new_rows import BodyReader, ImportJob, drafted
 from app.services.heavy.child import Tools
 from app.services.runtime import Runtime
@@ -127,25 +127,22 @@ async def add_history(tx: Transaction, session: SessionRef, history: NewHistory)
 
 
 async def fork_session(
-    rt: Runtime, session: SessionRef, through_turn_id: TurnId | None, *, erase_after_s: float | None = None
+    rt: Runtime, session: SessionRef, through_turn_id: TurnId | None, lifetime: Lifetime = Lifetime.UNTIL_DELETED
 ) -> Session:
     """A new session of the tenant with the past of another, through the given turn or the last that has ended.
 
     It has the same settings, pins, turns, messages, audits and summaries, with the same ids. Its turns decide as they
-    would in the source, and its prompts are rebuilt as there. The source does not change. With `erase_after_s`, the
-    fork is erased after this time, unless it is kept before. Raises `NotFound` for the session or the turn,
-    `TurnInProgress` if the turn has not ended, and as `HeavyWork.slot`.
+    would in the source, and its prompts are rebuilt as there. The source does not change. Raises `NotFound` for the
+    session or the turn, `TurnInProgress` if the turn has not ended, and as `HeavyWork.slot`.
     """
     async with _of_source(rt, session) as tx:
         through_seq = None
         if through_turn_id is not None:
             through_seq = existing(await get_turn(tx, session, through_turn_id), "turn").seq
-        return await _fork(tx, rt, session, through_seq, erase_after_s)
+        return await _fork(tx, rt, session, through_seq, lifetime)
 
 
-async def fork_within(
-    rt: Runtime, session: SessionRef, turn_id: TurnId, reply_seq: int, *, erase_after_s: float | None
-) -> Session:
+async def fork_within(rt: Runtime, session: SessionRef, turn_id: TurnId, reply_seq: int, lifetime: Lifetime) -> Session:
     """A fork that ends within a turn, with the reply of this number, whose tool calls wait for their outputs there.
 
     It has neither the rest of the turn nor the provider's own form of the turn's reasoning. Raises as `fork_session`.
@@ -156,9 +153,9 @@ async def fork_within(
     incoming = [
         IncomingMessage.of_stored(at, message) for at, message in enumerate(messages) if message.seq <= reply_seq
     ]
-    history = await draft_history(rt, turn.model_alias, (IncomingTurn(tuple(incoming)),))
+    history = await draft_history(rt, turn.model_alias, cut_turns(incoming))  # none if all of them were withdrawn
     async with _of_source(rt, session) as tx:
-        forked = await _fork(tx, rt, session, turn.seq - 1, erase_after_s)
+        forked = await _fork(tx, rt, session, turn.seq - 1, lifetime)
         await add_history(tx, SessionRef(session.tenant_id, forked.id), history)
     return forked
 
@@ -199,15 +196,15 @@ async def _fork(
     rt: Runtime,
     source: SessionRef,
     through_seq: int | None,
-    erase_after_s: float | None = None,
+    lifetime: Lifetime = Lifetime.UNTIL_DELETED,
 ) -> Session:
     point = await store.fork_point(tx, source.id, through_seq)
     if through_seq not in (None, point.through_seq):
         raise TurnInProgress(_NOT_ENDED)
     target = SessionId(rt.new_id())
     await store.copy_past(tx, source.id, target, point)
-    if erase_after_s is not None:
-        await erase_later(tx, target, erase_after_s)
+    if lifetime is not Lifetime.UNTIL_DELETED:
+        await set_lifetime(tx, target, lifetime)
     forked = await get_session(tx, SessionRef(source.tenant_id, target))
     if forked is None:
         raise LookupError("the fork is not there in the transaction that made it")

@@ -108,7 +108,10 @@ async def complete_chat(
         if state.answered is not None:
             return state.answered
         if step is None:
-            return await _answer_again(rt, session, state.newest, request, listen)
+            if (again := await _answer_again(rt, session, state.newest, request, listen)) is not None:
+                return again
+            request = replace(request, is_retry=False)  # the turn's messages were removed, so the request is new
+            continue
         try:
             return await _answer_next(rt, session, request, state.newest, step, idempotency_key, listen)
         except TurnInProgress:  # another request changed the session: read it again
@@ -319,8 +322,9 @@ async def _stored(rt: Runtime, session: SessionRef, additions: Additions) -> New
 
 async def _answer_again(
     rt: Runtime, session: SessionRef, newest: Newest, request: ChatRequest, listen: Listener | None
-) -> TurnOutcome:
-    """The newest turn as the answer: run again if it failed, was cancelled or has no answer, else as it is stored.
+) -> TurnOutcome | None:
+    """The newest turn as the answer: run again if it failed, was cancelled or has no answer, else as it is stored. None
+    if it would have to run again, but has no message left.
 
     It has no answer if the outputs of its tools came with a user message that did not become a turn.
     """
@@ -332,6 +336,8 @@ async def _answer_again(
         is_unanswered = turn.status is TurnStatus.COMPLETED and bool(messages) and messages[-1].role == "tool"
         if not is_unanswered and turn.status not in _WITHOUT_REPLY:
             return await stored_outcome(tx, session, turn)
+    if not messages:
+        return None
     call_id = request.messages[0].tool_call_id if request.all_new else None
     of_input = [message.seq for message in messages if call_id is None or message.tool_call_id == call_id]
     options = _noted(request.options, of_input[-1 if call_id else 0] if of_input else 0)

@@ -3,10 +3,10 @@ answer there."""
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from math import inf
 from uuid import UUID
 
 from app.db import sessions as store
@@ -16,13 +16,14 @@ from app.db.turns import newest_of, page_of_turns, turn_by_key, turn_numbers, tu
 from app.domain.errors import (
     Busy,
     ContextBudgetExceeded,
+    IdempotencyInFlight,
     InvalidRequest,
     NotFound,
     PlimsollError,
     RetryLater,
     existing,
 )
-from app.domain.types import SessionId, SessionRef, TenantId, TurnStatus
+from app.domain.types import Lifetime, SessionId, SessionRef, TenantId, TurnStatus
 from app.openai.items import joined_directions
 from app.openai.new_messages import goes_on, with_reply
 from app.services.archive.transfer import fork_session
@@ -31,10 +32,6 @@ from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session, delete_session, erase_if, insert_checked, with_defaults
 from app.services.turn.types import Listener, TurnOutcome
 
-ERASE_AFTER_S = 3600.0
-"""Seconds until any process erases a session that is not to be kept, if the process that answers it has died."""
-WITH_RESPONSES = inf
-"""In the place of such a time: the session is erased with its last response, because it was made for one."""
 _RETRIED_WITHIN = timedelta(hours=1)
 """How long after a session began a retry of its first request is answered in it. Clients wait for up to ten minutes
 before they try again, and try again a few times."""
@@ -53,6 +50,12 @@ class Target:
     made_with_turns: int | None = None
     is_kept: bool = True
 
+    def with_past(self, last_turn_seq: int) -> Target:
+        """The same once the past that the request brought is stored, which ends with this turn of the session."""
+        after = None if self.request.after_turn_seq is None else last_turn_seq
+        made = None if self.made_with_turns is None else last_turn_seq
+        return replace(self, request=replace(self.request, after_turn_seq=after), made_with_turns=made)
+
 
 async def open_session(
     rt: Runtime,
@@ -60,15 +63,14 @@ async def open_session(
     named: SessionId | str | None,
     request: ChatRequest,
     idempotency_key: str | None,
-    *,
-    erase_after_s: float | None = None,
+    lifetime: Lifetime = Lifetime.UNTIL_DELETED,
 ) -> Target:
     """Finds or makes the session of a request.
 
     It is the session that the request names, by its id or by the client's own name (it is created if there is none of
     that name); else that of its compaction; else the one whose messages it continues; else the one that was created for
-    its key, or for the request of which it is a retry; else a new one of the request's model. With `erase_after_s`, a
-    new one that has no name of the client's is erased within this time, or `WITH_RESPONSES`.
+    its key, or for the request of which it is a retry; else a new one of the request's model. `lifetime` is that of a
+    new one that has no name of the client's.
     Raises `NotFound`, `InvalidRequest` before anything is stored, and as `fork_session`.
     """
     check_options(rt, request)
@@ -87,31 +89,45 @@ async def open_session(
             await check_session(tx, session)
         return Target(session, request)
     if request.compaction is not None:
-        return await _compacted(rt, tenant_id, request, idempotency_key, erase_after_s)
-    if (found := await _recognized(rt, tenant_id, request, idempotency_key, erase_after_s)) is not None:
+        return await _compacted(rt, tenant_id, request, idempotency_key, lifetime)
+    if (found := await _recognized(rt, tenant_id, request, idempotency_key, lifetime)) is not None:
         return found
     name = ("idempotency_key", idempotency_key) if idempotency_key else None
-    return await _made(rt, tenant_id, request, name, erase_after_s)
+    return await _made(rt, tenant_id, request, name, lifetime)
 
 
 async def respond(
     rt: Runtime, target: Target, idempotency_key: str | None, listen: Listener | None = None
 ) -> TurnOutcome:
-    """Answers the request, and erases the session afterwards if it is not to be kept, or if it was made for a request
-    that was refused without a record. Raises as `complete_chat`."""
+    """Answers the request, and erases the session afterwards if it is not to be kept, or as `undone_if_refused`. Raises
+    as `complete_chat`, and `IdempotencyInFlight`."""
     try:
-        return await complete_chat(rt, target.session, target.request, idempotency_key, listen)
-    except ContextBudgetExceeded:
-        raise  # its turn is stored as rejected
-    except PlimsollError:
-        session, turns = target.session, target.made_with_turns
-        if turns is not None and target.is_kept:
-            await erase_if(rt, rt.database, session, lambda tx: is_left_empty(tx, session, turns, is_ours=True))
-        raise
+        async with undone_if_refused(rt, target, idempotency_key):
+            return await complete_chat(rt, target.session, target.request, idempotency_key, listen)
     finally:
         if not target.is_kept:
             with suppress(NotFound, RetryLater):  # then it is erased a little later; an answer must not be lost
                 await delete_session(rt, target.session)
+
+
+@asynccontextmanager
+async def undone_if_refused(rt: Runtime, target: Target, idempotency_key: str | None) -> AsyncGenerator[None]:
+    """Erases the session if the block refuses the request without a record, and the session was made for it.
+
+    Another request with the key may have found the session before. It then gets `IdempotencyInFlight`: tried again, it
+    has a session of its own.
+    """
+    try:
+        yield
+    except ContextBudgetExceeded:
+        raise  # its turn is stored as rejected
+    except PlimsollError as error:
+        session, turns = target.session, target.made_with_turns
+        if turns is not None and target.is_kept:
+            await erase_if(rt, rt.database, session, lambda tx: is_left_empty(tx, session, turns))
+        if isinstance(error, NotFound) and idempotency_key is not None:
+            raise IdempotencyInFlight("Another request with this idempotency key was just refused.") from error
+        raise
 
 
 def check_options(rt: Runtime, request: ChatRequest) -> None:
@@ -131,7 +147,7 @@ def check_compaction(request: ChatRequest, session_id: SessionId | None) -> None
 
 
 async def _compacted(
-    rt: Runtime, tenant_id: TenantId, request: ChatRequest, key: str | None, erase_after_s: float | None
+    rt: Runtime, tenant_id: TenantId, request: ChatRequest, key: str | None, lifetime: Lifetime
 ) -> Target:
     """The session of the request's compaction: itself if the messages continue from its end, else a fork that ends
     with the compaction's turn. If the result is not to be kept, it is always a fork."""
@@ -150,12 +166,11 @@ async def _compacted(
         return Target(answered, request)
     is_last = max(last_seq, default=0) <= compaction.turn_seq
     at_end = is_last or request.repeats(newest) or goes_on(request.messages, messages)
-    if at_end and erase_after_s != ERASE_AFTER_S:
+    if at_end and lifetime is not Lifetime.FOR_ANSWER:
         return Target(session, replace(request, after_turn_seq=newest.last_turn_seq))
     through_id = None if at_end else turns[0].id
-    made = await fork_session(rt, session, through_id, erase_after_s=ERASE_AFTER_S if key else erase_after_s)
-    forked = SessionRef(tenant_id, made.id)
-    return Target(await first_under_key(rt, forked, key, erase_after_s) if key else forked, request)
+    made = await fork_session(rt, session, through_id, Lifetime.FOR_ANSWER if key else lifetime)
+    return await target_in_fork(rt, SessionRef(tenant_id, made.id), request, key, lifetime, compaction.turn_seq)
 
 
 async def answered_in(tx: Transaction, session: SessionRef, idempotency_key: str) -> SessionRef | None:
@@ -166,29 +181,29 @@ async def answered_in(tx: Transaction, session: SessionRef, idempotency_key: str
     return None if made is None else SessionRef(session.tenant_id, made)
 
 
-async def first_under_key(
-    rt: Runtime, forked: SessionRef, idempotency_key: str, erase_after_s: float | None
-) -> SessionRef:
-    """The session of the key: this fork, which is then kept (or kept `WITH_RESPONSES`), or that of an earlier request
-    with the key, and then the fork is erased. Before, the fork is due for erasure, so that an interrupted request
-    leaves nothing behind."""
-    first = await _first_under_key(rt, forked, idempotency_key, erase_after_s)
+async def target_in_fork(
+    rt: Runtime, forked: SessionRef, request: ChatRequest, key: str | None, lifetime: Lifetime, turn_seq: int
+) -> Target:
+    """The target in a fork that was made for the request and ends with the turn `turn_seq`.
+
+    With a key it is the session of the key: this fork, or that of an earlier request with the key, and then the fork is
+    erased. Such a fork has to be made `FOR_ANSWER`, so that an interrupted request leaves nothing behind.
+    """
+    first = await _first_under_key(rt, forked, key, lifetime) if key else forked
     if first != forked:
         with suppress(Busy):  # then it is erased a little later
             await delete_session(rt, forked)
-    return first
+        return Target(first, request)
+    return Target(forked, request, made_with_turns=turn_seq, is_kept=lifetime is not Lifetime.FOR_ANSWER)
 
 
 @retried
-async def _first_under_key(
-    rt: Runtime, forked: SessionRef, idempotency_key: str, erase_after_s: float | None
-) -> SessionRef:
+async def _first_under_key(rt: Runtime, forked: SessionRef, idempotency_key: str, lifetime: Lifetime) -> SessionRef:
     async with rt.database.begin() as tx:
         first = await store.named_session(tx, forked.tenant_id, "idempotency_key", idempotency_key, lock=True)
         if first is None:
             await store.name_session(tx, forked, "idempotency_key", idempotency_key)
-            if erase_after_s is not None:
-                await store.erase_later(tx, forked.id, erase_after_s)
+            await store.set_lifetime(tx, forked.id, lifetime)
     return SessionRef(forked.tenant_id, first or forked.id)
 
 
@@ -198,7 +213,7 @@ async def _made(
     tenant_id: TenantId,
     request: ChatRequest,
     name: tuple[store.NamedBy, str] | None,
-    erase_after_s: float | None = None,
+    lifetime: Lifetime = Lifetime.UNTIL_DELETED,
 ) -> Target:
     """A new session for the request, or the one that already has this name. Raises `InvalidRequest` before anything is
     stored."""
@@ -213,9 +228,9 @@ async def _made(
         session = SessionRef(tenant_id, (await insert_checked(rt, tx, tenant_id, fields)).id)
         if name:
             await store.name_session(tx, session, *name)
-        if erase_after_s is not None:
-            await store.erase_later(tx, session.id, erase_after_s)
-    return Target(session, request, made_with_turns=0)
+        if lifetime is not Lifetime.UNTIL_DELETED:
+            await store.set_lifetime(tx, session.id, lifetime)
+    return Target(session, request, made_with_turns=0, is_kept=lifetime is not Lifetime.FOR_ANSWER)
 
 
 async def _recognized(
@@ -223,7 +238,7 @@ async def _recognized(
     tenant_id: TenantId,
     request: ChatRequest,
     idempotency_key: str | None,
-    erase_after_s: float | None,
+    lifetime: Lifetime,
 ) -> Target | None:
     """The session whose past the list begins with: itself if nothing followed the past, else a fork that ends there. If
     there is none, the one that began with the request of which this is a retry."""
@@ -242,7 +257,7 @@ async def _recognized(
         return Target(session, again)
     if turn.is_last:
         return Target(session, replace(again, after_turn_seq=turn.last_turn_seq))
-    forked = await fork_session(rt, session, turn.turn_id, erase_after_s=erase_after_s)
+    forked = await fork_session(rt, session, turn.turn_id, lifetime)
     return Target(SessionRef(tenant_id, forked.id), again, made_with_turns=turn.turn_seq)
 
 

@@ -16,6 +16,7 @@ from app.db import responses as store
 from app.db.database import Transaction
 from app.db.sessions import turn_of_list
 from app.db.turns import newest_of
+from app.domain.content import sha256_hex
 from app.domain.errors import (
     InvalidRequest,
     NothingToSummarize,
@@ -26,20 +27,29 @@ from app.domain.errors import (
 from app.domain.incoming import Compaction
 from app.domain.responses import ResponseRef, StoredResponse
 from app.domain.stored import StoredSummary, names_of
-from app.domain.types import JsonObject, SessionId, SessionRef, Summary, SummaryBody, TenantId, TurnStatus, Usage
+from app.domain.types import (
+    JsonObject,
+    Lifetime,
+    SessionId,
+    SessionRef,
+    Summary,
+    SummaryBody,
+    TenantId,
+    TurnStatus,
+    Usage,
+)
 from app.engine.summary.block import render_summary
 from app.services.archive.transfer import fork_session, fork_within
 from app.services.openai.chat import ChatRequest, divided, new_turn, store_list
 from app.services.openai.conversations import ItemPage, of_conversation, page_of_items
 from app.services.openai.open_session import (
-    ERASE_AFTER_S,
-    WITH_RESPONSES,
     Target,
     answered_in,
     check_compaction,
     check_options,
-    first_under_key,
     open_session,
+    target_in_fork,
+    undone_if_refused,
 )
 from app.services.paging import PageRequest
 from app.services.runtime import Runtime
@@ -82,10 +92,12 @@ async def resolve_target(
         return target
     if request.previous is not None:
         return await _after(rt, tenant_id, request.previous, request, idempotency_key)
-    key, erase_after_s = (idempotency_key, WITH_RESPONSES) if request.store else (None, ERASE_AFTER_S)
-    target = await open_session(rt, tenant_id, request.named, chat, key, erase_after_s=erase_after_s)
-    # A session that the client named is the client's.
-    return replace(target, is_kept=request.store or request.named is not None)
+    return await open_session(rt, tenant_id, request.named, chat, *_key_and_lifetime(request, idempotency_key))
+
+
+def _key_and_lifetime(request: ResponseRequest, idempotency_key: str | None) -> tuple[str | None, Lifetime]:
+    """The key of a request if its answer is stored, and how long a session is kept that is made for it."""
+    return (idempotency_key, Lifetime.WITH_RESPONSES) if request.store else (None, Lifetime.FOR_ANSWER)
 
 
 async def _after(
@@ -93,7 +105,7 @@ async def _after(
 ) -> Target:
     """The target after a previous response: its session if nothing has followed it, else a fork."""
     chat, session = request.chat, SessionRef(tenant_id, previous.session_id)
-    key = idempotency_key if request.store else None
+    key, lifetime = _key_and_lifetime(request, idempotency_key)
     check_options(rt, chat)
     check_compaction(chat, session.id)
     async with rt.database.begin() as tx:
@@ -110,18 +122,16 @@ async def _after(
     await divided(chat, chat.messages, waiting=bool(found.reply.tool_calls))
     if request.store and found.ends_session and found.turn_status in _GOES_ON:
         return Target(session, replace(chat, after_turn_seq=found.last_turn_seq))
-    forked = await _fork(rt, tenant_id, found, ERASE_AFTER_S if key or not request.store else WITH_RESPONSES)
-    if key and (first := await first_under_key(rt, forked, key, WITH_RESPONSES)) != forked:
-        return Target(first, chat)
-    return Target(forked, chat, made_with_turns=found.turn_seq, is_kept=request.store)
+    forked = await _fork(rt, tenant_id, found, Lifetime.FOR_ANSWER if key else lifetime)
+    return await target_in_fork(rt, forked, chat, key, lifetime, found.turn_seq)
 
 
-async def _fork(rt: Runtime, tenant_id: TenantId, found: StoredResponse, erase_after_s: float) -> SessionRef:
+async def _fork(rt: Runtime, tenant_id: TenantId, found: StoredResponse, lifetime: Lifetime) -> SessionRef:
     session, turn_id = SessionRef(tenant_id, found.ref.session_id), found.turn_id
     if found.ends_turn and found.turn_status is TurnStatus.COMPLETED:
-        made = await fork_session(rt, session, turn_id, erase_after_s=erase_after_s)
+        made = await fork_session(rt, session, turn_id, lifetime)
     else:
-        made = await fork_within(rt, session, turn_id, found.ref.reply_seq, erase_after_s=erase_after_s)
+        made = await fork_within(rt, session, turn_id, found.ref.reply_seq, lifetime)
     return SessionRef(tenant_id, made.id)
 
 
@@ -161,8 +171,9 @@ async def cancel_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) ->
 async def delete_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) -> None:
     """Erases a response: it can no longer be fetched or continued.
 
-    If it was the last one of its session, and the session was made for a response, the whole session is erased. Until
-    then its messages are the past of other responses. Raises `NotFound`, and `TurnInProgress` while it runs.
+    If it was the last one of its session, and the session was made for a response and used for nothing else, the whole
+    session is erased. Until then its messages are the past of other responses. Raises `NotFound`, and `TurnInProgress`
+    while it runs.
     """
     session = SessionRef(tenant_id, ref.session_id)
 
@@ -171,9 +182,7 @@ async def delete_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) ->
         if is_running(found):
             raise TurnInProgress("The response is still in progress; cancel it first.")
         await store.erase_response(tx, ref)
-        if found.form.get("conversation") is not None:
-            return False
-        return await store.is_left_empty(tx, session, found.turn_seq, is_ours=False)
+        return await store.has_lost_its_responses(tx, session)
 
     await erase_if(rt, rt.database, session, was_the_last)
 
@@ -218,33 +227,37 @@ async def compact(rt: Runtime, tenant_id: TenantId, request: ResponseRequest, id
     If a summary would make nothing smaller, or a turn waits for tools, no summary is made. Raises as
     `resolve_target`, `store_list` and `summarize_now`.
     """
-    target = await resolve_target(rt, tenant_id, request, idempotency_key)
-    newest = await store_list(rt, target.session, target.request)
+    # Its session is found by key and body: no turn remembers the body, with which another request would be mixed.
+    key = idempotency_key and sha256_hex(f"{idempotency_key} {request.chat.request_sha256}")
+    target = await resolve_target(rt, tenant_id, request, key)
+    async with undone_if_refused(rt, target, key):
+        newest = await store_list(rt, target.session, target.request)
     as_it_is = Compacted(Compaction(target.session.id, newest.last_turn_seq))
     if newest.status is TurnStatus.AWAITING_TOOLS:
         return as_it_is
-    return await _summarized(rt, tenant_id, as_it_is.compaction, None) or as_it_is
+    async with undone_if_refused(rt, target.with_past(newest.last_turn_seq), key):
+        return await _summarized(rt, tenant_id, as_it_is.compaction, None) or as_it_is
 
 
-async def compact_before(
-    rt: Runtime, session: SessionRef, request: ChatRequest
-) -> tuple[Compacted | None, ChatRequest]:
+async def compact_before(rt: Runtime, target: Target, idempotency_key: str | None) -> tuple[Compacted | None, Target]:
     """Makes the summary that the turn of a request would make first, without taking the turn. Returns the summary, or
-    None if the turn would make none, and the request as it is to be answered afterwards.
+    None if the turn would make none, and where and how the request is to be answered afterwards.
 
     What the list has beyond the session is stored, except the message to be answered. The summary is also None if a
     turn is open or the request has been answered already. Raises as `complete_chat` and `summarize_now`.
     """
-    found = await new_turn(rt, session, request)
+    session, request = target.session, target.request
+    async with undone_if_refused(rt, target, idempotency_key):
+        found = await new_turn(rt, session, request)
     if found is None:
-        return None, request
+        return None, target
     last_turn_seq, turn = found
-    if request.after_turn_seq is not None:
-        request = replace(request, after_turn_seq=last_turn_seq)
-    if not (await preview_turn(rt, session, turn)).summary_pending:
-        return None, request
-    made = await _summarized(rt, session.tenant_id, Compaction(session.id, last_turn_seq), request.options.policy)
-    return made, request
+    target = target.with_past(last_turn_seq)
+    async with undone_if_refused(rt, target, idempotency_key):
+        if not (await preview_turn(rt, session, turn)).summary_pending:
+            return None, target
+        made = await _summarized(rt, session.tenant_id, Compaction(session.id, last_turn_seq), request.options.policy)
+    return made, target
 
 
 async def _summarized(

@@ -268,6 +268,7 @@ async def draft_turn(rt: Runtime, request: TurnRequest, idempotency_key: str | N
         encoding = rt.catalogue.model(alias).encoding
         tokens, encoding = await count_message(rt, encoding, request.content, name=request.name)
     (terms,) = await pack_messages([("user", request.content, False, request.name)])
+    note = request.options.note
     return record_of(
         NewTurn,
         values_of(request),
@@ -279,6 +280,7 @@ async def draft_turn(rt: Runtime, request: TurnRequest, idempotency_key: str | N
         terms=terms,
         idempotency_key=idempotency_key,
         request=request.options.stored(),
+        is_of_response=note is not None and note.form.get("conversation") is None,
     )
 
 
