@@ -39,7 +39,7 @@ _LOOK_AT_NEXT = sql(f"""
     ORDER BY id LIMIT :limit
     """)
 _IS_DUE = f"erase_after < statement_timestamp() AND NOT {_RUNS}"
-_LOOK_AT_DUE = sql(f"SELECT id FROM sessions WHERE {_IS_DUE} ORDER BY id LIMIT :limit")
+_LOOK_AT_DUE = sql(f"SELECT id FROM sessions WHERE {_IS_DUE} ORDER BY erase_after LIMIT :limit")
 # One session at a time, so that no node locks rows of another. Locked sessions are skipped: two purges take different
 # ones, and a session that is in use now is not idle.
 _ONE = "SELECT id FROM sessions WHERE id = :session_id"

@@ -13,12 +13,12 @@ from operator import itemgetter
 from uuid import UUID
 
 from app.db.database import Record, Transaction
-from app.db.messages import AS_STORED, message_from_row
+from app.db.messages import AS_STORED, NOT_REJECTED, message_from_row
 from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, sql
 from app.domain.types import SessionId, TenantId, Turn, TurnId, TurnStatus
 
 # The aggregates get their rows in the order of the index (session_id, seq), so that no sort is needed.
-_TERMS = sql("""
+_TERMS = sql(f"""
     SELECT coalesce(string_agg(int8send(seq), '') FILTER (WHERE terms IS NOT NULL), '') AS seqs,
         coalesce(string_agg(int8send(token_estimate), '') FILTER (WHERE terms IS NOT NULL), '') AS tokens,
         coalesce(string_agg(int8send(day), '') FILTER (WHERE terms IS NOT NULL), '') AS days,
@@ -27,8 +27,7 @@ _TERMS = sql("""
         SELECT seq, token_estimate, terms,
             CAST((coalesce(said_at, created_at) AT TIME ZONE 'UTC')::date - DATE '1970-01-01' AS bigint) AS day
         FROM messages
-        WHERE session_id = :session_id AND seq > :after_seq AND seq <= :through_seq AND turn_id <> ALL(ARRAY(
-                SELECT id FROM turns WHERE session_id = :session_id AND status = 'rejected'))
+        WHERE session_id = :session_id AND seq > :after_seq AND seq <= :through_seq AND {NOT_REJECTED}
         ORDER BY seq
     ) AS m
     """)

@@ -97,7 +97,7 @@ _HORIZON = sql("""
 _SEARCH = sql(f"""
     SELECT s.id FROM sessions s LEFT JOIN LATERAL ({FIRST_INPUT}) first ON true
     WHERE s.tenant_id = :tenant_id AND s.id < :before
-        AND (CAST(:horizon AS uuid) IS NULL OR s.id >= :horizon)
+        AND s.id >= :horizon
         AND strpos(lower(concat_ws(' ', s.id, s.room_goal, s.mode, s.agent_role, s.model_alias, s.metadata,
             first.first_input)), lower(:words)) > 0
     ORDER BY s.id DESC LIMIT :limit
@@ -200,7 +200,8 @@ async def search_sessions(
     continue the search, None when all sessions have been searched.
     """
     horizon = await tx.fetchval(_HORIZON, tenant_id=tenant_id, before=before, most=most_looked_through - 1)
-    rows = await tx.fetch(_SEARCH, tenant_id=tenant_id, before=before, horizon=horizon, words=words, limit=limit)
+    oldest = horizon or UUID(int=0)
+    rows = await tx.fetch(_SEARCH, tenant_id=tenant_id, before=before, horizon=oldest, words=words, limit=limit)
     return [SessionId(row["id"]) for row in rows], horizon
 
 
