@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from math import ceil
+from struct import pack
 from typing import Any, cast
 from uuid import UUID
 
@@ -19,7 +21,7 @@ from app.db.figures import changed_turns, open_turns
 from app.db.messages import UNCOUNTED, messages_in_runs, numbered_messages, window_turns
 from app.db.migrate import analyze_for
 from app.db.recall import turns_with
-from app.db.sessions import search_sessions
+from app.db.sessions import search_sessions, turn_of_list
 from app.db.settled import settled_through
 from app.db.sql import Statement
 from app.db.turns import newest_messages
@@ -83,8 +85,13 @@ class Explained(Transaction):
 
 def _literal(value: object) -> str:
     if isinstance(value, list):
-        return "'{" + ", ".join(map(str, cast("list[object]", value))) + "}'"
-    return f"'{value}'"
+        texts = [_text(each).replace("\\", r"\\") for each in cast("list[object]", value)]
+        return "'{" + ", ".join(texts) + "}'"
+    return "NULL" if value is None else f"'{_text(value)}'"
+
+
+def _text(value: object) -> str:
+    return rf"\x{value.hex()}" if isinstance(value, bytes) else str(value)
 
 
 @asynccontextmanager
@@ -355,3 +362,17 @@ async def test_sessions_that_are_due_are_found_by_their_time_also_after_many_wer
         tx = Explained(transaction)
         assert await due_sessions(tx, 10) == []
         assert read_rows(tx.plans)["sessions"] == 0
+
+
+async def test_a_list_that_begins_as_a_long_session_did_is_found_without_reading_what_followed(
+    database_url: str,
+) -> None:
+    async with of_a_year(database_url) as database, database.begin() as transaction:
+        known = "UPDATE turns SET conversation_sha256 = sha256(int8send(seq)) WHERE session_id = $1 AND seq <= 64"
+        await transaction.execute(Statement(known, ("id",)), id=SESSION)
+        digests = [sha256(pack(">q", seq)).digest() for seq in range(64, 0, -1)]
+        tx = Explained(transaction)
+        found = await turn_of_list(tx, TenantId("default"), digests, None)
+        assert found is not None
+        assert (found.turn_seq, found.is_last, found.is_repeated) == (64, False, False)
+        assert read_rows(tx.plans)["turns"] <= 3 * 64

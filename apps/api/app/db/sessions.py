@@ -207,15 +207,14 @@ async def search_sessions(
 
 # Of several sessions with the same past (forks): first one that already got this request, of which this is a retry;
 # then one in which nothing follows this past; then the oldest.
-_BY_LIST = sql("""
-    SELECT t.session_id, t.id AS turn_id, t.seq AS turn_seq, s.last_turn_seq,
-        since.turns = 0 AS is_last, since.is_repeated
-    FROM turns t JOIN sessions s ON s.id = t.session_id CROSS JOIN LATERAL (
-        SELECT count(*) AS turns,
-            coalesce(bool_or(n.request_sha256 = :request_sha256), false) AS is_repeated
-        FROM turns n
+_LATER = """
+    EXISTS (SELECT FROM turns n
         WHERE n.session_id = t.session_id AND n.seq > t.seq AND n.status IN ('running', 'awaiting_tools', 'completed')
-    ) since
+"""
+_BY_LIST = sql(f"""
+    SELECT t.session_id, t.id AS turn_id, t.seq AS turn_seq, s.last_turn_seq, NOT {_LATER}) AS is_last,
+        CAST(:request_sha256 AS text) IS NOT NULL AND {_LATER} AND n.request_sha256 = :request_sha256) AS is_repeated
+    FROM turns t JOIN sessions s ON s.id = t.session_id
     WHERE t.conversation_sha256 = ANY(:digests) AND s.tenant_id = :tenant_id
         AND t.status IN ('completed', 'awaiting_tools')
     ORDER BY array_position(:digests, t.conversation_sha256), is_repeated DESC, is_last DESC,
