@@ -22,13 +22,14 @@ _TERMS = sql(f"""
     SELECT coalesce(string_agg(int8send(seq), '') FILTER (WHERE terms IS NOT NULL), '') AS seqs,
         coalesce(string_agg(int8send(token_estimate), '') FILTER (WHERE terms IS NOT NULL), '') AS tokens,
         coalesce(string_agg(int8send(day), '') FILTER (WHERE terms IS NOT NULL), '') AS days,
-        coalesce(string_agg(terms, ''), '') AS terms, count(*) - count(terms) AS unpacked
+        coalesce(string_agg(terms, ''), '') AS terms, count(*) - count(terms) AS unpacked,
+        CASE WHEN count(*) < :limit THEN :through_seq ELSE max(seq) END AS through_seq
     FROM (
         SELECT seq, token_estimate, terms,
             CAST((coalesce(said_at, created_at) AT TIME ZONE 'UTC')::date - DATE '1970-01-01' AS bigint) AS day
         FROM messages
         WHERE session_id = :session_id AND seq > :after_seq AND seq <= :through_seq AND {NOT_REJECTED}
-        ORDER BY seq
+        ORDER BY seq LIMIT :limit
     ) AS m
     """)
 
@@ -99,21 +100,24 @@ _WITH_WORDS = sql("""
 
 @dataclass(frozen=True, slots=True)
 class StoredTerms:
-    """The packed terms of a range of messages, concatenated in order. `seqs`, `tokens` and `days` (on which they were
-    said, since 1970-01-01 in UTC) have 8 bytes each, big-endian. `unpacked` counts the messages without terms."""
+    """The packed terms of the messages of a range through `through_seq`, concatenated in order. `seqs`, `tokens` and
+    `days` (on which they were said, since 1970-01-01 in UTC) have 8 bytes each, big-endian. `unpacked` counts the
+    messages without terms."""
 
     seqs: bytes
     tokens: bytes
     days: bytes
     terms: bytes
     unpacked: int
+    through_seq: int
 
 
-async def stored_terms(tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int) -> StoredTerms:
-    """The packed terms of a session's messages after `after_seq` through `through_seq`."""
-    return StoredTerms(
-        **await tx.fetch_one(_TERMS, session_id=session_id, after_seq=after_seq, through_seq=through_seq)
-    )
+async def stored_terms(
+    tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, limit: int
+) -> StoredTerms:
+    """The packed terms of a session's first `limit` messages after `after_seq` through `through_seq`."""
+    found = await tx.fetch_one(_TERMS, session_id=session_id, after_seq=after_seq, through_seq=through_seq, limit=limit)
+    return StoredTerms(**found)
 
 
 async def settled_seq(tx: Transaction, session_id: SessionId, last_seq: int) -> int:
