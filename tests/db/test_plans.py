@@ -376,3 +376,15 @@ async def test_a_list_that_begins_as_a_long_session_did_is_found_without_reading
         assert found is not None
         assert (found.turn_seq, found.is_last, found.is_repeated) == (64, False, False)
         assert read_rows(tx.plans)["turns"] <= 3 * 64
+
+
+async def test_what_follows_a_gap_of_message_numbers_is_read_in_slices_too(database_url: str) -> None:
+    async with filled(database_url) as database, database.begin() as transaction:
+        move = "UPDATE messages SET seq = seq + 100000 WHERE session_id = $1 AND seq > 60"
+        await transaction.execute(Statement(move, ("id",)), id=SESSION)
+        tx = Explained(transaction)
+        through_seq = 100_000 + MESSAGES - 4
+        columns = await settled_columns(tx, SESSION, 40, through_seq, "ours", as_it_is, unlimited, slice_messages=50)
+        assert columns.turn_seqs[-1] == (MESSAGES - 4) // 2
+        scans = [node for plan in tx.plans for node in nodes(plan) if node.get("Relation Name") == "messages"]
+        assert max(node["Actual Rows"] for node in scans) <= 128

@@ -20,7 +20,7 @@ from app.services.openai.conversations import page_of_items
 from app.services.paging import Page, PageRequest
 from app.services.sessions import list_sessions, search_sessions
 from app.services.turn.gather import session_window
-from app.services.views.search import search_session
+from app.services.views.search import search_messages, search_session
 from app.services.views.turns import get_messages, list_messages, list_turns
 from tests.providers.server import Answer, serving
 from tests.services.service import TENANT, Service, chat, models_toml, ref_of, service
@@ -205,3 +205,16 @@ async def test_a_turn_and_a_search_end_in_a_session_with_a_gap_of_message_number
             found = await search_session(at.rt, ref_of(session_id), "Hello", 5)
         assert turn.turn.status is TurnStatus.COMPLETED
         assert found.items[0].seq == last_seq + 1
+
+
+async def test_a_page_of_found_messages_ends_before_it_grows_too_large(database_url: str) -> None:
+    async with service(database_url) as at:
+        sessions = [await with_messages(at, [3 * MIB] * 4) for _ in range(4)]
+        found: list[tuple[SessionId, int]] = []
+        cursor = None
+        while not found or cursor:
+            page = await search_messages(at.rt, TENANT, "XX", 50, cursor)
+            assert len(page.items) <= 2
+            found += [(item.session_id, item.seq) for item in page.items]
+            cursor = page.next_cursor
+        assert found == [(session_id, seq) for session_id in reversed(sessions) for seq in (4, 3, 2)]

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from app.db.database import Record, Transaction
 from app.db.messages import AS_STORED, NOT_REJECTED, message_from_row
+from app.db.pages import Fetched, paged
 from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, sql
 from app.domain.types import SessionId, TenantId, Turn, TurnId, TurnStatus
 
@@ -79,7 +80,7 @@ _TO_LOOK_THROUGH = sql("""
     """)
 
 # The JSON of a text differs from the text only in quotes, backslashes and line ends, which no word has.
-_WITH_WORDS = sql("""
+_WITH_WORDS = paged("""
     SELECT f.session_id, f.message_id, f.turn_id, t.seq AS turn_seq, f.seq, f.role, f.content, f.name, f.said_at
     FROM (
         SELECT m.session_id, m.id AS message_id, m.turn_id, m.seq, m.role, m.content, m.name,
@@ -93,8 +94,8 @@ _WITH_WORDS = sql("""
         )
     ) f
     JOIN turns t ON t.session_id = f.session_id AND t.id = f.turn_id
-    WHERE f.place <= :most_of_each
-    ORDER BY f.session_id DESC, f.seq DESC
+    WHERE f.place <= :most_of_each AND (f.session_id, f.seq) < (CAST(:before_id AS uuid), CAST(:before_seq AS bigint))
+    ORDER BY f.session_id DESC, f.seq DESC LIMIT :limit
     """)
 
 
@@ -156,15 +157,25 @@ async def sessions_with_messages(
 
 
 async def messages_with_words(
-    tx: Transaction, after_seqs: Mapping[SessionId, int], words: Sequence[str], *, most_of_each: int
-) -> list[Record]:
-    """The newest messages of each session, after the number given for it, that contain all of the lower-case words. The
-    caller has checked that the tenant owns the sessions."""
-    return await tx.fetch(
+    tx: Transaction,
+    after_seqs: Mapping[SessionId, int],
+    words: Sequence[str],
+    before: tuple[UUID, int],
+    limit: int,
+    *,
+    most_of_each: int,
+) -> Fetched[Record]:
+    """The newest messages of each session, after the number given for it, that contain all of the lower-case words:
+    those below `before` by session and number, highest first. The caller has checked that the tenant owns the sessions.
+    """
+    return await tx.fetch_page(
         _WITH_WORDS,
+        limit,
         session_ids=list(after_seqs),
         after_seqs=list(after_seqs.values()),
         words=list(words),
+        before_id=before[0],
+        before_seq=before[1],
         most_of_each=most_of_each,
     )
 
