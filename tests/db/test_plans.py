@@ -326,7 +326,7 @@ async def test_a_search_of_sessions_reads_no_more_than_it_looks_through(database
         found, horizon = await search_sessions(
             tx, TenantId("default"), "nowhere", before=last, limit=5, most_looked_through=20
         )
-        assert (found, horizon) == ([], UUID(int=SESSIONS - 38))
+        assert (found.rows, horizon) == ([], UUID(int=SESSIONS - 38))
         assert read_rows(tx.plans)["sessions"] <= 2 * 20
 
 
