@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from math import ceil
+from struct import pack
 from typing import Any, cast
 from uuid import UUID
 
@@ -14,12 +16,16 @@ import pytest
 
 from app.db.archive import copy_past, fork_point
 from app.db.database import Database, Record, Transaction
-from app.db.messages import UNCOUNTED, window_turns
+from app.db.erasure import due_sessions
+from app.db.figures import changed_turns, open_turns
+from app.db.messages import UNCOUNTED, messages_in_runs, numbered_messages, window_turns
 from app.db.migrate import analyze_for
 from app.db.recall import turns_with
+from app.db.sessions import search_sessions, turn_of_list
 from app.db.settled import settled_through
 from app.db.sql import Statement
-from app.domain.types import SessionId, Turn
+from app.db.turns import newest_messages
+from app.domain.types import SessionId, TenantId, Turn
 from app.services.settled_columns import settled_columns
 from tests.services.service import service
 
@@ -73,12 +79,19 @@ class Explained(Transaction):
         found = Statement("SELECT name FROM pg_prepared_statements WHERE statement = $1", ("text",))
         name = await self._tx.fetchval(found, text=statement.text)
         values = ", ".join(map(_literal, statement.arguments(parameters)))
-        explain = Statement(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE {name} ({values})", ())
+        explain = Statement(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE {name} {values and f'({values})'}", ())
         self.plans.append((await self._tx.fetchval(explain))[0]["Plan"])
 
 
 def _literal(value: object) -> str:
-    return f"'{value}'" if not isinstance(value, list) else f"ARRAY{value}"
+    if isinstance(value, list):
+        texts = [_text(each).replace("\\", r"\\") for each in cast("list[object]", value)]
+        return "'{" + ", ".join(texts) + "}'"
+    return "NULL" if value is None else f"'{_text(value)}'"
+
+
+def _text(value: object) -> str:
+    return rf"\x{value.hex()}" if isinstance(value, bytes) else str(value)
 
 
 @asynccontextmanager
@@ -231,3 +244,147 @@ async def test_a_large_import_is_analyzed_and_a_small_one_is_not(database_url: s
             assert await at.rows(known) == before
             await at.imported({"messages": messages})
         assert await at.rows(known) == [{"reltuples": 1004}]
+
+
+SESSIONS, OLD_TURNS = 400, 2_000
+_YEAR = """
+    ALTER TABLE sessions SET (autovacuum_enabled = off);
+    INSERT INTO sessions (id, tenant_id, model_alias, policy, metadata)
+    SELECT u(s), CASE s % 2 WHEN 0 THEN 'default' ELSE u(s)::text END, 'm', '{{}}', '{{}}'
+    FROM generate_series(1, {sessions}) s;
+    INSERT INTO turns (
+        id, session_id, seq, status, user_input, assistant_output, model_alias, request_sha256, created_at)
+    SELECT u(10000 * s + t), u(s), t,
+        CASE WHEN t % 100 = 0 THEN 'rejected'
+            WHEN t = 2 AND (s % 10 = 1 OR s = 10) THEN 'awaiting_tools' ELSE 'completed' END,
+        'x', 'y', 'm', '', now() - interval '1 day' + 10 * s * interval '1 s' + t * interval '1 ms'
+    FROM generate_series(1, {sessions}) s, LATERAL generate_series(1, CASE s WHEN 2 THEN {turns} ELSE 2 END) t;
+    INSERT INTO messages (id, session_id, turn_id, seq, role, content, token_estimate, token_encoding)
+    SELECT u(1000000 + 2 * row_number() OVER (ORDER BY t.id)::int + m), t.session_id, t.id, 2 * t.seq - 1 + m,
+        CASE m WHEN 0 THEN 'user' ELSE 'assistant' END, '"text"', 3, 'ours'
+    FROM turns t, generate_series(0, 1) m;
+    """
+
+
+@asynccontextmanager
+async def of_a_year(database_url: str) -> AsyncGenerator[Database]:
+    """A session of 2,000 turns among 400 short ones, in analyzed tables: the planner expects few sessions of a tenant,
+    and few turns of a session. Half of the sessions are one tenant's, and each other one is another's; one of that
+    tenant's and forty others wait for tools."""
+    database = Database(database_url, pool_size=1)
+    connection = await cast(Any, asyncpg).connect(database_url)
+    try:
+        await connection.execute(_SETTLED.replace("1, 8", "1, 0") + _YEAR.format(sessions=SESSIONS, turns=OLD_TURNS))
+        await connection.execute("VACUUM ANALYZE")
+        yield database
+    finally:
+        await connection.close()
+        await database.aclose()
+
+
+def read_rows(plans: list[Any]) -> Counter[str]:
+    """How many rows these statements read, by table, in any way."""
+    read: Counter[str] = Counter()
+    for node in (node for plan in plans for node in nodes(plan)):
+        rows = node["Actual Rows"] + node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Join Filter", 0)
+        if "Relation Name" in node:
+            read[node["Relation Name"]] += rows * node["Actual Loops"]
+    return read
+
+
+async def test_the_newest_messages_are_read_without_the_turns_of_a_long_session(database_url: str) -> None:
+    async with of_a_year(database_url) as database, database.begin() as transaction:
+        tx = Explained(transaction)
+        newest = await newest_messages(tx, SESSION, 34, 1_048_576)
+        assert [message.seq for message in newest] == [*range(2 * OLD_TURNS - 35, 2 * OLD_TURNS - 1)]
+        read = read_rows(tx.plans)
+        assert read["messages"] <= 34 + 2
+        assert read["turns"] == OLD_TURNS // 100, "those that were rejected"
+
+
+async def test_runs_of_messages_are_read_by_their_ranges(database_url: str) -> None:
+    async with of_a_year(database_url) as database, database.begin() as transaction:
+        tx = Explained(transaction)
+        found = await messages_in_runs(tx, SESSION, [(1, 3), (3990, 3992)], [(101, 108)])
+        assert sorted(found) == [1, 2, 3, 101, 103, 105, 107, 3990, 3991, 3992]
+        assert read_rows(tx.plans)["messages"] <= 14
+
+
+async def test_numbered_messages_are_read_without_the_other_sessions_of_their_tenant(database_url: str) -> None:
+    async with of_a_year(database_url) as database, database.begin() as transaction:
+        tx = Explained(transaction)
+        places = [(SESSION, 7), (SESSION, 9), (SessionId(UUID(int=3)), 1)]
+        found = await numbered_messages(tx, TenantId("default"), places)
+        assert [*found] == [(SESSION, 7), (SESSION, 9)], "the third is another tenant's"
+        assert read_rows(tx.plans)["sessions"] <= 3
+
+
+async def test_a_search_of_sessions_reads_no_more_than_it_looks_through(database_url: str) -> None:
+    async with of_a_year(database_url) as database, database.begin() as transaction:
+        tx = Explained(transaction)
+        last = UUID(int=2**128 - 1)
+        found, horizon = await search_sessions(
+            tx, TenantId("default"), "nowhere", before=last, limit=5, most_looked_through=20
+        )
+        assert (found.rows, horizon) == ([], UUID(int=SESSIONS - 38))
+        assert read_rows(tx.plans)["sessions"] <= 2 * 20
+
+
+async def test_what_changed_is_read_without_the_sessions_and_the_older_turns_of_a_tenant(database_url: str) -> None:
+    async with of_a_year(database_url) as database, database.begin() as transaction:
+        begin_now = "UPDATE turns SET created_at = now() WHERE seq = 2 AND session_id IN ($1, $2)"
+        await transaction.execute(Statement(begin_now, ("mine", "other")), mine=UUID(int=4), other=UUID(int=5))
+        tx = Explained(transaction)
+        watched = [(UUID(int=10), UUID(int=100_002))]
+        changed = await changed_turns(tx, [TenantId("default")], watched, within_s=6.0, limit=5_000)
+        assert [row["session_id"].int for row in changed] == [10, 4], "by age"
+        read = read_rows(tx.plans)
+        assert read["sessions"] <= 6
+        assert read["turns"] <= 12
+
+
+async def test_open_turns_are_found_without_looking_through_all_turns(database_url: str) -> None:
+    async with of_a_year(database_url) as database, database.begin() as transaction:
+        await transaction.fetch(Statement("SET LOCAL plan_cache_mode = force_custom_plan", ()))
+        tx = Explained(transaction)
+        found = await open_turns(tx, TenantId("default"), 1)
+        assert [row["session_id"].int for row in found] == [10]
+        assert read_rows(tx.plans)["turns"] <= SESSIONS // 10 + 1
+
+
+async def test_sessions_that_are_due_are_found_by_their_time_also_after_many_were(database_url: str) -> None:
+    due = "UPDATE sessions SET erase_after = CASE WHEN $1 THEN now() - interval '1 day' ELSE 'infinity' END"
+    async with of_a_year(database_url) as database, database.begin() as transaction:
+        await transaction.execute(Statement(due, ("due",)), due=True)
+        await transaction.fetch(Statement("ANALYZE sessions", ()))
+        assert len(await due_sessions(transaction, 10)) == 10, "the plan was made while all were due"
+        await transaction.execute(Statement(due, ("due",)), due=False)
+        tx = Explained(transaction)
+        assert await due_sessions(tx, 10) == []
+        assert read_rows(tx.plans)["sessions"] == 0
+
+
+async def test_a_list_that_begins_as_a_long_session_did_is_found_without_reading_what_followed(
+    database_url: str,
+) -> None:
+    async with of_a_year(database_url) as database, database.begin() as transaction:
+        known = "UPDATE turns SET conversation_sha256 = sha256(int8send(seq)) WHERE session_id = $1 AND seq <= 64"
+        await transaction.execute(Statement(known, ("id",)), id=SESSION)
+        digests = [sha256(pack(">q", seq)).digest() for seq in range(64, 0, -1)]
+        tx = Explained(transaction)
+        found = await turn_of_list(tx, TenantId("default"), digests, None)
+        assert found is not None
+        assert (found.turn_seq, found.is_last, found.is_repeated) == (64, False, False)
+        assert read_rows(tx.plans)["turns"] <= 3 * 64
+
+
+async def test_what_follows_a_gap_of_message_numbers_is_read_in_slices_too(database_url: str) -> None:
+    async with filled(database_url) as database, database.begin() as transaction:
+        move = "UPDATE messages SET seq = seq + 100000 WHERE session_id = $1 AND seq > 60"
+        await transaction.execute(Statement(move, ("id",)), id=SESSION)
+        tx = Explained(transaction)
+        through_seq = 100_000 + MESSAGES - 4
+        columns = await settled_columns(tx, SESSION, 40, through_seq, "ours", as_it_is, unlimited, slice_messages=50)
+        assert columns.turn_seqs[-1] == (MESSAGES - 4) // 2
+        scans = [node for plan in tx.plans for node in nodes(plan) if node.get("Relation Name") == "messages"]
+        assert max(node["Actual Rows"] for node in scans) <= 128

@@ -15,12 +15,13 @@ from app.db.messages import window_turns
 from app.db.sql import Statement
 from app.domain.errors import InvalidRequest, ProcessBusy
 from app.domain.responses import item_id, read_item_id
-from app.domain.types import Session, SessionId
+from app.domain.types import Session, SessionId, TurnStatus
 from app.services.archive.transfer import fork_session
 from app.services.openai.conversations import page_of_items, withdraw_item
 from app.services.paging import Page, PageRequest
 from app.services.sessions import list_sessions, search_sessions
 from app.services.turn.gather import session_window
+from app.services.views.search import search_messages, search_session
 from app.services.views.turns import get_messages, list_messages, list_turns
 from tests.providers.server import Answer, serving
 from tests.services.service import TENANT, Service, chat, models_toml, ref_of, service
@@ -197,3 +198,30 @@ async def test_lists_of_turns_and_sessions_end_a_page_before_it_grows_too_large(
         found_sessions = await listed(searched, newest_first=True)
         assert [len(page) for page in found_sessions] == [2, 2, 2]
         assert [each.id for page in found_sessions for each in page] == [session_id, *sessions][::-1]
+
+
+async def test_a_turn_and_a_search_end_in_a_session_with_a_gap_of_message_numbers(database_url: str) -> None:
+    """An import of an earlier version could leave any gap."""
+    async with service(database_url) as at:
+        session_id = await with_messages(at, [20] * 60)
+        last_seq = 1_000_000_000_060
+        await at.rows("UPDATE messages SET seq = seq + 1000000000000 WHERE seq > 21 RETURNING seq")
+        await at.rows("UPDATE sessions SET last_message_seq = :seq RETURNING id", seq=last_seq)
+        async with asyncio.timeout(20):
+            turn = await at.turn(session_id, "Hello?")
+            found = await search_session(at.rt, ref_of(session_id), "Hello", 5)
+        assert turn.turn.status is TurnStatus.COMPLETED
+        assert found.items[0].seq == last_seq + 1
+
+
+async def test_a_page_of_found_messages_ends_before_it_grows_too_large(database_url: str) -> None:
+    async with service(database_url) as at:
+        sessions = [await with_messages(at, [3 * MIB] * 4) for _ in range(4)]
+        found: list[tuple[SessionId, int]] = []
+        cursor = None
+        while not found or cursor:
+            page = await search_messages(at.rt, TENANT, "XX", 50, cursor)
+            assert len(page.items) <= 2
+            found += [(item.session_id, item.seq) for item in page.items]
+            cursor = page.next_cursor
+        assert found == [(session_id, seq) for session_id in reversed(sessions) for seq in (4, 3, 2)]

@@ -33,7 +33,6 @@ _REVOKE = sql(f"""
     UPDATE api_keys SET revoked_at = coalesce(revoked_at, statement_timestamp()) WHERE id = :key_id
     RETURNING {_COLUMNS}
     """)
-_EXISTS = sql("SELECT EXISTS (SELECT FROM api_keys)")
 _LOOK_UP = sql("""
     SELECT anything.is_there, found.tenant_id
     FROM (SELECT EXISTS (SELECT FROM api_keys) AS is_there) anything
@@ -61,11 +60,7 @@ async def revoke_key(tx: Transaction, key_id: UUID) -> ApiKey | None:
 
 
 async def tenant_of_key(tx: Transaction, secret_sha256: str) -> tuple[TenantId | None, bool]:
-    """The tenant with this secret, None for an unknown or revoked one; and whether any key was ever made."""
+    """The tenant with this secret, None for an unknown or revoked one; and whether any key was ever made. Revoked ones
+    count: revoking the last key must not give access without a key."""
     row = await tx.fetch_one(_LOOK_UP, secret_sha256=secret_sha256)
     return row["tenant_id"], row["is_there"]
-
-
-async def any_key_exists(tx: Transaction) -> bool:
-    """Whether a key was ever made. Revoked ones count: revoking the last key must not give access without a key."""
-    return bool(await tx.fetchval(_EXISTS))

@@ -67,7 +67,8 @@ _AT_A_NODE = "while executing command on "
 _IS_READ_ONLY = Statement("SELECT current_setting('transaction_read_only') = 'on'", ())
 
 # A worker that freezes inside a transaction (stopped, swapped out, cut off) holds a session's lock for 10 s at most.
-_SERVER_SETTINGS = {"application_name": "plimsoll", "idle_in_transaction_session_timeout": "10s"}
+# Large tables make estimates so high that statements of a millisecond are compiled, each time for 10 ms and more.
+_SERVER_SETTINGS = {"application_name": "plimsoll", "idle_in_transaction_session_timeout": "10s", "jit": "off"}
 # PgBouncer refuses start-up parameters that it does not track.
 _SETTINGS_BEHIND_A_POOLER = {"application_name": "plimsoll"}
 

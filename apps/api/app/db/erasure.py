@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from app.db.database import Transaction
-from app.db.sql import metadata, of_session, sql
+from app.db.sql import Statement, metadata, of_session, sql
 from app.db.tables import sessions
 from app.domain.stored import values_of
 from app.domain.types import SessionId, SessionRef, TenantId
@@ -39,12 +39,14 @@ _LOOK_AT_NEXT = sql(f"""
     ORDER BY id LIMIT :limit
     """)
 _IS_DUE = f"erase_after < statement_timestamp() AND NOT {_RUNS}"
-_LOOK_AT_DUE = sql(f"SELECT id FROM sessions WHERE {_IS_DUE} ORDER BY id LIMIT :limit")
+_LOOK_AT_DUE = sql(f"SELECT id FROM sessions WHERE {_IS_DUE} ORDER BY erase_after LIMIT :limit")
 # One session at a time, so that no node locks rows of another. Locked sessions are skipped: two purges take different
-# ones, and a session that is in use now is not idle.
+# ones, and a session that is in use now is not idle. What holds is asked after that, because a statement that locks a
+# row reads other tables as they were before: it misses a turn or a pin that was committed meanwhile.
 _ONE = "SELECT id FROM sessions WHERE id = :session_id"
-_LOCK_IDLE = sql(f"{_ONE} AND NOT {_RUNS} AND {_IDLE} FOR UPDATE SKIP LOCKED")
-_LOCK_DUE = sql(f"{_ONE} AND {_IS_DUE} FOR UPDATE SKIP LOCKED")
+_LOCK_UNUSED = sql(f"{_ONE} FOR UPDATE SKIP LOCKED")
+_IS_STILL_IDLE = sql(f"{_ONE} AND NOT {_RUNS} AND {_IDLE}")
+_IS_STILL_DUE = sql(f"{_ONE} AND {_IS_DUE}")
 _HOW_MANY = sql(f"""
     SELECT count(*) FILTER (WHERE NOT {_LIVES}) AS idle, count(*) FILTER (WHERE {_LIVES}) AS running
     FROM sessions WHERE {_IDLE}
@@ -72,7 +74,14 @@ async def erase(tx: Transaction, session_ids: Sequence[SessionId]) -> dict[str, 
 async def due_sessions(tx: Transaction, limit: int) -> list[SessionId]:
     """Sessions whose `erase_after` has passed and that run no turn, locked until the transaction ends."""
     rows = await tx.fetch(_LOOK_AT_DUE, limit=limit)
-    return [row["id"] for row in rows if await tx.fetchrow(_LOCK_DUE, session_id=row["id"])]
+    return [row["id"] for row in rows if await _locked(tx, row["id"], _IS_STILL_DUE)]
+
+
+async def _locked(tx: Transaction, session_id: UUID, still: Statement, **meant: object) -> bool:
+    """Whether the session was locked and is still as the statement selects it."""
+    if await tx.fetchrow(_LOCK_UNUSED, session_id=session_id) is None:
+        return False
+    return await tx.fetchrow(still, session_id=session_id, **meant) is not None
 
 
 async def count_rows(tx: Transaction, session_ids: Sequence[SessionId]) -> dict[str, int]:
@@ -101,7 +110,7 @@ async def next_idle(
     rows = await tx.fetch(_LOOK_AT_NEXT, **meant, after=after, limit=sessions)
     taken: list[SessionId] = []
     for row in rows:
-        if lock and await tx.fetchrow(_LOCK_IDLE, **meant, session_id=row["id"]) is None:
+        if lock and not await _locked(tx, row["id"], _IS_STILL_IDLE, **meant):
             continue
         messages -= row["last_message_seq"]
         if taken and messages < 0:

@@ -124,16 +124,20 @@ async def summaries_between(tx: Transaction, session_id: SessionId, first_seq: i
     return await tx.fetch(_SUMMARIES, session_id=session_id, first_seq=first_seq, last_seq=last_seq)
 
 
-_COLUMNS = "s.tenant_id, " + ", ".join(
+# The tenant is looked up for each of these few turns: a join may be planned to begin with all sessions of the tenant.
+_TENANT = "(SELECT s.tenant_id FROM sessions s WHERE s.id = t.session_id)"
+_COLUMNS = f"{_TENANT} AS tenant_id, " + ", ".join(
     {"turn_id": "t.id AS turn_id"}.get(name, f"t.{name}") for name in names_of(TurnChange)
 )
 
 # Three sources, each with its own index: turns that began recently, running ones, and those that were open at the last
 # read. `now()` rather than `clock_timestamp()`, because an index needs a value that is constant during the statement.
+# With only one bound of the time, the planner assumes that a third of all turns began so recently.
 _CHANGED = sql(f"""
     SELECT {_COLUMNS} FROM (
         SELECT x.session_id, x.id FROM turns x
         WHERE x.created_at > now() - make_interval(secs => :within_s)
+            AND x.created_at <= now() + make_interval(secs => :within_s)
         UNION
         SELECT x.session_id, x.id FROM turns x WHERE x.status = 'running'
         UNION
@@ -141,15 +145,15 @@ _CHANGED = sql(f"""
         FROM unnest(CAST(:session_ids AS uuid[]), CAST(:turn_ids AS uuid[])) AS w(session_id, id)
     ) found
     JOIN turns t ON t.session_id = found.session_id AND t.id = found.id
-    JOIN sessions s ON s.id = t.session_id
-    WHERE s.tenant_id = ANY(:tenant_ids)
+    WHERE {_TENANT} = ANY(:tenant_ids)
     ORDER BY t.created_at, t.id LIMIT :limit
     """)
 
+# In the order of `created_at` itself, Postgres may look through all turns for the open ones.
 _OPEN = sql(f"""
     SELECT {_COLUMNS} FROM turns t JOIN sessions s ON s.id = t.session_id
     WHERE t.status IN {OPEN_STATUSES_SQL} AND s.tenant_id = :tenant_id
-    ORDER BY t.created_at DESC LIMIT :limit
+    ORDER BY t.created_at + interval '0' DESC LIMIT :limit
     """)
 
 # Reads the index of open turns, and only those rows of the table. A turn with tool calls may last for hours, and runs

@@ -57,6 +57,10 @@ NEWEST_CALLS = """(
         ORDER BY m.seq DESC LIMIT 1)"""
 """SQL expression: the tool calls of the newest assistant message of the turn `t`."""
 
+NOT_REJECTED = "turn_id NOT IN (SELECT id FROM turns WHERE session_id = :session_id AND status = 'rejected')"
+"""SQL condition for a row of `messages` of `:session_id`. Rejected turns are few, have an index, and are looked up in a
+hash; a join with the other turns can be planned to compare each message with every turn of the session."""
+
 STEP_FAILED = """st.status <> 'success' AND NOT EXISTS (
     SELECT FROM turn_steps again
     WHERE again.session_id = st.session_id AND again.turn_id = st.turn_id AND again.seq > st.seq
@@ -104,12 +108,16 @@ _COUNTS = sql("""
         AND message_id <= :last_id AND token_encoding = :encoding
     """)
 
+# An ordered subquery is not joined in another way than run by run, each by its index range.
 _BY_RUN = sql(f"""
-    SELECT {AS_STORED}
+    SELECT m.*
     FROM unnest(CAST(:firsts AS bigint[]), CAST(:lasts AS bigint[]), CAST(:of_users AS boolean[]))
         AS run(first_seq, last_seq, of_users)
-    JOIN messages m ON m.session_id = :session_id AND m.seq BETWEEN run.first_seq AND run.last_seq
-        AND (m.role = 'user' OR NOT run.of_users)
+    CROSS JOIN LATERAL (
+        SELECT {AS_STORED} FROM messages m
+        WHERE m.session_id = :session_id AND m.seq BETWEEN run.first_seq AND run.last_seq
+            AND (m.role = 'user' OR NOT run.of_users)
+        ORDER BY m.seq) m
     """)
 
 _LISTED = ", ".join(
@@ -138,15 +146,18 @@ _NEW_COUNTS = insert_from(
 _SAVE_COUNTS = sql(f"""
     WITH s AS (SELECT id FROM sessions WHERE id = :session_id FOR KEY SHARE) {_NEW_COUNTS} ON CONFLICT DO NOTHING
     """)
-_IN_SESSIONS = f"{_IN_TURNS} JOIN sessions s ON s.id = m.session_id"
-_IS_ITEM = "s.tenant_id = :tenant_id AND t.status <> 'rejected' AND NOT m.withdrawn"
+# For a join with sessions, all sessions of the tenant may be read.
+_IS_ITEM = """
+    (SELECT s.tenant_id FROM sessions s WHERE s.id = m.session_id) = :tenant_id
+        AND t.status <> 'rejected' AND NOT m.withdrawn
+"""
 _PAGES_OF_ITEMS = in_both_orders(f"""
-    SELECT {AS_STORED} {_IN_SESSIONS}
+    SELECT {AS_STORED} {_IN_TURNS}
     WHERE m.session_id = :session_id AND {_IS_ITEM} AND m.seq BETWEEN :first_seq AND :last_seq
     ORDER BY m.seq {{order}} LIMIT :limit
     """)
 _NUMBERED = sql(f"""
-    SELECT {AS_STORED}, m.session_id {_IN_SESSIONS}
+    SELECT {AS_STORED}, m.session_id {_IN_TURNS}
     JOIN unnest(CAST(:session_ids AS uuid[]), CAST(:seqs AS bigint[])) AS w(session_id, seq)
         ON w.session_id = m.session_id AND w.seq = m.seq
     WHERE {_IS_ITEM}

@@ -13,23 +13,24 @@ from operator import itemgetter
 from uuid import UUID
 
 from app.db.database import Record, Transaction
-from app.db.messages import AS_STORED, message_from_row
+from app.db.messages import AS_STORED, NOT_REJECTED, message_from_row
+from app.db.pages import Fetched, paged
 from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, sql
 from app.domain.types import SessionId, TenantId, Turn, TurnId, TurnStatus
 
 # The aggregates get their rows in the order of the index (session_id, seq), so that no sort is needed.
-_TERMS = sql("""
+_TERMS = sql(f"""
     SELECT coalesce(string_agg(int8send(seq), '') FILTER (WHERE terms IS NOT NULL), '') AS seqs,
         coalesce(string_agg(int8send(token_estimate), '') FILTER (WHERE terms IS NOT NULL), '') AS tokens,
         coalesce(string_agg(int8send(day), '') FILTER (WHERE terms IS NOT NULL), '') AS days,
-        coalesce(string_agg(terms, ''), '') AS terms, count(*) - count(terms) AS unpacked
+        coalesce(string_agg(terms, ''), '') AS terms, count(*) - count(terms) AS unpacked,
+        CASE WHEN count(*) < :limit THEN :through_seq ELSE max(seq) END AS through_seq
     FROM (
         SELECT seq, token_estimate, terms,
             CAST((coalesce(said_at, created_at) AT TIME ZONE 'UTC')::date - DATE '1970-01-01' AS bigint) AS day
         FROM messages
-        WHERE session_id = :session_id AND seq > :after_seq AND seq <= :through_seq AND turn_id <> ALL(ARRAY(
-                SELECT id FROM turns WHERE session_id = :session_id AND status = 'rejected'))
-        ORDER BY seq
+        WHERE session_id = :session_id AND seq > :after_seq AND seq <= :through_seq AND {NOT_REJECTED}
+        ORDER BY seq LIMIT :limit
     ) AS m
     """)
 
@@ -79,7 +80,7 @@ _TO_LOOK_THROUGH = sql("""
     """)
 
 # The JSON of a text differs from the text only in quotes, backslashes and line ends, which no word has.
-_WITH_WORDS = sql("""
+_WITH_WORDS = paged("""
     SELECT f.session_id, f.message_id, f.turn_id, t.seq AS turn_seq, f.seq, f.role, f.content, f.name, f.said_at
     FROM (
         SELECT m.session_id, m.id AS message_id, m.turn_id, m.seq, m.role, m.content, m.name,
@@ -93,28 +94,31 @@ _WITH_WORDS = sql("""
         )
     ) f
     JOIN turns t ON t.session_id = f.session_id AND t.id = f.turn_id
-    WHERE f.place <= :most_of_each
-    ORDER BY f.session_id DESC, f.seq DESC
+    WHERE f.place <= :most_of_each AND (f.session_id, f.seq) < (CAST(:before_id AS uuid), CAST(:before_seq AS bigint))
+    ORDER BY f.session_id DESC, f.seq DESC LIMIT :limit
     """)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTerms:
-    """The packed terms of a range of messages, concatenated in order. `seqs`, `tokens` and `days` (on which they were
-    said, since 1970-01-01 in UTC) have 8 bytes each, big-endian. `unpacked` counts the messages without terms."""
+    """The packed terms of the messages of a range through `through_seq`, concatenated in order. `seqs`, `tokens` and
+    `days` (on which they were said, since 1970-01-01 in UTC) have 8 bytes each, big-endian. `unpacked` counts the
+    messages without terms."""
 
     seqs: bytes
     tokens: bytes
     days: bytes
     terms: bytes
     unpacked: int
+    through_seq: int
 
 
-async def stored_terms(tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int) -> StoredTerms:
-    """The packed terms of a session's messages after `after_seq` through `through_seq`."""
-    return StoredTerms(
-        **await tx.fetch_one(_TERMS, session_id=session_id, after_seq=after_seq, through_seq=through_seq)
-    )
+async def stored_terms(
+    tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, limit: int
+) -> StoredTerms:
+    """The packed terms of a session's first `limit` messages after `after_seq` through `through_seq`."""
+    found = await tx.fetch_one(_TERMS, session_id=session_id, after_seq=after_seq, through_seq=through_seq, limit=limit)
+    return StoredTerms(**found)
 
 
 async def settled_seq(tx: Transaction, session_id: SessionId, last_seq: int) -> int:
@@ -153,15 +157,25 @@ async def sessions_with_messages(
 
 
 async def messages_with_words(
-    tx: Transaction, after_seqs: Mapping[SessionId, int], words: Sequence[str], *, most_of_each: int
-) -> list[Record]:
-    """The newest messages of each session, after the number given for it, that contain all of the lower-case words. The
-    caller has checked that the tenant owns the sessions."""
-    return await tx.fetch(
+    tx: Transaction,
+    after_seqs: Mapping[SessionId, int],
+    words: Sequence[str],
+    before: tuple[UUID, int],
+    limit: int,
+    *,
+    most_of_each: int,
+) -> Fetched[Record]:
+    """The newest messages of each session, after the number given for it, that contain all of the lower-case words:
+    those below `before` by session and number, highest first. The caller has checked that the tenant owns the sessions.
+    """
+    return await tx.fetch_page(
         _WITH_WORDS,
+        limit,
         session_ids=list(after_seqs),
         after_seqs=list(after_seqs.values()),
         words=list(words),
+        before_id=before[0],
+        before_seq=before[1],
         most_of_each=most_of_each,
     )
 

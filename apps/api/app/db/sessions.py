@@ -52,10 +52,6 @@ _PAGES = in_both_orders(f"""
     SELECT {_COLUMNS} FROM sessions WHERE tenant_id = :tenant_id AND id {{beyond}} :position
     ORDER BY id {{order}} LIMIT :limit
     """)
-_LIST_OF = paged(f"""
-    SELECT {_COLUMNS} FROM sessions WHERE tenant_id = :tenant_id AND id = ANY(:session_ids)
-    ORDER BY id DESC LIMIT :limit
-    """)
 
 NamedBy: TypeAlias = Literal["idempotency_key", "external_id"]
 """How a session is found other than by id: by the key of the request that made it, or by a client's name for it."""
@@ -95,10 +91,11 @@ _HORIZON = sql("""
     SELECT id FROM sessions WHERE tenant_id = :tenant_id AND id < :before ORDER BY id DESC OFFSET :most LIMIT 1
     """)
 
-_SEARCH = sql(f"""
-    SELECT s.id FROM sessions s LEFT JOIN LATERAL ({FIRST_INPUT}) first ON true
+_SEARCH = paged(f"""
+    SELECT {", ".join(f"s.{name}" for name in names_of(Session))}
+    FROM sessions s LEFT JOIN LATERAL ({FIRST_INPUT}) first ON true
     WHERE s.tenant_id = :tenant_id AND s.id < :before
-        AND (CAST(:horizon AS uuid) IS NULL OR s.id >= :horizon)
+        AND s.id >= :horizon
         AND strpos(lower(concat_ws(' ', s.id, s.room_goal, s.mode, s.agent_role, s.model_alias, s.metadata,
             first.first_input)), lower(:words)) > 0
     ORDER BY s.id DESC LIMIT :limit
@@ -169,14 +166,6 @@ async def list_sessions(
     return page.of(partial(record_of, Session))
 
 
-async def sessions_of(
-    tx: Transaction, tenant_id: TenantId, session_ids: Sequence[SessionId], limit: int
-) -> Fetched[Session]:
-    """The tenant's sessions with these ids, newest first."""
-    page = await tx.fetch_page(_LIST_OF, limit, tenant_id=tenant_id, session_ids=list(session_ids))
-    return page.of(partial(record_of, Session))
-
-
 async def update_session(tx: Transaction, tenant_id: TenantId, session: Session) -> Session | None:
     """Writes the session's changeable fields; None when it no longer exists."""
     new = {name: getattr(session, name) for name in CHANGEABLE}
@@ -191,28 +180,28 @@ async def set_lifetime(tx: Transaction, session_id: SessionId, lifetime: Lifetim
 
 async def search_sessions(
     tx: Transaction, tenant_id: TenantId, words: str, *, before: UUID, limit: int, most_looked_through: int
-) -> tuple[list[SessionId], UUID | None]:
-    """Ids of the tenant's sessions that have the words in their id, goal, labels, metadata or first message.
+) -> tuple[Fetched[Session], UUID | None]:
+    """The tenant's sessions that have the words in their id, goal, labels, metadata or first message.
 
     Newest first, among the `most_looked_through` newest with an id below `before`. The second value is where to
     continue the search, None when all sessions have been searched.
     """
     horizon = await tx.fetchval(_HORIZON, tenant_id=tenant_id, before=before, most=most_looked_through - 1)
-    rows = await tx.fetch(_SEARCH, tenant_id=tenant_id, before=before, horizon=horizon, words=words, limit=limit)
-    return [SessionId(row["id"]) for row in rows], horizon
+    oldest = horizon or UUID(int=0)
+    page = await tx.fetch_page(_SEARCH, limit, tenant_id=tenant_id, before=before, horizon=oldest, words=words)
+    return page.of(partial(record_of, Session)), horizon
 
 
 # Of several sessions with the same past (forks): first one that already got this request, of which this is a retry;
 # then one in which nothing follows this past; then the oldest.
-_BY_LIST = sql("""
-    SELECT t.session_id, t.id AS turn_id, t.seq AS turn_seq, s.last_turn_seq,
-        since.turns = 0 AS is_last, since.is_repeated
-    FROM turns t JOIN sessions s ON s.id = t.session_id CROSS JOIN LATERAL (
-        SELECT count(*) AS turns,
-            coalesce(bool_or(n.request_sha256 = :request_sha256), false) AS is_repeated
-        FROM turns n
+_LATER = """
+    EXISTS (SELECT FROM turns n
         WHERE n.session_id = t.session_id AND n.seq > t.seq AND n.status IN ('running', 'awaiting_tools', 'completed')
-    ) since
+"""
+_BY_LIST = sql(f"""
+    SELECT t.session_id, t.id AS turn_id, t.seq AS turn_seq, s.last_turn_seq, NOT {_LATER}) AS is_last,
+        CAST(:request_sha256 AS text) IS NOT NULL AND {_LATER} AND n.request_sha256 = :request_sha256) AS is_repeated
+    FROM turns t JOIN sessions s ON s.id = t.session_id
     WHERE t.conversation_sha256 = ANY(:digests) AND s.tenant_id = :tenant_id
         AND t.status IN ('completed', 'awaiting_tools')
     ORDER BY array_position(:digests, t.conversation_sha256), is_repeated DESC, is_last DESC,

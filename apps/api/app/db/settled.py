@@ -44,7 +44,7 @@ _TEXTS = sql(f"""
                 THEN left(role, 1) ELSE '-' END AS letter
         FROM messages
         WHERE session_id = :session_id AND seq > :after_seq AND seq <= :through_seq AND NOT withdrawn
-        ORDER BY seq
+        ORDER BY seq LIMIT :limit
     ) AS m
     """)
 
@@ -71,11 +71,12 @@ async def settled_through(tx: Transaction, session_id: SessionId, before_seq: in
 
 
 async def settled_texts(
-    tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, encoding: str
+    tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, encoding: str, limit: int
 ) -> StoredTexts:
-    """The messages of a range, without withdrawn ones, turn by turn. Those counted in another encoding have no text."""
+    """The first `limit` messages of a range, without withdrawn ones, turn by turn. Those counted in another encoding
+    have no text."""
     row = await tx.fetch_one(
-        _TEXTS, session_id=session_id, after_seq=after_seq, through_seq=through_seq, encoding=encoding
+        _TEXTS, session_id=session_id, after_seq=after_seq, through_seq=through_seq, encoding=encoding, limit=limit
     )
     turns = [(turn_id, len(list(run))) for turn_id, run in groupby(_ids(row["turn_ids"]))]
     seqs, completed = await _turns(tx, session_id, [turn_id for turn_id, _ in turns])

@@ -13,7 +13,7 @@ from uuid import UUID
 from app.db import tables
 from app.db.database import Record, Transaction, record_of
 from app.db.limits import GIVING_BACK, give_back_of_tenant
-from app.db.messages import AS_STORED, NEWEST_CALLS, UNGIVEN, messages_from_rows
+from app.db.messages import AS_STORED, NEWEST_CALLS, NOT_REJECTED, UNGIVEN, messages_from_rows
 from app.db.pages import Fetched, in_both_orders
 from app.db.sessions import ON_ITS_NODE, locked_session
 from app.db.sql import (
@@ -259,9 +259,8 @@ _TAIL = sql(f"""
     SELECT {AS_STORED} FROM (
         SELECT m.*, sum(octet_length(CAST(m.content AS text))) OVER (ORDER BY m.seq DESC) AS through_bytes FROM (
             SELECT m.*, sum(pg_column_size(m.content)) OVER (ORDER BY m.seq DESC) AS through_stored_bytes FROM (
-                SELECT m.*
-                FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
-                WHERE m.session_id = :session_id AND t.status <> 'rejected' AND NOT m.withdrawn
+                SELECT m.* FROM messages m
+                WHERE m.session_id = :session_id AND NOT m.withdrawn AND {NOT_REJECTED}
                 ORDER BY m.seq DESC LIMIT :limit
             ) m
         ) m WHERE coalesce(m.through_stored_bytes, 0) <= :most_bytes

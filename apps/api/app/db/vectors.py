@@ -44,7 +44,7 @@ _STORED = sql("""
         SELECT message_seq, vector FROM message_vectors
         WHERE session_id = :session_id AND message_seq > :after_seq AND message_seq <= :through_seq
             AND model = :model AND octet_length(vector) = :dimensions
-        ORDER BY message_seq
+        ORDER BY message_seq LIMIT :limit
     ) AS v
     """)
 
@@ -71,10 +71,10 @@ async def has_vectors(tx: Transaction, session_id: SessionId, model: str) -> boo
 
 
 async def stored_vectors(
-    tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, *, model: str, dimensions: int
+    tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, *, model: str, dimensions: int, limit: int
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], bytes]:
-    """A model's vectors with this number of dimensions for a range of messages: the messages' numbers, and the vectors
-    concatenated."""
+    """A model's first `limit` vectors with this number of dimensions for a range of messages: the messages' numbers,
+    and the vectors concatenated."""
     row = await tx.fetch_one(
         _STORED,
         session_id=session_id,
@@ -82,5 +82,6 @@ async def stored_vectors(
         through_seq=through_seq,
         model=model,
         dimensions=dimensions,
+        limit=limit,
     )
     return np.frombuffer(row["seqs"], ">i8").astype(np.int64), row["vectors"]

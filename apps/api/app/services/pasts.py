@@ -22,7 +22,7 @@ from itertools import chain, takewhile
 import numpy as np
 
 from app.db.database import Transaction
-from app.db.recall import save_terms, stored_terms, unpacked_messages
+from app.db.recall import StoredTerms, save_terms, stored_terms, unpacked_messages
 from app.db.vectors import stored_vectors
 from app.domain.content import content_text
 from app.domain.types import Content, ReasoningRule, Role, SessionId, Turn, Usage
@@ -269,12 +269,14 @@ async def settled_vectors(
     pasts: Pasts, tx: Transaction, session_id: SessionId, through_seq: int, *, model: str, dimensions: int
 ) -> Vectors:
     """The vectors that a model has made of a session's messages through `through_seq`. Reads and caches new ones."""
-    vectors = pasts.vectors(session_id, model, dimensions)
-    new = vectors
-    for after_seq in range(vectors.through_seq, through_seq, _SLICE_MESSAGES):
-        last_seq = min(through_seq, after_seq + _SLICE_MESSAGES)
-        seqs, packed = await stored_vectors(tx, session_id, after_seq, last_seq, model=model, dimensions=dimensions)
+    vectors = new = pasts.vectors(session_id, model, dimensions)
+    has_more = new.through_seq < through_seq
+    while has_more:
+        seqs, packed = await stored_vectors(
+            tx, session_id, new.through_seq, through_seq, model=model, dimensions=dimensions, limit=_SLICE_MESSAGES
+        )
         new = new.extended(seqs, packed) if len(seqs) else new
+        has_more = len(seqs) == _SLICE_MESSAGES
     if new is not vectors:
         pasts.keep_vectors(session_id, new)
     return new
@@ -285,10 +287,11 @@ async def extended_index(tx: Transaction, session_id: SessionId, index: Index, t
 
     The messages are read in slices. A large index is extended on a thread, off the event loop.
     """
-    slices = [
-        await stored_terms(tx, session_id, after_seq, min(through_seq, after_seq + _SLICE_MESSAGES))
-        for after_seq in range(index.through_seq, through_seq, _SLICE_MESSAGES)
-    ]
+    slices: list[StoredTerms] = []
+    read_seq = index.through_seq
+    while read_seq < through_seq:
+        slices.append(await stored_terms(tx, session_id, read_seq, through_seq, _SLICE_MESSAGES))
+        read_seq = slices[-1].through_seq
     if not slices:
         return index, 0
     numbers = (

@@ -129,9 +129,9 @@ async def search_sessions(
     before = after_id(scope, cursor) or LAST_ID
     async with rt.database.autocommit() as tx:
         found, horizon = await store.search_sessions(
-            tx, tenant_id, words, before=before, limit=limit + 1, most_looked_through=LOOKED_THROUGH
+            tx, tenant_id, words, before=before, limit=limit, most_looked_through=LOOKED_THROUGH
         )
-        page = page_of(scope, await store.sessions_of(tx, tenant_id, found, limit), lambda session: session.id)
+    page = page_of(scope, found, lambda session: session.id)
     if page.next_cursor is None and horizon is not None:
         return Page(page.items, encode_cursor(scope, horizon))
     return page

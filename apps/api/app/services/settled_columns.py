@@ -41,9 +41,9 @@ async def settled_columns(
     """
     columns, size = Columns(after_seq), slice_messages
     while after_seq < through_seq:
-        last_seq = min(through_seq, after_seq + size)
-        texts = await settled_texts(tx, session_id, after_seq, last_seq, encoding)
-        if last_seq < through_seq:
+        texts = await settled_texts(tx, session_id, after_seq, through_seq, encoding, size)
+        last_seq = through_seq
+        if len(texts.seqs) == size:
             if len(texts.turn_seqs) < 2:
                 size *= 2
                 continue

@@ -159,16 +159,14 @@ async def search_messages(
                 break
             after_seqs[session_id] = max(0, last_seq - MESSAGES_LOOKED_THROUGH)
             messages += min(last_seq, MESSAGES_LOOKED_THROUGH)
-        rows = await messages_with_words(tx, after_seqs, wanted, most_of_each=MOST_OF_A_SESSION)
-    rows = [row for row in rows if (row["session_id"], row["seq"]) < before]
+        page = await messages_with_words(tx, after_seqs, wanted, before, limit, most_of_each=MOST_OF_A_SESSION)
     terms = query_terms(words)
-    shown = rows[:limit]
     place = None
-    if len(rows) > limit:
-        place = (shown[-1]["session_id"], shown[-1]["seq"])
+    if page.has_more:
+        place = (page.rows[-1]["session_id"], page.rows[-1]["seq"])
     elif len(sessions) > len(after_seqs):
         place = (UUID(int=[*after_seqs][-1].int - 1), LAST_SEQ)  # none of these sessions is searched again
-    found = [record_of(FoundInSession, row, **_excerpt(row["content"], terms)) for row in shown]
+    found = [record_of(FoundInSession, row, **_excerpt(row["content"], terms)) for row in page.rows]
     return Page(found, encode_cursor(scope, place) if place else None)
 
 
