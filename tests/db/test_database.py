@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import subprocess
+import sys
 from asyncio import StreamReader, StreamWriter
 from contextlib import suppress
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
@@ -150,16 +154,29 @@ async def test_a_cancelled_begin_takes_nothing_with_it_that_others_store_on_its_
         async with database.begin():
             pass
 
-    database, other = (Database(database_url, pool_size=1) for _ in range(2))
-    async with database.autocommit() as tx:
+    backend = sql("SELECT pg_backend_pid()")
+    database, other = (Database(database_url, pool_size=2) for _ in range(2))
+    async with database.autocommit() as tx, database.autocommit() as another:
         await tx.fetch(sql("CREATE TABLE kept (at integer)"))
+        backends = {await tx.fetchval(backend), await another.fetchval(backend)}
     beginning = asyncio.create_task(begin())
     await asyncio.sleep(0)  # BEGIN is on its way
     beginning.cancel()
     assert isinstance(*await asyncio.gather(beginning, return_exceptions=True), asyncio.CancelledError)
     async with database.autocommit() as tx:
         await tx.execute(sql("INSERT INTO kept VALUES (1)"))
+        assert await tx.fetchval(backend) in backends, "only the connection of the BEGIN is closed"
     async with other.autocommit() as tx:
         assert await tx.fetchval(sql("SELECT at FROM kept")) == 1
     await database.aclose()
     await other.aclose()
+
+
+def test_a_server_whose_network_is_gone_is_a_database_that_is_away(database_url: str) -> None:
+    url = urlsplit(database_url)
+    where, isolated = parse_qs(url.query), ("unshare", "--map-root-user", "--net")
+    if "host" not in where or shutil.which("unshare") is None or subprocess.run([*isolated, "true"]).returncode:  # noqa: PLW1510
+        pytest.skip("this needs a server with a socket file, and a kernel that allows namespaces of networks")
+    path = Path(where["host"][0]) / f".s.PGSQL.{where['port'][0]}"
+    program = (sys.executable, "-m", "tests.db.silent_server", str(path), url.path[1:])
+    subprocess.run([*isolated, *program], check=True, timeout=150)

@@ -15,7 +15,8 @@ import asyncpg
 import pytest
 
 from app.db.archive import copy_past, fork_point
-from app.db.database import Database, Record, Transaction
+from app.db.database import Database, Transaction
+from app.db.driver import Record
 from app.db.erasure import due_sessions
 from app.db.figures import changed_turns, open_turns
 from app.db.messages import UNCOUNTED, messages_in_runs, numbered_messages, window_turns

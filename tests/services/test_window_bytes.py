@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from app.db.database import Record, Transaction
+from app.db.database import Transaction
+from app.db.driver import Record
 from app.db.messages import window_turns
 from app.db.sql import Statement
 from app.domain.errors import InvalidRequest, ProcessBusy

@@ -18,7 +18,8 @@ import sqlalchemy as sa
 
 from app.db import tables
 from app.db.audits import BLOCKS_OF_TURNS
-from app.db.database import Record, Transaction, record_of
+from app.db.database import Transaction, record_of
+from app.db.driver import Record
 from app.db.sessions import CHANGEABLE
 from app.db.sql import OPEN_STATUSES_SQL, Statement, binds, insert_from, json_rows, of_session, sql
 from app.db.turns import WHOLE_REQUEST

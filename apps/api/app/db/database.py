@@ -1,100 +1,39 @@
-"""Connections, their pool, and transactions; statements run on asyncpg as `db/sql.py` compiled them."""
+"""The pool of connections, and transactions; statements run on asyncpg as `db/sql.py` compiled them."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from time import monotonic, perf_counter
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
-import asyncpg
-import orjson
-
 from app.core.fairness import FairGate, share_of, tenant_at_work
+from app.db.driver import GONE, LOCKED, Driver, Record, connect, domain_errors, reports_read_only
 from app.db.pages import Fetched
 from app.db.sql import Statement
-from app.domain.errors import DatabaseUnavailable, NotFound, SessionBusy, TransactionConflict
-from app.domain.stored import column_json, names_of
+from app.domain.errors import DatabaseUnavailable, SessionBusy
+from app.domain.stored import names_of
 
-Record: TypeAlias = Mapping[str, Any]
-"""A row, by column name."""
 R = TypeVar("R")
-
-
-class _Driver(Protocol):
-    """The methods of an asyncpg connection that are used here, with types (its own signatures have none)."""
-
-    async def fetch(self, query: str, *args: Any) -> list[Record]: ...
-    async def fetchrow(self, query: str, *args: Any) -> Record | None: ...
-    async def fetchval(self, query: str, *args: Any) -> Any: ...
-    async def execute(self, query: str, *args: Any) -> str: ...
-    async def set_type_codec(self, typename: str, **how: Any) -> None: ...
-    def transaction(
-        self, *, isolation: str | None = None, readonly: bool = False
-    ) -> AbstractAsyncContextManager[None]: ...
-    def get_settings(self) -> object: ...
-    def is_in_transaction(self) -> bool: ...
-    def is_closed(self) -> bool: ...
-    def terminate(self) -> None: ...
-    async def close(self) -> None: ...
-
-
-_GONE = (
-    asyncpg.PostgresConnectionError,
-    asyncpg.InterfaceError,
-    asyncpg.OperatorInterventionError,  # the server shuts down or starts, or a statement was cancelled
-    asyncpg.InsufficientResourcesError,  # too many connections, out of memory, a full disk
-    asyncpg.PostgresSystemError,  # the server's disk fails
-    asyncpg.IdleInTransactionSessionTimeoutError,
-    asyncpg.UnknownPostgresError,  # from Citus, when a statement lost a node while it ran
-    asyncpg.InternalClientError,  # the server ended while a connection to it was made
-    OSError,  # refused, reset, timed out; no such host, no route, no socket file
-)
-# Messages of Citus, which have no code of their own, about a node that ended during a transaction.
-_LOST_A_NODE = (
-    "could not commit transaction for shard",
-    "could not find valid entry for shard",  # it moved to another node
-    "failed to prepare transaction",
-    "failure on connection marked as essential",
-    "Query could not find the intermediate result file",
-)
-_AT_A_NODE = "while executing command on "
-"""In the context of an error that came from a node, or that libpq raised when the connection to a node ended."""
 
 _IS_READ_ONLY = Statement("SELECT current_setting('transaction_read_only') = 'on'", ())
 
-# A worker that freezes inside a transaction (stopped, swapped out, cut off) holds a session's lock for 10 s at most.
-# Large tables make estimates so high that statements of a millisecond are compiled, each time for 10 ms and more.
-_SERVER_SETTINGS = {"application_name": "plimsoll", "idle_in_transaction_session_timeout": "10s", "jit": "off"}
-# PgBouncer refuses start-up parameters that it does not track.
-_SETTINGS_BEHIND_A_POOLER = {"application_name": "plimsoll"}
-
-# Every statement has one good plan, by key and range, and planning it at each call would take longer than running it.
-# Citus must know the session to find its node, and has no generic plan for some statements: there Postgres chooses.
-_CHOOSE_PLANS = """
-    SELECT is_citus
-    FROM (SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'citus') AS is_citus) AS server,
-        set_config('plan_cache_mode', CASE WHEN is_citus THEN 'auto' ELSE 'force_generic_plan' END, false)
-"""
 # Settings of a connection stay on the coordinator. With the first of these, those of a transaction reach its nodes; a
 # server without Citus ignores that name.
 _SET_LOCK_TIMEOUT = "SET LOCAL citus.propagate_set_commands = 'local'; SET LOCAL lock_timeout = '{}'"
 
 _NO_BOUND = sys.maxsize
-_LOCKED = "Other work holds this session for longer than one waits; nothing was stored."
-
-
-class UniqueViolated(Exception):
-    """A unique constraint or index, which the message names, refused a row."""
 
 
 class Transaction:
     """Statements of one transaction. A failed statement aborts it."""
 
-    def __init__(self, connection: _Driver) -> None:
+    def __init__(self, connection: Driver) -> None:
         self._connection = connection
 
     async def fetch(self, statement: Statement, **parameters: Any) -> list[Record]:
@@ -133,11 +72,14 @@ class Transaction:
         return int(status.rsplit(" ", 1)[-1])
 
 
-class _Pooled(NamedTuple):
-    """A connection and when it was opened, by `monotonic`."""
+@dataclass(slots=True)
+class _Pooled:
+    """A connection and when it was opened, by `monotonic`. `is_known` is false while it is not known whether the server
+    has begun a transaction on it."""
 
-    connection: _Driver
+    connection: Driver
     opened_at: float
+    is_known: bool = True
 
 
 class PoolWatch(Protocol):
@@ -150,32 +92,6 @@ class PoolWatch(Protocol):
     def connection_used(self, seconds: float) -> None:
         """A connection was returned after this time."""
         ...
-
-
-@contextmanager
-def _domain_errors(leave_server: Callable[[], None]) -> Generator[None]:
-    """Translates the driver's errors to those that `Database.begin` raises."""
-    try:
-        yield
-    except asyncpg.LockNotAvailableError as error:
-        raise SessionBusy(_LOCKED) from error
-    except asyncpg.UniqueViolationError as error:
-        raise UniqueViolated(cast(Any, error).constraint_name) from error
-    except asyncpg.ForeignKeyViolationError as error:
-        raise NotFound("session") from error  # every foreign key leads to a session: it was erased meanwhile
-    except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
-        raise DatabaseUnavailable("The database's schema is behind this version; run the migrations.") from error
-    except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError) as error:
-        raise TransactionConflict("The database could not do this beside other work; try again.") from error
-    except asyncpg.ReadOnlySQLTransactionError as error:
-        leave_server()
-        raise DatabaseUnavailable("The database is read-only now.") from error
-    except asyncpg.InternalServerError as error:
-        if not str(error).startswith(_LOST_A_NODE) and _AT_A_NODE not in (cast(Any, error).context or ""):
-            raise
-        raise DatabaseUnavailable("The database cannot be reached.") from error
-    except _GONE as error:
-        raise DatabaseUnavailable("The database cannot be reached.") from error
 
 
 class Database:
@@ -199,20 +115,9 @@ class Database:
         transaction_pooler: bool = False,
     ) -> None:
         lock_timeout = f"{round(lock_timeout_s * 1000)}ms"
-        how: dict[str, Any] = {"server_settings": {**_SERVER_SETTINGS, "lock_timeout": lock_timeout}}
-        if transaction_pooler:
-            how = {"statement_cache_size": 0, "server_settings": _SETTINGS_BEHIND_A_POOLER}
-
-        async def connect() -> _Driver:
-            try:
-                connection = await cast(Any, asyncpg).connect(dsn, timeout=pool_timeout_s, **how)
-                is_citus = await _set_up(connection, choose_plans=not transaction_pooler)
-                self._set_locally = transaction_pooler or is_citus
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
-                raise DatabaseUnavailable("The database takes no connections now.") from error
-            return connection
-
-        self._connect = connect
+        self._connect = partial(
+            connect, dsn, timeout_s=pool_timeout_s, lock_timeout=lock_timeout, transaction_pooler=transaction_pooler
+        )
         self.pool_size = pool_size
         self._transaction_pooler = transaction_pooler
         self._set_locally = transaction_pooler
@@ -249,7 +154,7 @@ class Database:
         try:
             await self._sessions.acquire(session_id, self._timeout_s)
         except TimeoutError:
-            raise SessionBusy(_LOCKED) from None
+            raise SessionBusy(LOCKED) from None
         try:
             yield
         finally:
@@ -262,18 +167,14 @@ class Database:
             yield Transaction(connection)
 
     @asynccontextmanager
-    async def _begun(self, **how: Any) -> AsyncGenerator[_Driver]:
-        """A connection in a transaction. Without a begun one it is closed: a BEGIN that was cancelled on its way may
-        still be executed, and what others then ran on the connection would be rolled back."""
-        async with self._connection() as connection:
-            has_begun = False
-            try:
-                async with connection.transaction(**how):
-                    has_begun = True
-                    yield connection
-            finally:
-                if not has_begun:
-                    connection.terminate()
+    async def _begun(self, **how: Any) -> AsyncGenerator[Driver]:
+        """A connection in a transaction. It is not lent again if its BEGIN was cancelled on the way: the server may
+        still execute it, and what others then ran on the connection would be rolled back."""
+        async with self._connection() as pooled:
+            pooled.is_known = False
+            async with pooled.connection.transaction(**how):
+                pooled.is_known = True
+                yield pooled.connection
 
     @asynccontextmanager
     async def autocommit(self) -> AsyncGenerator[Transaction]:
@@ -285,8 +186,8 @@ class Database:
             async with self.begin() as transaction:
                 yield transaction
             return
-        async with self._connection() as connection:
-            yield Transaction(connection)
+        async with self._connection() as pooled:
+            yield Transaction(pooled.connection)
 
     async def is_read_only(self) -> bool:
         """Whether the server refuses to write, as a standby does. Raises as `begin`."""
@@ -306,10 +207,10 @@ class Database:
         self._watch = watch
 
     @asynccontextmanager
-    async def _connection(self) -> AsyncGenerator[_Driver]:
+    async def _connection(self) -> AsyncGenerator[_Pooled]:
         tenant = tenant_at_work.get()
         asked = lent = perf_counter()
-        with _domain_errors(self._leave_server):
+        with domain_errors(self._leave_server):
             try:
                 pooled = await self._checkout(tenant)
             finally:
@@ -317,7 +218,7 @@ class Database:
                 if self._watch is not None:
                     self._watch.connection_waited_for(lent - asked)
             try:
-                yield pooled.connection
+                yield pooled
             finally:
                 self._give_back(pooled)
                 self._tenants.release(tenant)
@@ -342,11 +243,13 @@ class Database:
             connection = pooled.connection
             if connection.is_closed():
                 continue
-            if pooled.opened_at > self._left_at and not _reports_read_only(connection):
+            if pooled.opened_at > self._left_at and not reports_read_only(connection):
                 return pooled
             connection.terminate()  # the server became read-only, or was lost, meanwhile
         opened_at = monotonic()
-        return _Pooled(await self._connect(), opened_at)
+        connection, is_citus = await self._connect()
+        self._set_locally = self._transaction_pooler or is_citus
+        return _Pooled(connection, opened_at)
 
     def _give_back(self, pooled: _Pooled) -> None:
         connection = pooled.connection
@@ -355,7 +258,7 @@ class Database:
                 self._leave_server()
             return
         # A cancellation may have interrupted the rollback: such a connection is not used again.
-        if self._is_closed or connection.is_in_transaction():
+        if self._is_closed or not pooled.is_known or connection.is_in_transaction():
             connection.terminate()
         else:
             self._idle.append(pooled)
@@ -364,32 +267,9 @@ class Database:
         """Closes the idle connections; those that are lent are closed when they are returned."""
         self._is_closed = True
         while self._idle:
-            with suppress(*_GONE):
+            with suppress(*GONE):
                 async with asyncio.timeout(self._timeout_s):
                     await self._idle.pop().connection.close()
-
-
-async def _set_up(connection: _Driver, *, choose_plans: bool) -> bool:
-    """Sets a new connection up to decode JSON and, with `choose_plans`, to plan statements as its server needs it.
-    Returns whether the server was found to have Citus."""
-    try:
-        for name in ("json", "jsonb"):
-            await connection.set_type_codec(
-                name, schema="pg_catalog", encoder=column_json, decoder=orjson.loads, format="text"
-            )
-        return choose_plans and await connection.fetchval(_CHOOSE_PLANS)
-    except BaseException:
-        connection.terminate()
-        raise
-
-
-_READ_ONLY_SETTINGS = ("in_hot_standby", "default_transaction_read_only")
-
-
-def _reports_read_only(connection: _Driver) -> bool:
-    """Whether the server's last reported settings say that it is read-only; a pooler may not pass them on."""
-    reported = connection.get_settings()
-    return any(getattr(reported, name, "off") == "on" for name in _READ_ONLY_SETTINGS)
 
 
 def record_of(kind: type[R], row: Record, **computed: Any) -> R:

@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from app.db.database import Record, Transaction, record_of
+from app.db.database import Transaction, record_of
+from app.db.driver import Record
 from app.db.records import USED_TOKENS
 from app.db.sessions import FIRST_INPUT
 from app.db.sql import OPEN_STATUSES_SQL, sql

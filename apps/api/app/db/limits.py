@@ -15,7 +15,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from app.db import tables
-from app.db.database import Record, Transaction, record_of
+from app.db.database import Transaction, record_of
+from app.db.driver import Record
 from app.db.sessions import locked_session
 from app.db.sql import CLOCK, Statement, insert_row, sql
 from app.domain.limits import Limits, Scope, Used, WorstCase, spans_of

@@ -10,7 +10,8 @@ from itertools import islice
 from operator import itemgetter
 from uuid import UUID
 
-from app.db.database import Record, Transaction, record_of
+from app.db.database import Transaction, record_of
+from app.db.driver import Record
 from app.db.pages import Fetched, in_both_orders, paged
 from app.db.sql import insert_from, of_session, sql
 from app.db.tables import message_token_counts, messages

@@ -12,7 +12,8 @@ from itertools import groupby
 from operator import itemgetter
 from uuid import UUID
 
-from app.db.database import Record, Transaction
+from app.db.database import Transaction
+from app.db.driver import Record
 from app.db.messages import AS_STORED, NOT_REJECTED, message_from_row
 from app.db.pages import Fetched, paged
 from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, sql

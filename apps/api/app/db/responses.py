@@ -7,7 +7,8 @@ A row has only what the turn's own rows lack: the parts of the request that an a
 from __future__ import annotations
 
 from app.db.claims import Claim
-from app.db.database import Record, Transaction, record_of
+from app.db.database import Transaction, record_of
+from app.db.driver import Record
 from app.db.messages import AS_STORED, message_from_row
 from app.db.records import USED_TOKENS
 from app.db.sql import binds, insert_row, of_session, sql

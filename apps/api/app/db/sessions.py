@@ -23,7 +23,8 @@ from functools import partial
 from typing import Literal, TypeAlias, get_args
 from uuid import UUID
 
-from app.db.database import Record, Transaction, record_of
+from app.db.database import Transaction, record_of
+from app.db.driver import Record
 from app.db.pages import Fetched, in_both_orders, paged
 from app.db.sql import binds, insert_row, of_session, sql
 from app.db.tables import pins, sessions

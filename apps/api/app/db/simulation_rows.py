@@ -8,7 +8,8 @@ from datetime import datetime
 from itertools import accumulate, groupby
 
 from app.db.audits import whole_refs
-from app.db.database import Record, Transaction, record_of
+from app.db.database import Transaction, record_of
+from app.db.driver import Record
 from app.db.messages import AS_STORED, MESSAGE_BYTES, SLICE_BYTES, STEP_FAILED, message_from_row
 from app.db.sql import sql
 from app.db.turns import WHOLE_REQUEST

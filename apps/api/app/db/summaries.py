@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from app.db.claims import Claim
-from app.db.database import Record, Transaction, record_of
+from app.db.database import Transaction, record_of
+from app.db.driver import Record
 from app.db.limits import TENANT_LIMITS, limits_of
 from app.db.messages import STEP_FAILED
 from app.db.pages import Fetched, in_both_orders

@@ -11,7 +11,8 @@ from typing import TypeVar
 from uuid import UUID
 
 from app.db import tables
-from app.db.database import Record, Transaction, record_of
+from app.db.database import Transaction, record_of
+from app.db.driver import Record
 from app.db.limits import GIVING_BACK, give_back_of_tenant
 from app.db.messages import AS_STORED, NEWEST_CALLS, NOT_REJECTED, UNGIVEN, messages_from_rows
 from app.db.pages import Fetched, in_both_orders

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.db.database import Record, Transaction
+from app.db.database import Transaction
+from app.db.driver import Record
 from app.db.sql import insert_from, sql
 from app.db.tables import message_vectors
 from app.domain.types import SessionId

@@ -23,7 +23,8 @@ from app.db.claims import (
     renew_lease,
     waiting_turn,
 )
-from app.db.database import Transaction, UniqueViolated, record_of
+from app.db.database import Transaction, record_of
+from app.db.driver import UniqueViolated
 from app.db.responses import keep_response
 from app.db.summaries import get_summary
 from app.db.turns import fail_lost_turns

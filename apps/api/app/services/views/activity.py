@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from time import monotonic
 from uuid import UUID
 
-from app.db.database import Record, record_of
+from app.db.database import record_of
+from app.db.driver import Record
 from app.db.figures import changed_turns, open_turns
 from app.domain.errors import DatabaseUnavailable, ProcessBusy, TooManyStreams
 from app.domain.figures import TurnChange

@@ -10,7 +10,8 @@ from contextlib import suppress
 from typing import Any
 
 from app.db.audits import all_regions
-from app.db.database import Record, record_of
+from app.db.database import record_of
+from app.db.driver import Record
 from app.db.figures import summaries_between, timeline_ranges, timeline_turns
 from app.db.pages import first_of
 from app.domain.errors import InvalidRequest

@@ -1,0 +1,168 @@
+"""A connection to the server: how it is opened and set up, and what its errors mean. `db/database.py` has the pool."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import Any, Final, Protocol, TypeAlias, cast
+
+import asyncpg
+import orjson
+
+from app.domain.errors import DatabaseUnavailable, NotFound, SessionBusy, TransactionConflict
+from app.domain.stored import column_json
+
+Record: TypeAlias = Mapping[str, Any]
+"""A row, by column name."""
+
+
+class Driver(Protocol):
+    """The methods of an asyncpg connection that are used here, with types (its own signatures have none)."""
+
+    async def fetch(self, query: str, *args: Any) -> list[Record]: ...
+    async def fetchrow(self, query: str, *args: Any) -> Record | None: ...
+    async def fetchval(self, query: str, *args: Any) -> Any: ...
+    async def execute(self, query: str, *args: Any) -> str: ...
+    async def set_type_codec(self, typename: str, **how: Any) -> None: ...
+    def transaction(
+        self, *, isolation: str | None = None, readonly: bool = False
+    ) -> AbstractAsyncContextManager[None]: ...
+    def get_settings(self) -> object: ...
+    def is_in_transaction(self) -> bool: ...
+    def is_closed(self) -> bool: ...
+    def terminate(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+GONE = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.OperatorInterventionError,  # the server shuts down or starts, or a statement was cancelled
+    asyncpg.InsufficientResourcesError,  # too many connections, out of memory, a full disk
+    asyncpg.PostgresSystemError,  # the server's disk fails
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.UnknownPostgresError,  # from Citus, when a statement lost a node while it ran
+    asyncpg.InternalClientError,  # the server ended while a connection to it was made
+    OSError,  # refused, reset, timed out; no such host, no route, no socket file
+)
+# Messages of Citus, which have no code of their own, about a node that ended during a transaction.
+_LOST_A_NODE = (
+    "could not commit transaction for shard",
+    "could not find valid entry for shard",  # it moved to another node
+    "failed to prepare transaction",
+    "failure on connection marked as essential",
+    "Query could not find the intermediate result file",
+)
+_AT_A_NODE = "while executing command on "
+"""In the context of an error that came from a node, or that libpq raised when the connection to a node ended."""
+
+# A worker that freezes inside a transaction (stopped, swapped out, cut off) holds a session's lock for 10 s at most.
+# Large tables make estimates so high that statements of a millisecond are compiled, each time for 10 ms and more.
+_SERVER_SETTINGS = {"application_name": "plimsoll", "idle_in_transaction_session_timeout": "10s", "jit": "off"}
+# PgBouncer refuses start-up parameters that it does not track.
+_SETTINGS_BEHIND_A_POOLER = {"application_name": "plimsoll"}
+
+# Every statement has one good plan, by key and range, and planning it at each call would take longer than running it.
+# Citus must know the session to find its node, and has no generic plan for some statements: there Postgres chooses.
+_CHOOSE_PLANS = """
+    SELECT is_citus
+    FROM (SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'citus') AS is_citus) AS server,
+        set_config('plan_cache_mode', CASE WHEN is_citus THEN 'auto' ELSE 'force_generic_plan' END, false)
+"""
+
+# A server whose machine or network is gone sends nothing, not even an end. The kernel waits for it for a quarter of an
+# hour, and if it owes an answer for ever. Some systems have only a part of these options.
+_SILENCE_S: Final = 15
+_SOCKET_OPTIONS: Final = {
+    "TCP_KEEPIDLE": _SILENCE_S // 3,
+    "TCP_KEEPINTVL": _SILENCE_S // 3,
+    "TCP_KEEPCNT": 2,
+    "TCP_USER_TIMEOUT": _SILENCE_S * 1000,
+}
+
+LOCKED: Final = "Other work holds this session for longer than one waits; nothing was stored."
+
+
+class UniqueViolated(Exception):
+    """A unique constraint or index, which the message names, refused a row."""
+
+
+class _Connection(asyncpg.Connection):
+    """A connection that is lost once its server has acknowledged nothing for `_SILENCE_S` seconds."""
+
+    __slots__ = ()
+
+    def __init__(self, protocol: Any, transport: Any, *others: Any) -> None:
+        super().__init__(protocol, transport, *others)  # pyright: ignore[reportUnknownMemberType] asyncpg is only half typed
+        tcp = transport.get_extra_info("socket")
+        if tcp.family != socket.AF_UNIX:
+            tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _SOCKET_OPTIONS.items():
+                if hasattr(socket, name):
+                    tcp.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+async def connect(dsn: str, *, timeout_s: float, lock_timeout: str, transaction_pooler: bool) -> tuple[Driver, bool]:
+    """A new connection, and whether its server was found to have Citus. Raises `DatabaseUnavailable`, and the driver's
+    errors of a server that cannot be reached.
+
+    Behind a `transaction_pooler` nothing is prepared, and the connection has no settings.
+    """
+    how: dict[str, Any] = {"server_settings": {**_SERVER_SETTINGS, "lock_timeout": lock_timeout}}
+    if transaction_pooler:
+        how = {"statement_cache_size": 0, "server_settings": _SETTINGS_BEHIND_A_POOLER}
+    try:
+        connection = await cast(Any, asyncpg).connect(dsn, timeout=timeout_s, connection_class=_Connection, **how)
+        return connection, await _set_up(connection, choose_plans=not transaction_pooler)
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+        raise DatabaseUnavailable("The database takes no connections now.") from error
+
+
+async def _set_up(connection: Driver, *, choose_plans: bool) -> bool:
+    """Sets a new connection up to decode JSON and, with `choose_plans`, to plan statements as its server needs it.
+    Returns whether the server was found to have Citus."""
+    try:
+        for name in ("json", "jsonb"):
+            await connection.set_type_codec(
+                name, schema="pg_catalog", encoder=column_json, decoder=orjson.loads, format="text"
+            )
+        return choose_plans and await connection.fetchval(_CHOOSE_PLANS)
+    except BaseException:
+        connection.terminate()
+        raise
+
+
+_READ_ONLY_SETTINGS = ("in_hot_standby", "default_transaction_read_only")
+
+
+def reports_read_only(connection: Driver) -> bool:
+    """Whether the server's last reported settings say that it is read-only; a pooler may not pass them on."""
+    reported = connection.get_settings()
+    return any(getattr(reported, name, "off") == "on" for name in _READ_ONLY_SETTINGS)
+
+
+@contextmanager
+def domain_errors(leave_server: Callable[[], None]) -> Generator[None]:
+    """Translates the driver's errors to those that `Database.begin` raises."""
+    try:
+        yield
+    except asyncpg.LockNotAvailableError as error:
+        raise SessionBusy(LOCKED) from error
+    except asyncpg.UniqueViolationError as error:
+        raise UniqueViolated(cast(Any, error).constraint_name) from error
+    except asyncpg.ForeignKeyViolationError as error:
+        raise NotFound("session") from error  # every foreign key leads to a session: it was erased meanwhile
+    except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
+        raise DatabaseUnavailable("The database's schema is behind this version; run the migrations.") from error
+    except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError) as error:
+        raise TransactionConflict("The database could not do this beside other work; try again.") from error
+    except asyncpg.ReadOnlySQLTransactionError as error:
+        leave_server()
+        raise DatabaseUnavailable("The database is read-only now.") from error
+    except asyncpg.InternalServerError as error:
+        if not str(error).startswith(_LOST_A_NODE) and _AT_A_NODE not in (cast(Any, error).context or ""):
+            raise
+        raise DatabaseUnavailable("The database cannot be reached.") from error
+    except GONE as error:
+        raise DatabaseUnavailable("The database cannot be reached.") from error
