@@ -26,11 +26,17 @@ from app.domain.errors import (
     ProviderRefused,
     StatedOverflow,
 )
-from app.providers.wire import fields_of, list_of, storable_json, token_count
+from app.providers.wire import fields_of, list_of, stop_reason, storable_json, token_count
 
 _MESSAGE_CHARS: Final = 4_000
 _SAFE_CODE: Final = re.compile(r"[a-z][a-z_]{0,47}")
+_ERROR_STATUS: Final = re.compile(r"[45][0-9]{2}")
 _JSON: Final = json.JSONDecoder()
+_FAILED: Final = frozenset({"error", "insufficient_system_resource", "network_error", "abort", "function_call_filter"})
+"""Reasons to stop of a choice that another call may finish: of OpenRouter, DeepSeek, Zhipu, vLLM and Gemini."""
+_FOR_THE_MOMENT: Final = frozenset({408, 409, 424, 425, 498})
+"""Statuses below 500 of a server that may answer a little later. TGI reports failed generations as 424, Groq its full
+capacity as 498."""
 _QUOTA_CODES: Final = frozenset(
     {
         "insufficient_quota",
@@ -62,7 +68,7 @@ class ErrorObject:
     """The error part of an answer, as far as it can be read. `codes` are its code and type, in lower case.
 
     `messages` are the provider's own and, where it is a gateway, its upstream's. `prompt_tokens` and `limit_tokens` are
-    for servers that state them as members (llama.cpp).
+    for servers that state them as members (llama.cpp), `retry_after` for those that state a delay (Google).
     """
 
     messages: tuple[str, ...] = ()
@@ -71,6 +77,7 @@ class ErrorObject:
     param: str = ""
     prompt_tokens: int | None = None
     limit_tokens: int | None = None
+    retry_after: str | None = None
 
     @property
     def message(self) -> str:
@@ -92,7 +99,7 @@ def error_object(body: Any) -> ErrorObject | None:
     """Finds the error in the shapes servers use; None when the body carries none.
 
     They are `{"error": {…}}`, `{"error": "…"}`, a list of one of these, `{"errors": [{…}]}`, `{"detail": …}` (a list of
-    FastAPI's complaints too), `{"message": …, "code": …}`.
+    FastAPI's complaints too), `{"message": …, "code": …}`, and a choice that the server did not finish.
     """
     if isinstance(body, list) and body:
         return error_object(cast("list[Any]", body)[0])
@@ -100,13 +107,21 @@ def error_object(body: Any) -> ErrorObject | None:
         return None
     fields = cast("Mapping[str, Any]", body)
     inner: Any = fields.get("error") or next(iter(list_of(fields.get("errors"))), None)
-    if not inner and "choices" not in fields:
+    if not inner and "choices" in fields:
+        inner = next(filter(None, map(_of_choice, list_of(fields["choices"]))), None)
+    elif not inner:
         inner = fields.get("detail") or (fields if "message" in fields or fields.get("object") == "error" else None)
     if isinstance(inner, str):
         return ErrorObject(_messages(inner))
     if isinstance(inner, Mapping):
         return _from_fields(cast("Mapping[str, Any]", inner))
     return ErrorObject((storable_json(inner)[:_MESSAGE_CHARS],)) if inner else None
+
+
+def _of_choice(choice: Any) -> Any:
+    """The error of a choice (OpenRouter), or its reason to stop if that is an error; else None."""
+    reason = stop_reason(fields_of(choice).get("finish_reason"))
+    return fields_of(choice).get("error") or (reason if reason in _FAILED else None)
 
 
 def error_status(error: ErrorObject) -> int:
@@ -117,8 +132,12 @@ def error_status(error: ErrorObject) -> int:
 
 
 def _from_fields(fields: Mapping[str, Any]) -> ErrorObject:
-    message, param, status = fields.get("message"), fields.get("param"), fields.get("code")
+    message, param = fields.get("message"), fields.get("param")
+    if message and not isinstance(message, str):
+        message = storable_json(message)  # Mistral's list of complaints
     raw = fields_of(fields.get("metadata")).get("raw")  # OpenRouter puts its upstream's own answer there
+    statuses = (str(fields.get(name)) for name in ("code", "status", "http_status_code"))
+    details = map(fields_of, list_of(fields.get("details")))
     codes = tuple(
         value.lower()
         for value in (fields.get("code"), fields.get("type"), fields.get("status"))
@@ -127,10 +146,11 @@ def _from_fields(fields: Mapping[str, Any]) -> ErrorObject:
     return ErrorObject(
         messages=tuple(each for text in (message, raw) if isinstance(text, str) for each in _messages(text)),
         codes=codes,
-        status=status if isinstance(status, int) and 400 <= status <= 599 else None,
+        status=next((int(status) for status in statuses if _ERROR_STATUS.fullmatch(status)), None),
         param=param if isinstance(param, str) else "",
         prompt_tokens=token_count(fields.get("n_prompt_tokens")),
         limit_tokens=token_count(fields.get("n_ctx")),
+        retry_after=next((str(detail["retryDelay"]) for detail in details if "retryDelay" in detail), None),
     )
 
 
@@ -155,7 +175,7 @@ def provider_error(status: int, error: ErrorObject, label: str, sent: Callable[[
     stated_as = f"HTTP {status}, {error.safe_code}" if error.safe_code else f"HTTP {status}"
     if status == 429 and not _QUOTA_CODES.intersection(error.codes):
         return ProviderRateLimited(f"The provider of {label!r} is limiting the rate ({stated_as}).", status=status)
-    if status in {408, 409} or status >= 500:
+    if status in _FOR_THE_MOMENT or status >= 500:
         return ProviderDown(f"The provider of {label!r} could not answer ({stated_as}).", status=status)
     return ProviderRefused(
         f"The provider of {label!r} refused the request ({stated_as}).{_advice(status, error)}", status=status

@@ -31,16 +31,13 @@ from app.providers.wire import (
 )
 
 _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
-    "stop": "stop",
-    "eos": "stop",
-    "end_turn": "stop",
-    "length": "length",
-    "max_tokens": "length",
-    "model_length": "length",
-    "tool_calls": "tool_calls",
-    "function_call": "tool_calls",
-    "content_filter": "content_filter",
-    "safety": "content_filter",
+    **dict.fromkeys(("stop", "eos", "eos_token", "stop_sequence", "end_turn"), "stop"),
+    **dict.fromkeys(("length", "max_tokens", "model_length", "model_context_window_exceeded"), "length"),
+    **dict.fromkeys(("tool_calls", "function_call"), "tool_calls"),
+    **dict.fromkeys(
+        ("content_filter", "safety", "recitation", "blocklist", "prohibited_content", "spii", "sensitive", "refusal"),
+        "content_filter",
+    ),
 }
 
 
@@ -51,9 +48,9 @@ def read_completion(answer: Any) -> Completion:
     if not choices:
         raise MalformedAnswerError("the answer carries no choices")
     choice = fields_of(choices[0])
-    if not isinstance(choice.get("message"), dict):
+    if not isinstance(choice.get("message"), dict) and not choice.get("finish_reason"):  # Gemini's refusals have none
         raise MalformedAnswerError("the first choice carries no message")
-    fields = fields_of(choice["message"])
+    fields = fields_of(choice.get("message"))
     calls = _tool_calls(_called(fields))
     text, reasoning = map(storable, _said(fields))
     return completion_of(
@@ -106,7 +103,10 @@ def _tool_call(value: Any, position: int) -> ToolCall:
 
 
 def _usage(value: Any) -> Usage | None:
-    """The usage; None without the prompt's tokens: a partial count would falsify the comparison with the estimate."""
+    """The usage; None without the prompt's tokens: a partial count would falsify the comparison with the estimate.
+
+    The tokens of reasoning are part of the completion. Gemini and xAI add them to the total only.
+    """
     fields = fields_of(value)
     prompt, answer, total = (
         token_count(fields.get(name)) for name in ("prompt_tokens", "completion_tokens", "total_tokens")
@@ -115,8 +115,7 @@ def _usage(value: Any) -> Usage | None:
         prompt = total - answer
     if prompt is None:
         return None
-    if answer is None:
-        answer = total - prompt if total is not None and total >= prompt else 0
+    answer = max(answer or 0, (total or 0) - prompt)
     details = fields_of(fields.get("prompt_tokens_details"))
     cached = _first_count(details.get("cached_tokens"), fields.get("prompt_cache_hit_tokens"))
     written = _first_count(details.get("cache_write_tokens"), fields.get("cache_creation_input_tokens"))
@@ -149,9 +148,9 @@ class ChatAssembly(Assembly):
         if not event.data.strip():
             return Delta()
         chunk = _parsed(event)
-        self.usage = _usage(chunk.get("usage")) or self.usage
         self._model = model_name(chunk.get("model")) or self._model
         choice = next((fields_of(found) for found in list_of(chunk.get("choices"))), None)
+        self.usage = _usage(chunk.get("usage") or fields_of(choice).get("usage")) or self.usage  # Moonshot's is within
         if choice is None or choice.get("index") not in (None, 0):  # it may be anything, unhashable too
             return Delta()
         self._has_choice = True
@@ -188,10 +187,7 @@ def _parsed(event: Event) -> dict[str, Any]:
         raise StreamedError(error)
     if not isinstance(chunk, dict):
         raise MalformedAnswerError("a chunk of it is not a JSON object")
-    fields = fields_of(chunk)
-    if any(fields_of(choice).get("finish_reason") == "error" for choice in list_of(fields.get("choices"))):
-        raise StreamedError(ErrorObject())
-    return fields
+    return fields_of(chunk)
 
 
 @dataclass(slots=True)

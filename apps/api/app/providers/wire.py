@@ -145,7 +145,7 @@ def completion_of(
 ) -> Completion:
     """A completion of these parts. `finish` is the protocol's finish reason, which `reasons` translates; some servers
     send "stop", or nothing, when the model called tools."""
-    reason: FinishReason = reasons.get(finish.lower(), "other") if isinstance(finish, str) else "other"
+    reason = reasons.get(stop_reason(finish), "other")
     return Completion(
         text=text or (None if calls else ""),
         finish_reason="tool_calls" if calls and reason in {"stop", "other"} else reason,
@@ -155,6 +155,11 @@ def completion_of(
         provider_model=model_name(model),
         reasoning_blocks=reasoning_blocks,
     )
+
+
+def stop_reason(finish: Any) -> str:
+    """The word of a finish reason, in lower case; Gemini adds a detail after a colon. Empty where there is none."""
+    return finish.partition(":")[0].lower() if isinstance(finish, str) else ""
 
 
 def check_calls(count: int) -> None:
