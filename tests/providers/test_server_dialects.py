@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 
 from app.domain.errors import ProviderDown, ProviderRateLimited, ProviderRefused
-from app.domain.types import CompletionRequest, Usage
+from app.domain.types import Completion, CompletionRequest, Usage
+from app.providers.openai_answer import ChatAssembly
+from app.providers.stream import DeltaTap, read_stream
 
 from .asking import OK, PROMPT, answer_to, chat, failure_of, provider_at, streamed
 from .server import Answer, Stream, serving
@@ -113,6 +117,45 @@ async def test_an_error_in_a_stream_counts_as_the_status_that_it_states(
 async def test_reasoning_tokens_are_counted_once_whether_the_completion_includes_them_or_not(usage: Any) -> None:
     answer, _ = await answer_to(Answer(chat(usage=usage)))
     assert answer.usage == Usage(20, 603)
+
+
+class Clock(asyncio.SelectorEventLoop):
+    """An event loop whose time can be set forward."""
+
+    ahead_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.ahead_s
+
+
+def test_a_stream_that_goes_on_after_a_reason_to_stop_is_read_to_its_end_or_to_the_deadline() -> None:
+    """Some servers write a reason, such as the word "null", into each chunk. Only silence after it is bounded."""
+
+    async def read(clock: Clock, *, is_endless: bool) -> Completion:
+        async def chunks() -> AsyncGenerator[bytes]:
+            for number in range(6):
+                yield chunk({"content": f"{number} "}, finish="null")
+                yield chunk({"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "[]"[number > 2]}}]})
+                clock.ahead_s += 4.0
+                await asyncio.sleep(0)
+            while is_endless:
+                yield chunk()
+                clock.ahead_s += 1.0
+                await asyncio.sleep(0)
+            yield STOP + DONE
+
+        assembly = ChatAssembly()
+        await read_stream(chunks(), assembly, DeltaTap(lambda _: None), clock.time() + 60.0)
+        return assembly.completion()
+
+    with asyncio.Runner(loop_factory=Clock) as runner:
+        clock = runner.get_loop()
+        assert isinstance(clock, Clock)
+        for is_endless in (False, True):
+            began_s = clock.time()
+            answer = runner.run(read(clock, is_endless=is_endless))
+            assert (answer.text, answer.tool_calls[0].arguments) == ("0 1 2 3 4 5 ", "[[[]]]")
+            assert clock.time() - began_s < 70.0
 
 
 async def test_usage_is_taken_from_the_choice_where_a_stream_has_it_there_and_counted_once() -> None:

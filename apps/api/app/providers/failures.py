@@ -108,7 +108,7 @@ def error_object(body: Any) -> ErrorObject | None:
     fields = cast("Mapping[str, Any]", body)
     inner: Any = fields.get("error") or next(iter(list_of(fields.get("errors"))), None)
     if not inner and "choices" in fields:
-        inner = next(filter(None, map(_of_choice, list_of(fields["choices"]))), None)
+        inner = next((found for choice in list_of(fields["choices"]) if (found := _of_choice(choice))), None)
     elif not inner:
         inner = fields.get("detail") or (fields if "message" in fields or fields.get("object") == "error" else None)
     if isinstance(inner, str):

@@ -269,7 +269,7 @@ async def _read_events(
             tap(assembly.read(event))
             if assembly.is_over:  # only closing bytes are left; once they are read, the connection is reusable
                 patience.reschedule(min(now() + _CLOSING_WAIT_S, latest))
-            elif assembly.has_finish and patience.when() is None:
+            elif assembly.has_finish and patience.when() != latest:  # some servers write a reason into each chunk
                 patience.reschedule(min(now() + _TRAILER_WAIT_S, latest))
     last = events.end()
     if last is not None and not assembly.is_over:
