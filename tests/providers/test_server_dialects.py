@@ -197,6 +197,42 @@ async def test_a_field_that_is_refused_in_a_list_under_message_is_left_out() -> 
     assert ["reasoning_content" in seen.json["messages"][1] for seen in server.seen] == [True, False]
 
 
+SIGNED = {
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "read", "arguments": '{"path": "a"}'},
+    "extra_content": {"google": {"thought_signature": "c2lnbmVk"}},
+}
+UNSIGNED = {"id": "call_2", "type": "function", "function": {"name": "read", "arguments": '{"path": "b"}'}}
+
+
+async def test_geminis_signatures_of_its_calls_are_kept_and_sent_back_with_them() -> None:
+    """Gemini 3 refuses a tool loop without them. Its streamed calls have no index, and come as a whole or in pieces."""
+    kept = ({"type": "thought_signature", "id": "call_1", "signature": "c2lnbmVk"},)
+    whole, _ = await answer_to(Answer(chat({"content": None, "tool_calls": [SIGNED, UNSIGNED]})))
+    assert whole.reasoning_blocks == kept
+    pieces = (chunk({"tool_calls": [SIGNED]}), chunk({"tool_calls": [UNSIGNED]}))
+    answer, _, _ = await streamed(Stream((*pieces, STOP, DONE)))
+    assert (answer.reasoning_blocks, answer.tool_calls) == (kept, whole.tool_calls)
+    late = {"function": {"arguments": ""}, "extra_content": SIGNED["extra_content"]}
+    begun = {**SIGNED, "extra_content": None}
+    answer, _, _ = await streamed(Stream((chunk({"tool_calls": [begun]}), chunk({"tool_calls": [late]}), STOP, DONE)))
+    assert answer.reasoning_blocks == kept
+    calls = [{key: call[key] for key in ("id", "type", "function")} for call in (SIGNED, UNSIGNED)]
+    request = CompletionRequest(
+        messages=[
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": None, "tool_calls": calls, "reasoning_blocks": list(kept)},
+            {"role": "tool", "tool_call_id": "call_1", "content": "x"},
+            {"role": "tool", "tool_call_id": "call_2", "content": "y"},
+        ],
+        max_output_tokens=9,
+    )
+    _, server = await answer_to(OK, request=request)
+    sent = server.seen[0].json["messages"][1]
+    assert sent == {"role": "assistant", "content": None, "tool_calls": [SIGNED, UNSIGNED]}
+
+
 RETRY_INFO = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "9.837906927s"}
 
 

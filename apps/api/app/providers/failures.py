@@ -205,8 +205,8 @@ def _overflow(
 
 
 def _advice(status: int, error: ErrorObject) -> str:
-    if status in {400, 422} and error.names("reasoning_content"):
-        return " It is about reasoning_content: see return_reasoning of the model catalogue."
+    if status in {400, 422} and error.names("reasoning_content", "thought_signature"):
+        return " It is about earlier reasoning: see return_reasoning of the model catalogue."
     if status in {401, 403}:
         return " Check the key that its api_key_env names."
     if status == 404:

@@ -6,7 +6,7 @@ whole calls at once, several whole calls under one index.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from app.providers.wire import (
     token_count,
 )
 
+SIGNATURE: Final = "thought_signature"
 _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
     **dict.fromkeys(("stop", "eos", "eos_token", "stop_sequence", "end_turn"), "stop"),
     **dict.fromkeys(("length", "max_tokens", "model_length", "model_context_window_exceeded"), "length"),
@@ -51,7 +52,8 @@ def read_completion(answer: Any) -> Completion:
     if not isinstance(choice.get("message"), dict) and not choice.get("finish_reason"):  # Gemini's refusals have none
         raise MalformedAnswerError("the first choice carries no message")
     fields = fields_of(choice.get("message"))
-    calls = _tool_calls(_called(fields))
+    called = _called(fields)
+    calls = _tool_calls(called)
     text, reasoning = map(storable, _said(fields))
     return completion_of(
         text,
@@ -61,6 +63,7 @@ def read_completion(answer: Any) -> Completion:
         reasons=_FINISH_REASONS,
         usage=_usage(answer.get("usage")),
         model=answer.get("model"),
+        reasoning_blocks=_signature_blocks(calls, map(_signature, list_of(called))),
     )
 
 
@@ -100,6 +103,22 @@ def _tool_call(value: Any, position: int) -> ToolCall:
     if not isinstance(arguments, str):
         arguments = storable_json(arguments)  # some servers send the object itself
     return checked_call(call.get("id"), fields.get("name"), arguments, position)
+
+
+def _signature(call: Any) -> str:
+    """The signature of the thoughts that led to a tool call, or to a fragment of one; empty where there is none."""
+    extra = fields_of(fields_of(fields_of(call).get("extra_content")).get("google"))
+    signature = extra.get("thought_signature")
+    return signature if isinstance(signature, str) and signature == storable(signature) else ""
+
+
+def _signature_blocks(calls: Sequence[ToolCall], signatures: Iterable[str]) -> tuple[JsonObject, ...]:
+    """What Gemini requires with its calls in the next request: their signatures."""
+    return tuple(
+        {"type": SIGNATURE, "id": call.id, "signature": signature}
+        for call, signature in zip(calls, signatures, strict=False)
+        if signature
+    )
 
 
 def _usage(value: Any) -> Usage | None:
@@ -161,14 +180,16 @@ class ChatAssembly(Assembly):
     def completion(self) -> Completion:
         if not self._has_choice:
             raise MalformedAnswerError("the stream carries no choices")
+        calls = self._calls.whole()
         return completion_of(
             self._text.text,
             self._reasoning.text,
-            self._calls.whole(),
+            calls,
             finish=self._finish,
             reasons=_FINISH_REASONS,
             usage=self.usage,
             model=self._model,
+            reasoning_blocks=_signature_blocks(calls, self._calls.signatures()),
         )
 
     def _grown(self, delta: dict[str, Any]) -> Delta:
@@ -196,6 +217,7 @@ class _CallInParts:
     name: str = ""
     arguments: list[str] = field(default_factory=list[str])
     is_custom: bool = False
+    signature: str = ""
 
     def whole(self, position: int) -> ToolCall:
         text = "".join(self.arguments)
@@ -249,12 +271,17 @@ class _CallFragments:
             self._by_id[identity] = call
         call.is_custom = call.is_custom or bool(custom)
         call.name = call.name or self._room.take(name)  # some servers repeat it in every fragment
+        call.signature = call.signature or self._room.take(_signature(fragment))
         if arguments is not None:
             call.arguments.append(self._room.take(arguments))
 
     def whole(self) -> tuple[ToolCall, ...]:
         """All calls. Raises as `checked_call`."""
         return tuple(call.whole(position) for position, call in enumerate(self._calls))
+
+    def signatures(self) -> Iterator[str]:
+        """The signature of each call, in the same order."""
+        return (call.signature for call in self._calls)
 
     def _continued(
         self, index: int | str | None, identity: str, name: str, arguments: str | None
