@@ -6,7 +6,7 @@ whole calls at once, several whole calls under one index.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -44,27 +44,14 @@ _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
 
 def read_completion(answer: Any) -> Completion:
     """Reads a chat completion's first choice. Raises `MalformedAnswerError`."""
-    answer = fields_of(answer)
-    choices = list_of(answer.get("choices"))
-    if not choices:
-        raise MalformedAnswerError("the answer carries no choices")
-    choice = fields_of(choices[0])
+    fields = fields_of(answer)
+    choice = fields_of(next(iter(list_of(fields.get("choices"))), None))
     if not isinstance(choice.get("message"), dict) and not choice.get("finish_reason"):  # Gemini's refusals have none
-        raise MalformedAnswerError("the first choice carries no message")
-    fields = fields_of(choice.get("message"))
-    called = _called(fields)
-    calls = _tool_calls(called)
-    text, reasoning = map(storable, _said(fields))
-    return completion_of(
-        text,
-        reasoning,
-        calls,
-        finish=choice.get("finish_reason"),
-        reasons=_FINISH_REASONS,
-        usage=_usage(answer.get("usage")),
-        model=answer.get("model"),
-        reasoning_blocks=_signature_blocks(calls, map(_signature, list_of(called))),
-    )
+        raise MalformedAnswerError("the answer carries no message")
+    assembly = ChatAssembly()
+    assembly.take(fields, {**choice, "index": 0})
+    assembly.rest()
+    return assembly.completion()
 
 
 def _said(message: JsonObject) -> tuple[str, str]:
@@ -82,43 +69,11 @@ def _called(message: JsonObject) -> Any:
     return calls if calls or not any(only.values()) else [{"index": 0, "function": only}]
 
 
-def _tool_calls(value: Any) -> tuple[ToolCall, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list):
-        raise MalformedAnswerError("the message's tool_calls are not a list")
-    calls = list_of(value)
-    check_calls(len(calls))
-    return tuple(_tool_call(call, position) for position, call in enumerate(calls))
-
-
-def _tool_call(value: Any, position: int) -> ToolCall:
-    """Reads a tool call, the `position`th of its answer; raises as `checked_call`."""
-    call = fields_of(value)
-    custom = fields_of(call.get("custom"))
-    if isinstance(custom.get("input"), str):
-        return checked_call(call.get("id"), custom.get("name"), arguments_of(storable(custom["input"])), position)
-    fields = fields_of(call.get("function"))
-    arguments = fields.get("arguments") or "{}"  # nothing, or the empty text that some servers send for no arguments
-    if not isinstance(arguments, str):
-        arguments = storable_json(arguments)  # some servers send the object itself
-    return checked_call(call.get("id"), fields.get("name"), arguments, position)
-
-
 def _signature(call: Any) -> str:
-    """The signature of the thoughts that led to a tool call, or to a fragment of one; empty where there is none."""
+    """The signature of the thoughts that led to a tool call; empty where there is none."""
     extra = fields_of(fields_of(fields_of(call).get("extra_content")).get("google"))
     signature = extra.get("thought_signature")
     return signature if isinstance(signature, str) and signature == storable(signature) else ""
-
-
-def _signature_blocks(calls: Sequence[ToolCall], signatures: Iterable[str]) -> tuple[JsonObject, ...]:
-    """What Gemini requires with its calls in the next request: their signatures."""
-    return tuple(
-        {"type": SIGNATURE, "id": call.id, "signature": signature}
-        for call, signature in zip(calls, signatures, strict=False)
-        if signature
-    )
 
 
 def _usage(value: Any) -> Usage | None:
@@ -167,36 +122,41 @@ class ChatAssembly(Assembly):
         if not event.data.strip():
             return Delta()
         chunk = _parsed(event)
+        return self.take(chunk, next((fields_of(found) for found in list_of(chunk.get("choices"))), None))
+
+    def take(self, chunk: JsonObject, choice: JsonObject | None) -> Delta:
+        """Adds a chunk with its first choice, or a whole answer. Raises `MalformedAnswerError`."""
         self._model = model_name(chunk.get("model")) or self._model
-        choice = next((fields_of(found) for found in list_of(chunk.get("choices"))), None)
         self.usage = _usage(chunk.get("usage") or fields_of(choice).get("usage")) or self.usage  # Moonshot's is within
         if choice is None or choice.get("index") not in (None, 0):  # it may be anything, unhashable too
             return Delta()
         self._has_choice = True
         self._finish = choice.get("finish_reason") or self._finish
         self.has_finish = self._finish is not None
-        return self._grown(fields_of(choice.get("delta") or choice.get("message")))
+        delta = fields_of(choice.get("delta"))
+        message = delta or fields_of(choice.get("message"))
+        text, reasoning = _said(message)
+        called = _called(message)
+        if called and not isinstance(called, list):
+            raise MalformedAnswerError("its tool_calls are not a list")
+        for position, fragment in enumerate(answered_items(called, "fragments of tool calls in an event")):
+            call = fields_of(fragment)
+            self._calls.add(call if delta else {**call, "index": position})
+        return Delta(self._text.add(text), self._reasoning.add(reasoning))
 
     def completion(self) -> Completion:
         if not self._has_choice:
             raise MalformedAnswerError("the stream carries no choices")
-        calls = self._calls.whole()
         return completion_of(
             self._text.text,
             self._reasoning.text,
-            calls,
+            self._calls.whole(),
             finish=self._finish,
             reasons=_FINISH_REASONS,
             usage=self.usage,
             model=self._model,
-            reasoning_blocks=_signature_blocks(calls, self._calls.signatures()),
+            reasoning_blocks=self._calls.signature_blocks(),
         )
-
-    def _grown(self, delta: dict[str, Any]) -> Delta:
-        text, reasoning = _said(delta)
-        for fragment in answered_items(_called(delta), "fragments of tool calls in an event"):
-            self._calls.add(fields_of(fragment))
-        return Delta(self._text.add(text), self._reasoning.add(reasoning))
 
 
 def _parsed(event: Event) -> dict[str, Any]:
@@ -279,9 +239,13 @@ class _CallFragments:
         """All calls. Raises as `checked_call`."""
         return tuple(call.whole(position) for position, call in enumerate(self._calls))
 
-    def signatures(self) -> Iterator[str]:
-        """The signature of each call, in the same order."""
-        return (call.signature for call in self._calls)
+    def signature_blocks(self) -> tuple[JsonObject, ...]:
+        """What Gemini requires with its calls in the next request: their signatures."""
+        return tuple(
+            {"type": SIGNATURE, "id": whole.id, "signature": call.signature}
+            for call, whole in zip(self._calls, self.whole(), strict=True)
+            if call.signature
+        )
 
     def _continued(
         self, index: int | str | None, identity: str, name: str, arguments: str | None
