@@ -40,34 +40,13 @@ def read_message(answer: Any) -> Completion:
     message = fields_of(answer)
     if not isinstance(message.get("content"), list):
         raise MalformedAnswerError("the message carries no content")
-    blocks = [fields_of(block) for block in answered_items(message["content"], "blocks")]
-    text = "".join(storable(block["text"]) for block in blocks if _has_text(block, "text"))
-    reasoning = "".join(storable(block["thinking"]) for block in blocks if _has_text(block, "thinking"))
-    usage = _usage(fields_of(message.get("usage")))
-    return _completion(text, reasoning, blocks, message.get("stop_reason"), usage, message.get("model"))
-
-
-def _completion(
-    text: str,
-    reasoning: str,
-    blocks: Sequence[JsonObject],
-    stop_reason: Any,
-    usage: Usage | None,
-    model: Any,
-) -> Completion:
-    called = [block for block in blocks if block.get("type") == "tool_use"]
-    check_calls(len(called))
-    calls = tuple(_tool_call(block, position) for position, block in enumerate(called))
-    return completion_of(
-        text,
-        reasoning,
-        calls,
-        finish=stop_reason,
-        reasons=_FINISH_REASONS,
-        usage=usage,
-        model=model,
-        reasoning_blocks=_reasoning_blocks(blocks),
-    )
+    assembly = MessageAssembly()
+    assembly.begin(message)
+    for number, block in enumerate(answered_items(message["content"], "blocks")):
+        assembly.begin_block(number, fields_of(block))
+    assembly.stop(message)
+    assembly.rest()
+    return assembly.completion()
 
 
 def _has_text(block: JsonObject, kind: str) -> bool:
@@ -75,10 +54,7 @@ def _has_text(block: JsonObject, kind: str) -> bool:
 
 
 def _tool_call(block: JsonObject, position: int) -> ToolCall:
-    arguments = block.get("input")
-    if not isinstance(arguments, str):  # a stream's arguments are text already, as the model wrote them
-        arguments = storable_json(arguments if arguments is not None else {})
-    return checked_call(block.get("id"), block.get("name"), arguments or "{}", position)
+    return checked_call(block.get("id"), block.get("name"), block["input"], position)
 
 
 def _reasoning_blocks(blocks: Sequence[JsonObject]) -> tuple[JsonObject, ...]:
@@ -140,15 +116,13 @@ class MessageAssembly(Assembly):
         fields = _parsed(event)
         match fields.get("type"):
             case "message_start":
-                self._message = fields_of(fields.get("message"))
-                self._count(self._message)
+                self.begin(fields_of(fields.get("message")))
             case "content_block_start":
-                return self._begin(fields.get("index"), fields_of(fields.get("content_block")))
+                return self.begin_block(fields.get("index"), fields_of(fields.get("content_block")))
             case "content_block_delta":
                 return self._grow(fields.get("index"), fields_of(fields.get("delta")))
             case "message_delta":
-                self._stop_reason = fields_of(fields.get("delta")).get("stop_reason") or self._stop_reason
-                self.has_finish = self._stop_reason is not None
+                self.stop(fields_of(fields.get("delta")))
                 self._count(fields)
             case "message_stop":
                 self.is_over = True
@@ -159,14 +133,29 @@ class MessageAssembly(Assembly):
     def completion(self) -> Completion:
         if not self._message:
             raise MalformedAnswerError("the stream carries no message")
-        return _completion(
+        blocks = [block.whole() for block in self._blocks]
+        called = [block for block in blocks if block.get("type") == "tool_use"]
+        check_calls(len(called))
+        return completion_of(
             self._text.text,
             self._reasoning.text,
-            [block.whole() for block in self._blocks],
-            self._stop_reason,
-            self.usage,
-            self._message.get("model"),
+            tuple(_tool_call(block, position) for position, block in enumerate(called)),
+            finish=self._stop_reason,
+            reasons=_FINISH_REASONS,
+            usage=self.usage,
+            model=self._message.get("model"),
+            reasoning_blocks=_reasoning_blocks(blocks),
         )
+
+    def begin(self, message: JsonObject) -> None:
+        """Takes what a message has beside its blocks."""
+        self._message = message
+        self._count(message)
+
+    def stop(self, fields: JsonObject) -> None:
+        """Takes why the message stopped, if it is stated."""
+        self._stop_reason = fields.get("stop_reason") or self._stop_reason
+        self.has_finish = self._stop_reason is not None
 
     def _count(self, fields: JsonObject) -> None:
         """Keeps the largest counts: they rise during a stream, and gateways may send zeros until its end."""
@@ -177,11 +166,13 @@ class MessageAssembly(Assembly):
                 self._counts[name] = max(tokens, self._counts.get(name, 0))
         self.usage = _usage(self._counts)
 
-    def _begin(self, index: Any, block: JsonObject) -> Delta:
+    def begin_block(self, index: Any, block: JsonObject) -> Delta:
+        """Adds a block, which may grow. Raises `MalformedAnswerError`."""
         kept: JsonObject = {name: self._room.take(block[name]) for name in _KEPT if isinstance(block.get(name), str)}
         kind = kept.get("type")
         if kind == "tool_use":
-            kept["input"] = self._room.take(storable_json(block.get("input") or {}))
+            given: Any = block.get("input") or {}
+            kept["input"] = self._room.take(given if isinstance(given, str) else storable_json(given))
         started = _BlockInParts(kept)
         self._blocks.append(started)
         self._by_number[_number(index)] = started  # gateways may give one number to several blocks, one after the other
