@@ -35,20 +35,6 @@ _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
 _COUNTED: Final = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
-def read_message(answer: Any) -> Completion:
-    """Reads a whole message. Raises `MalformedAnswerError`."""
-    message = fields_of(answer)
-    if not isinstance(message.get("content"), list):
-        raise MalformedAnswerError("the message carries no content")
-    assembly = MessageAssembly()
-    assembly.begin(message)
-    for number, block in enumerate(answered_items(message["content"], "blocks")):
-        assembly.begin_block(number, fields_of(block))
-    assembly.stop(message)
-    assembly.rest()
-    return assembly.completion()
-
-
 def _has_text(block: JsonObject, kind: str) -> bool:
     return block.get("type") == kind and isinstance(block.get(kind), str)
 
@@ -116,19 +102,30 @@ class MessageAssembly(Assembly):
         fields = _parsed(event)
         match fields.get("type"):
             case "message_start":
-                self.begin(fields_of(fields.get("message")))
+                self._begin(fields_of(fields.get("message")))
             case "content_block_start":
-                return self.begin_block(fields.get("index"), fields_of(fields.get("content_block")))
+                return self._begin_block(fields.get("index"), fields_of(fields.get("content_block")))
             case "content_block_delta":
                 return self._grow(fields.get("index"), fields_of(fields.get("delta")))
             case "message_delta":
-                self.stop(fields_of(fields.get("delta")))
+                self._stop(fields_of(fields.get("delta")))
                 self._count(fields)
             case "message_stop":
                 self.is_over = True
             case _:
                 pass  # pings, the ends of blocks, and what the API may add
         return Delta()
+
+    def whole(self, answer: Any) -> Completion:
+        message = fields_of(answer)
+        if not isinstance(message.get("content"), list):
+            raise MalformedAnswerError("the message carries no content")
+        self._begin(message)
+        for number, block in enumerate(answered_items(message["content"], "blocks")):
+            self._begin_block(number, fields_of(block))
+        self._stop(message)
+        self.rest()
+        return self.completion()
 
     def completion(self) -> Completion:
         if not self._message:
@@ -147,12 +144,12 @@ class MessageAssembly(Assembly):
             reasoning_blocks=_reasoning_blocks(blocks),
         )
 
-    def begin(self, message: JsonObject) -> None:
+    def _begin(self, message: JsonObject) -> None:
         """Takes what a message has beside its blocks."""
         self._message = message
         self._count(message)
 
-    def stop(self, fields: JsonObject) -> None:
+    def _stop(self, fields: JsonObject) -> None:
         """Takes why the message stopped, if it is stated."""
         self._stop_reason = fields.get("stop_reason") or self._stop_reason
         self.has_finish = self._stop_reason is not None
@@ -166,7 +163,7 @@ class MessageAssembly(Assembly):
                 self._counts[name] = max(tokens, self._counts.get(name, 0))
         self.usage = _usage(self._counts)
 
-    def begin_block(self, index: Any, block: JsonObject) -> Delta:
+    def _begin_block(self, index: Any, block: JsonObject) -> Delta:
         """Adds a block, which may grow. Raises `MalformedAnswerError`."""
         kept: JsonObject = {name: self._room.take(block[name]) for name in _KEPT if isinstance(block.get(name), str)}
         kind = kept.get("type")

@@ -42,6 +42,9 @@ _QUOTA_CODES: Final = frozenset(
         "insufficient_quota",
         "billing_hard_limit_reached",
         "insufficient_balance",
+        "exceeded_current_quota_error",  # Moonshot
+        "billing_not_active",
+        "1113",  # Zhipu
         "credit_balance_too_low",
         "quota_exhausted",
     }

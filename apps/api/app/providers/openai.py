@@ -20,7 +20,7 @@ from app.domain.types import CHAT_OPTIONS, Completion, CompletionRequest, JsonOb
 from app.providers.base import DeltaSink, Embedded, Endpoint
 from app.providers.catalogue_file import MaxTokensField, ModelEntry
 from app.providers.failures import ErrorObject, unusable_answer
-from app.providers.openai_answer import SIGNATURE, ChatAssembly, read_completion
+from app.providers.openai_answer import SIGNATURE, ChatAssembly
 from app.providers.remote import RemoteModel
 from app.providers.transport import RetryPolicy
 from app.providers.wire import fields_of, json_bytes, list_of, token_count
@@ -126,7 +126,6 @@ class OpenAIProvider(RemoteModel):
 class _ChatCall:
     """One request; its form changes when the server refuses a part of it."""
 
-    completion = staticmethod(read_completion)
     assembly = ChatAssembly
 
     def __init__(self, request: CompletionRequest, entry: ModelEntry, form: _Form) -> None:

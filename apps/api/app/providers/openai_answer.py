@@ -42,18 +42,6 @@ _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
 }
 
 
-def read_completion(answer: Any) -> Completion:
-    """Reads a chat completion's first choice. Raises `MalformedAnswerError`."""
-    fields = fields_of(answer)
-    choice = fields_of(next(iter(list_of(fields.get("choices"))), None))
-    if not isinstance(choice.get("message"), dict) and not choice.get("finish_reason"):  # Gemini's refusals have none
-        raise MalformedAnswerError("the answer carries no message")
-    assembly = ChatAssembly()
-    assembly.take(fields, {**choice, "index": 0})
-    assembly.rest()
-    return assembly.completion()
-
-
 def _said(message: JsonObject) -> tuple[str, str]:
     """Text and reasoning of a message, or of a piece of one, not yet storable."""
     text, thinking = content_of(message.get("content"))
@@ -122,10 +110,10 @@ class ChatAssembly(Assembly):
         if not event.data.strip():
             return Delta()
         chunk = _parsed(event)
-        return self.take(chunk, next((fields_of(found) for found in list_of(chunk.get("choices"))), None))
+        return self._take(chunk, next((fields_of(found) for found in list_of(chunk.get("choices"))), None))
 
-    def take(self, chunk: JsonObject, choice: JsonObject | None) -> Delta:
-        """Adds a chunk with its first choice, or a whole answer. Raises `MalformedAnswerError`."""
+    def _take(self, chunk: JsonObject, choice: JsonObject | None) -> Delta:
+        """Adds a chunk with its first choice, or a whole answer."""
         self._model = model_name(chunk.get("model")) or self._model
         self.usage = _usage(chunk.get("usage") or fields_of(choice).get("usage")) or self.usage  # Moonshot's is within
         if choice is None or choice.get("index") not in (None, 0):  # it may be anything, unhashable too
@@ -143,6 +131,18 @@ class ChatAssembly(Assembly):
             call = fields_of(fragment)
             self._calls.add(call if delta else {**call, "index": position})
         return Delta(self._text.add(text), self._reasoning.add(reasoning))
+
+    def whole(self, answer: Any) -> Completion:
+        """The first choice of a chat completion."""
+        fields = fields_of(answer)
+        choice = fields_of(next(iter(list_of(fields.get("choices"))), None))
+        if not isinstance(choice.get("message"), dict) and not choice.get(
+            "finish_reason"
+        ):  # Gemini's refusals have none
+            raise MalformedAnswerError("the answer carries no message")
+        self._take(fields, {**choice, "index": 0})
+        self.rest()
+        return self.completion()
 
     def completion(self) -> Completion:
         if not self._has_choice:

@@ -54,12 +54,8 @@ class WireCall(Protocol):
         """The body, in pieces."""
         ...
 
-    def completion(self, answer: Any) -> Completion:
-        """Reads a whole answer; raises `MalformedAnswerError`."""
-        ...
-
     def assembly(self) -> Assembly:
-        """A new assembly for each streamed answer."""
+        """A new assembly for each answer."""
         ...
 
     def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:
@@ -176,7 +172,7 @@ class RemoteModel:
         answer, error = await _read_json(reply)
         if error is not None:
             raise self._failure(error, reply, call, stream=stream)
-        completion = call.completion(answer)
+        completion = call.assembly().whole(answer)
         if tap is not None:
             tap(Delta(completion.text or "", completion.reasoning or ""))
         return completion

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from time import thread_time
-from typing import Final
+from typing import Any, Final
 
 from app.domain.types import Completion, Delta, Usage
 from app.providers.base import DeltaSink
@@ -213,6 +213,10 @@ class Assembly(ABC):
     @abstractmethod
     def completion(self) -> Completion:
         """The whole answer; raises `MalformedAnswerError`."""
+
+    @abstractmethod
+    def whole(self, answer: Any) -> Completion:
+        """Reads an answer that was not streamed; raises `MalformedAnswerError`."""
 
     def rest(self) -> Delta:
         """The text that was held back, for the end of the stream."""
