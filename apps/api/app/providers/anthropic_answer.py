@@ -15,9 +15,9 @@ from app.providers.wire import (
     answered_items,
     check_calls,
     checked_call,
-    completion_of,
     decode_json,
     fields_of,
+    model_name,
     storable,
     storable_json,
     token_count,
@@ -88,15 +88,15 @@ class _BlockInParts:
 
 
 class MessageAssembly(Assembly):
-    """Assembles one streamed message. Unknown kinds of events are ignored."""
+    """Reads one message. Unknown kinds of events are ignored."""
+
+    reasons = _FINISH_REASONS
 
     def __init__(self) -> None:
         super().__init__()
         self._blocks: list[_BlockInParts] = []
         self._by_number: dict[int | str | None, _BlockInParts] = {}
-        self._message: JsonObject = {}
         self._counts: JsonObject = {}
-        self._stop_reason: Any = None
 
     def read(self, event: Event) -> Delta:
         fields = _parsed(event)
@@ -108,7 +108,7 @@ class MessageAssembly(Assembly):
             case "content_block_delta":
                 return self._grow(fields.get("index"), fields_of(fields.get("delta")))
             case "message_delta":
-                self._stop(fields_of(fields.get("delta")))
+                self._finish = fields_of(fields.get("delta")).get("stop_reason") or self._finish
                 self._count(fields)
             case "message_stop":
                 self.is_over = True
@@ -123,36 +123,22 @@ class MessageAssembly(Assembly):
         self._begin(message)
         for number, block in enumerate(answered_items(message["content"], "blocks")):
             self._begin_block(number, fields_of(block))
-        self._stop(message)
+        self._finish = message.get("stop_reason")
         self.rest()
         return self.completion()
 
     def completion(self) -> Completion:
-        if not self._message:
-            raise MalformedAnswerError("the stream carries no message")
         blocks = [block.whole() for block in self._blocks]
         called = [block for block in blocks if block.get("type") == "tool_use"]
         check_calls(len(called))
-        return completion_of(
-            self._text.text,
-            self._reasoning.text,
-            tuple(_tool_call(block, position) for position, block in enumerate(called)),
-            finish=self._stop_reason,
-            reasons=_FINISH_REASONS,
-            usage=self.usage,
-            model=self._message.get("model"),
-            reasoning_blocks=_reasoning_blocks(blocks),
-        )
+        calls = tuple(_tool_call(block, position) for position, block in enumerate(called))
+        return self._completed(calls, _reasoning_blocks(blocks))
 
     def _begin(self, message: JsonObject) -> None:
         """Takes what a message has beside its blocks."""
-        self._message = message
+        self._has_begun = bool(message)
+        self._model = model_name(message.get("model"))
         self._count(message)
-
-    def _stop(self, fields: JsonObject) -> None:
-        """Takes why the message stopped, if it is stated."""
-        self._stop_reason = fields.get("stop_reason") or self._stop_reason
-        self.has_finish = self._stop_reason is not None
 
     def _count(self, fields: JsonObject) -> None:
         """Keeps the largest counts: they rise during a stream, and gateways may send zeros until its end."""

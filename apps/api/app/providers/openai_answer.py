@@ -19,7 +19,6 @@ from app.providers.wire import (
     answered_items,
     check_calls,
     checked_call,
-    completion_of,
     content_of,
     decode_json,
     fields_of,
@@ -94,14 +93,13 @@ def _first_count(*values: Any) -> int:
 
 
 class ChatAssembly(Assembly):
-    """Assembles the chunks of one answer."""
+    """Reads the chunks of one answer, or a chat completion's first choice."""
+
+    reasons = _FINISH_REASONS
 
     def __init__(self) -> None:
         super().__init__()
-        self._has_choice = False
         self._calls = _CallFragments(self._room)
-        self._finish: Any = None
-        self._model: str | None = None
 
     def read(self, event: Event) -> Delta:
         if event.data.strip() == b"[DONE]":
@@ -118,9 +116,8 @@ class ChatAssembly(Assembly):
         self.usage = _usage(chunk.get("usage") or fields_of(choice).get("usage")) or self.usage  # Moonshot's is within
         if choice is None or choice.get("index") not in (None, 0):  # it may be anything, unhashable too
             return Delta()
-        self._has_choice = True
+        self._has_begun = True
         self._finish = choice.get("finish_reason") or self._finish
-        self.has_finish = self._finish is not None
         delta = fields_of(choice.get("delta"))
         message = delta or fields_of(choice.get("message"))
         text, reasoning = _said(message)
@@ -133,30 +130,17 @@ class ChatAssembly(Assembly):
         return Delta(self._text.add(text), self._reasoning.add(reasoning))
 
     def whole(self, answer: Any) -> Completion:
-        """The first choice of a chat completion."""
         fields = fields_of(answer)
         choice = fields_of(next(iter(list_of(fields.get("choices"))), None))
-        if not isinstance(choice.get("message"), dict) and not choice.get(
-            "finish_reason"
-        ):  # Gemini's refusals have none
+        # Gemini's refusals have no message.
+        if not isinstance(choice.get("message"), dict) and not choice.get("finish_reason"):
             raise MalformedAnswerError("the answer carries no message")
         self._take(fields, {**choice, "index": 0})
         self.rest()
         return self.completion()
 
     def completion(self) -> Completion:
-        if not self._has_choice:
-            raise MalformedAnswerError("the stream carries no choices")
-        return completion_of(
-            self._text.text,
-            self._reasoning.text,
-            self._calls.whole(),
-            finish=self._finish,
-            reasons=_FINISH_REASONS,
-            usage=self.usage,
-            model=self._model,
-            reasoning_blocks=self._calls.signature_blocks(),
-        )
+        return self._completed(self._calls.whole(), self._calls.signature_blocks())
 
 
 def _parsed(event: Event) -> dict[str, Any]:
