@@ -35,10 +35,6 @@ _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
 _COUNTED: Final = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
-def _has_text(block: JsonObject, kind: str) -> bool:
-    return block.get("type") == kind and isinstance(block.get(kind), str)
-
-
 def _tool_call(block: JsonObject, position: int) -> ToolCall:
     return checked_call(block.get("id"), block.get("name"), block["input"], position)
 
@@ -47,9 +43,9 @@ def _reasoning_blocks(blocks: Sequence[JsonObject]) -> tuple[JsonObject, ...]:
     """The signed thinking blocks, to be sent back unaltered; none if storing would alter one."""
     kept: list[JsonObject] = []
     for block in blocks:
-        if _has_text(block, "thinking") and isinstance(block.get("signature"), str) and block["signature"]:
+        if block.get("type") == "thinking" and block.get("signature"):
             kept.append({name: block[name] for name in ("type", "thinking", "signature")})
-        elif block.get("type") == "redacted_thinking" and isinstance(block.get("data"), str):
+        elif block.get("type") == "redacted_thinking" and "data" in block:
             kept.append({name: block[name] for name in ("type", "data")})
     is_storable = all(value == storable(value) for block in kept for value in block.values())
     return tuple(kept) if is_storable else ()
