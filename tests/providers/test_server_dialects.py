@@ -171,6 +171,21 @@ async def test_usage_is_taken_from_the_choice_where_a_stream_has_it_there_and_co
     assert answer.usage == Usage(11, 3)
 
 
+async def test_what_an_answer_has_beside_its_choices_is_no_error() -> None:
+    notes: dict[str, Any] = {
+        "error": None,
+        "errors": ["a filter was skipped"],
+        "detail": "x",
+        "message": "ok",
+        "messages": [],
+    }
+    answer, server = await answer_to(Answer({**chat(), **notes}))
+    assert (answer.text, server.hits) == ("Hello.", 1)
+    noted = {"choices": [{"index": 0, "delta": {"content": "Hi"}}], **notes}
+    answer, _, _ = await streamed(Stream((event(noted), STOP, DONE)))
+    assert answer.text == "Hi"
+
+
 @pytest.mark.parametrize("status", [424, 425, 498])
 async def test_a_server_that_cannot_answer_at_the_moment_is_called_again(status: int) -> None:
     """TGI's failed generation (424), Groq's full capacity (498)."""

@@ -109,11 +109,12 @@ def error_object(body: Any) -> ErrorObject | None:
     if not isinstance(body, Mapping):
         return None
     fields = cast("Mapping[str, Any]", body)
-    inner: Any = fields.get("error") or next(iter(list_of(fields.get("errors"))), None)
+    inner: Any = fields.get("error")
     if not inner and "choices" in fields:
         inner = next((found for choice in list_of(fields["choices"]) if (found := _of_choice(choice))), None)
     elif not inner:
-        inner = fields.get("detail") or (fields if "message" in fields or fields.get("object") == "error" else None)
+        inner = next(iter(list_of(fields.get("errors"))), fields.get("detail"))
+        inner = inner or (fields if "message" in fields or fields.get("object") == "error" else None)
     if isinstance(inner, str):
         return ErrorObject(_messages(inner))
     if isinstance(inner, Mapping):
