@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from app.domain.types import Completion, Delta, FinishReason, JsonObject, ToolCall, Usage
+from app.domain.types import Completion, Delta, FinishReason, JsonObject, Usage
 from app.providers.failures import ErrorObject, error_object
 from app.providers.stream import Assembly, Event, StreamedError
 from app.providers.wire import (
@@ -33,10 +33,6 @@ _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
 }
 """`pause_turn` and unknown reasons are `other`: only the provider's own tools pause, and none is ever requested."""
 _COUNTED: Final = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-
-
-def _tool_call(block: JsonObject, position: int) -> ToolCall:
-    return checked_call(block.get("id"), block.get("name"), block["input"], position)
 
 
 def _reasoning_blocks(blocks: Sequence[JsonObject]) -> tuple[JsonObject, ...]:
@@ -127,7 +123,10 @@ class MessageAssembly(Assembly):
         blocks = [block.whole() for block in self._blocks]
         called = [block for block in blocks if block.get("type") == "tool_use"]
         check_calls(len(called))
-        calls = tuple(_tool_call(block, position) for position, block in enumerate(called))
+        calls = tuple(
+            checked_call(block.get("id"), block.get("name"), block["input"], position)
+            for position, block in enumerate(called)
+        )
         return self._completed(calls, _reasoning_blocks(blocks))
 
     def _begin(self, message: JsonObject) -> None:
