@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from app.anthropic.messages import conversation_of, read_list
+from app.anthropic.messages import conversation_of, read_list, thinking_blocks
 from app.domain.content import call_input
 from app.domain.incoming import IncomingMessage
 from app.domain.types import ToolCall
@@ -145,3 +145,11 @@ def test_a_failed_compaction_replaces_no_messages() -> None:
     found = read_list(None, [{"role": role, "content": content} for role, content in messages])
     assert [message.content for message in found.messages] == ["One", "Two", "Three"]
     assert found.compaction is None
+
+
+def test_the_signature_of_another_providers_call_is_no_block_of_an_answer() -> None:
+    signature = {"type": "thought_signature", "id": "call_1", "signature": "s"}
+    signed = {"type": "thinking", "thinking": "why", "signature": "s"}
+    assert thinking_blocks(None, [signature]) == []
+    assert thinking_blocks("why", [signature]) == [{"type": "thinking", "thinking": "why", "signature": ""}]
+    assert thinking_blocks("why", [signed]) == [signed]

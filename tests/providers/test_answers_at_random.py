@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.types import Completion, ToolCall
-from app.providers.anthropic_answer import MessageAssembly, read_message
+from app.providers.anthropic_answer import MessageAssembly
 from app.providers.failures import ErrorObject, error_object, provider_error
-from app.providers.openai_answer import ChatAssembly, read_completion
+from app.providers.openai_answer import ChatAssembly
 from app.providers.stream import Assembly, EventReader, StreamedError
 from app.providers.wire import MalformedAnswerError, decode_json, fields_of, json_bytes, list_of
 
@@ -57,15 +57,15 @@ def _check(completion: Completion) -> None:
         assert 0 <= completion.usage.prompt_tokens < 2**33
 
 
-@pytest.mark.parametrize(("wire", "read"), [(OPENAI, read_completion), (ANTHROPIC, read_message)])
+@pytest.mark.parametrize(("wire", "assembly"), [(OPENAI, ChatAssembly), (ANTHROPIC, MessageAssembly)])
 @given(data=st.data())
-def test_a_whole_answer_is_read_or_refused(wire: Wire, read: Callable[..., Completion], data: st.DataObject) -> None:
+def test_a_whole_answer_is_read_or_refused(wire: Wire, assembly: Callable[[], Assembly], data: st.DataObject) -> None:
     answer = wire.answer(_REPLY)
     changed = _replaced(answer, data.draw(st.sampled_from([*_places(answer)])), data.draw(_VALUES))
     try:
         received = decode_json(json_bytes(changed))
         provider_error(data.draw(st.integers(300, 999)), error_object(received) or ErrorObject(), "main")
-        _check(read(received))
+        _check(assembly().whole(received))
     except MalformedAnswerError:
         pass
 

@@ -247,8 +247,9 @@ async def test_a_refusal_is_not_called_again(status: int) -> None:
     assert "invalid_request_error" in error.detail
 
 
-async def test_a_quota_that_is_used_up_is_not_called_again() -> None:
-    error = await failure_of(Answer({"error": {"code": "insufficient_quota", "message": PROMPT}}, 429), OK, hits=1)
+@pytest.mark.parametrize("code", ["insufficient_quota", "exceeded_current_quota_error", "billing_not_active", "1113"])
+async def test_a_quota_that_is_used_up_is_not_called_again(code: str) -> None:
+    error = await failure_of(Answer({"error": {"code": code, "message": PROMPT}}, 429), OK, hits=1)
     assert isinstance(error, ProviderRefused)
 
 

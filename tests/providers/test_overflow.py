@@ -196,8 +196,20 @@ OVERFLOWS: list[Row] = [
             "prompt contains at least 62466 input tokens, for a total of at least 128001 tokens."
         ),
         128000,
-        128001,
-        62466,
+        None,
+        None,
+    ),
+    (
+        "vllm, counted in characters",
+        400,
+        error_body(
+            "This model's maximum context length is 32768 tokens. However, you requested 1024 output tokens and your "
+            "prompt contains 31800 characters (more than 0 characters, which is the upper bound for 0 input tokens).",
+            code=400,
+        ),
+        32768,
+        None,
+        None,
     ),
     (
         "vllm, room for the output",
@@ -465,6 +477,133 @@ OVERFLOWS: list[Row] = [
         131072,
         537812,
         537812,
+    ),
+    (
+        "sglang, input",
+        400,
+        {
+            "object": "error",
+            "message": "Input length (160062 tokens) exceeds the maximum allowed length (59862 tokens). Use a shorter "
+            "input or enable --allow-auto-truncate.",
+            "type": "BadRequestError",
+            "code": 400,
+        },
+        59862,
+        160062,
+        160062,
+    ),
+    (
+        "deepinfra",
+        400,
+        error_body("Requested input length 40000 exceeds maximum input length 32767"),
+        32767,
+        40000,
+        40000,
+    ),
+    (
+        "ollama's cloud",
+        400,
+        {"error": "The prompt is too long: 208863, model maximum context length: 202752"},
+        202752,
+        208863,
+        208863,
+    ),
+    (
+        "qwen",
+        400,
+        error_body(
+            "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 204800]",
+            type="invalid_request_error",
+            code="invalid_parameter_error",
+        ),
+        204800,
+        None,
+        None,
+    ),
+    ("zhipu", 400, error_body("Prompt exceeds max length", code="1261"), None, None, None),
+    (
+        "cloudflare",
+        413,
+        {
+            "errors": [
+                {
+                    "message": "AiError: Ai: The estimated number of input and maximum output tokens (263008) exceeded "
+                    "this model context window limit (262144). (c0a7213e)",
+                    "code": 5021,
+                }
+            ],
+            "success": False,
+            "result": {},
+            "messages": [],
+        },
+        262144,
+        263008,
+        None,
+    ),
+    (
+        "litellm, with what its router adds",
+        400,
+        error_body(
+            'litellm.BadRequestError: AnthropicException - {"type":"error","error":{"type":"invalid_request_error",'
+            '"message":"prompt is too long: 209303 tokens > 200000 maximum"}}. Received Model Group=claude\n'
+            "Available Model Group Fallbacks=None",
+            code="400",
+        ),
+        200000,
+        209303,
+        209303,
+    ),
+    (
+        "litellm, bytes as Python writes them",
+        400,
+        error_body(
+            'litellm.BadRequestError: AnthropicException - b\'{"type":"error","error":{"type":'
+            '"invalid_request_error","message":"input length and `max_tokens` exceed context limit: 179413 + 32768 > '
+            "200000, decrease input length or `max_tokens` and try again\"}}'. Received Model Group=claude",
+            code="400",
+        ),
+        200000,
+        212181,
+        179413,
+    ),
+    (
+        "litellm, an error as Python writes it",
+        400,
+        error_body(
+            "litellm.BadRequestError: OpenAIException - Error code: 400 - {'error': {'message': \"This model's maximum "
+            "context length is 8192 tokens. However, your messages resulted in 9000 tokens.\", 'type': None}}",
+            code="400",
+        ),
+        8192,
+        9000,
+        9000,
+    ),
+    (
+        "litellm behind litellm",
+        400,
+        error_body(
+            "litellm.BadRequestError: Litellm_proxyException - Error code: 400 - {'error': {'message': "
+            '\'litellm.BadRequestError: litellm.ContextWindowExceededError: AnthropicError - {"type":"error",'
+            '"error":{"type":"invalid_request_error","message":"prompt is too long: 200480 tokens > 200000 maximum"}}'
+            "\\nReceived Model Group=claude', 'type': None, 'param': None, 'code': '400'}}",
+            code="400",
+        ),
+        200000,
+        200480,
+        200480,
+    ),
+    (
+        "litellm, by its class alone",
+        400,
+        error_body(
+            "litellm.ContextWindowExceededError: litellm.BadRequestError: GeminiException BadRequestError - b'{\\n "
+            '"error": {\\n "message": "The input token count exceeds the maximum number of tokens allowed (1048576)."'
+            "\\n}}'",
+            code="400",
+        ),
+        None,
+        None,
+        None,
     ),
     (
         "cerebras",

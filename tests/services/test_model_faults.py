@@ -85,6 +85,35 @@ async def test_a_prompt_the_provider_calls_too_long_is_made_smaller_and_the_wind
         assert stored == [{"model_alias": "main", "tenant_id": TENANT, "context_window": 4096, "statements": 1}]
 
 
+async def test_a_server_that_counts_only_to_its_limit_gets_a_prompt_that_fits_and_teaches_no_wrong_size(
+    database_url: str, tmp_path: Path
+) -> None:
+    """vLLM stops counting at the first token too many. Here a prompt has 2.5 times the tokens that we estimate."""
+    window = strict_window(4096, factor=2.5)
+
+    def bounded(request: Seen) -> Answer:
+        answer = window(request)
+        if answer.status == 200:
+            return answer
+        output = request.json["max_tokens"]
+        message = (
+            f"This model's maximum context length is 4096 tokens. However, you requested {output} output tokens and "
+            f"your prompt contains at least {4096 - output + 1} input tokens, for a total of at least 4097 tokens."
+        )
+        return Answer({"error": {"message": message, "type": "BadRequestError", "code": 400}}, 400)
+
+    async with (
+        serving(*[chat("Fine.")] * 24, bounded) as server,
+        service(database_url, models_toml(server, window=4096), folder=tmp_path) as at,
+    ):
+        session = await at.session(policy={"summarize_when": "never"})
+        for number in range(24):
+            await at.turn(session.id, f"Point {number}. {LONG[: len(LONG) // 6]}")
+        outcome = await at.turn(session.id, f"And now? {LONG}")
+        assert outcome.turn.status is TurnStatus.COMPLETED
+        assert server.hits > 25, "the provider never refused anything"
+
+
 @pytest.mark.parametrize(
     ("status", "words"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,50 @@ async def test_after_a_switch_to_it_what_another_model_answered_without_thinking
             done = await at.turn(session.id, "And now you", model_alias="deep")
             assert done.turn.status is TurnStatus.COMPLETED
             assert server.hits == 1
+
+
+def verifies(seen: Seen) -> Answer:
+    """A server as Gemini's: each message of the running loop that calls tools has to bring its first call's signature.
+    It signs nothing but calls."""
+    messages = seen.json["messages"]
+    newest = max(place for place, message in enumerate(messages) if message["role"] == "user")
+    firsts = [message["tool_calls"][0] for message in messages[newest:] if "tool_calls" in message]
+    if any(call.get("extra_content") != {"google": {"thought_signature": f"of {call['id']}"}} for call in firsts):
+        refusal = "Function call is missing a thought_signature in functionCall parts."
+        return Answer([{"error": {"code": 400, "message": refusal, "status": "INVALID_ARGUMENT"}}], 400)
+    said = SCRIPT[min(sum(message["role"] == "assistant" for message in messages), len(SCRIPT) - 1)]
+    answer = OPENAI.answer(replace(said, reasoning=""))
+    for call in answer["choices"][0]["message"].get("tool_calls", []):
+        call["extra_content"] = {"google": {"thought_signature": f"of {call['id']}"}}
+    return Answer(answer)
+
+
+async def test_signatures_of_calls_go_back_in_the_running_loop_and_no_further(
+    database_url: str, tmp_path: Path
+) -> None:
+    wants = 'return_reasoning = "signatures"\n'
+    async with (
+        serving(verifies) as server,
+        service(database_url, models_toml(server, window=65_536, extra=wants), folder=tmp_path) as at,
+    ):
+        first, after = await two_rounds_and_another_turn(at)
+        assert after.turn.assistant_output == "Gladly."
+        assert [seen.body.count(b"extra_content") for seen in server.seen] == [0, 1, 2, 0]
+        assert b"reasoning_blocks" not in b"".join(seen.body for seen in server.seen)
+        await assert_prompts_hold(at, first.turn.id, first.turn.session_id, 3)
+
+
+async def test_a_server_that_misses_a_signature_refuses_and_the_error_names_return_reasoning(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        serving(verifies) as server,
+        service(database_url, models_toml(server, window=65_536), folder=tmp_path) as at,
+    ):
+        session = await at.session()
+        turn = (await at.turn(session.id, "Are a and b paid?", tools=TOOLS)).turn
+        with pytest.raises(ProviderRefused, match="return_reasoning"):
+            await at.outputs(session.id, turn.id, {"call_a": "yes"})
 
 
 def refuses(seen: Seen) -> Answer:

@@ -186,9 +186,10 @@ _STOP_REASONS: Final[Mapping[str, str]] = {"length": "max_tokens", "content_filt
 
 
 def thinking_blocks(reasoning: str | None, blocks: Sequence[JsonObject]) -> list[JsonObject]:
-    """The provider's signed blocks, or its reasoning in the same form with an empty signature."""
-    if blocks or not reasoning:
-        return list(blocks)
+    """Anthropic's signed blocks, or the provider's reasoning in the same form with an empty signature."""
+    signed = [block for block in blocks if block["type"] in ("thinking", "redacted_thinking")]
+    if signed or not reasoning:
+        return signed
     return [{"type": "thinking", "thinking": reasoning, "signature": ""}]
 
 

@@ -26,7 +26,7 @@ import httpx
 from app.domain.content import as_function, with_name
 from app.domain.errors import ProviderError
 from app.domain.types import Completion, CompletionRequest, JsonObject, PromptMessage
-from app.providers.anthropic_answer import MessageAssembly, read_message
+from app.providers.anthropic_answer import MessageAssembly
 from app.providers.base import DeltaSink, Endpoint
 from app.providers.catalogue_file import ModelEntry
 from app.providers.failures import ErrorObject
@@ -110,7 +110,6 @@ class AnthropicProvider(RemoteModel):
 class _MessagesCall:
     """One request; its form changes when the server refuses a part of it."""
 
-    completion = staticmethod(read_message)
     assembly = MessageAssembly
     ready = None
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from app.domain.types import Completion, Delta, FinishReason, JsonObject, ToolCall, Usage
+from app.domain.types import Completion, Delta, FinishReason, JsonObject, Usage
 from app.providers.failures import ErrorObject, error_object
 from app.providers.stream import Assembly, Event, StreamedError
 from app.providers.wire import (
@@ -15,9 +15,9 @@ from app.providers.wire import (
     answered_items,
     check_calls,
     checked_call,
-    completion_of,
     decode_json,
     fields_of,
+    model_name,
     storable,
     storable_json,
     token_count,
@@ -35,59 +35,13 @@ _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
 _COUNTED: Final = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
-def read_message(answer: Any) -> Completion:
-    """Reads a whole message. Raises `MalformedAnswerError`."""
-    message = fields_of(answer)
-    if not isinstance(message.get("content"), list):
-        raise MalformedAnswerError("the message carries no content")
-    blocks = [fields_of(block) for block in answered_items(message["content"], "blocks")]
-    text = "".join(storable(block["text"]) for block in blocks if _has_text(block, "text"))
-    reasoning = "".join(storable(block["thinking"]) for block in blocks if _has_text(block, "thinking"))
-    usage = _usage(fields_of(message.get("usage")))
-    return _completion(text, reasoning, blocks, message.get("stop_reason"), usage, message.get("model"))
-
-
-def _completion(
-    text: str,
-    reasoning: str,
-    blocks: Sequence[JsonObject],
-    stop_reason: Any,
-    usage: Usage | None,
-    model: Any,
-) -> Completion:
-    called = [block for block in blocks if block.get("type") == "tool_use"]
-    check_calls(len(called))
-    calls = tuple(_tool_call(block, position) for position, block in enumerate(called))
-    return completion_of(
-        text,
-        reasoning,
-        calls,
-        finish=stop_reason,
-        reasons=_FINISH_REASONS,
-        usage=usage,
-        model=model,
-        reasoning_blocks=_reasoning_blocks(blocks),
-    )
-
-
-def _has_text(block: JsonObject, kind: str) -> bool:
-    return block.get("type") == kind and isinstance(block.get(kind), str)
-
-
-def _tool_call(block: JsonObject, position: int) -> ToolCall:
-    arguments = block.get("input")
-    if not isinstance(arguments, str):  # a stream's arguments are text already, as the model wrote them
-        arguments = storable_json(arguments if arguments is not None else {})
-    return checked_call(block.get("id"), block.get("name"), arguments or "{}", position)
-
-
 def _reasoning_blocks(blocks: Sequence[JsonObject]) -> tuple[JsonObject, ...]:
     """The signed thinking blocks, to be sent back unaltered; none if storing would alter one."""
     kept: list[JsonObject] = []
     for block in blocks:
-        if _has_text(block, "thinking") and isinstance(block.get("signature"), str) and block["signature"]:
+        if block.get("type") == "thinking" and block.get("signature"):
             kept.append({name: block[name] for name in ("type", "thinking", "signature")})
-        elif block.get("type") == "redacted_thinking" and isinstance(block.get("data"), str):
+        elif block.get("type") == "redacted_thinking" and "data" in block:
             kept.append({name: block[name] for name in ("type", "data")})
     is_storable = all(value == storable(value) for block in kept for value in block.values())
     return tuple(kept) if is_storable else ()
@@ -126,29 +80,27 @@ class _BlockInParts:
 
 
 class MessageAssembly(Assembly):
-    """Assembles one streamed message. Unknown kinds of events are ignored."""
+    """Reads one message. Unknown kinds of events are ignored."""
+
+    reasons = _FINISH_REASONS
 
     def __init__(self) -> None:
         super().__init__()
         self._blocks: list[_BlockInParts] = []
         self._by_number: dict[int | str | None, _BlockInParts] = {}
-        self._message: JsonObject = {}
         self._counts: JsonObject = {}
-        self._stop_reason: Any = None
 
     def read(self, event: Event) -> Delta:
         fields = _parsed(event)
         match fields.get("type"):
             case "message_start":
-                self._message = fields_of(fields.get("message"))
-                self._count(self._message)
+                self._begin(fields_of(fields.get("message")))
             case "content_block_start":
-                return self._begin(fields.get("index"), fields_of(fields.get("content_block")))
+                return self._begin_block(fields.get("index"), fields_of(fields.get("content_block")))
             case "content_block_delta":
                 return self._grow(fields.get("index"), fields_of(fields.get("delta")))
             case "message_delta":
-                self._stop_reason = fields_of(fields.get("delta")).get("stop_reason") or self._stop_reason
-                self.has_finish = self._stop_reason is not None
+                self._finish = fields_of(fields.get("delta")).get("stop_reason") or self._finish
                 self._count(fields)
             case "message_stop":
                 self.is_over = True
@@ -156,17 +108,32 @@ class MessageAssembly(Assembly):
                 pass  # pings, the ends of blocks, and what the API may add
         return Delta()
 
+    def whole(self, answer: Any) -> Completion:
+        message = fields_of(answer)
+        if not isinstance(message.get("content"), list):
+            raise MalformedAnswerError("the message carries no content")
+        self._begin(message)
+        for number, block in enumerate(answered_items(message["content"], "blocks")):
+            self._begin_block(number, fields_of(block))
+        self._finish = message.get("stop_reason")
+        self.rest()
+        return self.completion()
+
     def completion(self) -> Completion:
-        if not self._message:
-            raise MalformedAnswerError("the stream carries no message")
-        return _completion(
-            self._text.text,
-            self._reasoning.text,
-            [block.whole() for block in self._blocks],
-            self._stop_reason,
-            self.usage,
-            self._message.get("model"),
+        blocks = [block.whole() for block in self._blocks]
+        called = [block for block in blocks if block.get("type") == "tool_use"]
+        check_calls(len(called))
+        calls = tuple(
+            checked_call(block.get("id"), block.get("name"), block["input"], position)
+            for position, block in enumerate(called)
         )
+        return self._completed(calls, _reasoning_blocks(blocks))
+
+    def _begin(self, message: JsonObject) -> None:
+        """Takes what a message has beside its blocks."""
+        self._has_begun = bool(message)
+        self._model = model_name(message.get("model"))
+        self._count(message)
 
     def _count(self, fields: JsonObject) -> None:
         """Keeps the largest counts: they rise during a stream, and gateways may send zeros until its end."""
@@ -177,11 +144,13 @@ class MessageAssembly(Assembly):
                 self._counts[name] = max(tokens, self._counts.get(name, 0))
         self.usage = _usage(self._counts)
 
-    def _begin(self, index: Any, block: JsonObject) -> Delta:
+    def _begin_block(self, index: Any, block: JsonObject) -> Delta:
+        """Adds a block, which may grow. Raises `MalformedAnswerError`."""
         kept: JsonObject = {name: self._room.take(block[name]) for name in _KEPT if isinstance(block.get(name), str)}
         kind = kept.get("type")
         if kind == "tool_use":
-            kept["input"] = self._room.take(storable_json(block.get("input") or {}))
+            given: Any = block.get("input") or {}
+            kept["input"] = self._room.take(given if isinstance(given, str) else storable_json(given))
         started = _BlockInParts(kept)
         self._blocks.append(started)
         self._by_number[_number(index)] = started  # gateways may give one number to several blocks, one after the other

@@ -33,7 +33,7 @@ _OWN_PARAMETERS = frozenset(
 _MOST_CHARS = 4 * 1024 * 1024
 ProviderName: TypeAlias = Literal["openai", "anthropic", "offline"]
 MaxTokensField: TypeAlias = Literal["max_completion_tokens", "max_tokens"]
-ReturnReasoning: TypeAlias = Literal["never", "tool_loop", "tool_turns"]
+ReturnReasoning: TypeAlias = Literal["never", "signatures", "tool_loop", "tool_turns"]
 
 
 class CatalogueError(Exception):

@@ -12,6 +12,7 @@ known servers begin. `holds_a_figure` says whether even such a sentence may be a
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,15 +26,25 @@ from app.domain.errors import (
     ProviderRefused,
     StatedOverflow,
 )
-from app.providers.wire import MalformedAnswerError, decode_json, fields_of, storable_json, token_count
+from app.providers.wire import fields_of, list_of, stop_reason, storable_json, token_count
 
 _MESSAGE_CHARS: Final = 4_000
 _SAFE_CODE: Final = re.compile(r"[a-z][a-z_]{0,47}")
+_ERROR_STATUS: Final = re.compile(r"[45][0-9]{2}")
+_JSON: Final = json.JSONDecoder()
+_FAILED: Final = frozenset({"error", "insufficient_system_resource", "network_error", "abort", "function_call_filter"})
+"""Reasons to stop of a choice that another call may finish: of OpenRouter, DeepSeek, Zhipu, vLLM and Gemini."""
+_FOR_THE_MOMENT: Final = frozenset({408, 409, 424, 425, 498})
+"""Statuses below 500 of a server that may answer a little later. TGI reports failed generations as 424, Groq its full
+capacity as 498."""
 _QUOTA_CODES: Final = frozenset(
     {
         "insufficient_quota",
         "billing_hard_limit_reached",
         "insufficient_balance",
+        "exceeded_current_quota_error",  # Moonshot
+        "billing_not_active",
+        "1113",  # Zhipu
         "credit_balance_too_low",
         "quota_exhausted",
     }
@@ -60,7 +71,7 @@ class ErrorObject:
     """The error part of an answer, as far as it can be read. `codes` are its code and type, in lower case.
 
     `messages` are the provider's own and, where it is a gateway, its upstream's. `prompt_tokens` and `limit_tokens` are
-    for servers that state them as members (llama.cpp).
+    for servers that state them as members (llama.cpp), `retry_after` for those that state a delay (Google).
     """
 
     messages: tuple[str, ...] = ()
@@ -69,6 +80,7 @@ class ErrorObject:
     param: str = ""
     prompt_tokens: int | None = None
     limit_tokens: int | None = None
+    retry_after: str | None = None
 
     @property
     def message(self) -> str:
@@ -89,8 +101,8 @@ class ErrorObject:
 def error_object(body: Any) -> ErrorObject | None:
     """Finds the error in the shapes servers use; None when the body carries none.
 
-    They are `{"error": {…}}`, `{"error": "…"}`, a list of one of these, `{"detail": …}` (a list of FastAPI's complaints
-    too), `{"message": …, "code": …}`.
+    They are `{"error": {…}}`, `{"error": "…"}`, a list of one of these, `{"errors": [{…}]}`, `{"detail": …}` (a list of
+    FastAPI's complaints too), `{"message": …, "code": …}`, and a choice that the server did not finish.
     """
     if isinstance(body, list) and body:
         return error_object(cast("list[Any]", body)[0])
@@ -98,13 +110,22 @@ def error_object(body: Any) -> ErrorObject | None:
         return None
     fields = cast("Mapping[str, Any]", body)
     inner: Any = fields.get("error")
-    if not inner and "choices" not in fields:
-        inner = fields.get("detail") or (fields if "message" in fields or fields.get("object") == "error" else None)
+    if not inner and "choices" in fields:
+        inner = next((found for choice in list_of(fields["choices"]) if (found := _of_choice(choice))), None)
+    elif not inner:
+        inner = next(iter(list_of(fields.get("errors"))), fields.get("detail"))
+        inner = inner or (fields if "message" in fields or fields.get("object") == "error" else None)
     if isinstance(inner, str):
         return ErrorObject(_messages(inner))
     if isinstance(inner, Mapping):
         return _from_fields(cast("Mapping[str, Any]", inner))
     return ErrorObject((storable_json(inner)[:_MESSAGE_CHARS],)) if inner else None
+
+
+def _of_choice(choice: Any) -> Any:
+    """The error of a choice (OpenRouter), or its reason to stop if that is an error; else None."""
+    reason = stop_reason(fields_of(choice).get("finish_reason"))
+    return fields_of(choice).get("error") or (reason if reason in _FAILED else None)
 
 
 def error_status(error: ErrorObject) -> int:
@@ -115,8 +136,12 @@ def error_status(error: ErrorObject) -> int:
 
 
 def _from_fields(fields: Mapping[str, Any]) -> ErrorObject:
-    message, param, status = fields.get("message"), fields.get("param"), fields.get("code")
+    message, param = fields.get("message"), fields.get("param")
+    if message and not isinstance(message, str):
+        message = storable_json(message)  # Mistral's list of complaints
     raw = fields_of(fields.get("metadata")).get("raw")  # OpenRouter puts its upstream's own answer there
+    statuses = (str(fields.get(name)) for name in ("code", "status", "http_status_code"))
+    details = map(fields_of, list_of(fields.get("details")))
     codes = tuple(
         value.lower()
         for value in (fields.get("code"), fields.get("type"), fields.get("status"))
@@ -125,21 +150,22 @@ def _from_fields(fields: Mapping[str, Any]) -> ErrorObject:
     return ErrorObject(
         messages=tuple(each for text in (message, raw) if isinstance(text, str) for each in _messages(text)),
         codes=codes,
-        status=status if isinstance(status, int) and 400 <= status <= 599 else None,
+        status=next((int(status) for status in statuses if _ERROR_STATUS.fullmatch(status)), None),
         param=param if isinstance(param, str) else "",
         prompt_tokens=token_count(fields.get("n_prompt_tokens")),
         limit_tokens=token_count(fields.get("n_ctx")),
+        retry_after=next((str(detail["retryDelay"]) for detail in details if "retryDelay" in detail), None),
     )
 
 
 def _messages(text: str) -> tuple[str, ...]:
     """The message and, if it contains an upstream's message or error JSON, also the upstream's messages."""
     text = text[:_MESSAGE_CHARS]
-    inner = unwrapped(text)
+    inner = _WRAPPERS.sub("", text)
     if inner.startswith("{"):
         try:
-            upstream = error_object(decode_json(inner.encode("utf-8", "replace")))
-        except MalformedAnswerError:
+            upstream = error_object(_JSON.raw_decode(inner)[0])  # LiteLLM adds its model group after it
+        except (ValueError, RecursionError):
             upstream = None
         return (text, *(upstream.messages if upstream else ()))
     return (text,) if inner == text else (text, inner)
@@ -153,7 +179,7 @@ def provider_error(status: int, error: ErrorObject, label: str, sent: Callable[[
     stated_as = f"HTTP {status}, {error.safe_code}" if error.safe_code else f"HTTP {status}"
     if status == 429 and not _QUOTA_CODES.intersection(error.codes):
         return ProviderRateLimited(f"The provider of {label!r} is limiting the rate ({stated_as}).", status=status)
-    if status in {408, 409} or status >= 500:
+    if status in _FOR_THE_MOMENT or status >= 500:
         return ProviderDown(f"The provider of {label!r} could not answer ({stated_as}).", status=status)
     return ProviderRefused(
         f"The provider of {label!r} refused the request ({stated_as}).{_advice(status, error)}", status=status
@@ -183,8 +209,8 @@ def _overflow(
 
 
 def _advice(status: int, error: ErrorObject) -> str:
-    if status in {400, 422} and error.names("reasoning_content"):
-        return " It is about reasoning_content: see return_reasoning of the model catalogue."
+    if status in {400, 422} and error.names("reasoning_content", "thought_signature"):
+        return " It is about earlier reasoning: see return_reasoning of the model catalogue."
     if status in {401, 403}:
         return " Check the key that its api_key_env names."
     if status == 404:
@@ -208,6 +234,7 @@ _OVERFLOW_CODES: Final = frozenset(
         "invalid_request_prompt_too_long",
         "model_context_window_exceeded",
         "tokens_limit_reached",
+        "1261",  # Zhipu, whose message may be in Chinese
     }
 )
 _NUMBER: Final = r"(?:\d{1,3}(?:,\d{3}){1,3}|\d{1,12})"
@@ -237,12 +264,13 @@ _SENTENCES: Final = tuple(
             _MAXIMUM + r"requested TOTAL tokens \(PROMPT in (?:the messages|your prompt)"
             r"[^)]{0,40}?[,;] (?:and )?OUTPUT (?:in|for) the completion",
             _MAXIMUM + r"messages resulted in PROMPT",  # OpenAI, Azure
-            _MAXIMUM + r"requested OUTPUT output tokens and your prompt contains at least PROMPT",  # vLLM
+            # vLLM, which counts no further than to the first token too many
+            _MAXIMUM + r"requested OUTPUT output tokens and your prompt contains",
             _MAXIMUM + r"request has PROMPT input",  # vLLM
             _MAXIMUM + r"requested (?:about )?TOTAL tokens \(PROMPT of text input\)",  # OpenRouter
             _MAXIMUM + r"requested (?:about )?TOTAL tokens \([^)]{0,80}?OUTPUT in the output\)",  # OpenRouter
             _MAXIMUM + r"requested a total of TOTAL tokens: PROMPT tokens from the input",  # SGLang
-            _MAXIMUM + r"(?:requested(?: about)?|contains(?: at least)?) TOTAL",
+            _MAXIMUM + r"(?:requested(?: about)?|contains) TOTAL",
             # OpenAI, gpt-5
             r"input tokens exceed the configured limit of LIMIT tokens.{0,20}?messages resulted in PROMPT",
             r"this model's maximum prompt length is LIMIT but the request contains PROMPT",  # xAI
@@ -254,6 +282,7 @@ _SENTENCES: Final = tuple(
             # Cerebras
             r"please reduce the length of the messages or completion\. current length is TOTAL while limit is LIMIT",
             r"prompt is too long:? PROMPT tokens > LIMIT",  # Anthropic
+            r"(?:the )?prompt is too long: PROMPT, model maximum context length: LIMIT",  # Ollama's cloud
             r"input length and `max_tokens` exceed context limit: PROMPT \+ OUTPUT > LIMIT",  # Anthropic
             r"prompt PROMPT > LIMIT maximum context length",  # Mistral
             # Mistral, older
@@ -264,9 +293,14 @@ _SENTENCES: Final = tuple(
             r"(?:the )?prompt \(PROMPT tokens\) is too long and exceeds limit of LIMIT",  # vLLM
             # SGLang, Together
             r"(?:the )?input \(PROMPT tokens\) is longer than the model's context length \(LIMIT tokens\)",
-            # OpenRouter's upstreams
-            r"(?:the )?input length \(?PROMPT\)? exceeds (?:the )?(?:model's )?"
-            r"maximum (?:allowed )?(?:context|input) length (?:of |\()LIMIT",
+            # SGLang, DeepInfra, OpenRouter's upstreams
+            r"(?:the |requested )?input length \(?PROMPT(?: tokens)?\)? exceeds (?:the )?(?:model's )?"
+            r"maximum (?:allowed )?(?:(?:context|input) )?length (?:of |\()?LIMIT",
+            # Qwen
+            r"(?:<400> )?(?:InternalError\.Algo\.InvalidParameter: )?range of input length should be \[1, LIMIT\]",
+            # Cloudflare
+            r"(?:AiError: )?(?:Ai: )?the estimated number of input and maximum output tokens \(TOTAL\) "
+            r"exceeded this model context window limit \(LIMIT",
             r"`inputs` tokens \+ `max_new_tokens` must be <= LIMIT\. Given: PROMPT `inputs` tokens and OUTPUT",  # TGI
             r"`inputs` must have less than LIMIT tokens\. Given: PROMPT",  # TGI
             r"trying to keep the first PROMPT tokens when.{0,80}?context length of only LIMIT tokens",  # LM Studio
@@ -284,8 +318,8 @@ _WORDS: Final = tuple(
     map(
         _sentence,
         (
-            # Ollama, Groq, Bedrock (through LiteLLM), LM Studio, OpenAI's Responses, MiniMax
-            r"context[ _](?:length|window|size)[^.]{0,40}exceed",
+            # Ollama, Groq, Bedrock (through LiteLLM), LM Studio, OpenAI's Responses, MiniMax, LiteLLM's own class
+            r"context[ _]?(?:length|window|size)[^.]{0,40}exceed",
             r"exceed\w*[^.]{0,40}context[ _](?:length|window|size)",
             r"tokens to keep from the initial prompt is greater than the context length",
             r"(?:prompt|input) is too long",
@@ -299,19 +333,15 @@ _QUOTE: Final = re.compile(r"(?<!\w)'|[\"`{\[<\u201c\u2018\u00ab]")
 _OPENING_CHARS: Final = 300
 _ESCAPED_DIGIT: Final = re.compile(rb"\\u003[0-9]")
 _WRAPPERS: Final = re.compile(
-    r"(?:(?:[\w. ]{0,60}?(?:error|exception)|error code: \d{3}|invalid request|bad request)(?:: | - )){1,6}",
+    r"\A(?:(?:[\w. ]{0,60}?(?:error|exception)|error code: \d{3}|invalid request|bad request)(?:: | - )"
+    r"|b'(?=\{)|\{'error': \{'message': ['\"]){1,8}",
     re.IGNORECASE,
 )
-"""What gateways put before their upstream's message: `litellm.BadRequestError: AnthropicError - `."""
+"""What gateways put before their upstream's message: `litellm.BadRequestError: AnthropicError - `. Its JSON may also be
+in Python's notation of bytes, or be a Python dictionary."""
 # OpenAI and Groq call a request "too large" if it exceeds their tokens-per-minute limit by itself. For a request that
 # only has to wait they say "Rate limit reached … Used …" instead.
 _TOO_LARGE_FOR_A_MINUTE: Final = _sentence(r"request too large for .{0,200}?limit:? LIMIT, requested:? TOTAL")
-
-
-def unwrapped(message: str) -> str:
-    """The message without what gateways put before their upstream's message."""
-    wrappers = _WRAPPERS.match(message)
-    return message[wrappers.end() :] if wrappers else message
 
 
 def stated_overflow(status: int, codes: Sequence[str], messages: Sequence[str]) -> StatedOverflow | None:

@@ -20,7 +20,7 @@ from app.domain.types import CHAT_OPTIONS, Completion, CompletionRequest, JsonOb
 from app.providers.base import DeltaSink, Embedded, Endpoint
 from app.providers.catalogue_file import MaxTokensField, ModelEntry
 from app.providers.failures import ErrorObject, unusable_answer
-from app.providers.openai_answer import ChatAssembly, read_completion
+from app.providers.openai_answer import SIGNATURE, ChatAssembly
 from app.providers.remote import RemoteModel
 from app.providers.transport import RetryPolicy
 from app.providers.wire import fields_of, json_bytes, list_of, token_count
@@ -126,7 +126,6 @@ class OpenAIProvider(RemoteModel):
 class _ChatCall:
     """One request; its form changes when the server refuses a part of it."""
 
-    completion = staticmethod(read_completion)
     assembly = ChatAssembly
 
     def __init__(self, request: CompletionRequest, entry: ModelEntry, form: _Form) -> None:
@@ -180,7 +179,9 @@ class _ChatCall:
             {name: value for name, value in message.items() if name not in left_out}
             for message in self.request.messages
         ]
-        for message in sent:
+        for message, given in zip(sent, self.request.messages, strict=True):
+            if "reasoning_blocks" in given and "tool_calls" in message:
+                message["tool_calls"] = _signed(message["tool_calls"], given["reasoning_blocks"])
             if custom and "tool_calls" in message:
                 message["tool_calls"] = [_call(call, custom) for call in message["tool_calls"]]
             if self._names_as_text and "name" in message:
@@ -250,6 +251,15 @@ def _call(call: JsonObject, custom_names: frozenset[str | None]) -> JsonObject:
         return call
     custom = {"name": function["name"], "input": custom_input(function["arguments"])}
     return {"id": call["id"], "type": "custom", "custom": custom}
+
+
+def _signed(calls: Sequence[JsonObject], blocks: Sequence[JsonObject]) -> list[JsonObject]:
+    """Tool calls with the signatures that Gemini made them with."""
+    signatures = {block["id"]: block["signature"] for block in blocks if block.get("type") == SIGNATURE}
+    return [
+        {**call, "extra_content": {"google": {SIGNATURE: signatures[call["id"]]}}} if call["id"] in signatures else call
+        for call in calls
+    ]
 
 
 def _names_unknown(error: ErrorObject, parameter: str) -> bool:

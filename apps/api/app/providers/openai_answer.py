@@ -19,7 +19,6 @@ from app.providers.wire import (
     answered_items,
     check_calls,
     checked_call,
-    completion_of,
     content_of,
     decode_json,
     fields_of,
@@ -30,41 +29,16 @@ from app.providers.wire import (
     token_count,
 )
 
+SIGNATURE: Final = "thought_signature"
 _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
-    "stop": "stop",
-    "eos": "stop",
-    "end_turn": "stop",
-    "length": "length",
-    "max_tokens": "length",
-    "model_length": "length",
-    "tool_calls": "tool_calls",
-    "function_call": "tool_calls",
-    "content_filter": "content_filter",
-    "safety": "content_filter",
+    **dict.fromkeys(("stop", "eos", "eos_token", "stop_sequence", "end_turn"), "stop"),
+    **dict.fromkeys(("length", "max_tokens", "model_length", "model_context_window_exceeded"), "length"),
+    **dict.fromkeys(("tool_calls", "function_call"), "tool_calls"),
+    **dict.fromkeys(
+        ("content_filter", "safety", "recitation", "blocklist", "prohibited_content", "spii", "sensitive", "refusal"),
+        "content_filter",
+    ),
 }
-
-
-def read_completion(answer: Any) -> Completion:
-    """Reads a chat completion's first choice. Raises `MalformedAnswerError`."""
-    answer = fields_of(answer)
-    choices = list_of(answer.get("choices"))
-    if not choices:
-        raise MalformedAnswerError("the answer carries no choices")
-    choice = fields_of(choices[0])
-    if not isinstance(choice.get("message"), dict):
-        raise MalformedAnswerError("the first choice carries no message")
-    fields = fields_of(choice["message"])
-    calls = _tool_calls(_called(fields))
-    text, reasoning = map(storable, _said(fields))
-    return completion_of(
-        text,
-        reasoning,
-        calls,
-        finish=choice.get("finish_reason"),
-        reasons=_FINISH_REASONS,
-        usage=_usage(answer.get("usage")),
-        model=answer.get("model"),
-    )
 
 
 def _said(message: JsonObject) -> tuple[str, str]:
@@ -82,31 +56,18 @@ def _called(message: JsonObject) -> Any:
     return calls if calls or not any(only.values()) else [{"index": 0, "function": only}]
 
 
-def _tool_calls(value: Any) -> tuple[ToolCall, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list):
-        raise MalformedAnswerError("the message's tool_calls are not a list")
-    calls = list_of(value)
-    check_calls(len(calls))
-    return tuple(_tool_call(call, position) for position, call in enumerate(calls))
-
-
-def _tool_call(value: Any, position: int) -> ToolCall:
-    """Reads a tool call, the `position`th of its answer; raises as `checked_call`."""
-    call = fields_of(value)
-    custom = fields_of(call.get("custom"))
-    if isinstance(custom.get("input"), str):
-        return checked_call(call.get("id"), custom.get("name"), arguments_of(storable(custom["input"])), position)
-    fields = fields_of(call.get("function"))
-    arguments = fields.get("arguments") or "{}"  # nothing, or the empty text that some servers send for no arguments
-    if not isinstance(arguments, str):
-        arguments = storable_json(arguments)  # some servers send the object itself
-    return checked_call(call.get("id"), fields.get("name"), arguments, position)
+def _signature(call: Any) -> str:
+    """The signature of the thoughts that led to a tool call; empty where there is none."""
+    extra = fields_of(fields_of(fields_of(call).get("extra_content")).get("google"))
+    signature = extra.get("thought_signature")
+    return signature if isinstance(signature, str) and signature == storable(signature) else ""
 
 
 def _usage(value: Any) -> Usage | None:
-    """The usage; None without the prompt's tokens: a partial count would falsify the comparison with the estimate."""
+    """The usage; None without the prompt's tokens: a partial count would falsify the comparison with the estimate.
+
+    The tokens of reasoning are part of the completion. Gemini and xAI add them to the total only.
+    """
     fields = fields_of(value)
     prompt, answer, total = (
         token_count(fields.get(name)) for name in ("prompt_tokens", "completion_tokens", "total_tokens")
@@ -115,8 +76,7 @@ def _usage(value: Any) -> Usage | None:
         prompt = total - answer
     if prompt is None:
         return None
-    if answer is None:
-        answer = total - prompt if total is not None and total >= prompt else 0
+    answer = max(answer or 0, (total or 0) - prompt)
     details = fields_of(fields.get("prompt_tokens_details"))
     cached = _first_count(details.get("cached_tokens"), fields.get("prompt_cache_hit_tokens"))
     written = _first_count(details.get("cache_write_tokens"), fields.get("cache_creation_input_tokens"))
@@ -133,14 +93,13 @@ def _first_count(*values: Any) -> int:
 
 
 class ChatAssembly(Assembly):
-    """Assembles the chunks of one answer."""
+    """Reads the chunks of one answer, or a chat completion's first choice."""
+
+    reasons = _FINISH_REASONS
 
     def __init__(self) -> None:
         super().__init__()
-        self._has_choice = False
         self._calls = _CallFragments(self._room)
-        self._finish: Any = None
-        self._model: str | None = None
 
     def read(self, event: Event) -> Delta:
         if event.data.strip() == b"[DONE]":
@@ -149,34 +108,39 @@ class ChatAssembly(Assembly):
         if not event.data.strip():
             return Delta()
         chunk = _parsed(event)
-        self.usage = _usage(chunk.get("usage")) or self.usage
+        return self._take(chunk, next((fields_of(found) for found in list_of(chunk.get("choices"))), None))
+
+    def _take(self, chunk: JsonObject, choice: JsonObject | None) -> Delta:
+        """Adds a chunk with its first choice, or a whole answer."""
         self._model = model_name(chunk.get("model")) or self._model
-        choice = next((fields_of(found) for found in list_of(chunk.get("choices"))), None)
+        self.usage = _usage(chunk.get("usage") or fields_of(choice).get("usage")) or self.usage  # Moonshot's is within
         if choice is None or choice.get("index") not in (None, 0):  # it may be anything, unhashable too
             return Delta()
-        self._has_choice = True
+        self._has_begun = True
         self._finish = choice.get("finish_reason") or self._finish
-        self.has_finish = self._finish is not None
-        return self._grown(fields_of(choice.get("delta") or choice.get("message")))
+        delta = fields_of(choice.get("delta"))
+        message = delta or fields_of(choice.get("message"))
+        text, reasoning = _said(message)
+        called = _called(message)
+        if called and not isinstance(called, list):
+            raise MalformedAnswerError("its tool_calls are not a list")
+        for position, fragment in enumerate(answered_items(called, "fragments of tool calls in an event")):
+            call = fields_of(fragment)
+            self._calls.add(call if delta else {**call, "index": position})
+        return Delta(self._text.add(text), self._reasoning.add(reasoning))
+
+    def whole(self, answer: Any) -> Completion:
+        fields = fields_of(answer)
+        choice = fields_of(next(iter(list_of(fields.get("choices"))), None))
+        # Gemini's refusals have no message.
+        if not isinstance(choice.get("message"), dict) and not choice.get("finish_reason"):
+            raise MalformedAnswerError("the answer carries no message")
+        self._take(fields, {**choice, "index": 0})
+        self.rest()
+        return self.completion()
 
     def completion(self) -> Completion:
-        if not self._has_choice:
-            raise MalformedAnswerError("the stream carries no choices")
-        return completion_of(
-            self._text.text,
-            self._reasoning.text,
-            self._calls.whole(),
-            finish=self._finish,
-            reasons=_FINISH_REASONS,
-            usage=self.usage,
-            model=self._model,
-        )
-
-    def _grown(self, delta: dict[str, Any]) -> Delta:
-        text, reasoning = _said(delta)
-        for fragment in answered_items(_called(delta), "fragments of tool calls in an event"):
-            self._calls.add(fields_of(fragment))
-        return Delta(self._text.add(text), self._reasoning.add(reasoning))
+        return self._completed(self._calls.whole(), self._calls.signature_blocks())
 
 
 def _parsed(event: Event) -> dict[str, Any]:
@@ -188,10 +152,7 @@ def _parsed(event: Event) -> dict[str, Any]:
         raise StreamedError(error)
     if not isinstance(chunk, dict):
         raise MalformedAnswerError("a chunk of it is not a JSON object")
-    fields = fields_of(chunk)
-    if any(fields_of(choice).get("finish_reason") == "error" for choice in list_of(fields.get("choices"))):
-        raise StreamedError(ErrorObject())
-    return fields
+    return fields_of(chunk)
 
 
 @dataclass(slots=True)
@@ -200,6 +161,7 @@ class _CallInParts:
     name: str = ""
     arguments: list[str] = field(default_factory=list[str])
     is_custom: bool = False
+    signature: str = ""
 
     def whole(self, position: int) -> ToolCall:
         text = "".join(self.arguments)
@@ -253,12 +215,21 @@ class _CallFragments:
             self._by_id[identity] = call
         call.is_custom = call.is_custom or bool(custom)
         call.name = call.name or self._room.take(name)  # some servers repeat it in every fragment
+        call.signature = call.signature or self._room.take(_signature(fragment))
         if arguments is not None:
             call.arguments.append(self._room.take(arguments))
 
     def whole(self) -> tuple[ToolCall, ...]:
         """All calls. Raises as `checked_call`."""
         return tuple(call.whole(position) for position, call in enumerate(self._calls))
+
+    def signature_blocks(self) -> tuple[JsonObject, ...]:
+        """What Gemini requires with its calls in the next request: their signatures."""
+        return tuple(
+            {"type": SIGNATURE, "id": whole.id, "signature": call.signature}
+            for call, whole in zip(self._calls, self.whole(), strict=True)
+            if call.signature
+        )
 
     def _continued(
         self, index: int | str | None, identity: str, name: str, arguments: str | None

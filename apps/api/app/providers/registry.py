@@ -22,7 +22,14 @@ from app.domain.types import ReasoningRule, TenantId, Usage
 from app.providers.anthropic import DEFAULT_BASE_URL as ANTHROPIC_BASE_URL
 from app.providers.anthropic import AnthropicProvider, thinking_tokens
 from app.providers.base import Endpoint, Provider
-from app.providers.catalogue_file import Instructions, ModelEntry, ProviderName, key_of, read_catalogue
+from app.providers.catalogue_file import (
+    Instructions,
+    ModelEntry,
+    ProviderName,
+    ReturnReasoning,
+    key_of,
+    read_catalogue,
+)
 from app.providers.offline import OfflineProvider
 from app.providers.openai import DEFAULT_BASE_URL as OPENAI_BASE_URL
 from app.providers.openai import OpenAIProvider
@@ -33,6 +40,13 @@ LearnedWindows: TypeAlias = Mapping[tuple[str, TenantId | None], int]
 """Windows that providers stated when they refused prompts, in tokens, by alias and tenant; None means all tenants."""
 
 _DEEPSEEK_HOST: Final = "api.deepseek.com"
+_GEMINI_HOSTS: Final = ("generativelanguage.googleapis.com", "aiplatform.googleapis.com")
+_RULES: Final[Mapping[ReturnReasoning, ReasoningRule | None]] = {
+    "never": None,
+    "signatures": ReasoningRule("blocks", "tool_loop"),
+    "tool_loop": ReasoningRule("text", "tool_loop"),
+    "tool_turns": ReasoningRule("text", "tool_turns"),
+}
 _MOONSHOT_HOSTS: Final = frozenset({"api.moonshot.ai", "api.moonshot.cn"})
 
 
@@ -207,12 +221,13 @@ def _reasoning_rule(listed: ModelEntry, name: str) -> ReasoningRule | None:
     thinking = fields_of(listed.parameters.get("thinking"))
     is_off = thinking.get("type") == "disabled"
     if listed.provider == "anthropic":
-        return ReasoningRule("blocks", "tool_loop") if thinking and not is_off else None
-    if listed.return_reasoning is not None:
-        return None if listed.return_reasoning == "never" else ReasoningRule("text", listed.return_reasoning)
+        return _RULES["signatures"] if thinking and not is_off else None
     host = httpx.URL(listed.base_url).host if listed.base_url else ""
+    wanted = listed.return_reasoning or ("signatures" if host.endswith(_GEMINI_HOSTS) else None)
+    if wanted is not None:
+        return _RULES[wanted]
     insists = host == _DEEPSEEK_HOST or (host in _MOONSHOT_HOSTS and name.startswith("kimi"))
-    return ReasoningRule("text", "tool_turns") if insists and not is_off else None
+    return _RULES["tool_turns"] if insists and not is_off else None
 
 
 def _published(model: str, base_url: str, at: datetime) -> tuple[int | None, Prices | None]:

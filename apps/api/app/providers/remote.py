@@ -34,7 +34,6 @@ from app.providers.transport import (
 )
 from app.providers.wire import MalformedAnswerError, decode_json
 
-_RETRIED_STATUSES: Final = frozenset({408, 409, 429})
 _ONCE: Final = RetryPolicy(max_attempts=1)
 _INLINE_BODY_BYTES: Final = 262_144
 """Largest request, in bytes, whose messages are encoded on the event loop (a few ms)."""
@@ -55,12 +54,8 @@ class WireCall(Protocol):
         """The body, in pieces."""
         ...
 
-    def completion(self, answer: Any) -> Completion:
-        """Reads a whole answer; raises `MalformedAnswerError`."""
-        ...
-
     def assembly(self) -> Assembly:
-        """A new assembly for each streamed answer."""
+        """A new assembly for each answer."""
         ...
 
     def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:
@@ -177,7 +172,7 @@ class RemoteModel:
         answer, error = await _read_json(reply)
         if error is not None:
             raise self._failure(error, reply, call, stream=stream)
-        completion = call.completion(answer)
+        completion = call.assembly().whole(answer)
         if tap is not None:
             tap(Delta(completion.text or "", completion.reasoning or ""))
         return completion
@@ -191,10 +186,10 @@ class RemoteModel:
         may_concede = refused or (isinstance(mapped, ProviderDown) and status == 500)
         if may_concede and call.concede(error, stream=stream, refused=refused):
             return AttemptError(mapped, at_once=True)
-        retried = status in _RETRIED_STATUSES or status >= 500
-        if not retried or not isinstance(mapped, ProviderDown | ProviderRateLimited):
+        if not isinstance(mapped, ProviderDown | ProviderRateLimited):
             return mapped
-        return AttemptError(mapped, retry_after_s=retry_after_s(reply.retry_after, self._now()))
+        told_s = (retry_after_s(value, self._now()) for value in (*reply.retry_after, error.retry_after))
+        return AttemptError(mapped, retry_after_s=next((wait_s for wait_s in told_s if wait_s is not None), None))
 
 
 async def _read_json(reply: HttpReply) -> tuple[Any, ErrorObject | None]:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import math
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from time import thread_time
-from typing import Final
+from typing import Any, ClassVar, Final
 
-from app.domain.types import Completion, Delta, Usage
+from app.domain.types import Completion, Delta, FinishReason, JsonObject, ToolCall, Usage
 from app.providers.base import DeltaSink
 from app.providers.failures import ErrorObject
 from app.providers.transport import AttemptError
-from app.providers.wire import MOST_REPLY_CHARS, MalformedAnswerError, storable
+from app.providers.wire import MOST_REPLY_CHARS, MalformedAnswerError, stop_reason, storable
 
 MOST_EVENT_BYTES: Final = 1024 * 1024
 MOST_EVENTS: Final = 262_144
@@ -192,19 +192,28 @@ class TextFlow:
 
 
 class Assembly(ABC):
-    """Assembles the events of one answer.
+    """Reads one answer: its events, or the whole of it.
 
-    `has_finish` is true once the finish reason is known, `is_over` once the end mark has arrived; `usage` is what has
-    been reported so far.
+    `is_over` is true once the end mark has arrived; `usage` is what has been reported so far. `reasons` translates the
+    protocol's finish reasons.
     """
 
+    reasons: ClassVar[Mapping[str, FinishReason]]
+
     def __init__(self) -> None:
-        self.has_finish = False
         self.is_over = False
         self.usage: Usage | None = None
+        self._has_begun = False
+        self._finish: Any = None
+        self._model: str | None = None
         self._room = ReplyRoom()
         self._text = TextFlow(self._room)
         self._reasoning = TextFlow(self._room)
+
+    @property
+    def has_finish(self) -> bool:
+        """Whether the finish reason is known."""
+        return self._finish is not None
 
     @abstractmethod
     def read(self, event: Event) -> Delta:
@@ -213,6 +222,25 @@ class Assembly(ABC):
     @abstractmethod
     def completion(self) -> Completion:
         """The whole answer; raises `MalformedAnswerError`."""
+
+    def _completed(self, calls: tuple[ToolCall, ...], reasoning_blocks: tuple[JsonObject, ...]) -> Completion:
+        """The answer with these calls. Some servers send "stop", or nothing, when the model called tools."""
+        if not self._has_begun:
+            raise MalformedAnswerError("the stream carries no answer")
+        reason = self.reasons.get(stop_reason(self._finish), "other")
+        return Completion(
+            text=self._text.text or (None if calls else ""),
+            finish_reason="tool_calls" if calls and reason in {"stop", "other"} else reason,
+            usage=self.usage,
+            tool_calls=calls,
+            reasoning=self._reasoning.text or None,
+            provider_model=self._model,
+            reasoning_blocks=reasoning_blocks,
+        )
+
+    @abstractmethod
+    def whole(self, answer: Any) -> Completion:
+        """Reads an answer that was not streamed; raises `MalformedAnswerError`."""
 
     def rest(self) -> Delta:
         """The text that was held back, for the end of the stream."""
@@ -269,7 +297,7 @@ async def _read_events(
             tap(assembly.read(event))
             if assembly.is_over:  # only closing bytes are left; once they are read, the connection is reusable
                 patience.reschedule(min(now() + _CLOSING_WAIT_S, latest))
-            elif assembly.has_finish and patience.when() is None:
+            elif assembly.has_finish and patience.when() != latest:  # some servers write a reason into each chunk
                 patience.reschedule(min(now() + _TRAILER_WAIT_S, latest))
     last = events.end()
     if last is not None and not assembly.is_over:

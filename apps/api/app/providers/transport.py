@@ -58,8 +58,9 @@ class HttpReply:
         return self._response.headers.get("content-type", "").lower()
 
     @property
-    def retry_after(self) -> str | None:
-        return self._response.headers.get("retry-after")
+    def retry_after(self) -> Sequence[str | None]:
+        """The delays that its head asks for, the most exact one first (OpenAI's and Azure's)."""
+        return f"{self._response.headers.get('retry-after-ms')}ms", self._response.headers.get("retry-after")
 
     async def chunks(self, most_bytes: int) -> AsyncGenerator[bytes]:
         """The body as it arrives, decompressed, in slices of 64 KiB at most; other tasks run between them.
@@ -293,12 +294,13 @@ async def call_with_retries(
 
 
 def retry_after_s(value: str | None, now: datetime) -> float | None:
-    """Seconds from a Retry-After header (RFC 9110: seconds, or an HTTP date), never negative; None when unreadable."""
+    """Seconds from a Retry-After header (RFC 9110: seconds, or an HTTP date) or a delay in `s` or `ms`, never negative;
+    None when unreadable."""
     if value is None:
         return None
     value = value.strip()
     try:
-        seconds = float(value)
+        seconds = float(value.removesuffix("ms").removesuffix("s")) / (1000 if value.endswith("ms") else 1)
     except ValueError:
         try:
             instant = parsedate_to_datetime(value)

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import orjson
 
 from app.domain.content import is_nested_deeper
-from app.domain.types import Completion, FinishReason, JsonObject, ToolCall, Usage
+from app.domain.types import ToolCall
 
 MOST_JSON_MARKS: Final[Mapping[bytes, int]] = {b",": 131_072, b"[": 32_768, b"{": 32_768}
 """Most marks in one answer or event, also within texts: they determine how long parsing blocks the event loop."""
@@ -132,29 +132,9 @@ def answered_items(value: Any, what: str) -> list[Any]:
     return items
 
 
-def completion_of(
-    text: str,
-    reasoning: str,
-    calls: tuple[ToolCall, ...],
-    *,
-    finish: Any,
-    reasons: Mapping[str, FinishReason],
-    usage: Usage | None,
-    model: Any,
-    reasoning_blocks: tuple[JsonObject, ...] = (),
-) -> Completion:
-    """A completion of these parts. `finish` is the protocol's finish reason, which `reasons` translates; some servers
-    send "stop", or nothing, when the model called tools."""
-    reason: FinishReason = reasons.get(finish.lower(), "other") if isinstance(finish, str) else "other"
-    return Completion(
-        text=text or (None if calls else ""),
-        finish_reason="tool_calls" if calls and reason in {"stop", "other"} else reason,
-        usage=usage,
-        tool_calls=calls,
-        reasoning=reasoning or None,
-        provider_model=model_name(model),
-        reasoning_blocks=reasoning_blocks,
-    )
+def stop_reason(finish: Any) -> str:
+    """The word of a finish reason, in lower case; Gemini adds a detail after a colon. Empty where there is none."""
+    return finish.partition(":")[0].lower() if isinstance(finish, str) else ""
 
 
 def check_calls(count: int) -> None:

@@ -1,0 +1,280 @@
+"""What single servers of the chat completions protocol send beside the documented form, as their users report it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from app.domain.errors import ProviderDown, ProviderRateLimited, ProviderRefused
+from app.domain.types import Completion, CompletionRequest, Usage
+from app.providers.openai_answer import ChatAssembly
+from app.providers.stream import DeltaTap, read_stream
+
+from .asking import OK, PROMPT, answer_to, chat, failure_of, provider_at, streamed
+from .server import Answer, Stream, serving
+from .test_openai_stream import DONE, HELLO, STOP, chunk, event, text
+from .wires import Waits
+
+
+@pytest.mark.parametrize(
+    ("reason", "meant"),
+    [
+        ("content_filter: PROHIBITED_CONTENT", "content_filter"),  # Gemini
+        ("RECITATION", "content_filter"),
+        ("sensitive", "content_filter"),  # Zhipu
+        ("model_context_window_exceeded", "length"),
+        ("eos_token", "stop"),  # TGI
+        ("stop_sequence", "stop"),
+    ],
+)
+async def test_the_reasons_to_stop_of_other_vendors_are_mapped(reason: str, meant: str) -> None:
+    answer, _ = await answer_to(Answer(chat(choices=[{"message": {"content": "x"}, "finish_reason": reason}])))
+    assert answer.finish_reason == meant
+    answer, _, _ = await streamed(Stream((text("x"), chunk(finish=reason), DONE)))
+    assert answer.finish_reason == meant
+
+
+async def test_a_refusal_without_any_message_is_an_empty_answer() -> None:
+    """As Gemini's compatible endpoint sends it."""
+    choice = {"index": 0, "finish_reason": "content_filter: PROHIBITED_CONTENT"}
+    answer, _ = await answer_to(Answer(chat(choices=[choice])))
+    assert (answer.text, answer.finish_reason, answer.attempts) == ("", "content_filter", 1)
+    answer, deltas, _ = await streamed(Stream((event({"choices": [choice]}), DONE)))
+    assert (answer.text, answer.finish_reason, deltas) == ("", "content_filter", [])
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "error",
+        "insufficient_system_resource",  # DeepSeek
+        "network_error",  # Zhipu
+        "abort",  # vLLM, SGLang
+        "function_call_filter: MALFORMED_FUNCTION_CALL",  # Gemini
+    ],
+)
+async def test_an_answer_that_its_server_did_not_finish_is_a_failure_and_is_called_again(reason: str) -> None:
+    broken = Answer(chat(choices=[{"message": {"content": ""}, "finish_reason": reason}]))
+    answer, server = await answer_to(broken, OK)
+    assert (answer.text, server.hits) == ("Hello.", 2)
+    answer, _, server = await streamed(Stream((chunk(finish=reason), DONE)), Stream(HELLO))
+    assert (answer.text, server.hits) == ("Hello.", 2)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "hits"),
+    [(429, ProviderRateLimited, 3), ("502", ProviderDown, 3), (403, ProviderRefused, 1), ("400", ProviderRefused, 1)],
+)
+async def test_an_error_of_a_choice_counts_as_its_own_status(
+    code: object, expected: type[Exception], hits: int
+) -> None:
+    """OpenRouter's form, whole and at the end of a stream."""
+    choice: dict[str, Any] = {"finish_reason": "error", "error": {"code": code, "message": PROMPT}}
+    whole = await failure_of(Answer(chat(choices=[{**choice, "message": {"content": "Hel"}}])), hits=hits)
+    assert type(whole) is expected
+    at_once = await failure_of(Stream((event({"choices": [choice]}),)), hits=hits, on_delta=lambda _: None)
+    assert type(at_once) is expected
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "hits"),
+    [
+        ({"code": "401", "message": "no"}, ProviderRefused, 1),  # LiteLLM writes its codes as text
+        ({"code": "429", "message": "no"}, ProviderRateLimited, 3),
+        ({"code": "content_filter", "status": 400, "message": "no"}, ProviderRefused, 1),  # Azure
+        ({"http_status_code": 422, "message": "no"}, ProviderRefused, 1),  # TGI
+        ({"code": 7, "message": "no"}, ProviderDown, 3),
+    ],
+)
+async def test_an_error_in_a_stream_counts_as_the_status_that_it_states(
+    error: dict[str, Any], expected: type[Exception], hits: int
+) -> None:
+    raised = await failure_of(Stream((event({"error": error}),)), hits=hits, on_delta=lambda _: None)
+    assert type(raised) is expected
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"prompt_tokens": 20, "completion_tokens": 198, "total_tokens": 623},  # Gemini
+        {
+            "prompt_tokens": 20,
+            "completion_tokens": 198,
+            "total_tokens": 623,
+            "completion_tokens_details": {"reasoning_tokens": 405},  # xAI
+        },
+        {
+            "prompt_tokens": 20,
+            "completion_tokens": 603,
+            "total_tokens": 623,
+            "completion_tokens_details": {"reasoning_tokens": 405},  # OpenAI
+        },
+    ],
+)
+async def test_reasoning_tokens_are_counted_once_whether_the_completion_includes_them_or_not(usage: Any) -> None:
+    answer, _ = await answer_to(Answer(chat(usage=usage)))
+    assert answer.usage == Usage(20, 603)
+
+
+class Clock(asyncio.SelectorEventLoop):
+    """An event loop whose time can be set forward."""
+
+    ahead_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.ahead_s
+
+
+def test_a_stream_that_goes_on_after_a_reason_to_stop_is_read_to_its_end_or_to_the_deadline() -> None:
+    """Some servers write a reason, such as the word "null", into each chunk. Only silence after it is bounded."""
+
+    async def read(clock: Clock, *, is_endless: bool) -> Completion:
+        async def chunks() -> AsyncGenerator[bytes]:
+            for number in range(6):
+                yield chunk({"content": f"{number} "}, finish="null")
+                yield chunk({"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "[]"[number > 2]}}]})
+                clock.ahead_s += 4.0
+                await asyncio.sleep(0)
+            while is_endless:
+                yield chunk()
+                clock.ahead_s += 1.0
+                await asyncio.sleep(0)
+            yield STOP + DONE
+
+        assembly = ChatAssembly()
+        await read_stream(chunks(), assembly, DeltaTap(lambda _: None), clock.time() + 60.0)
+        return assembly.completion()
+
+    with asyncio.Runner(loop_factory=Clock) as runner:
+        clock = runner.get_loop()
+        assert isinstance(clock, Clock)
+        for is_endless in (False, True):
+            began_s = clock.time()
+            answer = runner.run(read(clock, is_endless=is_endless))
+            assert (answer.text, answer.tool_calls[0].arguments) == ("0 1 2 3 4 5 ", "[[[]]]")
+            assert clock.time() - began_s < 70.0
+
+
+async def test_usage_is_taken_from_the_choice_where_a_stream_has_it_there_and_counted_once() -> None:
+    """Moonshot's form; other servers report growing figures in each chunk."""
+    last = {"index": 0, "delta": {}, "finish_reason": "stop", "usage": {"prompt_tokens": 11, "completion_tokens": 3}}
+    answer, _, _ = await streamed(Stream((text("Hi"), event({"choices": [last]}), DONE)))
+    assert answer.usage == Usage(11, 3)
+    growing = [
+        chunk({"content": piece}, usage={"prompt_tokens": 11, "completion_tokens": count, "total_tokens": 11 + count})
+        for count, piece in enumerate("Hi.", 1)
+    ]
+    answer, _, _ = await streamed(Stream((*growing, STOP, DONE)))
+    assert answer.usage == Usage(11, 3)
+
+
+async def test_what_an_answer_has_beside_its_choices_is_no_error() -> None:
+    notes: dict[str, Any] = {
+        "error": None,
+        "errors": ["a filter was skipped"],
+        "detail": "x",
+        "message": "ok",
+        "messages": [],
+    }
+    answer, server = await answer_to(Answer({**chat(), **notes}))
+    assert (answer.text, server.hits) == ("Hello.", 1)
+    noted = {"choices": [{"index": 0, "delta": {"content": "Hi"}}], **notes}
+    answer, _, _ = await streamed(Stream((event(noted), STOP, DONE)))
+    assert answer.text == "Hi"
+
+
+@pytest.mark.parametrize("status", [424, 425, 498])
+async def test_a_server_that_cannot_answer_at_the_moment_is_called_again(status: int) -> None:
+    """TGI's failed generation (424), Groq's full capacity (498)."""
+    answer, server = await answer_to(Answer({"error": "later"}, status), OK)
+    assert (answer.text, server.hits) == ("Hello.", 2)
+
+
+async def test_a_field_that_is_refused_in_a_list_under_message_is_left_out() -> None:
+    """Mistral's form of a 422."""
+    detail = [
+        {"type": "extra_forbidden", "loc": ["body", "messages", 1, "assistant", "reasoning_content"], "msg": "no"}
+    ]
+    refusal = {"object": "error", "message": {"detail": detail}, "type": "invalid_request_error", "code": None}
+    request = CompletionRequest(
+        messages=[
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b", "reasoning_content": "why"},
+            {"role": "user", "content": "c"},
+        ],
+        max_output_tokens=9,
+    )
+    answer, server = await answer_to(Answer(refusal, 422), OK, request=request)
+    assert answer.text == "Hello."
+    assert ["reasoning_content" in seen.json["messages"][1] for seen in server.seen] == [True, False]
+
+
+SIGNED = {
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "read", "arguments": '{"path": "a"}'},
+    "extra_content": {"google": {"thought_signature": "c2lnbmVk"}},
+}
+UNSIGNED = {"id": "call_2", "type": "function", "function": {"name": "read", "arguments": '{"path": "b"}'}}
+
+
+async def test_geminis_signatures_of_its_calls_are_kept_and_sent_back_with_them() -> None:
+    """Gemini 3 refuses a tool loop without them. Its streamed calls have no index, and come as a whole or in pieces."""
+    kept = ({"type": "thought_signature", "id": "call_1", "signature": "c2lnbmVk"},)
+    whole, _ = await answer_to(Answer(chat({"content": None, "tool_calls": [SIGNED, UNSIGNED]})))
+    assert whole.reasoning_blocks == kept
+    pieces = (chunk({"tool_calls": [SIGNED]}), chunk({"tool_calls": [UNSIGNED]}))
+    answer, _, _ = await streamed(Stream((*pieces, STOP, DONE)))
+    assert (answer.reasoning_blocks, answer.tool_calls) == (kept, whole.tool_calls)
+    late = {"function": {"arguments": ""}, "extra_content": SIGNED["extra_content"]}
+    begun = {**SIGNED, "extra_content": None}
+    answer, _, _ = await streamed(Stream((chunk({"tool_calls": [begun]}), chunk({"tool_calls": [late]}), STOP, DONE)))
+    assert answer.reasoning_blocks == kept
+    calls = [{key: call[key] for key in ("id", "type", "function")} for call in (SIGNED, UNSIGNED)]
+    request = CompletionRequest(
+        messages=[
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": None, "tool_calls": calls, "reasoning_blocks": list(kept)},
+            {"role": "tool", "tool_call_id": "call_1", "content": "x"},
+            {"role": "tool", "tool_call_id": "call_2", "content": "y"},
+        ],
+        max_output_tokens=9,
+    )
+    _, server = await answer_to(OK, request=request)
+    sent = server.seen[0].json["messages"][1]
+    assert sent == {"role": "assistant", "content": None, "tool_calls": [SIGNED, UNSIGNED]}
+
+
+RETRY_INFO = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "9.837906927s"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "wait_s"),
+    [
+        ({"retry-after-ms": "3250"}, {}, 3.25),
+        ({"retry-after-ms": "3250", "retry-after": "4"}, {}, 3.25),
+        ({"retry-after-ms": "soon", "retry-after": "4"}, {}, 4.0),
+        ({"retry-after": "4.5"}, {}, 4.5),
+        ({}, [{"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "details": [RETRY_INFO]}}], 9.837906927),
+        ({}, {"error": {"code": 429, "details": [{"@type": "x"}, 7, RETRY_INFO]}}, 9.837906927),
+        ({"retry-after": "2"}, {"error": {"code": 429, "details": [RETRY_INFO]}}, 2.0),
+        ({}, {"error": {"code": 429, "details": [{"retryDelay": "soon"}]}}, 0.5),
+    ],
+)
+async def test_a_rate_limit_is_waited_for_as_told(headers: dict[str, str], body: Any, wait_s: float) -> None:
+    waits = Waits()
+    async with (
+        serving(Answer(body, 429, headers), OK) as server,
+        provider_at(server.base_url, sleep=waits, timeout_s=60.0) as adapter,
+    ):
+        await adapter.complete(CompletionRequest(messages=[{"role": "user", "content": "a"}], max_output_tokens=9))
+    assert waits.waits_s == [pytest.approx(wait_s)]
+
+
+async def test_a_wait_that_a_body_asks_for_ends_the_call_if_it_is_too_long() -> None:
+    body = {"error": {"code": 429, "details": [{"retryDelay": "39s"}]}}
+    error = await failure_of(Answer(body, 429), hits=1, timeout_s=60.0)
+    assert isinstance(error, ProviderRateLimited)
