@@ -1,7 +1,7 @@
 """Run in a network namespace of its own: a database whose network is gone in the middle of statements.
 
-`python -m tests.db.silent_server SOCKET DATABASE` fails unless a statement that waits for its answer and one that is sent
-afterwards end in time, and another runs once the network is there again.
+`python -m tests.db.silent_server SOCKET DATABASE` fails unless a statement that waits for its answer and one that is
+sent afterwards end in time, and another runs once the network is there again.
 """
 
 from __future__ import annotations
