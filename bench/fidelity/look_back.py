@@ -11,7 +11,7 @@ from app.domain.types import Completion, Message, ToolCall
 from app.engine.messages.tokens import Estimate, message_tokens
 from app.engine.recall.dates import day_said
 from app.engine.recall.index import EMPTY, Index, Packed
-from app.engine.recall.pages import (
+from app.engine.recall.look_back_pages import (
     TextPage,
     matching_seqs,
     messages_to_read,

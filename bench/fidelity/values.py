@@ -15,7 +15,7 @@ from typing import Final
 
 from app.domain.content import content_text
 from app.engine.messages.tokens import Estimate
-from app.engine.recall.pages import handle_of
+from app.engine.recall.look_back_pages import handle_of
 from app.engine.window.look_back import LookBack
 from app.engine.window.plan import Ready, assemble
 from bench.fidelity.engine_rule import EngineRule

@@ -206,21 +206,21 @@ def lasting_among(sources: Sequence[SourceText], previous: SummaryBody | None) -
     Of messages that users did not write, only those are read that may close something.
     """
     answered_before = _last_answer(sources, ())
-    said: list[PlacedSentence] = []
+    sentences: list[PlacedSentence] = []
 
     def read(which: Callable[[SourceText], bool]) -> None:
         for at, source in enumerate(sources):
             for place, sentence in enumerate(READING.statements(source.text) if which(source) else ()):
                 kind = _kind_of(sentence, source.role, is_answered=at < answered_before)
-                said.append(placed(at * _SOURCE + place, (source.id,), source.role, sentence, kind, 0.0))
+                sentences.append(placed(at * _SOURCE + place, (source.id,), source.role, sentence, kind, 0.0))
 
     read(lambda source: source.role == "user")
-    units = [*filter(is_lasting, [*(_carried(previous, READING) if previous else ()), *said])]
+    units = [*filter(is_lasting, [*(_carried(previous, READING) if previous else ()), *sentences])]
     if not units:
         return []
     asked = any([unit.kind == "open_questions" for unit in units])  # noqa: C419 - a list is faster than a generator
     read(lambda source: source.role != "user" and (asked or may_finish(source.text)))
-    return lasting(units, said)
+    return lasting(units, sentences)
 
 
 def _best_first(unit: PlacedSentence) -> tuple[int, float, int]:

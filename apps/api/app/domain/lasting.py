@@ -215,27 +215,27 @@ def is_lasting(unit: PlacedSentence) -> bool:
     return (unit.sentence.standing > 0 and not is_answered) or _is_task(unit)
 
 
-def lasting(units: Sequence[PlacedSentence], said: Iterable[PlacedSentence]) -> list[PlacedSentence]:
-    """Those of `units` (`is_lasting`, the oldest first) that nothing in `said` closes, newest first. At most the oldest
-    `_MOST_LASTING` new ones and as many of the previous summary are used."""
+def lasting(units: Sequence[PlacedSentence], sentences: Iterable[PlacedSentence]) -> list[PlacedSentence]:
+    """Those of `units` (`is_lasting`, the oldest first) that none of the sentences closes, newest first. At most the
+    oldest `_MOST_LASTING` new ones and as many of the previous summary are used."""
     new = [unit for unit in units if unit.position >= 0]
-    still = unfinished([*(unit for unit in units if unit.position < 0), *new[:_MOST_LASTING]], said)
+    still = unfinished([*(unit for unit in units if unit.position < 0), *new[:_MOST_LASTING]], sentences)
     carried = [unit for unit in still if unit.position < 0]
     return [*reversed(still[len(carried) :]), *reversed(carried[:_MOST_LASTING])]
 
 
 def left_out(
     units: Sequence[PlacedSentence],
-    said: Iterable[SummaryItem],
+    items: Iterable[SummaryItem],
     room: float,
     cost: Callable[[str], float],
 ) -> list[PlacedSentence]:
-    """The units that `said` leaves out, the oldest first, tasks last. `units` are given newest first.
+    """The units that `items` leaves out, the oldest first, tasks last. `units` are given newest first.
 
-    A newer statement replaces an older one of the same. Units use up `room` by their `cost`, also those in `said`.
+    A newer statement replaces an older one of the same. Units use up `room` by their `cost`, also those of `items`.
     """
     taken = Taken()
-    for at, item in enumerate(said):
+    for at, item in enumerate(items):
         taken.add(PlacedSentence(_OF_A_SUMMARY + at, item.message_ids, "", read_sentence(item.text), "key_facts", 0.0))
     missing: set[int] = set()
     holding: list[PlacedSentence] = []

@@ -72,7 +72,7 @@ def keep_lasting(body: SummaryBody, fold: Fold, estimate: Estimate) -> SummaryBo
     fitted = body
     for _ in range(_MOST_TRIES):
         # An item that was removed may have been the one that stated it.
-        missing = left_out(units, _said(fitted), room, cost)
+        missing = left_out(units, _items_of(fitted), room, cost)
         if {unit.position for unit in missing} <= {unit.position for unit in kept}:
             break
         kept, before = tuple(missing), fitted
@@ -84,7 +84,7 @@ def keep_lasting(body: SummaryBody, fold: Fold, estimate: Estimate) -> SummaryBo
     return _within(fitted, kept, fold.cap_tokens, estimate)
 
 
-def _said(body: SummaryBody) -> Iterator[SummaryItem]:
+def _items_of(body: SummaryBody) -> Iterator[SummaryItem]:
     yield from (SummaryItem(text, ()) for text in statements(body.summary_text))
     for name in SUMMARY_LISTS:
         yield from getattr(body, name)

@@ -16,7 +16,7 @@ from uuid import UUID
 from app.domain.content import canonical_json, tool_name
 from app.domain.types import Completion, JsonObject, Message, MessageId, ToolCall, ToolDefinition, Turn, TurnId
 from app.engine.policy.policy import ContextPolicy
-from app.engine.recall.pages import TextPage
+from app.engine.recall.look_back_pages import TextPage
 from app.engine.window.prompt import message_of
 
 NAME: Final = "look_back"

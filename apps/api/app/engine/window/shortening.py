@@ -14,7 +14,7 @@ from app.domain.content import canonical_json
 from app.domain.types import Pin
 from app.engine.messages.media import has_media, marked_parts, marked_text
 from app.engine.messages.tokens import Estimate, tokens_of
-from app.engine.recall.pages import handle_of
+from app.engine.recall.look_back_pages import handle_of
 from app.engine.recall.relevance import question_of, relevances
 from app.engine.summary.block import fit_summary
 from app.engine.window.look_back import NAME

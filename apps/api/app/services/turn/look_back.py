@@ -13,7 +13,7 @@ from app.db.recall import turns_with
 from app.domain.types import Completion, JsonObject, Message, SessionId, SessionRef, ToolCall
 from app.engine.messages.tokens import Estimate
 from app.engine.recall.dates import day_said
-from app.engine.recall.pages import (
+from app.engine.recall.look_back_pages import (
     TextPage,
     handle_of,
     matching_seqs,

@@ -20,7 +20,7 @@ from app.domain.types import Content, JsonObject, MessageId, Role, SessionId, Se
 from app.engine.recall.bm25 import MOST_HITS, search
 from app.engine.recall.dates import day_of
 from app.engine.recall.index import Index
-from app.engine.recall.pages import handle_of, seq_of
+from app.engine.recall.look_back_pages import handle_of, seq_of
 from app.engine.recall.terms import excerpt, query_terms, terms_of
 from app.engine.recall.vectors import Meaning
 from app.engine.window.look_back import LookBack, Search, page_tokens

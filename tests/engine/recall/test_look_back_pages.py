@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.types import Message, MessageId, Role, ToolCall, TurnId
-from app.engine.recall.pages import TextPage, handle_of, page_of_matches, page_of_message, seq_of
+from app.engine.recall.look_back_pages import TextPage, handle_of, page_of_matches, page_of_message, seq_of
 
 _NOBODY = UUID(int=0)
 _FENCED = re.compile(r".*\n<(look-back-[0-9a-f]{12})>\n(.*)\n</\1>", re.DOTALL)
