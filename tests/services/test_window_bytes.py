@@ -13,6 +13,7 @@ import pytest
 from app.db.database import Transaction
 from app.db.driver import Record
 from app.db.messages import window_turns
+from app.db.recall import found_messages
 from app.db.sql import Statement
 from app.domain.errors import InvalidRequest, ProcessBusy
 from app.domain.responses import item_id, read_item_id
@@ -213,6 +214,19 @@ async def test_a_turn_and_a_search_end_in_a_session_with_a_gap_of_message_number
             found = await search_session(at.rt, ref_of(session_id), "Hello", 5)
         assert turn.turn.status is TurnStatus.COMPLETED
         assert found.items[0].seq == last_seq + 1
+
+
+async def test_a_search_of_a_session_reads_its_best_matches_page_by_page(database_url: str) -> None:
+    async with service(database_url) as at:
+        session_id = await with_messages(at, [3 * MIB] * 9)
+        await at.rows("UPDATE messages SET withdrawn = true WHERE seq = 8 RETURNING seq")
+        async with at.rt.database.autocommit() as tx:
+            page = await found_messages(noted := Noted(tx), session_id, [5, 8, 3, 9, 1], 4)
+        assert ([row["seq"] for row in page.rows], page.has_more) == ([5, 3], True)
+        assert max(noted.read) <= 8 * MIB
+        found = await search_session(at.rt, ref_of(session_id), "Hello", 6)
+        assert [item.seq for item in found.items] == [9, 7, 6, 5, 4, 3]
+        assert not any(item.complete for item in found.items)
 
 
 async def test_a_page_of_found_messages_ends_before_it_grows_too_large(database_url: str) -> None:

@@ -80,12 +80,21 @@ _TO_LOOK_THROUGH = sql("""
     WHERE tenant_id = :tenant_id AND id <= :first ORDER BY id DESC LIMIT :limit
     """)
 
+_FOUND_COLUMNS = """m.session_id, m.id AS message_id, m.turn_id, m.seq, m.role, m.content, m.name,
+            coalesce(m.said_at, m.created_at) AS said_at"""
+_FOUND = paged(f"""
+    SELECT {_FOUND_COLUMNS},
+        (SELECT t.seq FROM turns t WHERE t.session_id = m.session_id AND t.id = m.turn_id) AS turn_seq
+    FROM messages m
+    WHERE m.session_id = :session_id AND m.seq = ANY(:seqs) AND NOT m.withdrawn AND {NOT_REJECTED}
+    ORDER BY array_position(:seqs, m.seq) LIMIT :limit
+    """)
+
 # The JSON of a text differs from the text only in quotes, backslashes and line ends, which no word has.
-_WITH_WORDS = paged("""
+_WITH_WORDS = paged(f"""
     SELECT f.session_id, f.message_id, f.turn_id, t.seq AS turn_seq, f.seq, f.role, f.content, f.name, f.said_at
     FROM (
-        SELECT m.session_id, m.id AS message_id, m.turn_id, m.seq, m.role, m.content, m.name,
-            coalesce(m.said_at, m.created_at) AS said_at,
+        SELECT {_FOUND_COLUMNS},
             row_number() OVER (PARTITION BY m.session_id ORDER BY m.seq DESC) AS place
         FROM unnest(CAST(:session_ids AS uuid[]), CAST(:after_seqs AS bigint[])) AS s(id, after_seq)
         JOIN messages m ON m.session_id = s.id AND m.seq > s.after_seq AND NOT m.withdrawn
@@ -155,6 +164,11 @@ async def sessions_with_messages(
     """The tenant's sessions with ids up to `first`, newest first, each with the number of its last message."""
     rows = await tx.fetch(_TO_LOOK_THROUGH, tenant_id=tenant_id, first=first, limit=limit)
     return [(SessionId(row["id"]), row["last_message_seq"]) for row in rows]
+
+
+async def found_messages(tx: Transaction, session_id: SessionId, seqs: Sequence[int], limit: int) -> Fetched[Record]:
+    """The messages with these numbers, in this order, without withdrawn ones and those of rejected turns."""
+    return await tx.fetch_page(_FOUND, limit, session_id=session_id, seqs=list(seqs))
 
 
 async def messages_with_words(

@@ -10,12 +10,11 @@ from functools import partial
 from uuid import UUID
 
 from app.db.database import record_of
-from app.db.recall import messages_with_words, sessions_with_messages, turns_with
-from app.db.turns import turn_numbers
+from app.db.driver import Record
+from app.db.recall import found_messages, messages_with_words, sessions_with_messages
 from app.domain.content import content_text
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.recalled import reasons_of
-from app.domain.stored import values_of
 from app.domain.types import Content, JsonObject, MessageId, Role, SessionId, SessionRef, TenantId, TurnId
 from app.engine.recall.bm25 import MOST_HITS, search
 from app.engine.recall.dates import day_of
@@ -97,25 +96,23 @@ async def search_session(rt: Runtime, session: SessionRef, words: str, limit: in
         index, unpacked, meaning = await searchable(tx, rt, session, words, last_seq)
         match = partial(_best, index, words, last_seq, day_of(rt.now()), limit, meaning)
         scores, looked_for = await ranked(index, words, last_seq, meaning, match)
-        turns = await turns_with(tx, session.id, list(scores), "") if scores else ()
-        numbers = await turn_numbers(tx, session.id, [turn.id for turn in turns])
-    found = {message.seq: message for turn in turns for message in turn.messages}
-    terms = tuple(term for word in looked_for for term in terms_of(word))
-    shown = [(found[seq], *why) for seq, why in scores.items() if seq in found][:limit]
-    items = [
-        record_of(
-            FoundMessage,
-            values_of(message),
-            session_id=session.id,
-            message_id=message.id,
-            turn_seq=numbers[message.turn_id],
-            score=round(score, 4),
-            **_excerpt(message.content, terms),
-            **reasons_of(words_matched),
-        )
-        for message, score, words_matched in shown
-    ]
+        terms = tuple(term for word in looked_for for term in terms_of(word))
+
+        def shown(rows: Sequence[Record]) -> list[FoundMessage]:
+            return [_found_message(row, terms, *scores[row["seq"]]) for row in rows]
+
+        items: list[FoundMessage] = []
+        left = list(scores)
+        while left and len(items) < limit:  # page by page: messages may be large, of which only excerpts are kept
+            page = await found_messages(tx, session.id, left, limit - len(items))
+            items += await asyncio.to_thread(shown, page.rows)
+            left = left[left.index(page.rows[-1]["seq"]) + 1 :] if page.has_more else []
     return Found(items, None, last_seq - unpacked, unpacked)
+
+
+def _found_message(row: Record, terms: tuple[str, ...], score: float, matched: Sequence[str]) -> FoundMessage:
+    reasons = reasons_of(matched)
+    return record_of(FoundMessage, row, score=round(score, 4), **_excerpt(row["content"], terms), **reasons)
 
 
 def _best(
@@ -166,8 +163,11 @@ async def search_messages(
         place = (page.rows[-1]["session_id"], page.rows[-1]["seq"])
     elif len(sessions) > len(after_seqs):
         place = (UUID(int=[*after_seqs][-1].int - 1), LAST_SEQ)  # none of these sessions is searched again
-    found = [record_of(FoundInSession, row, **_excerpt(row["content"], terms)) for row in page.rows]
-    return Page(found, encode_cursor(scope, place) if place else None)
+
+    def shown() -> list[FoundInSession]:
+        return [record_of(FoundInSession, row, **_excerpt(row["content"], terms)) for row in page.rows]
+
+    return Page(await asyncio.to_thread(shown), encode_cursor(scope, place) if place else None)
 
 
 def _excerpt(content: Content, terms: tuple[str, ...]) -> JsonObject:
