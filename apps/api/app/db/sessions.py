@@ -28,8 +28,9 @@ from app.db.driver import Record
 from app.db.pages import Fetched, in_both_orders, paged
 from app.db.sql import binds, insert_row, of_session, sql
 from app.db.tables import pins, sessions
+from app.domain.responses import Lifetime
 from app.domain.stored import names_of, values_of
-from app.domain.types import Lifetime, Pin, Session, SessionId, SessionRef, SessionState, TenantId, TurnId
+from app.domain.types import Pin, Session, SessionId, SessionRef, SessionState, TenantId, TurnId
 
 _COLUMNS = ", ".join(names_of(Session))
 STATE_COLUMNS = names_of(SessionState)

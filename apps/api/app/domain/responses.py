@@ -1,4 +1,5 @@
-"""Responses in OpenAI's form: their ids, what is stored of a request for one, and a response as it is read.
+"""Responses in OpenAI's form: their ids, what is stored of a request for one, a response as it is read, and how long a
+session is kept that is made for one.
 
 An id contains a session's id and the `seq` of a message in it. A response has the `seq` of its reply, which is reserved
 before the model is called.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Literal, TypeAlias
 from uuid import UUID
 
@@ -19,6 +21,15 @@ ItemPrefix: TypeAlias = Literal["msg", "fc", "fco", "rs"]
 _CONVERSATION = re.compile(r"conv_([0-9a-f]{32})")
 _RESPONSE = re.compile(r"resp_([0-9a-f]{32})([0-9a-f]{12})")
 _ITEM = re.compile(r"(?:msg|fc|fco|rs)_([0-9a-f]{32})([0-9a-f]{12})(?:[0-9a-f]{4})?")
+
+
+class Lifetime(StrEnum):
+    """How long a session is kept that is made for a request: until it is deleted, or until its last response is, or for
+    the request's answer only."""
+
+    UNTIL_DELETED = "until_deleted"
+    WITH_RESPONSES = "with_responses"
+    FOR_ANSWER = "for_answer"
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,15 +46,6 @@ ToolDefinition: TypeAlias = Mapping[str, Any]
 a custom one (`domain/content.py`)."""
 
 
-class Lifetime(StrEnum):
-    """How long a session is kept that is made for a request: until it is deleted, or until its last response is, or for
-    the request's answer only."""
-
-    UNTIL_DELETED = "until_deleted"
-    WITH_RESPONSES = "with_responses"
-    FOR_ANSWER = "for_answer"
-
-
 class TurnStatus(StrEnum):
     """Status of a turn. `running` and `awaiting_tools` are open. The others are final, except that a session's newest
     turn can be tried again if it is `failed` or `cancelled`."""

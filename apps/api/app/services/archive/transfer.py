@@ -27,8 +27,9 @@ from app.domain.errors import (
     existing,
 )
 from app.domain.incoming import IncomingMessage
+from app.domain.responses import Lifetime
 from app.domain.stored import Counters, NewHistory, NewRows
-from app.domain.types import OPEN_STATUSES, JsonObject, Lifetime, Session, SessionId, SessionRef, TenantId, TurnId
+from app.domain.types import OPEN_STATUSES, JsonObject, Session, SessionId, SessionRef, TenantId, TurnId
 from app.engine.window.prompt_refs import spelled_out
 from app.openai.chat_messages import IncomingTurn, cut_turns
 from app.services.archive.new_rows import BodyReader, ImportJob, drafted

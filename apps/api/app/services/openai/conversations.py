@@ -17,8 +17,8 @@ from app.db.messages import (
 )
 from app.db.sessions import get_session, session_exists, set_lifetime
 from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, existing, located
-from app.domain.responses import read_item_id
-from app.domain.types import JsonObject, Lifetime, Message, Session, SessionRef, TenantId, TurnId, TurnStatus
+from app.domain.responses import Lifetime, read_item_id
+from app.domain.types import JsonObject, Message, Session, SessionRef, TenantId, TurnId, TurnStatus
 from app.openai.items import ReadItems, joined_directions, message_items, read_items, references_of
 from app.openai.new_messages import past_step
 from app.services import sessions

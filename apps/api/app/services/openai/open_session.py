@@ -23,7 +23,8 @@ from app.domain.errors import (
     RetryLater,
     existing,
 )
-from app.domain.types import Lifetime, SessionId, SessionRef, TenantId, TurnStatus
+from app.domain.responses import Lifetime
+from app.domain.types import SessionId, SessionRef, TenantId, TurnStatus
 from app.openai.items import joined_directions
 from app.openai.new_messages import goes_on, with_reply
 from app.services.archive.transfer import fork_session

@@ -25,11 +25,10 @@ from app.domain.errors import (
     existing,
 )
 from app.domain.incoming import Compaction
-from app.domain.responses import ResponseRef, StoredResponse
+from app.domain.responses import Lifetime, ResponseRef, StoredResponse
 from app.domain.stored import StoredSummary, names_of
 from app.domain.types import (
     JsonObject,
-    Lifetime,
     SessionId,
     SessionRef,
     Summary,
