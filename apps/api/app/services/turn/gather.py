@@ -138,24 +138,21 @@ async def read_window(
         columns = await settled_columns(tx, session.id, after_seq, through_seq, counting.encoding, as_sent, held.take)
         kept = await rt.pasts.keep(session.id, counting, Kept(columns, 0, columns.turns), ())
 
-    async def turns_after(seq: int) -> tuple[Turn, ...]:
-        turns = window_turns(
-            tx,
-            session.id,
-            seq,
-            session.last_message_seq,
-            counting.encoding,
-            step_failed=context.step_failed,
-            take_bytes=held.take,
-        )
-        return tuple(await turns)
-
+    turns_after = partial(
+        window_turns,
+        tx,
+        session.id,
+        last_seq=session.last_message_seq,
+        encoding=counting.encoding,
+        step_failed=context.step_failed,
+        take_bytes=held.take,
+    )
     turns = await turns_after(kept.last_seq)
     if kept.turns and not any(turn.status not in OPEN_STATUSES for turn in turns):
         # Turns have run since the session was read without a lock. Its newest turn then can only be seen in the rows.
         kept = Kept(Columns(after_seq))
         turns = await turns_after(after_seq)
-    rows = WindowRows(session, policy, model, before_seq, context, kept, turns, held)
+    rows = WindowRows(session, policy, model, before_seq, context, kept, tuple(turns), held)
     if not (after_seq and policy.recall.enabled):
         return rows
     return await _with_evicted(tx, rt, rows, query, for_turn=turn_seq is not None)
