@@ -70,6 +70,17 @@ def serving(folder: Path, *arguments: str, **settings: str) -> Generator[tuple[s
         process.communicate(timeout=45)
 
 
+@contextmanager
+def inherits_at_hangup(handler: signal.Handlers) -> Generator[None]:
+    """What processes that are started inside do at SIGHUP unless they decide otherwise: `nohup` has it ignored, which
+    may be how these tests were started."""
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def address(printed: str) -> str:
     found = re.search(r"listens on (http://\S+)", printed)
     assert found is not None
@@ -114,7 +125,7 @@ def test_data_of_an_earlier_version_below_the_folder_are_found(tmp_path: Path) -
 def test_ctrl_c_in_the_terminal_and_closing_it_drain_and_then_stop_the_database(
     tmp_path: Path, database_url: str, sent: signal.Signals
 ) -> None:
-    with serving(tmp_path, DATABASE_URL=database_url) as (process, printed):
+    with inherits_at_hangup(signal.SIG_DFL), serving(tmp_path, DATABASE_URL=database_url) as (process, printed):
         assert httpx.get(address(printed) + "/healthz").status_code == 200
         process.send_signal(sent)
         process.wait(timeout=30)
@@ -123,14 +134,10 @@ def test_ctrl_c_in_the_terminal_and_closing_it_drain_and_then_stop_the_database(
 
 
 def test_under_nohup_a_closed_terminal_changes_nothing(tmp_path: Path, database_url: str) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does; the process inherits it
-    try:
-        with serving(tmp_path, DATABASE_URL=database_url) as (process, printed):
-            process.send_signal(signal.SIGHUP)
-            time.sleep(1)
-            assert httpx.get(address(printed) + "/readyz").status_code == 200
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    with inherits_at_hangup(signal.SIG_IGN), serving(tmp_path, DATABASE_URL=database_url) as (process, printed):
+        process.send_signal(signal.SIGHUP)
+        time.sleep(1)
+        assert httpx.get(address(printed) + "/readyz").status_code == 200
     assert process.returncode == 0
 
 
