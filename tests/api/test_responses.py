@@ -612,6 +612,19 @@ def test_a_session_that_was_made_for_a_response_goes_with_the_last_one_whichever
         assert sessions(at) == []
 
 
+def test_items_that_are_refused_do_not_keep_a_session_that_was_made_for_a_response(
+    database_url: str, tmp_path: Path
+) -> None:
+    with chat_service(database_url, tmp_path, say("One.")) as at:
+        response = at.client.responses.create(model="main", input="First")
+        (session,) = sessions(at)
+        unknown = {"type": "item_reference", "id": f"msg_{session['id'].replace('-', '')}{9:012x}"}
+        path = f"/v1/conversations/conv_{session['id'].replace('-', '')}/items"
+        assert at.http.post(path, json={"items": [unknown]}).status_code in {400, 404}
+        at.client.responses.delete(response.id)
+        assert sessions(at) == []
+
+
 @pytest.mark.parametrize("door", ["turns", "chat", "conversation", "items"])
 def test_a_session_that_was_made_for_a_response_stays_once_it_was_used_otherwise(
     database_url: str, tmp_path: Path, door: str

@@ -168,8 +168,8 @@ class NewTurn:
     """What a claim stores. `content` is the message's JSON content, `user_input` its text, `terms` its packed terms.
     `name` is the speaker and `said_at` the time, if the client gives them.
 
-    A turn that is not `is_of_response`, or whose response is in a conversation, keeps its session from being erased
-    with responses. `seq` is the number that the turn must get, if it must directly follow a certain turn.
+    `is_of_response` is false for a turn of another API and for one in a conversation: it keeps its session from being
+    erased with responses. `seq` is the number that the turn must get, if it must directly follow a certain turn.
     """
 
     turn_id: TurnId

@@ -197,12 +197,13 @@ async def search_sessions(
 # Of several sessions with the same past (forks): first one that already got this request, of which this is a retry;
 # then one in which nothing follows this past; then the oldest.
 _LATER = """
-    EXISTS (SELECT FROM turns n
-        WHERE n.session_id = t.session_id AND n.seq > t.seq AND n.status IN ('running', 'awaiting_tools', 'completed')
+    SELECT FROM turns n
+    WHERE n.session_id = t.session_id AND n.seq > t.seq AND n.status IN ('running', 'awaiting_tools', 'completed')
 """
 _BY_LIST = sql(f"""
-    SELECT t.session_id, t.id AS turn_id, t.seq AS turn_seq, s.last_turn_seq, NOT {_LATER}) AS is_last,
-        CAST(:request_sha256 AS text) IS NOT NULL AND {_LATER} AND n.request_sha256 = :request_sha256) AS is_repeated
+    SELECT t.session_id, t.id AS turn_id, t.seq AS turn_seq, s.last_turn_seq, NOT EXISTS ({_LATER}) AS is_last,
+        CAST(:request_sha256 AS text) IS NOT NULL
+            AND EXISTS ({_LATER} AND n.request_sha256 = :request_sha256) AS is_repeated
     FROM turns t JOIN sessions s ON s.id = t.session_id
     WHERE t.conversation_sha256 = ANY(:digests) AND s.tenant_id = :tenant_id
         AND t.status IN ('completed', 'awaiting_tools')

@@ -15,8 +15,8 @@ from app.db.messages import (
     page_of_item_messages,
     withdraw_messages,
 )
-from app.db.sessions import get_session, session_exists, set_lifetime
-from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, existing, located
+from app.db.sessions import session_exists, set_lifetime
+from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, located
 from app.domain.responses import Lifetime, read_item_id
 from app.domain.types import JsonObject, Message, Session, SessionRef, TenantId, TurnId, TurnStatus
 from app.openai.items import ReadItems, joined_directions, message_items, read_items, references_of
@@ -87,10 +87,11 @@ async def add_items(rt: Runtime, session: SessionRef, items: Sequence[Mapping[st
     Outputs answer the calls that wait for them; other items end a turn that waits. Calls without an output wait.
     Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a response runs.
     """
-    async with rt.database.autocommit() as tx:
-        conversation = existing(await get_session(tx, session), "conversation")
-        await set_lifetime(tx, session.id, Lifetime.UNTIL_DELETED)  # it is no longer of its responses alone
+    conversation = await get_conversation(rt, session)
     read = await _read(rt, session.tenant_id, items)
+    async with rt.database.autocommit() as tx:
+        # It is no longer of its responses alone. Before the items are stored, so that they are never erased with these.
+        await set_lifetime(tx, session.id, Lifetime.UNTIL_DELETED)
     added = ChatRequest(
         read.messages,
         TurnOptions(),
