@@ -16,9 +16,11 @@ from typing import TypeVar
 from app.db import turns as store
 from app.db.database import Transaction
 from app.db.messages import messages_of_turn
+from app.db.sessions import set_lifetime
 from app.db.turns import Newest
 from app.domain.errors import TurnInProgress, existing, located
 from app.domain.incoming import Compaction, IncomingMessage
+from app.domain.responses import Lifetime
 from app.domain.types import OPEN_STATUSES, Content, Message, SessionRef, TenantId, TurnStatus
 from app.openai.new_messages import (
     KnownList,
@@ -166,15 +168,17 @@ async def new_turn(rt: Runtime, session: SessionRef, request: ChatRequest) -> tu
     return None
 
 
-async def store_list(rt: Runtime, session: SessionRef, request: ChatRequest) -> Newest:
+async def store_list(rt: Runtime, session: SessionRef, request: ChatRequest, *, keeps_session: bool = False) -> Newest:
     """Stores what the list of an `all_past` request has beyond the session; returns the session's newest state.
 
-    Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a turn runs.
+    With `keeps_session`, a session that was made for a response is no longer erased with its last one. Raises
+    `NotFound`, `InvalidRequest`, and `TurnInProgress` while a turn runs.
     """
     for _ in range(_MOST_TRIES):
         state, step = await _read_step(rt, session, request)
         with suppress(TurnInProgress):
-            return await _store(rt, session, request, state.newest, step or NextStep((), ()))
+            step = step or NextStep((), ())
+            return await _store(rt, session, request, state.newest, step, keeps_session=keeps_session)
     raise TurnInProgress(_IN_PROGRESS)
 
 
@@ -306,17 +310,27 @@ async def _additions(
     return Additions(newest, outputs, history, request.directions)
 
 
-async def _store(rt: Runtime, session: SessionRef, request: ChatRequest, newest: Newest, step: NextStep) -> Newest:
+async def _store(
+    rt: Runtime,
+    session: SessionRef,
+    request: ChatRequest,
+    newest: Newest,
+    step: NextStep,
+    *,
+    keeps_session: bool = False,
+) -> Newest:
     """Stores the past of a step of which nothing is answered; returns the session's state after that. Raises
     `TurnInProgress` and stores nothing if the session has changed since `newest` was read."""
     additions = await _additions(rt, request, newest, step, ends_waiting=bool(step.outputs or step.past))
-    return newest if additions is None else await _stored(rt, session, additions)
+    return newest if additions is None else await _stored(rt, session, additions, keeps_session=keeps_session)
 
 
 @retried
-async def _stored(rt: Runtime, session: SessionRef, additions: Additions) -> Newest:
+async def _stored(rt: Runtime, session: SessionRef, additions: Additions, *, keeps_session: bool) -> Newest:
     async with rt.database.begin(locking=session.id) as tx:
         await add(rt, tx, session, additions)
+        if keeps_session:
+            await set_lifetime(tx, session.id, Lifetime.UNTIL_DELETED)
         return existing(await store.newest_of(tx, session), "session")
 
 

@@ -15,9 +15,9 @@ from app.db.messages import (
     page_of_item_messages,
     withdraw_messages,
 )
-from app.db.sessions import session_exists, set_lifetime
+from app.db.sessions import session_exists
 from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, located
-from app.domain.responses import Lifetime, read_item_id
+from app.domain.responses import read_item_id
 from app.domain.types import JsonObject, Message, Session, SessionRef, TenantId, TurnId, TurnStatus
 from app.openai.items import ReadItems, joined_directions, message_items, read_items, references_of
 from app.openai.new_messages import past_step
@@ -89,9 +89,6 @@ async def add_items(rt: Runtime, session: SessionRef, items: Sequence[Mapping[st
     """
     conversation = await get_conversation(rt, session)
     read = await _read(rt, session.tenant_id, items)
-    async with rt.database.autocommit() as tx:
-        # It is no longer of its responses alone. Before the items are stored, so that they are never erased with these.
-        await set_lifetime(tx, session.id, Lifetime.UNTIL_DELETED)
     added = ChatRequest(
         read.messages,
         TurnOptions(),
@@ -103,7 +100,7 @@ async def add_items(rt: Runtime, session: SessionRef, items: Sequence[Mapping[st
         all_past=True,
     )
     with of_conversation():
-        last_seq = (await store_list(rt, session, added)).last_message_seq
+        last_seq = (await store_list(rt, session, added, keeps_session=True)).last_message_seq
     # After outputs a number is reserved for the reply that is not made.
     reserved = 1 if read.messages and read.messages[0].role == "tool" else 0
     first_seq = last_seq - len(read.messages) - reserved + 1
