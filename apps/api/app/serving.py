@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator
 from functools import partial
+from importlib import import_module
 from multiprocessing.connection import wait
 from types import FrameType
 from typing import Any, cast
@@ -43,7 +44,6 @@ from app.services.embeddings import LOCAL
 from app.services.keys import OPEN_TENANT, any_key_exists
 from app.services.paging import LAST_ID
 from app.services.process_state import Drain
-from app.telemetry.tracing import traces_can_be_made
 
 DRAIN_S = 30
 """Seconds that running requests have to end after a signal."""
@@ -77,7 +77,7 @@ def serve(settings: Settings, first_session: Callable[[], bytes] | None = None) 
         )
     if embedding == LOCAL and not is_installed():
         raise CommandRefused("CONTEXT_EMBEDDING_MODEL=local: the extra embeddings of plimsoll-server is not installed")
-    if settings.traces != "off" and not traces_can_be_made():
+    if settings.traces != "off" and not _traces_can_be_made():
         raise CommandRefused("PLIMSOLL_TRACES needs packages that are not installed: the extra otel of plimsoll-server")
     guarded_policy(settings)
     signal.signal(signal.SIGTERM, _end)
@@ -93,6 +93,14 @@ def serve(settings: Settings, first_session: Callable[[], bytes] | None = None) 
         log_unhandled_errors()
         with _metrics_folder(settings, listener):
             _run(settings, listener, _welcome(settings, listener, catalogue.default, keys_exist=keys_exist))
+
+
+def _traces_can_be_made() -> bool:
+    try:
+        import_module("app.telemetry.otel")  # an optional extra, loaded only if enabled
+    except ImportError:
+        return False
+    return True
 
 
 def create_worker() -> FastAPI:

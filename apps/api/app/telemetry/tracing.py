@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from importlib import import_module
 from types import TracebackType
 from typing import Protocol, TypeAlias
 
@@ -84,12 +83,3 @@ class _NoTraces:
 _NO_SPAN = _NoSpan()
 _NOTHING: Mapping[str, str] = {}
 NO_TRACES: Tracer = _NoTraces()
-
-
-def traces_can_be_made() -> bool:
-    """Whether the extra `otel` is installed."""
-    try:
-        import_module("app.telemetry.otel")
-    except ImportError:
-        return False
-    return True
