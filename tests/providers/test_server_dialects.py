@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.domain.errors import ProviderDown, ProviderRateLimited, ProviderRefused
-from app.domain.types import Completion, CompletionRequest, Usage
+from app.domain.types import Completion, CompletionRequest, PromptMessage, Usage
 from app.providers.openai_answer import ChatAssembly
 from app.providers.stream import DeltaTap, read_stream
 
@@ -246,6 +246,54 @@ async def test_geminis_signatures_of_its_calls_are_kept_and_sent_back_with_them(
     _, server = await answer_to(OK, request=request)
     sent = server.seen[0].json["messages"][1]
     assert sent == {"role": "assistant", "content": None, "tool_calls": [SIGNED, UNSIGNED]}
+
+
+MISSING_SIGNATURE = {
+    "error": {"code": 400, "message": "Function call in the 2. content block is missing a `thought_signature`."}
+}
+NO_SIGNATURE = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+
+
+async def test_a_tool_loop_that_another_model_began_goes_on_at_gemini() -> None:
+    calls = [{key: call[key] for key in ("id", "type", "function")} for call in (SIGNED, UNSIGNED)]
+    messages: list[PromptMessage] = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "call_1", "content": "x"},
+        {"role": "tool", "tool_call_id": "call_2", "content": "y"},
+    ]
+    request = CompletionRequest(messages=messages, max_output_tokens=9)
+    _, server = await answer_to(Answer(MISSING_SIGNATURE, 400), OK, request=request)
+    assert [seen.json["messages"][1]["tool_calls"] for seen in server.seen] == [
+        calls,
+        [{**calls[0], "extra_content": NO_SIGNATURE}, calls[1]],
+    ]
+
+
+async def test_calls_that_gemini_made_keep_their_signatures_beside_those_that_it_did_not_make() -> None:
+    """The alias has seen a loop of another model. What is sent of its own loops is as before."""
+    own = {key: SIGNED[key] for key in ("id", "type", "function")}
+    other = {key: UNSIGNED[key] for key in ("id", "type", "function")}
+    kept = [{"type": "thought_signature", "id": "call_1", "signature": "c2lnbmVk"}]
+    request = CompletionRequest(
+        messages=[
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": None, "tool_calls": [own], "reasoning_blocks": kept},
+            {"role": "tool", "tool_call_id": "call_1", "content": "x"},
+            {"role": "assistant", "content": None, "tool_calls": [other]},
+            {"role": "tool", "tool_call_id": "call_2", "content": "y"},
+        ],
+        max_output_tokens=9,
+    )
+    async with (
+        serving(Answer(MISSING_SIGNATURE, 400), OK, OK) as server,
+        provider_at(server.base_url, sleep=Waits(), timeout_s=60.0) as adapter,
+    ):
+        await adapter.complete(request)
+        await adapter.complete(request)
+    own_calls, other_calls = ([seen.json["messages"][at]["tool_calls"] for seen in server.seen] for at in (1, 3))
+    assert own_calls == [[SIGNED], [SIGNED], [SIGNED]]
+    assert other_calls == [[other], *[[{**other, "extra_content": NO_SIGNATURE}]] * 2]
 
 
 RETRY_INFO = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "9.837906927s"}

@@ -29,6 +29,8 @@ DEFAULT_BASE_URL: Final = "https://api.openai.com/v1"
 MOST_DIMENSIONS: Final = 4096
 _OTHER_WIRES_ONLY: Final = frozenset({"reasoning", "reasoning_blocks"})
 _FOR_TOOLS: Final = frozenset({"parallel_tool_calls"})
+_NO_SIGNATURE: Final = "skip_thought_signature_validator"
+"""What Google documents in the place of the signature of a call that none of its models made."""
 _AZURE_HOSTS: Final = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
 
 
@@ -79,6 +81,7 @@ class _Form:
     with_names: bool = True
     with_cache_key: bool = False
     with_custom_tools: bool = False
+    with_all_signed: bool = False
 
 
 class OpenAIProvider(RemoteModel):
@@ -140,7 +143,7 @@ class _ChatCall:
         messages = self.request.messages
         if not isinstance(messages, JsonMessages) or messages.with_reasoning or self._names_as_text:
             return None
-        return None if self._custom_names() else messages.pieces
+        return None if self._custom_names() or self.form.with_all_signed else messages.pieces
 
     @property
     def _names_as_text(self) -> bool:
@@ -180,13 +183,20 @@ class _ChatCall:
             for message in self.request.messages
         ]
         for message, given in zip(sent, self.request.messages, strict=True):
-            if "reasoning_blocks" in given and "tool_calls" in message:
-                message["tool_calls"] = _signed(message["tool_calls"], given["reasoning_blocks"])
+            if "tool_calls" in message and ("reasoning_blocks" in given or self.form.with_all_signed):
+                message["tool_calls"] = self._signed(message["tool_calls"], given.get("reasoning_blocks", ()))
             if custom and "tool_calls" in message:
                 message["tool_calls"] = [_call(call, custom) for call in message["tool_calls"]]
             if self._names_as_text and "name" in message:
                 message["content"] = with_name(message.pop("name"), message["content"])
         return sent
+
+    def _signed(self, calls: Sequence[JsonObject], blocks: Sequence[JsonObject]) -> list[JsonObject]:
+        """The tool calls of a message with the signatures that Gemini made them with. It requires that of the first."""
+        signatures = {calls[0]["id"]: _NO_SIGNATURE} if self.form.with_all_signed else {}
+        signatures |= {block["id"]: block["signature"] for block in blocks if block.get("type") == SIGNATURE}
+        google = {name: {"google": {SIGNATURE: signature}} for name, signature in signatures.items()}
+        return [{**call, "extra_content": google[call["id"]]} if call["id"] in google else call for call in calls]
 
     def _custom_names(self) -> frozenset[str | None]:
         """The names of the tools that are sent as custom ones."""
@@ -208,9 +218,9 @@ class _ChatCall:
         """Drops one thing that a server may not know; true if this changed the request.
 
         When the error names them, the output limit gets its other name, speakers' names are written before the text,
-        custom tools are described as functions, and the request for usage, earlier reasoning and the cache key are
-        dropped. After a refusal the schema is dropped whatever the error says: servers name it in too many ways, and
-        the answer is validated anyway.
+        custom tools are described as functions, calls that Gemini did not make are marked as such, and the request for
+        usage, earlier reasoning and the cache key are dropped. After a refusal the schema is dropped whatever the error
+        says: servers name it in too many ways, and the answer is validated anyway.
         """
         form = self.form
         if form.max_tokens_field == self._first_form.max_tokens_field and _names_unknown(error, form.max_tokens_field):
@@ -222,6 +232,12 @@ class _ChatCall:
             form.with_names and _names_unknown(error, "name") and any("name" in each for each in self.request.messages)
         ):
             self.form = replace(form, with_names=False)
+        elif (
+            not form.with_all_signed
+            and error.names(SIGNATURE)
+            and any("tool_calls" in each for each in self.request.messages)
+        ):
+            self.form = replace(form, with_all_signed=True)
         elif form.with_cache_key and _names_unknown(error, "prompt_cache_key"):
             self.form = replace(form, with_cache_key=False)
         elif refused and self._custom_names() and error.names("custom"):
@@ -251,15 +267,6 @@ def _call(call: JsonObject, custom_names: frozenset[str | None]) -> JsonObject:
         return call
     custom = {"name": function["name"], "input": custom_input(function["arguments"])}
     return {"id": call["id"], "type": "custom", "custom": custom}
-
-
-def _signed(calls: Sequence[JsonObject], blocks: Sequence[JsonObject]) -> list[JsonObject]:
-    """Tool calls with the signatures that Gemini made them with."""
-    signatures = {block["id"]: block["signature"] for block in blocks if block.get("type") == SIGNATURE}
-    return [
-        {**call, "extra_content": {"google": {SIGNATURE: signatures[call["id"]]}}} if call["id"] in signatures else call
-        for call in calls
-    ]
 
 
 def _names_unknown(error: ErrorObject, parameter: str) -> bool:
