@@ -1834,6 +1834,8 @@ export interface components {
             thinking?: components["schemas"]["ThinkingIn"] | null;
             /** @description Only `format` is passed on. */
             output_config?: components["schemas"]["OutputConfig"] | null;
+            /** @description Older name of `output_config.format`. */
+            output_format?: components["schemas"]["OutputFormat"] | null;
             context_management?: components["schemas"]["ContextManagement"] | null;
             /** Cache Control */
             cache_control?: {
@@ -2891,6 +2893,8 @@ export interface components {
             thinking?: components["schemas"]["ThinkingIn"] | null;
             /** @description Only `format` is passed on. */
             output_config?: components["schemas"]["OutputConfig"] | null;
+            /** @description Older name of `output_config.format`. */
+            output_format?: components["schemas"]["OutputFormat"] | null;
             context_management?: components["schemas"]["ContextManagement"] | null;
             /** Cache Control */
             cache_control?: {

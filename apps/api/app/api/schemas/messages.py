@@ -259,6 +259,7 @@ class PromptIn(In):
     tool_choice: Annotated[AnyTool | ToolByName, Field(discriminator="type")] | None = None
     thinking: ThinkingIn | None = None
     output_config: OutputConfig | None = Field(default=None, description="Only `format` is passed on.")
+    output_format: OutputFormat | None = Field(default=None, description="Older name of `output_config.format`.")
     context_management: ContextManagement | None = None
     cache_control: dict[str, Any] | None = None
     thread: dict[str, Any] | None = Field(
