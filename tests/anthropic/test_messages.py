@@ -151,5 +151,12 @@ def test_the_signature_of_another_providers_call_is_no_block_of_an_answer() -> N
     signature = {"type": "thought_signature", "id": "call_1", "signature": "s"}
     signed = {"type": "thinking", "thinking": "why", "signature": "s"}
     assert thinking_blocks(None, [signature]) == []
-    assert thinking_blocks("why", [signature]) == [{"type": "thinking", "thinking": "why", "signature": ""}]
+    assert thinking_blocks("why", [signature]) == [{"type": "thinking", "thinking": "why", "signature": "unsigned"}]
     assert thinking_blocks("why", [signed]) == [signed]
+
+
+@pytest.mark.parametrize("absent", [{}, {"signature": ""}])
+def test_a_thinking_block_without_a_signature_is_shown_with_one(absent: dict[str, str]) -> None:
+    """Servers with Anthropic's API and other models do not sign, and clients send no unsigned block back as it is."""
+    found = thinking_blocks("why", [{"type": "thinking", "thinking": "why"} | absent])
+    assert found == [{"type": "thinking", "thinking": "why", "signature": "unsigned"}]

@@ -295,3 +295,18 @@ def test_errors_are_the_sdks_own(database_url: str, tmp_path: Path) -> None:
         assert at.http.head("/").status_code == 200
         lost = at.http.get("/v1/messages/batches")
         assert (lost.status_code, lost.json()["error"]["type"]) == (404, "not_found_error")
+
+
+@pytest.mark.parametrize("place", ["output_config", "output_format"])
+def test_the_schema_of_an_answer_is_passed_on_also_under_its_older_name(
+    database_url: str, tmp_path: Path, place: str
+) -> None:
+    """LiteLLM sends `output_format`."""
+    form = {"type": "json_schema", "schema": {"type": "object", "properties": {"paid": {"type": "boolean"}}}}
+    with chat_service(database_url, tmp_path, say('{"paid": true}')) as at:
+        given = {place: {"format": form} if place == "output_config" else form}
+        answer = post(at, {"messages": [user("Is a paid?")], **given})
+        assert answer.json()["content"] == [text('{"paid": true}')]
+        assert at.model.seen[0].json["response_format"]["json_schema"]["schema"] == form["schema"]
+        refused = post(at, {"messages": [user("Is a paid?")], place: {"format": {"type": "x"}, "type": "x"}})
+        assert (refused.status_code, refused.json()["error"]["type"]) == (400, "invalid_request_error")

@@ -58,13 +58,14 @@ def test_blocks_come_one_after_the_other_each_opened_and_closed(database_url: st
         assert shape_of(events) == [
             "message_start",
             "ping",
-            *("0 thinking", "0 thinking_delta", "0 thinking_delta", "0 end"),
+            *("0 thinking", "0 thinking_delta", "0 thinking_delta", "0 signature_delta", "0 end"),
             *("1 text", "1 text_delta", "1 text_delta", "1 end"),
             *("2 tool_use", "2 input_json_delta", "2 end"),
             "message_delta",
             "message_stop",
         ]
         assert events[0]["message"]["usage"]["input_tokens"] > 0
+        assert events[5]["delta"]["signature"] == "unsigned"
         assert events[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
         assert events[-2]["usage"]["output_tokens"] == 3
         shown = shape_of(events_of(at))
@@ -80,6 +81,20 @@ def test_a_thought_that_no_text_follows_is_signed(database_url: str, tmp_path: P
             *("1 tool_use", "1 input_json_delta"),
         ]
         assert events[5]["delta"]["signature"] == "sig"
+
+
+def test_a_thought_is_taken_back_without_its_signature(database_url: str, tmp_path: Path) -> None:
+    """LangChain leaves out an empty signature, and one of which a stream has no event."""
+    with chat_service(database_url, tmp_path, said(OPENAI, replace(THOUGHT, calls=())), say("Paid.")) as at:
+        asked: list[Any] = [user("Is a paid?")]
+        first = post(at, {"messages": asked, "thinking": {"type": "adaptive"}})
+        thinking, words = first.json()["content"]
+        asked += [{"role": "assistant", "content": [{**thinking, "signature": None}, words]}, user("Is it?")]
+        for bare in (asked[1]["content"][0], {"type": "thinking", "index": 0}, {"type": "redacted_thinking"}):
+            asked[1]["content"][0] = bare
+            second = post(at, {"messages": asked}, **{"X-Session-Id": first.headers["x-session-id"]})
+            assert second.json()["content"] == [{"type": "text", "text": "Paid."}]
+        assert at.sent()[1] == {"role": "assistant", "content": "Let me see."}
 
 
 def test_the_message_that_the_sdk_builds_from_a_stream_equals_the_unstreamed_one(

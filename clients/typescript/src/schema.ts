@@ -1115,7 +1115,7 @@ export interface components {
              */
             role: "assistant";
             /** Content */
-            content: string | (components["schemas"]["TextPart"] | components["schemas"]["ThinkingBlock"] | components["schemas"]["RedactedThinkingBlock"] | components["schemas"]["ToolUseBlock"] | components["schemas"]["CompactionBlock"])[];
+            content: string | (components["schemas"]["TextPart"] | components["schemas"]["ThinkingBlock"] | components["schemas"]["ToolUseBlock"] | components["schemas"]["CompactionBlock"])[];
         } & {
             [key: string]: unknown;
         };
@@ -1834,6 +1834,8 @@ export interface components {
             thinking?: components["schemas"]["ThinkingIn"] | null;
             /** @description Only `format` is passed on. */
             output_config?: components["schemas"]["OutputConfig"] | null;
+            /** @description Older name of `output_config.format`. */
+            output_format?: components["schemas"]["OutputFormat"] | null;
             context_management?: components["schemas"]["ContextManagement"] | null;
             /** Cache Control */
             cache_control?: {
@@ -2891,6 +2893,8 @@ export interface components {
             thinking?: components["schemas"]["ThinkingIn"] | null;
             /** @description Only `format` is passed on. */
             output_config?: components["schemas"]["OutputConfig"] | null;
+            /** @description Older name of `output_config.format`. */
+            output_format?: components["schemas"]["OutputFormat"] | null;
             context_management?: components["schemas"]["ContextManagement"] | null;
             /** Cache Control */
             cache_control?: {
@@ -3403,18 +3407,6 @@ export interface components {
             content?: string | null;
             /** Tool Calls */
             tool_calls?: components["schemas"]["ToolCallIn"][];
-        };
-        /** RedactedThinkingBlock */
-        RedactedThinkingBlock: {
-            /**
-             * @description discriminator enum property added by openapi-typescript
-             * @enum {string}
-             */
-            type: "redacted_thinking";
-            /** Data */
-            data: string;
-        } & {
-            [key: string]: unknown;
         };
         /** RedactedThinkingOut */
         RedactedThinkingOut: {
@@ -4410,18 +4402,14 @@ export interface components {
         };
         /**
          * ThinkingBlock
-         * @description Accepted and ignored: the session has stored its own, with the signature.
+         * @description Accepted and ignored: the session has stored its own. Some clients send it back without what was empty in it.
          */
         ThinkingBlock: {
             /**
              * @description discriminator enum property added by openapi-typescript
              * @enum {string}
              */
-            type: "thinking";
-            /** Thinking */
-            thinking: string;
-            /** Signature */
-            signature: string;
+            type: "redacted_thinking" | "thinking";
         } & {
             [key: string]: unknown;
         };

@@ -185,12 +185,20 @@ def _url(source: Block) -> str:
 _STOP_REASONS: Final[Mapping[str, str]] = {"length": "max_tokens", "content_filter": "refusal"}
 
 
+UNSIGNED: Final = "unsigned"
+"""The signature of a thinking block that has none. Clients take an empty one for an answer that was cut off: they leave
+the block out, or send its text as another message's, and the history is no longer recognized."""
+
+
 def thinking_blocks(reasoning: str | None, blocks: Sequence[JsonObject]) -> list[JsonObject]:
-    """Anthropic's signed blocks, or the provider's reasoning in the same form with an empty signature."""
-    signed = [block for block in blocks if block["type"] in ("thinking", "redacted_thinking")]
-    if signed or not reasoning:
-        return signed
-    return [{"type": "thinking", "thinking": reasoning, "signature": ""}]
+    """Anthropic's blocks, or else the provider's reasoning in the same form."""
+    thoughts = [block for block in blocks if block["type"] in ("thinking", "redacted_thinking")]
+    if not thoughts and reasoning:
+        thoughts = [{"type": "thinking", "thinking": reasoning}]
+    return [
+        {**block, "signature": block.get("signature") or UNSIGNED} if block["type"] == "thinking" else block
+        for block in thoughts
+    ]
 
 
 def reply_blocks(text: str | None, calls: Sequence[ToolCall]) -> list[JsonObject]:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import orjson
 
 from app.anthropic.messages import (
+    UNSIGNED,
     applied_edits,
     compaction_block,
     reply_blocks,
@@ -37,8 +38,8 @@ class MessageForm:
     """One answer. It shows the model's reasoning if `with_thinking`, a summary that was made for it if
     `with_compaction`, and what was cleared for it if `with_edits`.
 
-    Blocks have this order: compaction, thinking, text, calls. A streamed thinking block ends when the text begins. A
-    signature is known only at the end, so a thinking block that text follows has none in the stream.
+    Blocks have this order: compaction, thinking, text, calls. A streamed thinking block ends when the text begins. Its
+    signature is known only at the end, so in the stream a thinking block that text follows is `UNSIGNED`.
     """
 
     headers: Mapping[str, str]
@@ -164,11 +165,11 @@ class MessageForm:
             self._streamed.add(kind)
         yield self._delta({"type": f"{kind}_delta", kind: text})
 
-    def _close(self, signature: str = "") -> Iterable[bytes]:
+    def _close(self, signature: str = UNSIGNED) -> Iterable[bytes]:
         """Ends the open block, if any."""
         if self._open is None:
             return
-        if self._open == "thinking" and signature:
+        if self._open == "thinking":
             yield self._delta({"type": "signature_delta", "signature": signature})
         self._open = None
         yield self._stop()
@@ -211,6 +212,6 @@ def _estimated(context: JsonObject) -> int:
 
 
 def _only_signature(content: list[JsonObject]) -> str:
-    """The signature of the only thinking block, else empty: of several, none signs the whole of what was streamed."""
-    signed = [block.get("signature", "") for block in content if block["type"].endswith("thinking")]
-    return signed[0] if len(signed) == 1 else ""
+    """The signature of the only thinking block: of several, none signs the whole of what was streamed."""
+    signed = [block.get("signature", UNSIGNED) for block in content if block["type"].endswith("thinking")]
+    return signed[0] if len(signed) == 1 else UNSIGNED

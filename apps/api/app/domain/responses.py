@@ -20,7 +20,7 @@ ItemPrefix: TypeAlias = Literal["msg", "fc", "fco", "rs"]
 
 _CONVERSATION = re.compile(r"conv_([0-9a-f]{32})")
 _RESPONSE = re.compile(r"resp_([0-9a-f]{32})([0-9a-f]{12})")
-_ITEM = re.compile(r"(?:msg|fc|fco|rs)_([0-9a-f]{32})([0-9a-f]{12})(?:[0-9a-f]{4})?")
+_ITEM = re.compile(r"(?:msg|(fc)|fco|rs)_([0-9a-f]{32})([0-9a-f]{12})(?(1)[0-9a-f]{4})")
 
 
 class Lifetime(StrEnum):
@@ -70,7 +70,7 @@ def read_response_id(text: str) -> ResponseRef | None:
 def read_item_id(text: str) -> tuple[SessionId, int] | None:
     """The session and the message `seq` of an item's id; None if the text is not such an id."""
     found = _ITEM.fullmatch(text)
-    return (SessionId(UUID(found[1])), int(found[2], 16)) if found else None
+    return (SessionId(UUID(found[2])), int(found[3], 16)) if found else None
 
 
 @dataclass(frozen=True, slots=True)

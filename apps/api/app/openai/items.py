@@ -43,15 +43,15 @@ class ReadItems:
 def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Message] | None = None) -> ReadItems:
     """Splits a list whose form has been validated (`api/schemas/items.py`).
 
-    `referenced` has the stored messages that `item_reference` items name. A message is included once, even if several
-    of its items are named. Raises `InvalidRequest`, with the item's index, for a reference to no stored message, for a
-    compaction that this service did not make, and for more than `MOST_DIRECTIONS`.
+    `referenced` has the stored messages of which `item_reference` items name an item; an item that is named again is
+    left out. Raises `InvalidRequest`, with the item's index, for a reference to no stored item, for a compaction that
+    this service did not make, and for more than `MOST_DIRECTIONS`.
     """
     directions: dict[str, None] = {}
     messages: list[IncomingMessage] = []
     before: list[IncomingMessage] = []
     compaction: Compaction | None = None
-    included: set[int] = set()
+    named: set[str] = set()
     for place, item in enumerate(items):
         match item.get("type") or ("message" if "role" in item else "item_reference"):
             case "message" if item["role"] in ("system", "developer"):
@@ -73,15 +73,13 @@ def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Mess
                 messages.append(IncomingMessage(place, "tool", _content(item["output"]), tool_call_id=call_id))
             case "item_reference":
                 message = (referenced or {}).get(item["id"])
-                if message is None:
+                if message is None or not (item["id"] in named or _add_named(messages, place, item["id"], message)):
                     raise InvalidRequest("There is no such item.", (str(place), "id"))
-                if message.seq not in included:
-                    included.add(message.seq)
-                    messages.append(IncomingMessage.of_stored(place, message))
+                named.add(item["id"])
             case "compaction":
                 compaction = read_handle(item["encrypted_content"], str(place), "encrypted_content")
                 before, messages = messages or before, []
-                included.clear()
+                named.clear()
             case _:
                 continue
     kept = tuple(messages) if compaction is None else after_compaction(before, messages)
@@ -178,6 +176,23 @@ def compaction_item(compaction: Compaction) -> JsonObject:
     """The item that replaces the messages before it."""
     made_of = compaction.summary_id or compaction.session_id
     return {"id": f"cmp_{made_of.hex}", "type": "compaction", "encrypted_content": compaction.handle}
+
+
+def _add_named(messages: list[IncomingMessage], place: int, named: str, message: Message) -> bool:
+    """Adds the item of a stored message that an id names, and no other item of it. Reasoning adds nothing. Returns
+    whether there is such an item."""
+    match named.partition("_")[0], message.role:
+        case "rs", "assistant":
+            pass
+        case "fc", "assistant" if (at := int(named[-4:], 16)) < len(message.tool_calls):
+            _add_call(messages, place, message.tool_calls[at])
+        case "msg", "assistant" if message.content or not message.tool_calls:
+            messages.append(IncomingMessage.of_stored(place, replace(message, tool_calls=())))
+        case ("msg", "user") | ("fco", "tool"):
+            messages.append(IncomingMessage.of_stored(place, message))
+        case _:
+            return False
+    return True
 
 
 def _add_call(messages: list[IncomingMessage], place: int, call: ToolCall) -> None:

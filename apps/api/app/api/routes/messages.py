@@ -193,14 +193,14 @@ def _tool_choice(body: PromptIn) -> str | JsonObject | None:
 
 def _chat_options(raw: JsonObject, body: PromptIn) -> JsonObject:
     """The options of a body, by their names in chat completions."""
-    choice, output = body.tool_choice, body.output_config
-    schema = raw["output_config"]["format"]["schema"] if output is not None and output.format is not None else None
+    choice = body.tool_choice
+    form = (body.output_config and body.output_config.format) or body.output_format
     return {
         "temperature": raw.get("temperature"),
         "top_p": raw.get("top_p"),
         "top_k": raw.get("top_k"),
         "stop": raw.get("stop_sequences"),
         "parallel_tool_calls": False if choice is not None and choice.disable_parallel_tool_use else None,
-        "response_format": schema
-        and {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}},
+        "response_format": form
+        and {"type": "json_schema", "json_schema": {"name": "answer", "schema": form.schema_, "strict": True}},
     }

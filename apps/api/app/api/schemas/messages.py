@@ -72,16 +72,9 @@ class ToolResultBlock(Open):
 
 
 class ThinkingBlock(Open):
-    """Accepted and ignored: the session has stored its own, with the signature."""
+    """Accepted and ignored: the session has stored its own. Some clients send it back without what was empty in it."""
 
-    type: Literal["thinking"]
-    thinking: str
-    signature: str
-
-
-class RedactedThinkingBlock(Open):
-    type: Literal["redacted_thinking"]
-    data: str
+    type: Literal["thinking", "redacted_thinking"]
 
 
 class ToolUseBlock(Open):
@@ -105,9 +98,7 @@ class CompactionBlock(Open):
 UserBlock = Annotated[
     TextPart | ImageBlock | DocumentBlock | SearchResultBlock | ToolResultBlock, Field(discriminator="type")
 ]
-ReplyBlock = Annotated[
-    TextPart | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | CompactionBlock, Field(discriminator="type")
-]
+ReplyBlock = Annotated[TextPart | ThinkingBlock | ToolUseBlock | CompactionBlock, Field(discriminator="type")]
 
 
 class UserTurn(Open):
@@ -268,6 +259,7 @@ class PromptIn(In):
     tool_choice: Annotated[AnyTool | ToolByName, Field(discriminator="type")] | None = None
     thinking: ThinkingIn | None = None
     output_config: OutputConfig | None = Field(default=None, description="Only `format` is passed on.")
+    output_format: OutputFormat | None = Field(default=None, description="Older name of `output_config.format`.")
     context_management: ContextManagement | None = None
     cache_control: dict[str, Any] | None = None
     thread: dict[str, Any] | None = Field(

@@ -192,10 +192,7 @@ async def page_of_items(
 
 async def get_item(rt: Runtime, session: SessionRef, item_id: str) -> tuple[Message, JsonObject]:
     """An item of the session, and the message that it is part of. Raises `NotFound`."""
-    found = await referenced(rt, session.tenant_id, (item_id,))
-    message = found.get(item_id)
-    at = read_item_id(item_id)
-    if message is not None and at is not None and at[0] == session.id:
+    for message in (await referenced(rt, session.tenant_id, (item_id,))).values():
         for item in message_items(session.id, message):
             if item["id"] == item_id:
                 return message, item
