@@ -15,8 +15,12 @@ import asyncpg
 import pytest
 
 from app.db.database import Database
+from app.db.migrate import reach
 from app.db.sql import sql
 from app.domain.errors import DatabaseUnavailable
+from migrations.drift import with_database
+from tests.pooling import own_database
+from torture.databases import execute, new_name
 
 _STARTING = b"SFATAL\0VFATAL\0C57P03\0Mthe database system is starting up\0\0"
 _FULL = b"SFATAL\0VFATAL\0C53300\0Msorry, too many clients already\0\0"
@@ -46,6 +50,22 @@ async def test_a_server_that_takes_no_connections_now_is_a_database_that_is_away
     finally:
         await database.aclose()
         server.close()
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+async def test_a_database_that_cannot_store_every_text_is_refused_by_its_encoding(
+    postgres_server: str, encoding: str
+) -> None:
+    """LATIN1 has no character of most languages, and functions of SQL_ASCII cut characters apart."""
+    name = new_name()
+    await execute(
+        postgres_server, f"CREATE DATABASE {name} TEMPLATE template0 ENCODING {encoding} LC_COLLATE 'C' LC_CTYPE 'C'"
+    )
+    try:
+        with pytest.raises(DatabaseUnavailable, match=encoding):
+            await reach(with_database(postgres_server, name))
+    finally:
+        await execute(postgres_server, f"DROP DATABASE {name}")
 
 
 async def test_citus_errors_about_a_lost_node_count_as_an_unavailable_database(database_url: str) -> None:
@@ -145,6 +165,47 @@ async def test_a_worker_that_freezes_inside_a_transaction_loses_it_and_its_locks
         with pytest.raises(DatabaseUnavailable):
             await freeze(database)
         assert looked
+    finally:
+        await database.aclose()
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+@pytest.mark.parametrize("autocommit", [False, True], ids=["transaction", "single statement"])
+async def test_a_stricter_isolation_level_of_the_database_does_not_make_a_wait_a_conflict(
+    postgres_server: str, database_url: str, level: str, autocommit: bool
+) -> None:
+    raise_it = sql("UPDATE raised SET by_now = by_now + 1 RETURNING by_now")
+    waits_here = sql("SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'tuple' AND relation = 'raised'::regclass)")
+    await execute(database_url, "CREATE TABLE raised AS SELECT 1 AS by_now")
+    name = urlsplit(database_url).path[1:]
+    await execute(postgres_server, f"ALTER DATABASE {name} SET default_transaction_isolation = '{level}'")
+    database = own_database(database_url, pool_size=2)
+
+    async def raise_after_the_wait() -> int:
+        async with database.autocommit() if autocommit else database.begin() as tx:
+            return await tx.fetchval(raise_it)
+
+    try:
+        async with database.begin() as first:
+            await first.fetchval(raise_it)
+            waits = asyncio.create_task(raise_after_the_wait())
+            while not await first.fetchval(waits_here):  # noqa: ASYNC110 - the server waits, nothing here is set
+                await asyncio.sleep(0.01)
+        assert await waits == 3
+    finally:
+        await database.aclose()
+
+
+async def test_a_statement_that_the_databases_timeout_ends_is_not_called_a_server_that_is_away(
+    postgres_server: str, database_url: str
+) -> None:
+    name = urlsplit(database_url).path[1:]
+    await execute(postgres_server, f"ALTER DATABASE {name} SET statement_timeout = '50ms'")
+    database = own_database(database_url)
+    try:
+        with pytest.raises(DatabaseUnavailable, match="statement timeout"):
+            async with database.begin() as tx:
+                await tx.fetchval(sql("SELECT pg_sleep(20)"))
     finally:
         await database.aclose()
 

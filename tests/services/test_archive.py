@@ -294,7 +294,8 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     ),
     "a ratio that is none": (_set("audits.0.calibration_ratio", -1.0), "body.audits.0.calibration_ratio"),
     "a step of no turn": (_set("steps.0.turn_id", ANY_ID), "body.steps.0.turn_id"),
-    "a step beyond its column": (_set("steps.0.seq", 2**31), "body.steps.0.seq"),
+    "a step that no other can follow": (_set("steps.0.seq", 2**31 - 1), "body.steps.0.seq"),
+    "a round that no other can follow": (_set("audits.0.round", 2**31 - 1), "body.audits.0.round"),
     "a pin twice": (_twice("pins", 0), "body.pins.2.name"),
     "more pins than a session has": (
         lambda document: document["pins"].extend(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,6 +36,23 @@ from tests.engine.histories import History, chat, estimate, snapshot_of
 from tests.engine.readings import items_of
 
 POLICY = ContextPolicy()
+
+
+def test_texts_that_were_read_for_their_terms_leave_no_trace_in_memory() -> None:
+    """A month of tool outputs is gigabytes: hex dumps without a blank, and messages of megabytes."""
+    dumps = [f"{number:02x}" * 30_000 for number in range(20)]
+    recall = Recall(max_share=1.0)
+    packed_text("the first text fills what is filled once")
+    most_recalled_tokens("What is filled once?", recall, 8_000)
+    tracemalloc.start()
+    try:
+        for dump in dumps:
+            packed_text(f"{dump} says line {dump[:3000]}")
+            most_recalled_tokens(f"What is {dump * 10}?", recall, 8_000)
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept_bytes < 400_000
 
 
 def found_in(turns: tuple[Turn, ...], asked: Turn) -> Evicted:

@@ -140,7 +140,7 @@ class Database:
         was too long, `TransactionConflict` when it was rolled back in favour of another transaction, `UniqueViolated`
         for a duplicate, and `NotFound` for a row of a session that was erased meanwhile.
         """
-        isolation = "repeatable_read" if snapshot else None
+        isolation = "repeatable_read" if snapshot else "read_committed"  # stated, for a pooler takes no setting of it
         async with self._alone(locking), self._begun(isolation=isolation) as connection:
             if self._set_locally and locking is not None:
                 await connection.execute(self._set_lock_timeout)

@@ -38,7 +38,7 @@ class Driver(Protocol):
 GONE = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
-    asyncpg.OperatorInterventionError,  # the server shuts down or starts, or a statement was cancelled
+    asyncpg.OperatorInterventionError,  # the server shuts down or starts
     asyncpg.InsufficientResourcesError,  # too many connections, out of memory, a full disk
     asyncpg.PostgresSystemError,  # the server's disk fails
     asyncpg.IdleInTransactionSessionTimeoutError,
@@ -59,7 +59,13 @@ _AT_A_NODE = "while executing command on "
 
 # A worker that freezes inside a transaction (stopped, swapped out, cut off) holds a session's lock for 10 s at most.
 # Large tables make estimates so high that statements of a millisecond are compiled, each time for 10 ms and more.
-_SERVER_SETTINGS = {"application_name": "plimsoll", "idle_in_transaction_session_timeout": "10s", "jit": "off"}
+# Under a stricter isolation level that is set for the database or the role, whoever waited for a lock gets a conflict.
+_SERVER_SETTINGS = {
+    "application_name": "plimsoll",
+    "default_transaction_isolation": "read committed",
+    "idle_in_transaction_session_timeout": "10s",
+    "jit": "off",
+}
 # PgBouncer refuses start-up parameters that it does not track.
 _SETTINGS_BEHIND_A_POOLER = {"application_name": "plimsoll"}
 
@@ -121,8 +127,9 @@ async def connect(dsn: str, *, timeout_s: float, lock_timeout: str, transaction_
 
 async def _set_up(connection: Driver, *, choose_plans: bool) -> bool:
     """Sets a new connection up to decode JSON and, with `choose_plans`, to plan statements as its server needs it.
-    Returns whether the server was found to have Citus."""
+    Returns whether the server was found to have Citus. Raises `DatabaseUnavailable` if it cannot store every text."""
     try:
+        _require_utf8(connection)
         for name in ("json", "jsonb"):
             await connection.set_type_codec(
                 name, schema="pg_catalog", encoder=column_json, decoder=orjson.loads, format="text"
@@ -131,6 +138,12 @@ async def _set_up(connection: Driver, *, choose_plans: bool) -> bool:
     except BaseException:
         connection.terminate()
         raise
+
+
+def _require_utf8(connection: Driver) -> None:
+    encoding = getattr(connection.get_settings(), "server_encoding", "UTF8")
+    if encoding != "UTF8":
+        raise DatabaseUnavailable(f"The database has the encoding {encoding}; it has to be UTF8.")
 
 
 _READ_ONLY_SETTINGS = ("in_hot_standby", "default_transaction_read_only")
@@ -160,6 +173,8 @@ def domain_errors(leave_server: Callable[[], None]) -> Generator[None]:
     except asyncpg.ReadOnlySQLTransactionError as error:
         leave_server()
         raise DatabaseUnavailable("The database is read-only now.") from error
+    except asyncpg.QueryCanceledError as error:
+        raise DatabaseUnavailable(f"The database did not finish a statement: {error}.") from error
     except asyncpg.InternalServerError as error:
         if not str(error).startswith(_LOST_A_NODE) and _AT_A_NODE not in (cast(Any, error).context or ""):
             raise

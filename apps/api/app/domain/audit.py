@@ -13,7 +13,7 @@ from uuid import UUID
 from annotated_types import Ge, Le
 
 from app.domain.stored import names_of, values_of
-from app.domain.types import Count, Difference, JsonObject, Name, SessionId, SmallSeq, SummaryId, TurnId
+from app.domain.types import Count, Difference, JsonObject, Name, NumberInTurn, SessionId, SummaryId, TurnId
 
 ShorteningKind: TypeAlias = Literal[
     "tool_result_shortened", "tool_input_shortened", "assistant_shortened", "media_marked"
@@ -148,8 +148,8 @@ class Audit(TurnContext):
 
     id: UUID
     turn_id: TurnId
-    round: SmallSeq
-    attempt: SmallSeq
+    round: NumberInTurn
+    attempt: NumberInTurn
     estimator: Name
     calibration_ratio: Annotated[float, Ge(0), Le(1000)]
     actual_prompt_tokens: Count | None = field(

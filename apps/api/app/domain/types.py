@@ -27,6 +27,8 @@ LARGEST: Final = 2**42
 Count: TypeAlias = Annotated[int, Ge(0), Le(LARGEST)]
 Difference: TypeAlias = Annotated[int, Ge(-LARGEST), Le(LARGEST)]
 SmallSeq: TypeAlias = Annotated[int, Ge(1), Le(2**31 - 1)]
+NumberInTurn: TypeAlias = Annotated[int, Ge(1), Le(2**30)]
+"""Of a step, a round or an attempt: the 32 bits of its column leave as many for the rest of a turn that is imported."""
 Name: TypeAlias = Annotated[str, Len(1, 200)]
 
 JsonObject: TypeAlias = dict[str, Any]

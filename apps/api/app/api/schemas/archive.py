@@ -31,7 +31,17 @@ from app.api.schemas.values import Dollars, Id, In, Instant, NotEmpty, Open, Seq
 from app.archive.document import FORMAT, MOST_FAULTS, VERSION
 from app.domain.audit import CacheBreak
 from app.domain.errors import ImportRefused, InvalidFields, InvalidRequest
-from app.domain.types import CHAT_OPTIONS, Count, JsonObject, Name, Region, SmallSeq, SummaryCall, SummaryCallReason
+from app.domain.types import (
+    CHAT_OPTIONS,
+    Count,
+    JsonObject,
+    Name,
+    NumberInTurn,
+    Region,
+    SmallSeq,
+    SummaryCall,
+    SummaryCallReason,
+)
 from app.services.archive.new_rows import Export, ImportedMessages
 from app.services.policies import read_fields
 
@@ -133,7 +143,7 @@ class MessageRow(In):
 class StepRow(In):
     id: Id
     turn_id: Id
-    seq: SmallSeq
+    seq: NumberInTurn
     kind: Name
     status: Name
     detail: dict[str, Any]

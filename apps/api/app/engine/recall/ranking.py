@@ -84,7 +84,7 @@ def wanted_share(text: str) -> float:
     question may still need something: a short one gets a little, a long one next to nothing.
     """
     terms = max(1, len(query_terms(text)))
-    question = request_of(text[:MOST_ASKED_CHARS]).asking
+    question = request_of(text).asking
     if not question:
         return _SHARE_WITHOUT_QUESTION * min(1.0, (_TERMS_WITHOUT_QUESTION / terms) ** 3)
     question_terms = max(1, len(query_terms(question)))
@@ -94,7 +94,8 @@ def wanted_share(text: str) -> float:
 
 def most_recalled_tokens(text: str, recall: Recall, input_budget: int) -> int:
     """The largest block in tokens that may be recalled for the user's message; 0 if nothing should be recalled."""
-    called_for = min(part_of(recall.max_share, input_budget), MOST_RECALLED_TOKENS * wanted_share(text))
+    wanted_tokens = MOST_RECALLED_TOKENS * wanted_share(text[:MOST_ASKED_CHARS])
+    called_for = min(part_of(recall.max_share, input_budget), wanted_tokens)
     return int(called_for) if called_for >= _LEAST_RECALLED_TOKENS else 0
 
 

@@ -21,6 +21,7 @@ _MOST_CHARS: Final = 64_000
 _MOST_QUERY_CHARS: Final = 8_000
 LONGEST_TERM_CHARS: Final = 32
 _STEM_CHARS: Final = 6
+_MOST_KEPT_CHARS: Final = 64
 
 _UNSPACED: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
@@ -132,15 +133,22 @@ def _fold(text: str) -> str:
     return unicodedata.normalize("NFC", _ACCENTS.sub("", apart))
 
 
-@lru_cache(maxsize=16_384)
 def _term(word: str) -> str:
     """The word's stem; empty for a stop word."""
+    # Long ones are hardly ever repeated: lines of a hex dump, each of thousands of characters, would fill the memory.
+    return _kept_term(word) if len(word) <= _MOST_KEPT_CHARS else _new_term(word)
+
+
+def _new_term(word: str) -> str:
     if word in _STOP_WORDS:
         return ""
     bare = _POSSESSIVE.sub("", word)
     if not bare.isalpha():
         return bare[:LONGEST_TERM_CHARS]
     return _stem(bare)[:_STEM_CHARS]
+
+
+_kept_term = lru_cache(maxsize=16_384)(_new_term)
 
 
 def _stem(word: str) -> str:
