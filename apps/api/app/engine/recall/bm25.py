@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from app.engine.recall.dates import date_keys
 from app.engine.recall.index import Floats, Index, Ints
 from app.engine.recall.related import LookedFor, Related, one_of_a_word, places_of, related_terms, weigh_related
 from app.engine.recall.requests import request_of
-from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, query_terms, query_words, term_hash
+from app.engine.recall.terms import query_terms, query_words, term_hash
 from app.engine.recall.vectors import Meaning, with_similar
 
 MOST_HITS: Final = 64
@@ -59,16 +58,16 @@ def term_scores(index: Index, seen_in: Ints, positions: Ints, counts: Ints, rare
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """Matching messages: `positions`, best first, and `scores`. `similar` has the cosines of those that are near in
-    meaning, by position. `shared_terms` is, for each message that was searched, the number of terms it shares with the
-    text. `words` are the words that were looked for: the related ones first, the least related at the beginning.
-    `postings` are, word after word, the positions of the messages that have it or were sent on the days that it names;
-    `seen_in` is how many they are for each word."""
+    """Matching messages among the first `messages`: `positions`, best first, and `scores`. `similar` has the cosines of
+    those that are near in meaning, by position. `words` are the words that were looked for: the related ones first, the
+    least related at the beginning. `postings` are, word after word, the positions of the messages that have it or were
+    sent on the days that it names; `seen_in` is how many they are for each word."""
+
+    messages: int
 
     positions: Ints
     scores: Floats
     similar: Mapping[int, float]
-    shared_terms: Ints
     words: tuple[LookedFor, ...]
     seen_in: Ints
     postings: Ints
@@ -77,7 +76,7 @@ class Hits:
         """Why messages were found, by position: the words of the text that a message has, its related words in place of
         those that it lacks, and the mark of one that is near in meaning; sorted."""
         found: dict[int, dict[str, str]] = {at: {} for at in positions}
-        is_wanted = np.zeros(len(self.shared_terms), np.bool_)
+        is_wanted = np.zeros(self.messages, np.bool_)
         is_wanted[list(found)] = True
         (theirs,) = is_wanted[self.postings].nonzero()
         of_word = self.seen_in.cumsum().searchsorted(theirs, "right")
@@ -111,23 +110,20 @@ def search(
 
     A message that has more of the terms scores more, and so does one that is near in `meaning`. For a term that a
     message lacks, the nearest related term that it has counts, with a lower weight. Of a long text only some terms are
-    looked for, and `shared_terms` compares at most as many terms as are packed for a message.
+    looked for.
     """
     most_hits *= 1 if meaning is None else 2  # this many each for words and for meaning
     messages = int(index.seqs.searchsorted(through_seq, "right"))
     terms = _terms_of(text[:MOST_ASKED_CHARS])
     dates = () if said_day is None else date_keys(text, said_day)
     seen_in, positions, counts = index.postings(terms.wanted, messages)
-    shared_terms = np.bincount(positions[int(seen_in[: len(terms.related)].sum()) :], minlength=messages)
-    of_words = int(seen_in[: terms.scored].sum())
-    seen_in, positions, counts = seen_in[: terms.scored], positions[:of_words], counts[:of_words]
     if dates:
         dated = [index.said_between(date.first_day, date.last_day, messages) for date in dates]
         seen_in = np.append(seen_in, [len(found) for found in dated])
         positions = np.concatenate((positions, *dated))
-        counts = np.append(counts, np.ones(len(positions) - of_words, np.int64))
+        counts = np.append(counts, np.ones(len(positions) - len(counts), np.int64))
     rare = rarities(seen_in, messages, most_seen_share)
-    rare[terms.scored :] *= _DATE_FACTOR
+    rare[len(terms.words) :] *= _DATE_FACTOR
     if terms.related:
         weigh_related(rare, terms.related, terms.places, seen_in, messages)
     scored, covered = term_scores(index, seen_in, positions, counts, rare)
@@ -138,10 +134,10 @@ def search(
     found, scores = _best(scores, coverage, most_hits)
     found, scores, similar = with_similar(index, meaning, through_seq, found, scores)
     return Hits(
+        messages=messages,
         positions=found[:most_hits],
         scores=scores[:most_hits],
         similar=similar,
-        shared_terms=shared_terms,
         words=(*terms.words, *(LookedFor(date.words, date.words) for date in dates)),
         seen_in=seen_in,
         postings=positions,
@@ -160,12 +156,10 @@ def _best(scores: Floats, coverage: Floats, most_hits: int) -> tuple[Ints, Float
 
 
 class _Terms(NamedTuple):
-    """The terms of a query, as hashes: `wanted` are all to look up, of which the first `scored` are scored, `related`
-    ones before the query's own. `places` has, for each related term, the index of the query's term that it is related
-    to. `words` are the words of the scored terms."""
+    """The terms of a query: `wanted` are their hashes, those of the `related` ones before the query's own, and `words`
+    their words. `places` has, for each related term, the index of the query's term that it is related to."""
 
     wanted: tuple[int, ...]
-    scored: int
     related: tuple[Related, ...]
     places: Ints
     words: tuple[LookedFor, ...]
@@ -177,11 +171,9 @@ def _terms_of(text: str) -> _Terms:
     wanted = wanted if query_words(wanted) else text
     words = query_words(wanted)
     own = {term_hash(term): words[term] for term in query_terms(wanted)}
-    compared = dict.fromkeys(map(term_hash, islice(query_words(text), MOST_TERMS_OF_A_MESSAGE)))
     related = related_terms(own)
     return _Terms(
-        (*[other.term for other in related], *(own | compared)),
-        len(related) + len(own),
+        (*[other.term for other in related], *own),
         related,
         places_of(related, own),
         (*[other.looked_for for other in related], *map(LookedFor, own.values(), own.values())),

@@ -84,8 +84,8 @@ def day_text(day: int) -> str:
 
 
 def date_keys(text: str, said_day: int) -> tuple[DateKey, ...]:
-    """The days that a text names which was sent on `said_day`. A day also gives its month, and its year if that is
-    named; these count less, as common words do beside a rare one."""
+    """The days that a text names which was sent on `said_day`. A day also gives its month, and a month its year if that
+    is named; these count less, as common words do beside a rare one."""
     text = text[:_MOST_CHARS]
     lower = text.lower()
     may_name_days = any([part in lower for part in _OF_EVERY_DATE])  # noqa: C419 - a list is faster here
@@ -112,13 +112,13 @@ def _ranges(match: re.Match[str], words: str, now: date) -> Iterator[tuple[str, 
     named = {name: value for name, value in match.groupdict().items() if value}
     try:
         if "iso" in named:
-            yield from _of_day(named["iso"], date.fromisoformat(named["iso"]), with_year=True)
+            yield from _of_day(named["iso"], date.fromisoformat(named["iso"]))
         elif day := named.get("day") or named.get("month_day"):
             month = _month_of(named.get("day_month") or named["month_first"])
             given = named.get("day_year") or named.get("month_year")
             number = int(day.rstrip("stndrh"))
             year = int(given) if given else _latest_year(month, number, now)
-            yield from _of_day(words, date(year, month, number), with_year=given is not None)
+            yield from _of_day(words, date(year, month, number))
         elif name := named.get("month") or named.get("bare_month") or named.get("only_month"):
             month, given = _month_of(name), named.get("year_of_month")
             year = int(given) if given else now.year - (month > now.month)
@@ -141,11 +141,9 @@ def _latest_year(month: int, number: int, now: date) -> int:
     return year
 
 
-def _of_day(words: str, day: date, *, with_year: bool) -> Iterator[tuple[str, date, date]]:
+def _of_day(words: str, day: date) -> Iterator[tuple[str, date, date]]:
     yield words, day, day
     yield f"{_MONTH_NAMES[day.month - 1]} {day.year}", *_month(day.year, day.month)
-    if with_year:
-        yield str(day.year), date(day.year, 1, 1), date(day.year, 12, 31)
 
 
 def _relative(named: dict[str, str], now: date) -> tuple[date, date]:
@@ -157,17 +155,14 @@ def _relative(named: dict[str, str], now: date) -> tuple[date, date]:
         return now - timedelta(days=back), now - timedelta(days=back)
     if "unit" in named:
         count = int(named["count"]) if named["count"].isdigit() else _NUMBERS[named["count"]]
-        return _back(named["unit"], count, now, exact=True)
-    return _back(named["period"], 0 if named["which"] == "this" else 1, now, exact=False)
+        return _back(named["unit"], count, now)
+    return _back(named["period"], 0 if named["which"] == "this" else 1, now)
 
 
-def _back(unit: str, count: int, now: date, *, exact: bool) -> tuple[date, date]:
-    """The day, or the calendar week, month or year, `count` units back; an `exact` week has that day in the middle."""
+def _back(unit: str, count: int, now: date) -> tuple[date, date]:
+    """The day, or the calendar week, month or year, `count` units back."""
     if unit == "day":
         return now - timedelta(days=count), now - timedelta(days=count)
-    if unit == "week" and exact:
-        middle = now - timedelta(weeks=count)
-        return middle - timedelta(days=3), middle + timedelta(days=3)
     if unit in {"week", "weekend"}:
         monday = now - timedelta(days=now.weekday() + 7 * count)
         return monday + timedelta(days=5 * (unit == "weekend")), monday + timedelta(days=6)

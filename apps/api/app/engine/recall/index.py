@@ -79,15 +79,13 @@ class Index:
     """All messages of a session through `through_seq`, one array per column; a message's position is its index there.
 
     It is immutable: extending it returns another. `keys` are sorted and have one word for each term of a message: 27
-    bits of hash, 32 of position, 5 of count. `lengths` count terms, `distinct` different ones. `days` are as in
-    `Packed`, or `NO_DAY` if unknown.
+    bits of hash, 32 of position, 5 of count. `lengths` count terms. `days` are as in `Packed`, or `NO_DAY` if unknown.
     """
 
     through_seq: int
     seqs: Ints
     tokens: npt.NDArray[np.int32]
     lengths: npt.NDArray[np.int32]
-    distinct: npt.NDArray[np.int32]
     texts: npt.NDArray[np.int32]
     kinds: npt.NDArray[np.uint8]
     questions: npt.NDArray[np.bool_]
@@ -120,7 +118,6 @@ class Index:
             seqs=np.concatenate((self.seqs, new.seqs)),
             tokens=np.concatenate((self.tokens, np.minimum(new.tokens, _MOST_TOKENS).astype(np.int32))),
             lengths=np.concatenate((self.lengths, (header >> 10).astype(np.int32))),
-            distinct=np.concatenate((self.distinct, distinct.astype(np.int32))),
             texts=np.concatenate((self.texts, (words[at + 1] >> 5).astype(np.int32))),
             kinds=np.concatenate((self.kinds, (header >> 6 & 3).astype(np.uint8))),
             questions=np.concatenate((self.questions, (header >> 5 & 1).astype(np.bool_))),
@@ -164,7 +161,6 @@ def _empty() -> Index:
         seqs=none.astype(np.int64),
         tokens=none,
         lengths=none,
-        distinct=none,
         texts=none,
         kinds=none.astype(np.uint8),
         questions=none.astype(np.bool_),

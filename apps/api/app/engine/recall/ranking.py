@@ -37,7 +37,6 @@ _SHARES: Final = np.array((0.12, 0.25, 0.4, 1.0, 0.5, 0.25, 0.12))
 _REACH: Final = len(_SHARES) // 2
 _NEIGHBOURS: Final = np.arange(len(_SHARES))
 _QUESTION_FACTOR: Final = 0.8
-_LEAST_NEWS_SHARE: Final = 0.1
 _TOKENS_OF_ANY: Final = 16
 """Added to a message's own tokens before its score is divided by them, so that a single word does not rank too high."""
 MOST_RECALLED_TOKENS: Final = 6_400
@@ -113,13 +112,11 @@ def candidates(
     many as fit into `room_tokens` on the wire.
 
     They are whole units that score at least `min_score_ratio` of the best; of equals the newer is first, and no text is
-    there twice. A message whose words are nearly all in the text is left out: it is the same question asked before, of
-    which only the answer is useful.
+    there twice.
     """
     hits = search(index, text, through_seq, said_day=said_day, meaning=meaning)
-    messages = len(hits.shared_terms)
     near, parts = hits.positions[:, None] + _NEIGHBOURS, hits.scores[:, None] * _SHARES
-    shares = summed(near.ravel(), parts.ravel(), messages + 2 * _REACH)[_REACH : messages + _REACH]
+    shares = summed(near.ravel(), parts.ravel(), hits.messages + 2 * _REACH)[_REACH : hits.messages + _REACH]
     at = np.flatnonzero(shares != 0)
     alone = at[(index.kinds[at] < CALL) & (index.tokens[at] <= room_tokens)]
     values = shares[alone] * np.where(index.questions[alone], _QUESTION_FACTOR, 1.0)
@@ -129,8 +126,6 @@ def candidates(
     good = values >= min_score_ratio * best
     alone, values = alone[good], values[good]
     order = np.lexsort((-alone, -values))[:MOST_CANDIDATES]
-    distinct = index.distinct[alone[order]]
-    order = order[distinct - hits.shared_terms[alone[order]] > _LEAST_NEWS_SHARE * distinct]
     alone, values = alone[order], values[order]
     columns = (values, alone, alone + 1, index.tokens[alone] + MESSAGE_FRAMING_TOKENS, index.texts[alone])
     found: Iterable[_Row] = zip(*[column.tolist() for column in columns], strict=True)

@@ -116,12 +116,12 @@ def _chosen(
 
 
 def _sent_texts(window: Window) -> Iterator[str]:
-    """The texts of the messages other than the user's current one; those of a run are read from its JSON."""
+    """The texts of the messages; those of a run are read from its JSON."""
     for part in (*parts_of(window.past), *parts_of(window.current)):
         if isinstance(part, Run):
             for message in orjson.loads(b"[%b]" % part.json()[1:]):
                 yield named(message.get("name"), content_text(message["content"]))
-        elif part.message and part.region != "user":
+        elif part.message:
             yield spoken_text(part.message)
 
 
