@@ -219,3 +219,13 @@ def test_outputs_whose_next_message_became_no_turn_are_answered_when_they_are_se
             ("completed", "It is paid."),
             ("rejected", None),
         ]
+
+
+def test_a_reply_that_calls_tools_is_repeated_with_its_text(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say("Let me look.", "a")) as at:
+        asked: dict[str, Any] = {"model": "main", "messages": [user("Is a paid?")], "tools": TOOLS}
+        create: Any = at.client.chat.completions.create
+        first, again = (create(**asked, extra_headers={"Idempotency-Key": "k"}).choices[0] for _ in range(2))
+        assert at.model.hits == 1
+        assert again == first
+        assert again.message.content == "Let me look."

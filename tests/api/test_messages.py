@@ -15,7 +15,7 @@ from tests.api.chatting import chat_service, say
 from tests.api.messaging import TOOLS, anthropic_at, create, post, result, said, text, user
 from tests.api.test_auth import make_key
 from tests.providers.server import Answer
-from tests.providers.wires import ANTHROPIC, ModelReply
+from tests.providers.wires import ANTHROPIC, OPENAI, ModelReply
 
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"\0" * 16).decode()
 
@@ -310,3 +310,27 @@ def test_the_schema_of_an_answer_is_passed_on_also_under_its_older_name(
         assert at.model.seen[0].json["response_format"]["json_schema"]["schema"] == form["schema"]
         refused = post(at, {"messages": [user("Is a paid?")], place: {"format": {"type": "x"}, "type": "x"}})
         assert (refused.status_code, refused.json()["error"]["type"]) == (400, "invalid_request_error")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("calls", [(), (ToolCall("a", "look_up", '{"id": "a"}'),)])
+def test_an_answer_that_is_repeated_has_its_thinking_and_the_text_before_its_calls(
+    database_url: str, tmp_path: Path, calls: tuple[ToolCall, ...], stream: bool
+) -> None:
+    reply = said(OPENAI, ModelReply("Let me see.", "They ask for a.", calls))
+    with chat_service(database_url, tmp_path, reply) as at, anthropic_at(at) as client:
+        asked: dict[str, Any] = {"messages": [user("Is a paid?")], "tools": TOOLS, "thinking": {"type": "adaptive"}}
+        asked |= {"model": "main", "max_tokens": 1000, "extra_headers": {"Idempotency-Key": "k1"}}
+        messages: Any = client.messages
+        found: list[Any] = []
+        for _ in range(2):
+            if stream:
+                with messages.stream(**asked) as events:
+                    message = events.get_final_message()
+            else:
+                message = messages.create(**asked)
+            found.append((message.model_dump(include={"content"}), message.stop_reason))
+        assert found[0] == found[1]
+        blocks = [block["type"] for block in found[0][0]["content"]]
+        assert blocks == ["thinking", "text", *["tool_use" for _ in calls]]
+        assert len(at.model.seen) == 1

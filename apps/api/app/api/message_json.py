@@ -120,10 +120,8 @@ class MessageForm:
         return [compaction_block(Compaction(session_id, turn_seq, summary.id), shown_text(summary))]
 
     def _thinking(self, outcome: TurnOutcome) -> list[JsonObject]:
-        completion = outcome.completion
-        if completion is None or not self.with_thinking:
-            return []
-        return thinking_blocks(completion.reasoning, completion.reasoning_blocks)
+        shown = outcome.completion
+        return thinking_blocks(shown.reasoning, shown.reasoning_blocks) if self.with_thinking else []
 
     def _message(
         self,

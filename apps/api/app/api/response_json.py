@@ -259,10 +259,8 @@ class ResponseForm:
         yield self._event("response.failed", response=self._response(reply))
 
     def _reply(self, outcome: TurnOutcome) -> ResponseOutcome:
-        turn, completion = outcome.turn, outcome.completion
-        assert completion is not None  # else `stored` is the answer
-        made = _shown_summary(outcome.summary, self.form)
-        return _reply(self._ref, turn.seq, made, turn.model_alias, completion, self.form)
+        turn, made = outcome.turn, _shown_summary(outcome.summary, self.form)
+        return _reply(self._ref, turn.seq, made, turn.model_alias, outcome.completion, self.form)
 
     def _begin(self) -> Iterable[bytes]:
         response = self._response(ResponseOutcome("in_progress", self.model))

@@ -169,6 +169,11 @@ _OF_TURN = sql(f"""
     WHERE m.session_id = :session_id AND m.turn_id = :turn_id AND NOT m.withdrawn ORDER BY m.seq
     """)
 
+_NEWEST_OF_TURN = sql(f"""
+    SELECT {AS_STORED} FROM messages m
+    WHERE m.session_id = :session_id AND m.turn_id = :turn_id ORDER BY m.seq DESC LIMIT 1
+    """)
+
 _WITHDRAW = sql("""
     WITH s AS (UPDATE sessions SET past_version = past_version + 1 WHERE id = :session_id RETURNING id)
     UPDATE messages SET withdrawn = true FROM s
@@ -340,6 +345,12 @@ async def messages_of_turn(tx: Transaction, session_id: SessionId, turn_id: Turn
     """A turn's messages in time order, without withdrawn ones. The caller has checked that the tenant owns them."""
     rows = await tx.fetch(_OF_TURN, session_id=session_id, turn_id=turn_id)
     return [message_from_row(row) for row in rows]
+
+
+async def reply_of_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> Message | None:
+    """The reply that a turn ends with, even if it was withdrawn. The caller has checked that the tenant owns it."""
+    row = await tx.fetchrow(_NEWEST_OF_TURN, session_id=session_id, turn_id=turn_id)
+    return message_from_row(row) if row and row["role"] == "assistant" else None
 
 
 async def withdraw_messages(tx: Transaction, session_id: SessionId, seqs: Sequence[int]) -> None:

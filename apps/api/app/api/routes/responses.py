@@ -94,7 +94,7 @@ async def _answer(
 ) -> Response:
     async def work(listen: Listener | None) -> TurnOutcome:
         outcome = await respond(call.rt, target, idempotency_key, listen)
-        if outcome.completion is None:
+        if outcome.reply_seq is None:
             sha256 = target.request.request_sha256
             form.stored = await responses.response_of_outcome(call.rt, call.tenant_id, outcome, sha256)
         return outcome

@@ -9,7 +9,7 @@ from dataclasses import replace
 from decimal import Decimal
 from math import ceil
 from time import perf_counter
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from app.db import turns as store
 from app.db.additions import Added
@@ -25,6 +25,7 @@ from app.db.claims import (
 )
 from app.db.database import Transaction, record_of
 from app.db.driver import UniqueViolated
+from app.db.messages import reply_of_turn
 from app.db.responses import keep_response
 from app.db.summaries import get_summary
 from app.db.turns import fail_lost_turns
@@ -42,6 +43,8 @@ from app.domain.errors import (
 from app.domain.limits import WorstCase
 from app.domain.stored import values_of
 from app.domain.types import (
+    Completion,
+    FinishReason,
     JsonObject,
     RecordedReply,
     SessionRef,
@@ -352,9 +355,18 @@ async def answer_again(
 
 async def stored_outcome(tx: Transaction, session: SessionRef, turn: TurnRecord) -> TurnOutcome:
     """The outcome of a stored turn that has ended or waits for tools."""
+    reply = await reply_of_turn(tx, session.id, turn.id)
+    completion = Completion(
+        text=reply.content if reply and isinstance(reply.content, str) else turn.assistant_output,
+        finish_reason=cast("FinishReason", turn.finish_reason or "stop"),
+        usage=None if turn.prompt_tokens is None else Usage(turn.prompt_tokens, turn.completion_tokens or 0),
+        tool_calls=turn.tool_calls,
+        reasoning=reply and reply.reasoning,
+        reasoning_blocks=reply.reasoning_blocks if reply else (),
+    )
     audit = await get_audit(tx, session, turn.id, None)
     if audit is None:
-        return TurnOutcome(turn, {})
+        return TurnOutcome(turn, {}, completion)
     made = summary_made(audit.context_trim_log)
     summary = await get_summary(tx, session.id, made) if made else None
-    return TurnOutcome(turn, audit.public(), summary=summary)
+    return TurnOutcome(turn, audit.public(), completion, summary=summary)

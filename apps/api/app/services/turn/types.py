@@ -117,35 +117,29 @@ class OutputsRequest:
 class TurnOutcome:
     """A turn that has ended or waits for tools, and its `context`, in the shape of the contract.
 
-    `completion` is the model's answer and `reply_seq` the number of its message; both are None when a stored turn is
-    returned again. `summary` is the summary that was made before the model was called.
+    `completion` is the model's answer; when a stored turn is returned again, with the usage of the whole turn.
+    `reply_seq` is the number of its message, None of a stored turn. `summary` is the summary that was made before the
+    model was called.
     """
 
     turn: TurnRecord
     context: JsonObject
-    completion: Completion | None = None
+    completion: Completion
     reply_seq: int | None = None
     summary: Summary | StoredSummary | None = None
 
     @property
     def text(self) -> str | None:
         """The text of the reply; None when the reply only calls tools."""
-        completion = self.completion
-        if completion is None:
-            return self.turn.assistant_output
-        return completion.text if completion.tool_calls else completion.text or ""
+        return self.completion.text if self.tool_calls else self.completion.text or ""
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        return self.turn.tool_calls if self.completion is None else self.completion.tool_calls
+        return self.completion.tool_calls
 
     @property
     def usage(self) -> Usage | None:
-        """The usage of `completion`, or of the whole turn when a stored turn is returned again."""
-        if self.completion is not None:
-            return self.completion.usage
-        tokens = self.turn.prompt_tokens
-        return None if tokens is None else Usage(tokens, self.turn.completion_tokens or 0)
+        return self.completion.usage
 
 
 EventName: TypeAlias = Literal["turn.created", "context.assembled", "output.delta"]
