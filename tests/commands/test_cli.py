@@ -19,9 +19,11 @@ import pytest
 
 import app
 import plimsoll_sdk
+from migrations.drift import with_database
 from plimsoll_demo.first_session import METADATA
-from tests.db.test_migrations import execute
+from tests.db.test_migrations import execute, tables
 from tests.pooling import pooler_settings
+from torture.databases import new_name
 
 PLIMSOLL = [sys.executable, "-c", "from app.cli import main; main()"]
 UNKNOWN_ID = "00000000-0000-7000-8000-000000000000"
@@ -262,6 +264,23 @@ def test_a_database_that_is_not_there_is_named(tmp_path: Path, postgres_server: 
     missing = postgres_server.replace("/plimsoll?", "/not_there?")
     output = refusal(plimsoll(tmp_path, "serve", "--port", "0", DATABASE_URL=missing))
     assert 'database "not_there" does not exist' in output
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_a_database_that_does_not_store_every_text_is_refused_before_it_is_migrated(
+    tmp_path: Path, postgres_server: str, encoding: str
+) -> None:
+    name = new_name()
+    asyncio.run(
+        execute(
+            postgres_server, f"CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'", "SELECT"
+        )
+    )
+    url = with_database(postgres_server, name)
+    for command in ("migrate", "serve"):
+        assert f"encoding of the database is {encoding}" in refusal(plimsoll(tmp_path, command, DATABASE_URL=url))
+    assert asyncio.run(tables(url)) == set()
+    asyncio.run(execute(postgres_server, f"DROP DATABASE {name}", "SELECT"))
 
 
 @pytest.mark.parametrize("command", [(), ("keys", "create"), ("simulate",), ("replay",)])

@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from typing import Annotated
 
 import typer
-from asyncpg import InsufficientPrivilegeError
 
 from app.commands.administration import distribute_command, keys, limits, purge_command, windows
 from app.commands.resources import CommandRefused, database_url, read_settings
@@ -118,8 +117,6 @@ def main() -> None:
         _fail(error.detail)
     except (CatalogueError, CommandRefused, EmbeddedPostgresError, MigrationFailed, DatabaseUnreachable) as error:
         _fail(str(error))
-    except InsufficientPrivilegeError as error:
-        _fail(f"DATABASE_URL: the database refuses this connection: {error}")
 
 
 def _fail(sentence: str) -> None:

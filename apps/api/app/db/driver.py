@@ -155,6 +155,8 @@ def domain_errors(leave_server: Callable[[], None]) -> Generator[None]:
         raise NotFound("session") from error  # every foreign key leads to a session: it was erased meanwhile
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
         raise DatabaseUnavailable("The database's schema is behind this version; run the migrations.") from error
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise DatabaseUnavailable("The database's user may not do this; grant it all rights on the tables.") from error
     except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError) as error:
         raise TransactionConflict("The database could not do this beside other work; try again.") from error
     except asyncpg.ReadOnlySQLTransactionError as error:
