@@ -176,6 +176,23 @@ def test_several_workers_share_one_address_one_database_and_their_metrics(tmp_pa
     assert list((tmp_path / "plimsoll" / "metrics").iterdir()) == []
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="others have one loopback address only")
+def test_the_same_port_at_another_address_has_metrics_of_its_own(tmp_path: Path, database_url: str) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    shared = {"DATABASE_URL": database_url, "PLIMSOLL_DATA_DIR": str(tmp_path / "data")}
+    with serving(first, "--workers", "2", **shared) as (_, printed):
+        with httpx.Client(base_url=address(printed), timeout=30) as client:
+            session = client.post("/v1/sessions", json={}).json()["id"]
+            assert client.post(f"/v1/sessions/{session}/turns", json={"content": "hello"}).status_code == 201
+        again = ("--workers", "2", "--host", "127.0.0.2", "--port", str(httpx.URL(address(printed)).port))
+        with serving(second, *again, **shared) as (_, other):
+            counts = [httpx.get(f"{each}/metrics", timeout=30).text for each in (address(printed), address(other))]
+            found = [re.findall(r"^prompt_tokens_per_turn_count (\S+)", text, re.MULTILINE) for text in counts]
+            assert found == [["1.0"], ["0.0"]]
+
+
 def test_workers_end_when_the_process_that_started_them_was_killed(tmp_path: Path, database_url: str) -> None:
     with serving(tmp_path, "--workers", "2", DATABASE_URL=database_url) as (process, printed):
         port = httpx.URL(address(printed)).port
