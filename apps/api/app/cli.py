@@ -109,16 +109,13 @@ def mcp_command(
     server.run("stdio")
 
 
+_REFUSALS = (CatalogueError, CommandRefused, DatabaseUnreachable, EmbeddedPostgresError, MigrationFailed, PlimsollError)
+
+
 def main() -> None:
     """The console script `plimsoll`."""
     try:
         command_line()
-    except PlimsollError as error:
-        _fail(error.detail)
-    except (CatalogueError, CommandRefused, EmbeddedPostgresError, MigrationFailed, DatabaseUnreachable) as error:
-        _fail(str(error))
-
-
-def _fail(sentence: str) -> None:
-    sys.stderr.write(f"plimsoll: {' '.join(sentence.split())}\n")
-    sys.exit(EXIT_UNUSABLE)
+    except _REFUSALS as error:
+        sys.stderr.write(f"plimsoll: {' '.join(str(error).split())}\n")
+        sys.exit(EXIT_UNUSABLE)

@@ -79,9 +79,7 @@ async def downgrade(dsn: str, revision: str, *, table_wait_s: float = TABLE_WAIT
 
 async def schema_state(transaction: Transaction) -> SchemaState:
     """The state of the database's schema. An unknown version is one of a later release: `ahead`."""
-    if await transaction.fetchval(_HAS_VERSION_TABLE) is None:
-        return SchemaState.EMPTY
-    version = await transaction.fetchval(_VERSION)
+    version = await transaction.fetchval(_VERSION) if await transaction.fetchval(_HAS_VERSION_TABLE) else None
     if version is None:
         return SchemaState.EMPTY
     known = _revisions()
