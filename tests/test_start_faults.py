@@ -201,6 +201,10 @@ FAULTS: dict[str, Fault] = {
     ),
     ".env that is not text": Fault(dotenv(b"PLIMSOLL_PORT=\xff\n"), (".env cannot be read", "UTF-8")),
     "folder that is not text": Fault(variables(PLIMSOLL_DATA_DIR="\udcff"), ("PLIMSOLL_DATA_DIR: ", "not UTF-8")),
+    "origin with a password": Fault(
+        variables(PLIMSOLL_CORS_ORIGINS=f"https://one.example, https://me:{SECRET}@two.example"),
+        ("PLIMSOLL_CORS_ORIGINS: ", "entry 2"),
+    ),
     "origin that is not text": Fault(variables(PLIMSOLL_CORS_ORIGINS="\udcff"), ("PLIMSOLL_CORS_ORIGINS: ", "UTF-8")),
     "host of another machine": Fault(
         variables(PLIMSOLL_HOST="192.0.2.1"), ("PLIMSOLL_HOST", "192.0.2.1", "this machine")

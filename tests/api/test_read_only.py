@@ -69,11 +69,12 @@ def check_nothing_is_left(server: str, database_url: str) -> None:
 
 
 @pytest.mark.skipif(citus_servers() is not None, reason="distributed tables have no triggers")
-@pytest.mark.parametrize("error", ["53100", "53200", "58030", "57P04", "25006"])
-def test_resource_errors_of_the_database_are_a_503_and_not_an_internal_error(
+@pytest.mark.parametrize("error", ["53100", "53200", "58030", "57P04", "25006", "42501"])
+def test_refusals_of_the_database_are_a_503_and_not_an_internal_error(
     postgres_server: str, database_url: str, error: str
 ) -> None:
-    """A full disk, no memory, a failing disk, a database that is being replaced: said by Postgres as it would be."""
+    """A full disk, no memory, a failing disk, a database that is being replaced, a right that is missing: as Postgres
+    would say it."""
     own = with_database(postgres_server, urlsplit(database_url).path[1:])
     raises = f"BEGIN RAISE EXCEPTION 'in need' USING ERRCODE = '{error}'; END"
     with serving(settings_for(database_url)) as url, httpx.Client(base_url=url, timeout=30) as client:

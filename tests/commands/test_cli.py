@@ -19,9 +19,11 @@ import pytest
 
 import app
 import plimsoll_sdk
+from migrations.drift import with_database
 from plimsoll_demo.first_session import METADATA
-from tests.db.test_migrations import execute
+from tests.db.test_migrations import execute, tables
 from tests.pooling import pooler_settings
+from torture.databases import new_name
 
 PLIMSOLL = [sys.executable, "-c", "from app.cli import main; main()"]
 UNKNOWN_ID = "00000000-0000-7000-8000-000000000000"
@@ -174,6 +176,23 @@ def test_several_workers_share_one_address_one_database_and_their_metrics(tmp_pa
     assert list((tmp_path / "plimsoll" / "metrics").iterdir()) == []
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="others have one loopback address only")
+def test_the_same_port_at_another_address_has_metrics_of_its_own(tmp_path: Path, database_url: str) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    shared = {"DATABASE_URL": database_url, "PLIMSOLL_DATA_DIR": str(tmp_path / "data")}
+    with serving(first, "--workers", "2", **shared) as (_, printed):
+        with httpx.Client(base_url=address(printed), timeout=30) as client:
+            session = client.post("/v1/sessions", json={}).json()["id"]
+            assert client.post(f"/v1/sessions/{session}/turns", json={"content": "hello"}).status_code == 201
+        again = ("--workers", "2", "--host", "127.0.0.2", "--port", str(httpx.URL(address(printed)).port))
+        with serving(second, *again, **shared) as (_, other):
+            counts = [httpx.get(f"{each}/metrics", timeout=30).text for each in (address(printed), address(other))]
+            found = [re.findall(r"^prompt_tokens_per_turn_count (\S+)", text, re.MULTILINE) for text in counts]
+            assert found == [["1.0"], ["0.0"]]
+
+
 def test_workers_end_when_the_process_that_started_them_was_killed(tmp_path: Path, database_url: str) -> None:
     with serving(tmp_path, "--workers", "2", DATABASE_URL=database_url) as (process, printed):
         port = httpx.URL(address(printed)).port
@@ -262,6 +281,23 @@ def test_a_database_that_is_not_there_is_named(tmp_path: Path, postgres_server: 
     missing = postgres_server.replace("/plimsoll?", "/not_there?")
     output = refusal(plimsoll(tmp_path, "serve", "--port", "0", DATABASE_URL=missing))
     assert 'database "not_there" does not exist' in output
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_a_database_that_does_not_store_every_text_is_refused_before_it_is_migrated(
+    tmp_path: Path, postgres_server: str, encoding: str
+) -> None:
+    name = new_name()
+    asyncio.run(
+        execute(
+            postgres_server, f"CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'", "SELECT"
+        )
+    )
+    url = with_database(postgres_server, name)
+    for command in ("migrate", "serve"):
+        assert f"encoding of the database is {encoding}" in refusal(plimsoll(tmp_path, command, DATABASE_URL=url))
+    assert asyncio.run(tables(url)) == set()
+    asyncio.run(execute(postgres_server, f"DROP DATABASE {name}", "SELECT"))
 
 
 @pytest.mark.parametrize("command", [(), ("keys", "create"), ("simulate",), ("replay",)])

@@ -15,12 +15,10 @@ import asyncpg
 import pytest
 
 from app.db.database import Database
-from app.db.migrate import reach
 from app.db.sql import sql
 from app.domain.errors import DatabaseUnavailable
-from migrations.drift import with_database
 from tests.pooling import own_database
-from torture.databases import execute, new_name
+from torture.databases import execute
 
 _STARTING = b"SFATAL\0VFATAL\0C57P03\0Mthe database system is starting up\0\0"
 _FULL = b"SFATAL\0VFATAL\0C53300\0Msorry, too many clients already\0\0"
@@ -50,22 +48,6 @@ async def test_a_server_that_takes_no_connections_now_is_a_database_that_is_away
     finally:
         await database.aclose()
         server.close()
-
-
-@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
-async def test_a_database_that_cannot_store_every_text_is_refused_by_its_encoding(
-    postgres_server: str, encoding: str
-) -> None:
-    """LATIN1 has no character of most languages, and functions of SQL_ASCII cut characters apart."""
-    name = new_name()
-    await execute(
-        postgres_server, f"CREATE DATABASE {name} TEMPLATE template0 ENCODING {encoding} LC_COLLATE 'C' LC_CTYPE 'C'"
-    )
-    try:
-        with pytest.raises(DatabaseUnavailable, match=encoding):
-            await reach(with_database(postgres_server, name))
-    finally:
-        await execute(postgres_server, f"DROP DATABASE {name}")
 
 
 async def test_citus_errors_about_a_lost_node_count_as_an_unavailable_database(database_url: str) -> None:

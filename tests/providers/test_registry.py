@@ -129,6 +129,8 @@ REMOTE = "default = 'a'\n[models.a]\nprovider = 'openai'\nmodel = 'm'\n"
         (OFFLINE.replace("offline", "openai") + "base_url = 'http://h'", "models.a.model", "missing"),
         (REMOTE, "models.a.api_key_env", "missing"),
         (f"{REMOTE}api_key_env = 'UNSET_KEY'", "models.a.api_key_env", "UNSET_KEY is not set"),
+        (f"{REMOTE}api_key_env = 'sk-hunter2'", "models.a.api_key_env", "that it names is not set"),
+        (f"{REMOTE}api_key_env = 'gsk_hunter2'", "models.a.api_key_env", "that it names is not set"),
         (f"{OFFLINE}fallbacks = ['z']", "models.a.fallbacks", "'z'"),
         (f"{OFFLINE}fallbacks = ['a']", "models.a.fallbacks", "itself"),
         (f"{OFFLINE}context_window = '9'", "models.a.context_window", "integer"),

@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from typing import Annotated
 
 import typer
-from asyncpg import InsufficientPrivilegeError
 
 from app.commands.administration import distribute_command, keys, limits, purge_command, windows
 from app.commands.resources import CommandRefused, database_url, read_settings
@@ -110,18 +109,13 @@ def mcp_command(
     server.run("stdio")
 
 
+_REFUSALS = (CatalogueError, CommandRefused, DatabaseUnreachable, EmbeddedPostgresError, MigrationFailed, PlimsollError)
+
+
 def main() -> None:
     """The console script `plimsoll`."""
     try:
         command_line()
-    except PlimsollError as error:
-        _fail(error.detail)
-    except (CatalogueError, CommandRefused, EmbeddedPostgresError, MigrationFailed, DatabaseUnreachable) as error:
-        _fail(str(error))
-    except InsufficientPrivilegeError as error:
-        _fail(f"DATABASE_URL: the database refuses this connection: {error}")
-
-
-def _fail(sentence: str) -> None:
-    sys.stderr.write(f"plimsoll: {' '.join(sentence.split())}\n")
-    sys.exit(EXIT_UNUSABLE)
+    except _REFUSALS as error:
+        sys.stderr.write(f"plimsoll: {' '.join(str(error).split())}\n")
+        sys.exit(EXIT_UNUSABLE)

@@ -293,11 +293,11 @@ def _check_database(dsn: str, listener: socket.socket) -> bool:
 
 @contextlib.contextmanager
 def _metrics_folder(settings: Settings, listener: socket.socket) -> Generator[None]:
-    """With several workers, a new folder for their shared metrics, named by the port."""
+    """With several workers, a new folder for their shared metrics, named by the address."""
     if settings.workers == 1:
         yield
         return
-    folder = settings.data_folder / "metrics" / str(listener.getsockname()[1])
+    folder = settings.data_folder / "metrics" / "{}:{}".format(*listener.getsockname())
     shutil.rmtree(folder, ignore_errors=True)
     try:
         folder.mkdir(parents=True)

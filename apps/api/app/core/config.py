@@ -126,9 +126,9 @@ class Settings(BaseSettings):
     @field_validator("cors_origins")
     @classmethod
     def _are_origins(cls, value: str) -> str:
-        for origin in filter(None, map(str.strip, value.split(","))):
-            if not _ORIGIN.fullmatch(origin):
-                raise ValueError(f"{origin} is not an origin, such as https://chat.example.org; there is no wildcard")
+        for number, origin in enumerate(map(str.strip, value.split(",")), start=1):
+            if origin and not _ORIGIN.fullmatch(origin):  # not quoted: an address can have a password
+                raise ValueError(f"entry {number} is no origin like https://chat.example.org; there is no wildcard")
         return value
 
     @model_validator(mode="after")

@@ -127,9 +127,8 @@ async def connect(dsn: str, *, timeout_s: float, lock_timeout: str, transaction_
 
 async def _set_up(connection: Driver, *, choose_plans: bool) -> bool:
     """Sets a new connection up to decode JSON and, with `choose_plans`, to plan statements as its server needs it.
-    Returns whether the server was found to have Citus. Raises `DatabaseUnavailable` if it cannot store every text."""
+    Returns whether the server was found to have Citus."""
     try:
-        _require_utf8(connection)
         for name in ("json", "jsonb"):
             await connection.set_type_codec(
                 name, schema="pg_catalog", encoder=column_json, decoder=orjson.loads, format="text"
@@ -138,12 +137,6 @@ async def _set_up(connection: Driver, *, choose_plans: bool) -> bool:
     except BaseException:
         connection.terminate()
         raise
-
-
-def _require_utf8(connection: Driver) -> None:
-    encoding = getattr(connection.get_settings(), "server_encoding", "UTF8")
-    if encoding != "UTF8":
-        raise DatabaseUnavailable(f"The database has the encoding {encoding}; it has to be UTF8.")
 
 
 _READ_ONLY_SETTINGS = ("in_hot_standby", "default_transaction_read_only")
@@ -168,6 +161,8 @@ def domain_errors(leave_server: Callable[[], None]) -> Generator[None]:
         raise NotFound("session") from error  # every foreign key leads to a session: it was erased meanwhile
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
         raise DatabaseUnavailable("The database's schema is behind this version; run the migrations.") from error
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise DatabaseUnavailable("The database's user may not do this; grant it all rights on the tables.") from error
     except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError) as error:
         raise TransactionConflict("The database could not do this beside other work; try again.") from error
     except asyncpg.ReadOnlySQLTransactionError as error:

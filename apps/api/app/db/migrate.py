@@ -8,7 +8,7 @@ import functools
 import random
 import threading
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 import app
-from app.db.database import Database, Transaction
+from app.db.database import Transaction
 from app.db.sql import Statement, sql
 from app.db.tables import metadata
 from app.domain.types import SessionId
@@ -79,9 +79,7 @@ async def downgrade(dsn: str, revision: str, *, table_wait_s: float = TABLE_WAIT
 
 async def schema_state(transaction: Transaction) -> SchemaState:
     """The state of the database's schema. An unknown version is one of a later release: `ahead`."""
-    if await transaction.fetchval(_HAS_VERSION_TABLE) is None:
-        return SchemaState.EMPTY
-    version = await transaction.fetchval(_VERSION)
+    version = await transaction.fetchval(_VERSION) if await transaction.fetchval(_HAS_VERSION_TABLE) else None
     if version is None:
         return SchemaState.EMPTY
     known = _revisions()
@@ -197,14 +195,25 @@ class DatabaseUnreachable(Exception):
 async def reach(dsn: str) -> SchemaState:
     """Connects once; returns the state of the schema. Raises `DatabaseUnreachable`."""
     try:
-        connection = await cast(Any, asyncpg).connect(dsn, timeout=CONNECT_TIMEOUT_S)
-        await connection.close()
+        # With no cache and in a transaction, statements work behind a pooler too.
+        connection = await cast(Any, asyncpg).connect(dsn, timeout=CONNECT_TIMEOUT_S, statement_cache_size=0)
+        try:
+            async with connection.transaction():
+                if (encoding := await connection.fetchval("SHOW server_encoding")) != "UTF8":
+                    raise DatabaseUnreachable(
+                        f"DATABASE_URL: the encoding of the database is {encoding}, which does not store every text: "
+                        "`createdb --encoding=UTF8 --template=template0` makes one that does"
+                    )
+                return await schema_state(Transaction(connection))
+        finally:
+            await connection.close()
     except TimeoutError as error:
         raise DatabaseUnreachable(
             f"DATABASE_URL: the database gave no answer within {CONNECT_TIMEOUT_S:.0f} seconds"
         ) from error
     except OSError as error:
-        raise DatabaseUnreachable(f"DATABASE_URL: the database cannot be reached: {_reason(error)}") from error
+        reason = error.strerror or str(error) or type(error).__name__
+        raise DatabaseUnreachable(f"DATABASE_URL: the database cannot be reached: {reason}") from error
     except asyncpg.PostgresError as error:
         raise DatabaseUnreachable(f"DATABASE_URL: the database refuses this connection: {error}") from error
     except (ValueError, OverflowError) as error:  # the second for a port above 65535
@@ -217,13 +226,6 @@ async def reach(dsn: str) -> SchemaState:
         raise DatabaseUnreachable(
             f"DATABASE_URL: what answers there is not a Postgres that can be used: {error}"
         ) from error
-    database = Database(dsn, pool_size=1, transaction_pooler=True)  # safe with or without a pooler
-    async with aclosing(database), database.autocommit() as transaction:
-        return await schema_state(transaction)
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error) or type(error).__name__
 
 
 def _columns(table: sa.Table) -> str:

@@ -240,7 +240,9 @@ def _problems_with_keys(entry: CatalogueEntry, environ: Mapping[str, str]) -> li
     for alias, model in entry.models.items():
         key, where = key_of(model, environ), f"models.{alias}.api_key_env"
         if key == "":
-            problems.append(f"{where}: the environment variable {model.api_key_env} is not set")
+            # What has small letters is rather a key that was written in the place of a name.
+            name = model.api_key_env if str(model.api_key_env).isupper() else "that it names"
+            problems.append(f"{where}: the environment variable {name} is not set")
         elif key is not None and not (key.isascii() and key.isprintable()):
             problems.append(f"{where}: {model.api_key_env} holds characters that no HTTP header can carry")
     return problems
