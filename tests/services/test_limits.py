@@ -365,7 +365,9 @@ async def test_another_tenants_use_counts_for_that_tenant_alone(database_url: st
             await at.turn(session.id, "Again")
 
 
-async def test_a_limit_starts_at_zero_in_a_new_period(database_url: str) -> None:
+@pytest.mark.parametrize("step", ["- interval '2 days'", "+ interval '2 days'"], ids=["days later", "a clock set back"])
+async def test_a_limit_starts_at_zero_in_a_new_period(database_url: str, step: str) -> None:
+    """A span that has not begun yet is of a clock that was ahead: nobody waits until it begins."""
     async with service(database_url) as at:
         await limit(at, turns_per_day=1)
         session = await at.session()
@@ -375,8 +377,8 @@ async def test_a_limit_starts_at_zero_in_a_new_period(database_url: str) -> None
         assert 0 < (refused.value.retry_after_s or 0) <= 86_400
         async with at.rt.database.begin() as tx:
             # Citus takes nothing of a column here that goes by the session's time zone.
-            older = "(starts_at AT TIME ZONE 'UTC' - interval '1 day') AT TIME ZONE 'UTC'"
-            await tx.execute(sql(f"UPDATE tenant_usage SET starts_at = {older}"))  # noqa: S608 - as above
+            moved = f"(starts_at AT TIME ZONE 'UTC' {step}) AT TIME ZONE 'UTC'"
+            await tx.execute(sql(f"UPDATE tenant_usage SET starts_at = {moved}"))  # noqa: S608 - as above
         await at.turn(session.id, "Tomorrow")
         (counted,) = await usage(at)
         assert counted["turns"] == 1

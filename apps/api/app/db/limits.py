@@ -56,15 +56,16 @@ def _locked(scope: Scope) -> str:
 def _adding(scope: Scope) -> Statement:
     """A statement that adds a call to the given spans and returns the sums before; spans without a row are missing."""
     table, key = _USAGE[scope]
-    # If a newer span began while this statement waited for the row, the newer one counts.
-    added = ", ".join(
-        f"{name} = CASE WHEN u.starts_at >= p.starts_at THEN u.{name} ELSE 0 END + :{name}" for name in _SUMS
-    )
+    # If a newer span began while this statement waited for the row, the newer one counts. One that is further ahead
+    # began by a clock that was set back since.
+    counts = "CASE WHEN u.starts_at BETWEEN p.starts_at AND p.latest THEN u.{0} ELSE {1} END"
+    added = ", ".join(f"{name} = {counts.format(name, 0)} + :{name}" for name in _SUMS)
     return sql(f"""
         WITH w AS (
-            SELECT x.span, {_STARTS_AT} AS starts_at FROM {CLOCK}, unnest(CAST(:spans AS text[])) AS x(span)
+            SELECT x.span, {_STARTS_AT} AS starts_at, clock.at + interval '1 minute' AS latest
+            FROM {CLOCK}, unnest(CAST(:spans AS text[])) AS x(span)
         ), {_locked(scope)}, counted AS (
-            UPDATE {table.name} u SET {added}, starts_at = greatest(u.starts_at, p.starts_at)
+            UPDATE {table.name} u SET {added}, starts_at = {counts.format("starts_at", "p.starts_at")}
             FROM w p, locked_usage WHERE u.{key} = :key AND u.span = p.span AND u.span = locked_usage.span
             RETURNING u.span, u.starts_at, {", ".join(f"u.{name} - :{name} AS {name}" for name in _SUMS)}
         )

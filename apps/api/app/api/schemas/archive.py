@@ -27,21 +27,11 @@ from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, Stored
 from app.api.schemas.context import SummaryFields
 from app.api.schemas.sessions import SessionIn
 from app.api.schemas.turns import AuditFields
-from app.api.schemas.values import Dollars, Id, In, Instant, NotEmpty, Open, Seq, Sha256, Speaker
+from app.api.schemas.values import Dollars, Id, In, Instant, NotEmpty, Open, OutputTokens, Seq, Sha256, Speaker
 from app.archive.document import FORMAT, MOST_FAULTS, VERSION
 from app.domain.audit import CacheBreak
 from app.domain.errors import ImportRefused, InvalidFields, InvalidRequest
-from app.domain.types import (
-    CHAT_OPTIONS,
-    Count,
-    JsonObject,
-    Name,
-    NumberInTurn,
-    Region,
-    SmallSeq,
-    SummaryCall,
-    SummaryCallReason,
-)
+from app.domain.types import CHAT_OPTIONS, Count, JsonObject, Name, NumberInTurn, Region, SummaryCall, SummaryCallReason
 from app.services.archive.new_rows import Export, ImportedMessages
 from app.services.policies import read_fields
 
@@ -79,7 +69,7 @@ class StoredError(Open):
 class StoredRequest(In):
     tools: list[StoredToolIn]
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None
-    max_output_tokens: SmallSeq | None
+    max_output_tokens: OutputTokens
     instructions: str | None = None
     options: dict[str, Any] = Field(default_factory=dict[str, Any])
     policy: dict[str, Any] | None = None
