@@ -59,10 +59,10 @@ class MessageForm:
             [
                 *self._compaction(outcome.summary, outcome.turn.session_id, outcome.turn.seq),
                 *self._thinking(outcome),
-                *reply_blocks(outcome.text, outcome.tool_calls),
+                *reply_blocks(outcome.text, outcome.completion.tool_calls),
             ],
-            stop_reason(outcome.turn.finish_reason, outcome.tool_calls),
-            usage_json(outcome.usage, _estimated(outcome.context)),
+            stop_reason(outcome.turn.finish_reason, outcome.completion.tool_calls),
+            usage_json(outcome.completion.usage, _estimated(outcome.context)),
             outcome.context,
         )
 

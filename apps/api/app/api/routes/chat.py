@@ -242,12 +242,12 @@ class ChatForm:
             "created": self._created,
             "model": outcome.turn.model_alias,
             "choices": [choice],
-            "usage": _usage(outcome.usage),
+            "usage": _usage(outcome.completion.usage),
         }
 
     def reply(self, outcome: TurnOutcome) -> JsonObject:
         """The members of a choice that have the model's reply."""
-        calls = outcome.tool_calls
+        calls = outcome.completion.tool_calls
         message: JsonObject = {"role": "assistant", "content": outcome.text, "refusal": None}
         if calls:
             message["tool_calls"] = [tool_call_json(call) for call in calls]
@@ -268,11 +268,11 @@ class ChatForm:
         """The text unless it was streamed, then the tool calls, each whole, the finish reason, and the end mark."""
         if not streamed:
             yield self._chunk({"role": "assistant", "content": outcome.text or ""})
-        for index, call in enumerate(outcome.tool_calls):
+        for index, call in enumerate(outcome.completion.tool_calls):
             yield self._chunk({"tool_calls": [{"index": index, **tool_call_json(call)}]})
         yield self._chunk({}, _finish_reason(outcome))
         if self._include_usage:
-            yield self._encoded({"choices": [], "usage": _usage(outcome.usage)})
+            yield self._encoded({"choices": [], "usage": _usage(outcome.completion.usage)})
         yield DONE
 
     async def failure(self, problem: JsonObject) -> Iterable[bytes]:
@@ -315,4 +315,6 @@ def _usage(usage: Usage | None) -> JsonObject | None:
 
 def _finish_reason(outcome: TurnOutcome) -> str:
     reason = outcome.turn.finish_reason
-    return "tool_calls" if outcome.tool_calls else reason if reason in ("length", "content_filter") else "stop"
+    return (
+        "tool_calls" if outcome.completion.tool_calls else reason if reason in ("length", "content_filter") else "stop"
+    )

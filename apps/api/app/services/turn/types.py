@@ -20,10 +20,8 @@ from app.domain.types import (
     Message,
     RecordedReply,
     Summary,
-    ToolCall,
     ToolDefinition,
     TurnRecord,
-    Usage,
 )
 from app.engine.window.look_back import Read
 from app.engine.window.plan import Assembled, Ready, Refused
@@ -131,15 +129,7 @@ class TurnOutcome:
     @property
     def text(self) -> str | None:
         """The text of the reply; None when the reply only calls tools."""
-        return self.completion.text if self.tool_calls else self.completion.text or ""
-
-    @property
-    def tool_calls(self) -> tuple[ToolCall, ...]:
-        return self.completion.tool_calls
-
-    @property
-    def usage(self) -> Usage | None:
-        return self.completion.usage
+        return self.completion.text if self.completion.tool_calls else self.completion.text or ""
 
 
 EventName: TypeAlias = Literal["turn.created", "context.assembled", "output.delta"]
