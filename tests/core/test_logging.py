@@ -7,6 +7,7 @@ import gc
 import io
 import json
 import logging
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -65,6 +66,20 @@ def test_a_console_line_cannot_be_forged_either(text: str, restored: None) -> No
     lines = lines_of("console", text=text)
     assert len(lines) == 3
     assert all(line.isascii() and line.isprintable() for line in lines)
+
+
+def test_a_line_that_cannot_be_written_is_lost_and_fails_nobody(
+    restored: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open("/dev/full", "w") as full_disk:  # noqa: PTH123 - a device
+        configure_logging("DEBUG", "json", full_disk)
+        structlog.get_logger().info("request")
+        logging.getLogger("some.library").warning("library says %s", "hunter2")
+        with pytest.raises(OSError, match="No space left"):
+            full_disk.flush()  # it still has them to write, and so will try again
+        with open(os.devnull, "w") as null:  # noqa: PTH123 - a device
+            os.dup2(null.fileno(), full_disk.fileno())
+    assert capsys.readouterr().err == ""
 
 
 def test_secrets_are_hidden_in_our_lines_and_in_libraries(restored: None) -> None:

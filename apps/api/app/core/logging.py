@@ -13,6 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import MutableMapping
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from types import TracebackType
@@ -43,7 +44,7 @@ def configure_logging(
 
     Libraries log from WARNING up: at lower levels, HTTP clients and drivers log addresses and statements.
     """
-    out = stream or sys.stderr
+    out = cast(TextIO, _Output(stream or sys.stderr))
     shared: list[Any] = [
         _add_request_fields,
         structlog.processors.add_log_level,
@@ -73,6 +74,21 @@ def configure_logging(
         library.handlers.clear()
         library.propagate = True
     logging.getLogger("uvicorn.access").disabled = True  # the edge logs one line per request, with its ids
+
+
+class _Output:
+    """Where lines go. One that cannot be written (a full disk, a reader that is gone) is lost, and nobody fails."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
 
 
 def log_unhandled_errors() -> None:
