@@ -89,6 +89,16 @@ def test_secrets_are_hidden_in_our_lines_and_in_libraries(restored: None) -> Non
     assert not any(word in text for word in ("hunter2", "abcdefgh123", "tok-999"))
 
 
+def test_the_address_of_a_trace_collector_is_not_logged(restored: None) -> None:
+    out = io.StringIO()
+    configure_logging("DEBUG", "json", out)
+    exporter = logging.getLogger("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+    error = OSError("Max retries exceeded with url: /v1/traces?token=hunter2")
+    exporter.warning("Transient error %s encountered while exporting spans, retrying in %.2fs.", error, 1)
+    assert "hunter2" not in out.getvalue()
+    assert "encountered while exporting spans" in json.loads(out.getvalue())["event"]
+
+
 def test_an_error_is_logged_by_type_and_place_and_not_by_its_message(restored: None) -> None:
     out = io.StringIO()
     configure_logging("DEBUG", "json", out)

@@ -112,9 +112,13 @@ def _add_request_fields(_logger: object, _method: str, event: EventDict) -> Even
 
 
 def _without_reprs(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """Of what asyncio logs, the first line: further ones are reprs, of tasks for example, which quote their errors."""
-    if event["_record"].name == "asyncio":
+    """Of what asyncio logs, the first line: further ones are reprs, of tasks for example, which quote their errors.
+    Of what OpenTelemetry logs, the sentence alone: its errors quote the collector's address, which may hold a token."""
+    record: logging.LogRecord = event["_record"]
+    if record.name == "asyncio":
         event["event"] = event["event"].partition("\n")[0]
+    elif record.name.startswith("opentelemetry."):
+        event["event"] = str(record.msg)
     return event
 
 
