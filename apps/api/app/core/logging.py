@@ -32,6 +32,7 @@ request_fields: ContextVar[dict[str, Any] | None] = ContextVar("request_fields",
 _SECRETS = re.compile(r"""(?i)(postgres(?:ql)?(?:\+\w+)?://)[^\s"'\\]+|\b(plk_|sk-|bearer\s+)[\w\-.~+/=]+""")
 _SECRET_MARKS = ("://", "plk_", "sk-", "bearer")
 _UNSAFE = re.compile(r"[^\x20-\x7e]")
+_ADDRESS = re.compile(r"url: \S+")
 _MOST_FRAMES = 30
 
 
@@ -113,12 +114,12 @@ def _add_request_fields(_logger: object, _method: str, event: EventDict) -> Even
 
 def _without_reprs(_logger: object, _method: str, event: EventDict) -> EventDict:
     """Of what asyncio logs, the first line: further ones are reprs, of tasks for example, which quote their errors.
-    Of what OpenTelemetry logs, the sentence alone: its errors quote the collector's address, which may hold a token."""
+    What OpenTelemetry logs is without the collector's address, which may hold a token."""
     record: logging.LogRecord = event["_record"]
     if record.name == "asyncio":
         event["event"] = event["event"].partition("\n")[0]
     elif record.name.startswith("opentelemetry."):
-        event["event"] = str(record.msg)
+        event["event"] = _ADDRESS.sub("url: ***", event["event"])
     return event
 
 
