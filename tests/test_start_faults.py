@@ -266,6 +266,22 @@ def test_workers_that_have_no_folder_for_their_metrics_do_not_start(
     assert "PLIMSOLL_DATA_DIR: " in serve.refused(tmp_path, settings)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a full disk")
+def test_workers_whose_metrics_find_no_room_do_not_start(serve: Serve, tmp_path: Path, database_url: str) -> None:
+    """They would be ended by SIGBUS, again and again, without a word."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        settings = {"DATABASE_URL": database_url, "PLIMSOLL_WORKERS": "2", "PLIMSOLL_DATA_DIR": str(disk)}
+        printed = serve.refused(tmp_path, settings)
+    finally:
+        subprocess.run(["umount", disk], check=True)
+    assert "PLIMSOLL_DATA_DIR: " in printed
+    assert "No space left" in printed
+
+
 @contextlib.contextmanager
 def answering(first_words: bytes) -> Generator[int]:
     """The port of a server that is no Postgres."""

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 
 import httpx
@@ -112,6 +113,18 @@ def test_serve_from_nothing_prints_a_curl_line_that_answers_a_turn(tmp_path: Pat
     assert process.returncode == 0
     assert not (tmp_path / "plimsoll" / "postgres" / "data" / "postmaster.pid").exists()
     assert not (tmp_path / "var").exists()
+
+
+def test_a_log_on_a_full_disk_costs_no_connection(tmp_path: Path, database_url: str) -> None:
+    (tmp_path / "log").symlink_to("/dev/full")
+    with (
+        serving(tmp_path, DATABASE_URL=database_url) as (_, printed),
+        closing(HTTPConnection(address(printed).removeprefix("http://"), timeout=30)) as one_connection,
+    ):
+        for _ in range(3):
+            one_connection.request("GET", "/v1/models")
+            with one_connection.getresponse() as answer:
+                assert (answer.status, answer.read()[:1]) == (200, b"{")
 
 
 def test_data_of_an_earlier_version_below_the_folder_are_found(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import gc
 import io
 import json
 import logging
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -67,11 +68,35 @@ def test_a_console_line_cannot_be_forged_either(text: str, restored: None) -> No
     assert all(line.isascii() and line.isprintable() for line in lines)
 
 
+def test_a_line_that_cannot_be_written_is_lost_and_fails_nobody(
+    restored: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open("/dev/full", "w") as full_disk:  # noqa: PTH123 - a device
+        configure_logging("DEBUG", "json", full_disk)
+        structlog.get_logger().info("request")
+        logging.getLogger("some.library").warning("library says %s", "hunter2")
+        with pytest.raises(OSError, match="No space left"):
+            full_disk.flush()  # it still has them to write, and so will try again
+        with open(os.devnull, "w") as null:  # noqa: PTH123 - a device
+            os.dup2(null.fileno(), full_disk.fileno())
+    assert capsys.readouterr().err == ""
+
+
 def test_secrets_are_hidden_in_our_lines_and_in_libraries(restored: None) -> None:
     secret = "postgresql://user:hunter2@db/x plk_abcdefgh123 Authorization: Bearer tok-999"
     text = "\n".join(lines_of("json", text=secret))
     assert "library says" in text
     assert not any(word in text for word in ("hunter2", "abcdefgh123", "tok-999"))
+
+
+def test_the_address_of_a_trace_collector_is_not_logged(restored: None) -> None:
+    out = io.StringIO()
+    configure_logging("DEBUG", "json", out)
+    exporter = logging.getLogger("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+    error = OSError("Max retries exceeded with url: /v1/traces?token=hunter2")
+    exporter.warning("Transient error %s encountered while exporting %s, retrying in %.2fs.", error, "spans", 1)
+    assert "hunter2" not in out.getvalue()
+    assert "url: *** encountered while exporting spans" in json.loads(out.getvalue())["event"]
 
 
 def test_an_error_is_logged_by_type_and_place_and_not_by_its_message(restored: None) -> None:

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.domain.audit import Audit
 from app.domain.types import SessionId, TurnId, TurnRecord, TurnStatus
-from app.telemetry.metrics import Telemetry
+from app.telemetry.metrics import METRICS_BYTES, Telemetry
 
 _WORKER = """
 import sys
@@ -206,6 +206,17 @@ def test_two_processes_are_counted_as_one_service(tmp_path: Path) -> None:
     assert found["oldest_open_turn_seconds,status=awaiting_tools"] == 0
     assert found["db_pool_connections"] == 20
     assert found["database_up"] == 1
+
+
+def test_the_files_of_a_worker_have_no_gap_that_a_full_disk_could_not_hold(tmp_path: Path) -> None:
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    imports = "import pathlib, sys; from app.telemetry.metrics import Telemetry; "
+    started = imports + "Telemetry(['main'], pathlib.Path(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", started, str(tmp_path)], env=environment, check=True)
+    sizes = [(path.stat().st_size, path.stat().st_blocks * 512) for path in tmp_path.iterdir()]
+    assert len(sizes) > 3
+    assert all(size <= on_disk for size, on_disk in sizes)
+    assert sum(size for size, _ in sizes) <= METRICS_BYTES
 
 
 def test_the_lag_of_an_event_loop_is_the_worst_of_the_workers_that_live(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ from app.services.embeddings import LOCAL
 from app.services.keys import OPEN_TENANT, any_key_exists
 from app.services.paging import LAST_ID
 from app.services.process_state import Drain
+from app.telemetry.metrics import METRICS_BYTES
 
 DRAIN_S = 30
 """Seconds that running requests have to end after a signal."""
@@ -301,6 +302,9 @@ def _metrics_folder(settings: Settings, listener: socket.socket) -> Generator[No
     shutil.rmtree(folder, ignore_errors=True)
     try:
         folder.mkdir(parents=True)
+        room = folder / "room"
+        room.write_bytes(bytes(settings.workers * METRICS_BYTES))
+        room.unlink()
     except OSError as error:
         raise CommandRefused(f"PLIMSOLL_DATA_DIR: several workers share {folder}: {error.strerror}") from error
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)

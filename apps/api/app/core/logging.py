@@ -13,6 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import MutableMapping
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from types import TracebackType
@@ -31,6 +32,7 @@ request_fields: ContextVar[dict[str, Any] | None] = ContextVar("request_fields",
 _SECRETS = re.compile(r"""(?i)(postgres(?:ql)?(?:\+\w+)?://)[^\s"'\\]+|\b(plk_|sk-|bearer\s+)[\w\-.~+/=]+""")
 _SECRET_MARKS = ("://", "plk_", "sk-", "bearer")
 _UNSAFE = re.compile(r"[^\x20-\x7e]")
+_ADDRESS = re.compile(r"url: \S+")
 _MOST_FRAMES = 30
 
 
@@ -43,7 +45,7 @@ def configure_logging(
 
     Libraries log from WARNING up: at lower levels, HTTP clients and drivers log addresses and statements.
     """
-    out = stream or sys.stderr
+    out = cast(TextIO, _Output(stream or sys.stderr))
     shared: list[Any] = [
         _add_request_fields,
         structlog.processors.add_log_level,
@@ -75,6 +77,21 @@ def configure_logging(
     logging.getLogger("uvicorn.access").disabled = True  # the edge logs one line per request, with its ids
 
 
+class _Output:
+    """Where lines go. One that cannot be written (a full disk, a reader that is gone) is lost, and nobody fails."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+
 def log_unhandled_errors() -> None:
     """Logs errors that end a thread, and those that Python cannot raise (of a `__del__`), instead of printing them with
     their messages."""
@@ -96,9 +113,13 @@ def _add_request_fields(_logger: object, _method: str, event: EventDict) -> Even
 
 
 def _without_reprs(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """Of what asyncio logs, the first line: further ones are reprs, of tasks for example, which quote their errors."""
-    if event["_record"].name == "asyncio":
+    """Of what asyncio logs, the first line: further ones are reprs, of tasks for example, which quote their errors.
+    What OpenTelemetry logs is without the collector's address, which may hold a token."""
+    record: logging.LogRecord = event["_record"]
+    if record.name == "asyncio":
         event["event"] = event["event"].partition("\n")[0]
+    elif record.name.startswith("opentelemetry."):
+        event["event"] = _ADDRESS.sub("url: ***", event["event"])
     return event
 
 

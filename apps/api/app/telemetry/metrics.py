@@ -31,6 +31,8 @@ SummaryOutcome: TypeAlias = Literal["used", "fallback", "stale", "failed"]
 
 disable_created_metrics()
 
+METRICS_BYTES = 1024 * 1024
+"""Room that the files of one of several workers take at most before it has served; they are of 64 KiB each."""
 _WHEN = ("preflight", "post_turn", "requested")
 _PURPOSES = frozenset({"turn", "summary", "count", "embedding"})
 _KINDS = frozenset({"error", "refused", "overflow", "rate_limited", "down", "timeout"})
@@ -65,6 +67,7 @@ class Telemetry:
         self._registry = own if multiprocess_dir is None else CollectorRegistry()
         if multiprocess_dir is not None:
             MultiProcessCollector(self._registry, str(multiprocess_dir))
+            _fill(multiprocess_dir)
         self._at_scrape.register(_Means(self._registry))
 
     def turn_finished(self, turn: TurnRecord, audits: Sequence[Audit], seconds: float) -> None:
@@ -357,6 +360,16 @@ class _Means(Collector):
             "Summaries for every hundred completed turns, including those in the background and on request.",
             value=100 * summaries / completed if completed else 0.0,
         )
+
+
+def _fill(folder: Path) -> None:
+    """Makes the disk hold this worker's files whole. They are mapped with gaps: a write to one ends the process, by
+    SIGBUS, once the disk is full."""
+    for path in folder.glob(f"*_{os.getpid()}.db"):
+        with path.open("r+b") as file:
+            content = file.read()
+            file.seek(0)
+            file.write(content)
 
 
 def _forget_dead_workers(folder: Path) -> None:
