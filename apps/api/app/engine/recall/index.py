@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from struct import pack
 from typing import Final, TypeAlias
 
@@ -98,8 +98,8 @@ class Index:
     @property
     def size_bytes(self) -> int:
         """The size in memory."""
-        columns = [getattr(self, each.name) for each in fields(self)]
-        return sum([column.nbytes for column in columns if isinstance(column, np.ndarray)])
+        of_messages = (self.seqs, self.tokens, self.lengths, self.texts, self.kinds, self.questions, self.days)
+        return sum([column.nbytes for column in of_messages]) + self.keys.nbytes
 
     def extended(self, new: Packed, through_seq: int) -> Index:
         """The index with newer messages added, which must be all messages after its own through `through_seq`."""

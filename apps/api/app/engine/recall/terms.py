@@ -21,7 +21,8 @@ _MOST_CHARS: Final = 64_000
 _MOST_QUERY_CHARS: Final = 8_000
 LONGEST_TERM_CHARS: Final = 32
 _STEM_CHARS: Final = 6
-_MOST_KEPT_CHARS: Final = 64
+_LONGEST_WORD_CHARS: Final = 64
+"""Longer ones, such as lines of a hex dump, are cut, so that what is kept by word has a bound."""
 
 _UNSPACED: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
@@ -63,12 +64,15 @@ def terms_of(text: str) -> list[str]:
 def _words_of(text: str) -> list[str]:
     """The folded words, and pairs of characters, that may have a term."""
     folded = _fold(text[:_MOST_CHARS])
-    if folded.isascii():
-        return _ASCII_WORD.findall(folded)
     found: list[str] = []
-    for word in _ANY_WORD.findall(folded):
-        pairs = range(max(1, len(word) - 1)) if _IS_UNSPACED.match(word) else ()
-        found += [word[at : at + 2] for at in pairs] if pairs else [word]
+    if folded.isascii():
+        found = _ASCII_WORD.findall(folded)
+    else:
+        for word in _ANY_WORD.findall(folded):
+            pairs = range(max(1, len(word) - 1)) if _IS_UNSPACED.match(word) else ()
+            found += [word[at : at + 2] for at in pairs] if pairs else [word]
+    if max(map(len, found), default=0) > _LONGEST_WORD_CHARS:
+        found = [word[:_LONGEST_WORD_CHARS] for word in found]
     return found
 
 
@@ -133,22 +137,15 @@ def _fold(text: str) -> str:
     return unicodedata.normalize("NFC", _ACCENTS.sub("", apart))
 
 
+@lru_cache(maxsize=16_384)
 def _term(word: str) -> str:
     """The word's stem; empty for a stop word."""
-    # Long ones are hardly ever repeated: lines of a hex dump, each of thousands of characters, would fill the memory.
-    return _kept_term(word) if len(word) <= _MOST_KEPT_CHARS else _new_term(word)
-
-
-def _new_term(word: str) -> str:
     if word in _STOP_WORDS:
         return ""
     bare = _POSSESSIVE.sub("", word)
     if not bare.isalpha():
         return bare[:LONGEST_TERM_CHARS]
     return _stem(bare)[:_STEM_CHARS]
-
-
-_kept_term = lru_cache(maxsize=16_384)(_new_term)
 
 
 def _stem(word: str) -> str:
