@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.domain.audit import Audit
 from app.domain.types import SessionId, TurnId, TurnRecord, TurnStatus
-from app.telemetry.metrics import METRICS_BYTES, Telemetry
+from app.serving import METRICS_BYTES
+from app.telemetry.metrics import Telemetry
 
 _WORKER = """
 import sys

@@ -44,7 +44,6 @@ from app.services.embeddings import LOCAL
 from app.services.keys import OPEN_TENANT, any_key_exists
 from app.services.paging import LAST_ID
 from app.services.process_state import Drain
-from app.telemetry.metrics import METRICS_BYTES
 
 DRAIN_S = 30
 """Seconds that running requests have to end after a signal."""
@@ -52,6 +51,8 @@ _CUT_OFF_S = 1
 """Further seconds, after `DRAIN_S`, until running requests are cancelled."""
 _WORKER_SILENCE_S = 30
 _BACKLOG = 2048
+METRICS_BYTES = 1024 * 1024
+"""Room for the metrics of one of several workers. Until it serves, they are files of 64 KiB each."""
 _SWITCH_INTERVAL_S = 0.0001
 """How long a busy thread can hold the interpreter while the serving thread waits.
 

@@ -31,8 +31,6 @@ SummaryOutcome: TypeAlias = Literal["used", "fallback", "stale", "failed"]
 
 disable_created_metrics()
 
-METRICS_BYTES = 1024 * 1024
-"""Room that the files of one of several workers take at most before it has served; they are of 64 KiB each."""
 _WHEN = ("preflight", "post_turn", "requested")
 _PURPOSES = frozenset({"turn", "summary", "count", "embedding"})
 _KINDS = frozenset({"error", "refused", "overflow", "rate_limited", "down", "timeout"})
@@ -366,9 +364,8 @@ def _fill(folder: Path) -> None:
     """Makes the disk hold this worker's files whole. They are mapped with gaps: a write to one ends the process, by
     SIGBUS, once the disk is full."""
     for path in folder.glob(f"*_{os.getpid()}.db"):
+        content = path.read_bytes()
         with path.open("r+b") as file:
-            content = file.read()
-            file.seek(0)
             file.write(content)
 
 
