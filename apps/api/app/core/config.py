@@ -128,7 +128,7 @@ class Settings(BaseSettings):
     def _are_origins(cls, value: str) -> str:
         for number, origin in enumerate(map(str.strip, value.split(",")), start=1):
             if origin and not _ORIGIN.fullmatch(origin):  # not quoted: an address can have a password
-                raise ValueError(f"entry {number} is no origin like https://chat.example.org; there is no wildcard")
+                raise ValueError(f"entry {number} is not an origin like https://chat.example.org; there is no wildcard")
         return value
 
     @model_validator(mode="after")
