@@ -68,6 +68,10 @@ _BEFORE: Final = 2**40  # subtracted from positions of items that are carried ov
 _LEAST_CARRIED_WORTH: Final = 0.6
 """Least worth to carry over an item that is not open. One without a number, identifier, demand or two names is not."""
 
+_NO_ANSWER: Final = re.compile(
+    r"\b(?:don't know|do not know|not sure|can(?:'t|not) say|let me check|(?:will|'ll) check|find out|get back to)\b",
+    re.IGNORECASE,
+)
 _GOAL: Final = re.compile(  # for lower-case text, as in `sentences.py`
     r"\b(?:i|we)(?:'m| am|'re| are|'d| would|'ve| have)? ?(?:finally )?(?:want|need|like|love|look|try|plan|hope|build"
     r"|mov|work|open|have to)|\b(?:help (?:me|us)|(?:goal|aim|task) is)\b"
@@ -298,9 +302,13 @@ def _weight(sentence: Sentence, role: str, kind: SummaryList) -> float:
 
 
 def _last_answer(sources: Sequence[SourceText], context: Sequence[SourceText]) -> int:
-    """Index of the assistant's last reply in the sources followed by the context, else 0; later questions are open."""
-    everything = enumerate([*sources, *context])
-    return max([at for at, source in everything if source.role == "assistant" and source.text.strip()], default=0)
+    """Index of the assistant's last answer in the sources followed by the context, else 0; later questions are open."""
+    everything = [*sources, *context]
+    for index in range(len(everything) - 1, -1, -1):
+        source = everything[index]
+        if source.role == "assistant" and source.text.strip() and not _NO_ANSWER.search(source.text):
+            return index
+    return 0
 
 
 def _choose(
