@@ -62,7 +62,7 @@ def configure_logging(
     handler = logging.StreamHandler(out)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[_without_reprs, *shared],
+            foreign_pre_chain=[_without_quotes_of_libraries, *shared],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
         )
     )
@@ -112,7 +112,7 @@ def _add_request_fields(_logger: object, _method: str, event: EventDict) -> Even
     return event
 
 
-def _without_reprs(_logger: object, _method: str, event: EventDict) -> EventDict:
+def _without_quotes_of_libraries(_logger: object, _method: str, event: EventDict) -> EventDict:
     """Of what asyncio logs, the first line: further ones are reprs, of tasks for example, which quote their errors.
     What OpenTelemetry logs is without the collector's address, which may hold a token."""
     record: logging.LogRecord = event["_record"]

@@ -314,7 +314,7 @@ def _usage(usage: Usage | None) -> JsonObject | None:
 
 
 def _finish_reason(outcome: TurnOutcome) -> str:
+    if outcome.completion.tool_calls:
+        return "tool_calls"
     reason = outcome.turn.finish_reason
-    return (
-        "tool_calls" if outcome.completion.tool_calls else reason if reason in ("length", "content_filter") else "stop"
-    )
+    return reason if reason in ("length", "content_filter") else "stop"

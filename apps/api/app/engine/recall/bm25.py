@@ -64,7 +64,6 @@ class Hits:
     sent on the days that it names; `seen_in` is how many they are for each word."""
 
     messages: int
-
     positions: Ints
     scores: Floats
     similar: Mapping[int, float]
