@@ -58,7 +58,8 @@ class Servers:
         await self._everywhere(f"CREATE DATABASE {name} TEMPLATE template0")
         if self.is_citus:
             await asyncio.gather(*(execute(with_database(url, name), "CREATE EXTENSION citus") for url in self.urls))
-            await execute(self.url(name), *_joining(self.urls))
+            async with _alone_on(self.urls[0]):
+                await execute(self.url(name), *_joining(self.urls))
         return self.url(name)
 
     async def make_migrated(self, name: str) -> str:
@@ -118,6 +119,17 @@ async def distribute_at(url: str) -> list[str]:
 def new_name() -> str:
     """Of a database that nobody else has."""
     return f"plimsoll_test_{uuid4().hex[:12]}"
+
+
+@asynccontextmanager
+async def _alone_on(server: str) -> AsyncGenerator[None]:
+    """For one process at a time: to add a node writes its roles anew, which all databases of the node share."""
+    connection = await cast(Any, asyncpg).connect(server)
+    try:
+        await connection.execute("SELECT pg_advisory_lock(hashtext('plimsoll nodes'))")
+        yield
+    finally:
+        await connection.close()
 
 
 def _joining(urls: tuple[str, ...]) -> list[str]:
