@@ -42,7 +42,7 @@ from app.services.sessions import session_state
 from app.services.settled_columns import settled_columns
 from app.services.turn.planning import INLINE_MESSAGES, count_long_texts, planned, recounted
 from app.services.turn.recall import look_up, meaning_of_pins
-from app.tokenizers.counters import TWO_FIFTHS
+from app.tokenizers.counters import HEURISTIC, TWO_FIFTHS, Estimator
 
 _FEW_MESSAGES = 64
 """Messages up to which an uncached window is read row by row: that is faster than two more statements."""
@@ -58,11 +58,13 @@ class WindowRows:
 
     `kept` are the turns that this process has cached, `turns` those after them. `turn_seq` is the number of the running
     turn, or the one that the next turn would get. `held` are the bytes that the process counts for what was read.
+    `estimate` counts in the model's encoding; with `counted_by_provider` the prompt was counted by the provider.
     """
 
     session: SessionState
     policy: ContextPolicy
     model: Model
+    estimate: Estimator
     turn_seq: int
     context: PromptContext
     kept: Kept
@@ -71,11 +73,19 @@ class WindowRows:
     evicted: Evicted | None = None
     fell_back: bool = False
     """Whether a message had to be counted by the heuristic because the tokenizer failed."""
+    counted_by_provider: bool = False
 
     @property
     def encoding(self) -> str:
         """The encoding in which messages are counted."""
         return encoding_of(self.model, self.policy)
+
+    @property
+    def counted_by(self) -> str:
+        """What counted the prompt: the encoding, the heuristic if the tokenizer failed, or the provider."""
+        if self.counted_by_provider:
+            return "provider"
+        return HEURISTIC if self.fell_back else self.estimate.encoding
 
     @property
     def turn_count(self) -> int:
@@ -152,7 +162,8 @@ async def read_window(
         # Turns have run since the session was read without a lock. Its newest turn then can only be seen in the rows.
         kept = Kept(Columns(after_seq))
         turns = await turns_after(after_seq)
-    rows = WindowRows(session, policy, model, before_seq, context, kept, tuple(turns), held)
+    estimate = rt.tokenizers.estimator(counting.encoding)
+    rows = WindowRows(session, policy, model, estimate, before_seq, context, kept, tuple(turns), held)
     if not (after_seq and policy.recall.enabled):
         return rows
     return await _with_evicted(tx, rt, rows, query, for_turn=turn_seq is not None)
@@ -328,7 +339,7 @@ async def snapshot_of(
     await count_long_texts(rt.tokenizers, rows.encoding, snapshot)
     if rows.policy.allocation is None:
         return snapshot
-    return await planned(snapshot, lambda: with_shared_budget(snapshot, rt.tokenizers.estimator(rows.encoding)))
+    return await planned(snapshot, lambda: with_shared_budget(snapshot, rows.estimate))
 
 
 def _are_long(turns: Sequence[Turn]) -> bool:

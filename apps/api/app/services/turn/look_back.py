@@ -41,39 +41,37 @@ from app.services.runtime import Runtime
 from app.services.turn.provider_call import with_own_ids
 from app.services.turn.recall import prepare_search, ranked, searchable
 from app.services.turn.record import Record
-from app.services.turn.types import ClaimedTurn, TurnPlan
+from app.services.turn.types import TurnPlan
 
 _INLINE_CHARS = 32_768
 
 
-def wants_look_back(turn: ClaimedTurn, completion: Completion, record: Record) -> bool:
+def wants_look_back(record: Record, completion: Completion) -> bool:
     """Whether the model called the look-back tool, which its prompt or an earlier one of the turn offered."""
     sent = record.sent
-    offered = bool(turn.looked_back) or (sent is not None and sent.decided.window.offers_look_back)
+    offered = bool(record.turn.looked_back) or (sent is not None and sent.decided.window.offers_look_back)
     return offered and any(map(is_own, completion.tool_calls))
 
 
-async def look_back(
-    rt: Runtime, turn: ClaimedTurn, completion: Completion, record: Record
-) -> tuple[ClaimedTurn, Completion | None, bool]:
+async def look_back(record: Record, completion: Completion) -> tuple[Completion | None, bool]:
     """Answers the model's look-back calls. A call beyond the turn's limits gets a result that says so.
 
-    Returns the turn with the results, an answer or None, and whether the model may look back once more. There is an
-    answer if the model also called tools of the client, which must be run first, or if look-backs were not offered any
-    more; it has the client's calls only. With None the turn is in its next round. No database connection is held
-    except while reading.
+    Returns an answer or None, and whether the model may look back once more. There is an answer if the model also
+    called tools of the client, which must be run first, or if look-backs were not offered any more; it has the client's
+    calls only. With None the turn is in its next round. No database connection is held except while reading.
     """
-    plan, claim = record.sent, turn.claim
+    plan, turn = record.sent, record.turn
+    claim = turn.claim
     if plan is None:
         raise RuntimeError("a reply to a prompt that was never sent")
     others = tuple(call for call in completion.tool_calls if not is_own(call))
     finish = completion.finish_reason if others or completion.finish_reason != "tool_calls" else "stop"
     answer = replace(completion, tool_calls=others, finish_reason=finish)
     if not plan.decided.window.offers_look_back:
-        return turn, answer, False  # no more look-backs: a result has said so
-    started_at = rt.now()
+        return answer, False  # no more look-backs: a result has said so
+    started_at = record.rt.now()
     results = [message.content for message in turn.looked_back if message.role == "tool"]
-    calls, before = len(results), sum(plan.estimate(text) for text in results if isinstance(text, str))
+    calls, before = len(results), sum(plan.rows.estimate(text) for text in results if isinstance(text, str))
     used_tokens = before
     # Of many calls at once, the first one beyond the limit gets the result that says so; the rest are left out.
     own = tuple(call for call in completion.tool_calls if is_own(call))[: MOST_CALLS + 1]
@@ -81,27 +79,26 @@ async def look_back(
     rows: list[JsonObject] = []
     for call in with_own_ids(own, f"{claim.turn_id.hex[-8:]}_back", claim.round):
         lookup = read_call(call)
-        page, text = await _result(rt, turn, plan, lookup, calls, used_tokens, before)
+        page, text = await _result(record, plan, lookup, calls, used_tokens, before)
         if lookup is not None and page is not None:
-            turn = replace(turn, read=(*turn.read, (lookup, page)))
-        tokens = plan.estimate(text)
+            record.read += ((lookup, page),)
+        tokens = plan.rows.estimate(text)
         calls, used_tokens = calls + 1, used_tokens + tokens
         answered.append((call, lookup, text))
         found = [handle_of(seq) for seq in page.seqs] if page else []
         rows.append({**(lookup.arguments() if lookup else {}), "messages": found, "tokens": tokens})
     again = all(text != AT_THE_CAP for _, _, text in answered)
     new = look_back_messages(claim.turn_id, claim.assistant_seq - 1, completion, answered)
-    turn = replace(turn, looked_back=(*turn.looked_back, *new))
+    record.turn = replace(turn, looked_back=(*turn.looked_back, *new))
     record.note_look_back(plan, new, started_at, {"calls": rows, "may_look_back_again": again})
     if others:
-        return turn, answer, again
-    turn = replace(turn, claim=replace(turn.claim, round=turn.claim.round + 1))
-    record.goes_on(turn, completion)
-    return turn, None, again
+        return answer, again
+    record.goes_on(completion)
+    return None, again
 
 
 async def _result(
-    rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, lookup: LookBack | None, calls: int, used_tokens: int, before: int
+    record: Record, plan: TurnPlan, lookup: LookBack | None, calls: int, used_tokens: int, before: int
 ) -> tuple[TextPage | None, str]:
     """The page that a call reads, and the text of its result.
 
@@ -111,7 +108,7 @@ async def _result(
     window = plan.decided.window
     if lookup is None:
         return None, NOT_UNDERSTOOD if calls < MOST_CALLS else AT_THE_CAP
-    of_round = used_tokens - before + plan.estimate(lookup.query)
+    of_round = used_tokens - before + plan.rows.estimate(lookup.query)
     size = next_page_tokens(
         lookup,
         window.budget.input_budget,
@@ -122,10 +119,10 @@ async def _result(
     )
     if size is None:
         return None, AT_THE_CAP
-    last_seq, said_day = turn.claim.assistant_seq - 1, day_said(window.snapshot.current.messages[0])
-    wanted = next_search(lookup, turn.read, seqs_beside_result(window, of_round + size), said_day)
-    session = turn.claim.session
-    page = await read_page(rt, session, lookup, wanted, last_seq, size, plan.estimate)
+    claim = record.turn.claim
+    last_seq, said_day = claim.assistant_seq - 1, day_said(window.snapshot.current.messages[0])
+    wanted = next_search(lookup, record.read, seqs_beside_result(window, of_round + size), said_day)
+    page = await read_page(record.rt, claim.session, lookup, wanted, last_seq, size, plan.rows.estimate)
     nothing = NOT_THERE if lookup.handle else NOTHING_FOUND
     return page, page.text if page else nothing
 

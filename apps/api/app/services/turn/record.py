@@ -44,6 +44,7 @@ from app.domain.types import (
 )
 from app.engine.messages.reasoning import with_reasoning
 from app.engine.window.cache_break import cache_break
+from app.engine.window.look_back import Read
 from app.engine.window.plan import Assembled
 from app.engine.window.prompt import whole_message_block
 from app.openai.new_messages import with_reply
@@ -93,11 +94,12 @@ class Record:
     `model_alias` is the model that is to be called now; `sent` is the newest prompt that was sent. With a listener the
     reply is streamed into `on_delta`. `summary` is the first summary that was made before a call.
     `found_summary_in_progress` is true when a summary was due that another process or a background task was making.
+    `read` are the pages that the turn's look-backs have read since the claim.
     """
 
     def __init__(self, rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None) -> None:
-        self._rt = rt
-        self._turn = turn
+        self.rt = rt
+        self.turn = turn
         self._started = started
         self._first_round = turn.claim.round
         self._audits: list[Audit] = []
@@ -113,6 +115,7 @@ class Record:
         self.summary: Summary | None = None
         self.summary_costs: list[Decimal | None] = []
         self.found_summary_in_progress = False
+        self.read: Read = ()
         self.steps = Steps(rt, after=turn.claim.steps)
         summary = turn.rows.context.summary
         found = {"turns": turn.rows.turn_count, "summary_id": str(summary.id) if summary else None}
@@ -126,10 +129,10 @@ class Record:
 
     def sends(self, plan: TurnPlan, assembled: Assembled) -> None:
         """Records a prompt that is about to be sent: its audit, and the blocks that it is rebuilt from."""
-        claim = self._turn.claim
+        claim = self.turn.claim
         attempts = sum(audit.round == claim.round for audit in self._audits)
-        broken_by = note_prompt(self._rt, self._turn, plan, assembled)
-        audit = plan.audit(claim, self._rt.new_id(), attempts + 1, assembled, broken_by)
+        broken_by = note_prompt(self.rt, self.turn, plan, assembled)
+        audit = plan.audit(claim, self.rt.new_id(), attempts + 1, assembled, broken_by)
         if self.sent is None and self._is_streamed:
             self.listen(TurnEvent("context.assembled", {"context": audit.public()}, summary=self.summary))
         self.sent = plan
@@ -139,8 +142,8 @@ class Record:
     def observe(self, plan: TurnPlan, prompt_tokens: int) -> None:
         """Adds the provider's count and our raw estimate of the same prompt to the calibration."""
         if plan.model.is_language_model:
-            self._rt.calibrations.observe(
-                self._turn.claim.session.tenant_id,
+            self.rt.calibrations.observe(
+                self.turn.claim.session.tenant_id,
                 plan.model.alias,
                 plan.rows.encoding,
                 estimated=plan.decided.prompt.wire_tokens,
@@ -152,7 +155,7 @@ class Record:
     ) -> None:
         """Records a look-back as a step, and its `new` messages as blocks, in the form in which a later round sends
         them."""
-        claim = self._turn.claim
+        claim = self.turn.claim
         alone = Turn(claim.turn_id, claim.seq, TurnStatus.RUNNING, unresolved=True, messages=new)
         sent = with_reasoning(alone, plan.model.reasoning_rule).messages
         blocks = [whole_message_block(message) for message in sent]
@@ -160,21 +163,22 @@ class Record:
         of_step = {"after_seq": new[0].seq} | detail | {"blocks": [block.sha256 for block in blocks]}
         self.steps.add("look_back", started_at, of_step)
 
-    def goes_on(self, turn: ClaimedTurn, completion: Completion) -> None:
-        """Records the end of a round in which the model only looked back. `turn` has the next round's number."""
+    def goes_on(self, completion: Completion) -> None:
+        """Records the end of a round in which the model only looked back, and begins the next one."""
         self._usages += self._used(completion)
         self._looked_back.append(completion)
         self._delivered = []
         # The text before a look-back is a separate paragraph, in the stream and in the stored answer.
         self._before_text = PARAGRAPH if any(each.text for each in self._looked_back) else ""
         self._before_reasoning = PARAGRAPH if any(each.reasoning for each in self._looked_back) else ""
-        self._turn = turn
+        claim = self.turn.claim
+        self.turn = replace(self.turn, claim=replace(claim, round=claim.round + 1))
 
     async def rejected(self, plan: TurnPlan, error: ContextBudgetExceeded) -> None:
         """Ends a turn whose prompt does not fit; nothing was sent."""
-        self._audits = [plan.audit(self._turn.claim, self._rt.new_id(), 1, None)]
+        self._audits = [plan.audit(self.turn.claim, self.rt.new_id(), 1, None)]
         self._blocks = {}
-        cost_usd, added = total_cost(self.summary_costs), self._turn.added
+        cost_usd, added = total_cost(self.summary_costs), self.turn.added
         await self._end(self._end_as(TurnStatus.REJECTED, [], cost_usd, error=error.stored(), added=added))
 
     async def failed(self, error: ProviderError) -> None:
@@ -192,16 +196,16 @@ class Record:
 
     async def completed(self, completion: Completion) -> TurnOutcome:
         """Ends a turn that was answered; a turn whose reply calls tools waits for their outputs."""
-        plan, claim = self.sent, self._turn.claim
+        plan, claim = self.sent, self.turn.claim
         if plan is None:
             raise RuntimeError("a reply to a prompt that was never sent")
         calls = with_own_ids(completion.tool_calls, claim.turn_id.hex[-8:], claim.round)
         usages = [*self._usages, *self._used(completion)]
         completion = joined_completion([*self._looked_back, replace(completion, tool_calls=calls)])
         usage = completion.usage
-        with self._rt.tracer.span("count"):
-            reply, encoding = await recounted(self._rt, plan.rows.encoding, self._reply_of(completion))
-        of_list = self._turn.options.list_sha256
+        with self.rt.tracer.span("count"):
+            reply, encoding = await recounted(self.rt, plan.rows.encoding, self._reply_of(completion))
+        of_list = self.turn.options.list_sha256
         end = self._end_as(
             TurnStatus.AWAITING_TOOLS if calls else TurnStatus.COMPLETED,
             usages,
@@ -215,21 +219,21 @@ class Record:
         )
         turn = await self._end(end)
         summary = plan.snapshot.summary if plan.rows.policy.recall.enabled else None
-        start_vectors(self._rt, claim.session, summary.to_message_seq if summary else 0)
-        if self._rt.embeddings and any(each.kind in PIN_KINDS for each in plan.decided.window.log.actions):
-            start_pin_vectors(self._rt, claim.session, plan.snapshot.pins)
+        start_vectors(self.rt, claim.session, summary.to_message_seq if summary else 0)
+        if self.rt.embeddings and any(each.kind in PIN_KINDS for each in plan.decided.window.log.actions):
+            start_pin_vectors(self.rt, claim.session, plan.snapshot.pins)
         if not calls and not self.found_summary_in_progress:  # the one in progress is enough
             succeeded = all(step["status"] == "success" for step in self.steps.rows)
             is_sound = succeeded and encoding == plan.rows.encoding
-            start_after_turn(self._rt, self._turn, plan, replace(reply, said_at=turn.completed_at), is_sound=is_sound)
+            start_after_turn(self.rt, self.turn, plan, replace(reply, said_at=turn.completed_at), is_sound=is_sound)
         turn = replace(turn, tool_calls=calls) if calls else turn
         return TurnOutcome(turn, self._audits[-1].public(), completion, claim.assistant_seq, self.summary)
 
     def _reply_of(self, completion: Completion) -> Message:
         return Message(
-            id=MessageId(self._rt.new_id()),
-            turn_id=self._turn.claim.turn_id,
-            seq=self._turn.claim.assistant_seq,
+            id=MessageId(self.rt.new_id()),
+            turn_id=self.turn.claim.turn_id,
+            seq=self.turn.claim.assistant_seq,
             role="assistant",
             content=completion.text,
             tokens=UNCOUNTED,
@@ -245,7 +249,7 @@ class Record:
             return []
         self._audits[-1] = replace(self._audits[-1], actual_prompt_tokens=usage.prompt_tokens)
         self.observe(plan, usage.prompt_tokens)
-        return [used_row(self._rt, plan.model, "turn", usage, self._turn.claim.round)]
+        return [used_row(self.rt, plan.model, "turn", usage, self.turn.claim.round)]
 
     def _deliver(self, delta: Delta) -> None:
         text, reasoning = delta.text, delta.reasoning
@@ -264,7 +268,7 @@ class Record:
         plan = self.sent
         if plan is None or not self._delivered:
             return None
-        tokens, _ = await count_message(self._rt, plan.rows.encoding, "".join(self._delivered))
+        tokens, _ = await count_message(self.rt, plan.rows.encoding, "".join(self._delivered))
         usage = reported or Usage(0, 0)
         return replace(
             usage,
@@ -276,7 +280,7 @@ class Record:
         """The end of a turn that failed; `usage` is what the provider reported of an answer that broke off."""
         plan, delivered, usages = self.sent, await self.delivered_usage(usage), self._usages
         if plan is not None and delivered is not None:
-            usages = [*usages, used_row(self._rt, plan.model, "turn", delivered, self._turn.claim.round)]
+            usages = [*usages, used_row(self.rt, plan.model, "turn", delivered, self.turn.claim.round)]
         costs = [*self.summary_costs, *(used["cost_usd"] for used in usages)]
         return self._end_as(TurnStatus.FAILED, usages, total_cost(costs), error=error)
 
@@ -291,15 +295,15 @@ class Record:
     async def _end(self, end: TurnEnd, *, patience_s: float | None = None) -> TurnRecord:
         """Runs transaction two and reports the turn's metrics. Raises the errors of `store_end`."""
         audit = end.audits[-1] if end.audits else None
-        if self._turn.reservation is not None:
+        if self.turn.reservation is not None:
             # Limits count further calls of the same claim separately (`services/limits.py`).
             of_call = [used for used in end.usages if used["round"] == self._first_round]
-            end = replace(end, spent=spent_of(self._turn.reservation, end.status, of_call))
-        with self._rt.tracer.span("settle") as span:
-            turn = await store_end(self._rt, self._turn.claim, end, patience_s=patience_s)
+            end = replace(end, spent=spent_of(self.turn.reservation, end.status, of_call))
+        with self.rt.tracer.span("settle") as span:
+            turn = await store_end(self.rt, self.turn.claim, end, patience_s=patience_s)
             if span.recording:
                 span.set({**of_turn(turn), **(of_audit(audit) if audit else {})})
-        self._rt.telemetry.turn_finished(turn, end.audits, perf_counter() - self._started)
+        self.rt.telemetry.turn_finished(turn, end.audits, perf_counter() - self._started)
         return turn
 
 

@@ -170,42 +170,41 @@ async def _run(rt: Runtime, claiming: Awaitable[ClaimedTurn | TurnOutcome], list
 async def _round(rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None) -> TurnOutcome:
     """Runs one round of a turn: decide, call the model, record."""
     async with recording(rt, turn, started, listen) as record:  # whatever fails, the turn gets an end
-        plan = await decide(rt, turn, record)  # makes the summary that is due
+        plan = await decide(record)  # makes the summary that is due
         if isinstance(plan.decided, Refused):
             error = plan.decided.overflow
             await record.rejected(plan, error)  # transaction two
             raise error
-        completion = await _answer(rt, turn, plan, record)  # no database connection is held
+        completion = await _answer(record, plan)  # no database connection is held
         return await record.completed(completion)  # transaction two
 
 
-async def _answer(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Record) -> Completion:
+async def _answer(record: Record, plan: TurnPlan) -> Completion:
     """The model's answer after its look-backs. Its tool calls are calls of the client's tools only."""
-    completion = await call(rt, turn, plan, record)
-    while wants_look_back(turn, completion, record):
-        turn, answer, again = await look_back(rt, turn, completion, record)
+    completion = await call(record, plan)
+    while wants_look_back(record, completion):
+        answer, again = await look_back(record, completion)
         if answer is not None:
             return answer
-        plan = await decide_after_look_back(rt, turn, record, again=again)
-        completion = await _call_again(rt, turn, plan, record)
+        completion = await _call_again(record, await decide_after_look_back(record, again=again))
     return completion
 
 
-async def _call_again(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Record) -> Completion:
+async def _call_again(record: Record, plan: TurnPlan) -> Completion:
     """Calls the model again; limits count this call separately. Raises the errors of `call`, and `LimitExceeded`."""
-    if turn.reservation is None:
-        return await call(rt, turn, plan, record)
+    if record.turn.reservation is None:
+        return await call(record, plan)
     prompt_tokens = ceil(plan.decided.prompt.wire_tokens * plan.snapshot.calibration_ratio)
     most = Usage(prompt_tokens, plan.snapshot.budget.output_reserve)
 
     async def counted() -> Completion:
         try:
-            return await call(rt, turn, plan, record)
+            return await call(record, plan)
         except ProviderError as error:
             error.usage = await record.delivered_usage(error.usage)
             raise
 
-    return await within_limits(rt, turn.claim.session_id, plan.model, most, counted, turns=0)
+    return await within_limits(record.rt, record.turn.claim.session_id, plan.model, most, counted, turns=0)
 
 
 def _options_with_stored(options: TurnOptions, turn: LastTurn, *, keeps_tools: bool) -> TurnOptions:

@@ -23,13 +23,11 @@ from app.domain.types import (
     ToolDefinition,
     TurnRecord,
 )
-from app.engine.window.look_back import Read
 from app.engine.window.plan import Assembled, Ready, Refused
 from app.engine.window.snapshot import Snapshot, in_ranges
 from app.providers.registry import Model
 from app.services.turn.additions import Additions
 from app.services.turn.gather import WindowRows
-from app.tokenizers.counters import Estimator
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +164,6 @@ class ClaimedTurn:
     """What the turn has reserved of its limits; None when it has no limits."""
     looked_back: tuple[Message, ...] = ()
     """The messages that the turn's look-backs have added to its prompts so far, in time order."""
-    read: Read = ()
-    """The pages that its look-backs have read since the claim."""
     added: Added | None = None
     """What the request added to the session besides the turn."""
 
@@ -177,9 +173,7 @@ class TurnPlan:
     """The prompt for the model, or why the turn is refused, and the data of this decision."""
 
     rows: WindowRows
-    estimate: Estimator
     decided: Ready | Refused
-    counted_by_provider: bool = False
 
     @property
     def model(self) -> Model:
@@ -235,14 +229,8 @@ class TurnPlan:
             session_id=claim.session_id,
             round=claim.round,
             attempt=attempt,
-            estimator=self._estimator(),
+            estimator=self.rows.counted_by,
             calibration_ratio=self.snapshot.calibration_ratio,
             cache_break=cache_break,
             prompt_refs=assembled.refs if assembled else None,
         )
-
-    def _estimator(self) -> str:
-        """What counted the tokens: the encoding, the heuristic if the tokenizer failed, or the provider."""
-        if self.counted_by_provider:
-            return "provider"
-        return "heuristic" if self.rows.fell_back else self.estimate.encoding
