@@ -1,4 +1,5 @@
-"""Recall for a turn: looks up messages before the window that match the user's message by words and by meaning.
+"""Looks up stored messages: for a turn's recall those before the window that match the user's message by words and by
+meaning, and for look-backs pages of one message or of those that match some words.
 
 The vector of the user's message (a question) is requested before the turn is claimed. Those of messages that have left
 the window, and of pins, are made after turns (docs/decisions/0020-embeddings.md).
@@ -21,14 +22,24 @@ from app.db.vectors import has_vectors, messages_without_vectors, save_vectors
 from app.domain.content import content_text, named
 from app.domain.errors import NotFound
 from app.domain.types import Content, JsonObject, Message, Pin, SessionId, SessionRef, TenantId, Turn, Usage
+from app.engine.messages.tokens import Estimate
 from app.engine.policy.policy import Recall
 from app.engine.recall.bm25 import posting_count
 from app.engine.recall.dates import date_keys, day_said
 from app.engine.recall.index import Index
+from app.engine.recall.look_back_pages import (
+    TextPage,
+    matching_seqs,
+    messages_to_read,
+    page_of_matches,
+    page_of_message,
+    seq_of,
+)
 from app.engine.recall.ranking import MOST_RECALLED_TOKENS, Evicted, candidates, most_recalled_tokens, seqs_of
 from app.engine.recall.relevance import text_of
 from app.engine.recall.terms import query_terms
 from app.engine.recall.vectors import Meaning, Vectors, packed_vectors
+from app.engine.window.look_back import LookBack, Search
 from app.providers.base import Embedded
 from app.services.embeddings import MOST_EMBEDDED_CHARS, Embeddings
 from app.services.pasts import Pasts, extended_index, settled_index, settled_vectors
@@ -46,6 +57,7 @@ _INLINE_MESSAGES: Final = 4_096
 _INLINE_POSTINGS: Final = 65_536
 """An index of `_INLINE_MESSAGES` messages, or of this many messages and postings, is ranked on the event loop. A larger
 one could block it for too long. A thread uses twice the CPU, because it and the event loop wait for each other."""
+_INLINE_CHARS: Final = 32_768
 _T = TypeVar("_T")
 _SIGNS_A_POSTING = 8
 """64-bit words of vector signs that are compared in the time of one posting, including the work on their vectors."""
@@ -129,6 +141,45 @@ async def settled_meaning(
         return None
     vectors = await settled_vectors(pasts, tx, session.id, through_seq, model=embeddings.model, dimensions=len(vector))
     return Meaning(vector, vectors)
+
+
+async def read_page(
+    rt: Runtime, session: SessionRef, lookup: LookBack, wanted: Search, last_seq: int, tokens: int, estimate: Estimate
+) -> TextPage | None:
+    """A page of at most `tokens` tokens: of the message with the handle, or of the messages through `last_seq` that
+    match. None if there is no such message.
+
+    Runs at most three statements, and two for vectors. No database connection is held while texts are counted or a
+    vector is made. The caller has checked that the session belongs to the tenant.
+    """
+    if lookup.handle is None:
+        await prepare_search(rt, session, lookup.query)
+    async with rt.database.autocommit() as tx:
+        if lookup.handle is not None:
+            seq = seq_of(lookup.handle)
+            found = await _messages(tx, session.id, [] if seq is None else [seq])
+        else:
+            index, _, meaning = await searchable(tx, rt, session, lookup.query, last_seq)
+            match = partial(matching_seqs, index, lookup.query, last_seq, wanted.without, wanted.said_day, meaning)
+            seqs = await ranked(index, lookup.query, last_seq, meaning, match)
+            found = await _messages(tx, session.id, seqs[: messages_to_read(wanted.number, tokens)])
+    if not found:
+        return None
+
+    def made() -> TextPage | None:
+        if lookup.handle is not None:
+            return page_of_message(found[0], lookup.query, lookup.page, tokens, estimate)
+        return page_of_matches(found, lookup.query, wanted.number, tokens, estimate, wanted.shown_number)
+
+    chars = sum(len(str(message.content)) for message in found)
+    return made() if chars <= _INLINE_CHARS else await asyncio.to_thread(made)
+
+
+async def _messages(tx: Transaction, session_id: SessionId, seqs: Sequence[int]) -> list[Message]:
+    """The messages with these numbers, in the same order, without those that do not exist."""
+    turns = await turns_with(tx, session_id, seqs, "") if seqs else ()
+    found = {message.seq: message for turn in turns for message in turn.messages}
+    return [found[seq] for seq in seqs if seq in found]
 
 
 async def prepare_question(rt: Runtime, session: SessionRef, content: Content) -> None:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -56,7 +57,7 @@ from app.services.turn.provider_call import sum_of, total_cost, used_row, with_o
 from app.services.turn.recall import start_pin_vectors, start_vectors
 from app.services.turn.steps import Steps, of_audit, of_turn
 from app.services.turn.summarize import start_after_turn
-from app.services.turn.types import ClaimedTurn, Listener, TurnEvent, TurnOutcome, TurnPlan, to_nobody
+from app.services.turn.types import ClaimedTurn, Listener, TurnEvent, TurnOutcome, TurnPlan
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +79,8 @@ async def recording(rt: Runtime, turn: ClaimedTurn, started: float, listen: List
     add_request_fields(session_id=str(claim.session_id), turn_id=str(claim.turn_id))
     record = Record(rt, turn, started, listen)
     created = {"id": claim.turn_id, "session_id": claim.session_id, "seq": claim.seq, "status": TurnStatus.RUNNING}
-    record.listen(TurnEvent("turn.created", {"turn": created}, claim.assistant_seq))
+    if listen is not None:
+        listen(TurnEvent("turn.created", {"turn": created}, claim.assistant_seq))
     try:
         yield record
     except (ContextBudgetExceeded, ProviderError, TurnCancelled, TurnLost):
@@ -108,8 +110,7 @@ class Record:
         self._looked_back: list[Completion] = []
         self._usages: list[JsonObject] = []
         self._before_text = self._before_reasoning = ""
-        self.listen = listen or to_nobody
-        self._is_streamed = listen is not None
+        self._listen = listen
         self.model_alias = turn.rows.model.alias
         self.sent: TurnPlan | None = None
         self.summary: Summary | None = None
@@ -125,7 +126,7 @@ class Record:
     def on_delta(self) -> Callable[[Delta], None] | None:
         """Gets the pieces of a streamed reply. Made when it is read: kept, it would refer to its own owner in a circle,
         and the window of the turn would stay in memory until the next collection."""
-        return self._deliver if self._is_streamed else None
+        return partial(self._deliver, self._listen) if self._listen is not None else None
 
     def sends(self, plan: TurnPlan, assembled: Assembled) -> None:
         """Records a prompt that is about to be sent: its audit, and the blocks that it is rebuilt from."""
@@ -133,8 +134,8 @@ class Record:
         attempts = sum(audit.round == claim.round for audit in self._audits)
         broken_by = note_prompt(self.rt, self.turn, plan, assembled)
         audit = plan.audit(claim, self.rt.new_id(), attempts + 1, assembled, broken_by)
-        if self.sent is None and self._is_streamed:
-            self.listen(TurnEvent("context.assembled", {"context": audit.public()}, summary=self.summary))
+        if self.sent is None and self._listen is not None:
+            self._listen(TurnEvent("context.assembled", {"context": audit.public()}, summary=self.summary))
         self.sent = plan
         self._audits.append(audit)
         self._blocks |= assembled.blocks
@@ -251,14 +252,14 @@ class Record:
         self.observe(plan, usage.prompt_tokens)
         return [used_row(self.rt, plan.model, "turn", usage, self.turn.claim.round)]
 
-    def _deliver(self, delta: Delta) -> None:
+    def _deliver(self, listen: Listener, delta: Delta) -> None:
         text, reasoning = delta.text, delta.reasoning
         if text:
             text, self._before_text = self._before_text + text, ""
         if reasoning:
             reasoning, self._before_reasoning = self._before_reasoning + reasoning, ""
         self._delivered += (text, reasoning)
-        self.listen(TurnEvent("output.delta", {"text": text} | ({"reasoning": reasoning} if reasoning else {})))
+        listen(TurnEvent("output.delta", {"text": text} | ({"reasoning": reasoning} if reasoning else {})))
 
     async def delivered_usage(self, reported: Usage | None) -> Usage | None:
         """The usage of an answer that broke off after a part of it was delivered; None if nothing was.

@@ -10,26 +10,23 @@ import asyncio
 from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import ceil
 from time import perf_counter
 
 from app.db.archive import LastTurn
 from app.db.turns import cancel_turn as store_cancelled
 from app.db.turns import get_turn
-from app.domain.errors import PlimsollError, ProviderError, RetryLater, TurnNotOpen
+from app.domain.errors import PlimsollError, RetryLater, TurnNotOpen
 from app.domain.incoming import IncomingMessage
-from app.domain.types import Completion, Session, SessionRef, TenantId, TurnId, TurnRecord, Usage
+from app.domain.types import Session, SessionRef, TenantId, TurnId, TurnRecord
 from app.engine.window.plan import Refused
 from app.openai.chat_messages import as_one
 from app.services.archive.transfer import fork_before_last
-from app.services.limits import within_limits
 from app.services.runtime import Runtime, retried
 from app.services.sessions import delete_session, not_found
-from app.services.turn.call import call
+from app.services.turn.call import answered
 from app.services.turn.claim import claim, claim_outputs, claim_retry
-from app.services.turn.decide import decide, decide_after_look_back
-from app.services.turn.look_back import look_back, wants_look_back
-from app.services.turn.record import Record, ended_elsewhere, recording
+from app.services.turn.decide import decide
+from app.services.turn.record import ended_elsewhere, recording
 from app.services.turn.steps import of_claim, of_turn
 from app.services.turn.types import (
     ClaimedTurn,
@@ -37,7 +34,6 @@ from app.services.turn.types import (
     OutputsRequest,
     TurnOptions,
     TurnOutcome,
-    TurnPlan,
     TurnRequest,
 )
 
@@ -175,36 +171,8 @@ async def _round(rt: Runtime, turn: ClaimedTurn, started: float, listen: Listene
             error = plan.decided.overflow
             await record.rejected(plan, error)  # transaction two
             raise error
-        completion = await _answer(record, plan)  # no database connection is held
+        completion = await answered(record, plan)  # no database connection is held
         return await record.completed(completion)  # transaction two
-
-
-async def _answer(record: Record, plan: TurnPlan) -> Completion:
-    """The model's answer after its look-backs. Its tool calls are calls of the client's tools only."""
-    completion = await call(record, plan)
-    while wants_look_back(record, completion):
-        answer, again = await look_back(record, completion)
-        if answer is not None:
-            return answer
-        completion = await _call_again(record, await decide_after_look_back(record, again=again))
-    return completion
-
-
-async def _call_again(record: Record, plan: TurnPlan) -> Completion:
-    """Calls the model again; limits count this call separately. Raises the errors of `call`, and `LimitExceeded`."""
-    if record.turn.reservation is None:
-        return await call(record, plan)
-    prompt_tokens = ceil(plan.decided.prompt.wire_tokens * plan.snapshot.calibration_ratio)
-    most = Usage(prompt_tokens, plan.snapshot.budget.output_reserve)
-
-    async def counted() -> Completion:
-        try:
-            return await call(record, plan)
-        except ProviderError as error:
-            error.usage = await record.delivered_usage(error.usage)
-            raise
-
-    return await within_limits(record.rt, record.turn.claim.session_id, plan.model, most, counted, turns=0)
 
 
 def _options_with_stored(options: TurnOptions, turn: LastTurn, *, keeps_tools: bool) -> TurnOptions:

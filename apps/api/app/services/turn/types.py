@@ -130,14 +130,11 @@ class TurnOutcome:
         return self.completion.text if self.completion.tool_calls else self.completion.text or ""
 
 
-EventName: TypeAlias = Literal["turn.created", "context.assembled", "output.delta"]
-
-
 @dataclass(frozen=True, slots=True)
 class TurnEvent:
     """An event of a running turn, for a stream. The end of the turn is not an event; it is the `TurnOutcome`."""
 
-    name: EventName
+    name: Literal["turn.created", "context.assembled", "output.delta"]
     data: JsonObject
     reply_seq: int | None = None
     """With `turn.created`: the number that is reserved for the reply's message. It is not part of the public event."""
@@ -146,10 +143,6 @@ class TurnEvent:
 
 
 Listener: TypeAlias = Callable[[TurnEvent], None]
-
-
-def to_nobody(_: TurnEvent) -> None:
-    """Ignores the event: the listener of a turn that is not streamed."""
 
 
 @dataclass(frozen=True, slots=True)
