@@ -17,17 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
 from app.domain.errors import ProcessBusy
-from app.services.heavy.child import (
-    COUNT_BYTES,
-    Begin,
-    JobStep,
-    StepResult,
-    Tools,
-    head_size,
-    read,
-    sizes_in,
-    written,
-)
+from app.services.heavy.child import COUNT_BYTES, Step, Tools, head_size, read, sizes_in, without_copy, written
 from app.services.process_state import BUSY_RETRY_S
 
 logger = logging.getLogger(__name__)
@@ -99,8 +89,8 @@ class HeavyJobs:
             return
         child = self._idle_child() or await self._started()
         try:
-            await child.ask(Begin(kind))
-            yield Job[T](lambda method, given: child.ask(JobStep(method, given)))
+            await child.ask((kind, None))
+            yield Job[T](lambda method, given: child.ask((method, tuple(map(without_copy, given)))))
         finally:
             self._take_back(child)
 
@@ -165,7 +155,7 @@ class _Child:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    async def ask(self, message: Begin | JobStep) -> Any:
+    async def ask(self, message: Step) -> Any:
         """The child's answer. Raises what the child raised, and `ProcessBusy` if it has ended."""
         loop = asyncio.get_running_loop()
         pieces = await asyncio.to_thread(written, message)  # dataclasses are pickled by Python code
@@ -181,13 +171,13 @@ class _Child:
         """The next answer, to a message or to the start."""
         try:
             sizes = sizes_in(await self._exactly(head_size(await self._exactly(COUNT_BYTES))))
-            answer: StepResult = read([await self._exactly(size) for size in sizes])
-        except _GONE as error:
-            raise self.gone() from error
+            value, error = read([await self._exactly(size) for size in sizes])
+        except _GONE as gone:
+            raise self.gone() from gone
         self._asked, self._ready = False, True
-        if answer.error is not None:
-            raise answer.error
-        return answer.value
+        if error is not None:
+            raise error
+        return value
 
     async def _exactly(self, size: int) -> bytearray:
         loop = asyncio.get_running_loop()
