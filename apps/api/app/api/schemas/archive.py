@@ -32,7 +32,7 @@ from app.archive.document import FORMAT, MOST_FAULTS, VERSION
 from app.domain.audit import CacheBreak
 from app.domain.errors import ImportRefused, InvalidFields, InvalidRequest
 from app.domain.types import CHAT_OPTIONS, Count, JsonObject, Name, NumberInTurn, Region, SummaryCall, SummaryCallReason
-from app.services.archive.new_rows import Export, ImportedMessages
+from app.services.archive.new_rows import ImportedMessages
 from app.services.policies import read_fields
 
 
@@ -254,7 +254,7 @@ class ImportIn(Open):
 Schema = TypeVar("Schema", bound=BaseModel)
 
 
-def read_import(raw: bytes) -> Export | ImportedMessages:
+def read_import(raw: bytes) -> JsonObject | ImportedMessages:
     """Parse the body of an import and validate each of its rows by itself. CPU-bound. Raises `InvalidRequest`."""
     document = parse_object(raw, max(_MOST_VALUES, len(raw) // _LEAST_BYTES_A_VALUE))
     try:
@@ -264,7 +264,7 @@ def read_import(raw: bytes) -> Export | ImportedMessages:
     return _conversation(document) if body.format is None else _export(document)
 
 
-def _export(document: JsonObject) -> Export:
+def _export(document: JsonObject) -> JsonObject:
     head = _validated(ExportHead, document)
     unknown = sorted((head.model_extra or {}).keys())
     if unknown:
@@ -285,7 +285,7 @@ def _export(document: JsonObject) -> Export:
         faults = _faults_of_blocks(document)[:MOST_FAULTS]
     if faults:
         raise ImportRefused(faults)
-    return Export(document)
+    return document
 
 
 def _faults_of_blocks(document: JsonObject) -> list[tuple[str, str]]:

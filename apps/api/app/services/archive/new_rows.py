@@ -256,22 +256,8 @@ class ImportedMessages:
     messages: Sequence[Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Export:
-    """An exported session whose rows are valid one by one."""
-
-    document: JsonObject
-
-
-@dataclass(frozen=True, slots=True)
-class GivenSession:
-    """The fields of the session to be created, as a body has them."""
-
-    is_export: bool
-    fields: JsonObject
-
-
-BodyReader: TypeAlias = Callable[[bytes], Export | ImportedMessages]
+BodyReader: TypeAlias = Callable[[bytes], JsonObject | ImportedMessages]
+"""Reads a body: messages, or the document of an exported session, whose rows are valid one by one."""
 
 
 class ImportJob:
@@ -279,19 +265,20 @@ class ImportJob:
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
-        self._source: Export | IncomingList | None = None
+        self._source: JsonObject | IncomingList | None = None
         self._parts: Iterator[NewHistory | NewRows | Counters] = iter(())
 
-    def read(self, read: BodyReader, raw: bytes) -> GivenSession:
-        """Checks the whole body and returns the session's fields. Raises `InvalidRequest` with the places of errors.
+    def read(self, read: BodyReader, raw: bytes) -> tuple[JsonObject, bool]:
+        """Checks the whole body and returns the session's fields, and whether it is an export. Raises `InvalidRequest`
+        with the places of errors.
 
         The system and developer messages of a conversation are appended to the session's instructions.
         """
         source = read(raw)
-        if isinstance(source, Export):
-            check_document(source.document, SentHashes)
+        if not isinstance(source, ImportedMessages):
+            check_document(source, SentHashes)
             self._source = source
-            return GivenSession(is_export=True, fields=source.document["session"])
+            return source["session"], True
         listed = read_messages(source.messages)
         if not listed.messages:
             raise InvalidRequest("There is no message of a user, an assistant or a tool.", ("body", "messages"))
@@ -299,7 +286,7 @@ class ImportJob:
             check_pairing(listed.messages)
         texts = [text for text in (source.fields.get("instructions"), listed.instructions) if text]
         self._source = listed
-        return GivenSession(is_export=False, fields=source.fields | {"instructions": "\n\n".join(texts) or None})
+        return source.fields | {"instructions": "\n\n".join(texts) or None}, False
 
     def draft(self, model_alias: str, encoding: str) -> None:
         """Numbers and counts what was read, for a session of this model.
@@ -309,11 +296,11 @@ class ImportJob:
         contain the user's messages and its complete tool groups.
         """
         source, self._source = self._source, None
-        if isinstance(source, Export):
-            self._parts = restored(self._tools, source.document, encoding)
-        elif source is not None:
+        if isinstance(source, IncomingList):
             turns = cut_turns(source.messages)
             self._parts = iter([*drafted_in_batches(self._tools, encoding, model_alias, turns)])
+        elif source is not None:
+            self._parts = restored(self._tools, source, encoding)
 
     def next_part(self) -> NewHistory | NewRows | Counters | None:
         """The rows that the next statement stores, or None after the last."""

@@ -74,10 +74,8 @@ async def import_session(rt: Runtime, tenant_id: TenantId, raw: bytes, read: Bod
     the places of the errors, and as `HeavyJobs.job`.
     """
     async with rt.jobs.job(ImportJob, small=len(raw) <= SMALL_BYTES) as job:
-        given = await job.do(ImportJob.read, read, raw)
-        fields = (
-            _of_export(rt, given.fields) if given.is_export else with_defaults(rt, with_given_policy(rt, given.fields))
-        )
+        given, is_export = await job.do(ImportJob.read, read, raw)
+        fields = _of_export(rt, given) if is_export else with_defaults(rt, with_given_policy(rt, given))
         alias = fields["model_alias"]
         await job.do(ImportJob.draft, alias, rt.catalogue.model(alias).encoding)
         async with rt.heavy.database.begin() as tx:

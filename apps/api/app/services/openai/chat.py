@@ -79,15 +79,6 @@ class ChatRequest:
         return self.is_retry and newest.request_sha256 == self.request_sha256
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
-    """The session's newest state, and the stored outcome of the request's idempotency key, if there is one."""
-
-    newest: Newest
-    messages: Sequence[Message] = ()
-    answered: TurnOutcome | None = None
-
-
 def answerable(request: ChatRequest) -> ChatRequest:
     """The request with a list that ends with something to answer; `known` still describes the client's own list."""
     is_directed = bool(request.options.instructions or request.directions)
@@ -106,16 +97,16 @@ async def complete_chat(
     Raises as `take_turn` and `continue_turn`.
     """
     for _ in range(_MOST_TRIES):
-        state, step = await _read_step(rt, session, request, idempotency_key)
-        if state.answered is not None:
-            return state.answered
+        newest, step = await _read_step(rt, session, request, idempotency_key)
         if step is None:
-            if (again := await _answer_again(rt, session, state.newest, request, listen)) is not None:
-                return again
+            step = await _answer_again(rt, session, newest, request, listen)
+        if step is None:
             request = replace(request, is_retry=False)  # the turn's messages were removed, so the request is new
             continue
+        if isinstance(step, TurnOutcome):
+            return step
         try:
-            return await _answer_next(rt, session, request, state.newest, step, idempotency_key, listen)
+            return await _answer_next(rt, session, request, newest, step, idempotency_key, listen)
         except TurnInProgress:  # another request changed the session: read it again
             request = replace(request, is_retry=True)  # what overtook an equal request is a retry of it
     raise TurnInProgress(_IN_PROGRESS)
@@ -155,12 +146,11 @@ async def new_turn(rt: Runtime, session: SessionRef, request: ChatRequest) -> tu
     """
     for _ in range(_MOST_TRIES):
         try:
-            state, step = await _read_step(rt, session, request)
+            newest, step = await _read_step(rt, session, request)
         except TurnInProgress:
             return None
-        newest = state.newest
         is_known = newest.status in OPEN_STATUSES or newest.request_sha256 == request.request_sha256
-        if step is None or step.content is None or is_known:
+        if not isinstance(step, NextStep) or step.content is None or is_known:
             return None
         with suppress(TurnInProgress):
             newest = await _store(rt, session, request, newest, step)
@@ -175,10 +165,10 @@ async def store_list(rt: Runtime, session: SessionRef, request: ChatRequest, *, 
     `NotFound`, `InvalidRequest`, and `TurnInProgress` while a turn runs.
     """
     for _ in range(_MOST_TRIES):
-        state, step = await _read_step(rt, session, request)
+        newest, step = await _read_step(rt, session, request)
         with suppress(TurnInProgress):
-            step = step or NextStep((), ())
-            return await _store(rt, session, request, state.newest, step, keeps_session=keeps_session)
+            new = step if isinstance(step, NextStep) else NextStep((), ())
+            return await _store(rt, session, request, newest, new, keeps_session=keeps_session)
     raise TurnInProgress(_IN_PROGRESS)
 
 
@@ -202,12 +192,6 @@ async def count_behind(rt: Runtime, tenant_id: TenantId, request: ChatRequest, c
     return window.estimated_wire_tokens + await count_tokens(
         rt, tenant_id, request.model_alias, new, request.options, is_new=False
     )
-
-
-def _check_free(newest: Newest, request: ChatRequest) -> None:
-    """Raises `TurnInProgress` while a turn runs, and if the session got a turn since the request was resolved."""
-    if newest.status is TurnStatus.RUNNING or request.after_turn_seq not in (None, newest.last_turn_seq):
-        raise TurnInProgress(_IN_PROGRESS)
 
 
 async def compared_messages(tx: Transaction, session: SessionRef, request: ChatRequest) -> list[Message]:
@@ -260,41 +244,41 @@ def turn_of(step: NextStep, request: ChatRequest, options: TurnOptions, last_tur
 
 async def _read_step(
     rt: Runtime, session: SessionRef, request: ChatRequest, idempotency_key: str | None = None
-) -> tuple[_State, NextStep | None]:
-    """The session's state, and how what is new in the list is processed; None for a request that was answered before,
-    under its key or as the newest turn. Raises `NotFound`, `InvalidRequest`, `TurnInProgress`."""
-    state = await _read_state(rt, session, request, idempotency_key)
-    newest = state.newest
-    if state.answered is not None:
-        return state, None
-    _check_free(newest, request)
-    new = await new_in_list(request, state.messages)
+) -> tuple[Newest, NextStep | TurnOutcome | None]:
+    """The session's state, and how what is new in the list is processed; or the stored outcome of the key, or None if
+    the list requests the newest turn again.
+
+    Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a turn runs, and if the session got a turn since the
+    request was resolved."""
+    newest, found = await _read_state(rt, session, request, idempotency_key)
+    if isinstance(found, TurnOutcome):
+        return newest, found
+    if newest.status is TurnStatus.RUNNING or request.after_turn_seq not in (None, newest.last_turn_seq):
+        raise TurnInProgress(_IN_PROGRESS)
+    new = await new_in_list(request, found)
     if newest.turn_id is not None and (new.repeats_newest or request.repeats(newest)):
-        return state, None
-    return state, await divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
+        return newest, None
+    return newest, await divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
 
 
 @retried
 async def _read_state(
     rt: Runtime, session: SessionRef, request: ChatRequest, idempotency_key: str | None = None
-) -> _State:
+) -> tuple[Newest, Sequence[Message] | TurnOutcome]:
+    """The newest state; and the stored outcome of the key, or the messages with which the list is compared."""
     async with rt.database.begin() as tx:
         # Locked, so that the turn and the messages are read at the same moment.
         newest = existing(await store.newest_of(tx, session, lock=True), "session")
         lost = await store.fail_lost_turns(tx, session.id) if newest.status is TurnStatus.RUNNING else 0
         if lost:
             newest = existing(await store.newest_of(tx, session), "session")
-        found = None
-        if idempotency_key is not None:
-            found = await store.turn_by_key(tx, session, idempotency_key)
-        if found is not None:
-            state = _State(newest, answered=await answer_again(tx, session, *found, request.request_sha256))
+        found: Sequence[Message] | TurnOutcome = ()
+        if idempotency_key is not None and (stored := await store.turn_by_key(tx, session, idempotency_key)):
+            found = await answer_again(tx, session, *stored, request.request_sha256)
         elif _may_repeat(newest, request):
-            state = _State(newest, await compared_messages(tx, session, request))
-        else:
-            state = _State(newest)
+            found = await compared_messages(tx, session, request)
     rt.telemetry.turns_lost(lost)
-    return state
+    return newest, found
 
 
 async def _additions(

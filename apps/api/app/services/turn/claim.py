@@ -17,7 +17,6 @@ from app.db.audits import get_audit
 from app.db.claims import (
     Claim,
     NewTurn,
-    WaitingTurn,
     claim_turn,
     reclaim_turn,
     renew_lease,
@@ -61,7 +60,7 @@ from app.providers.registry import Model
 from app.services.limits import reserve_call
 from app.services.pasts import pack_messages
 from app.services.runtime import Runtime, retried
-from app.services.sessions import not_found
+from app.services.sessions import existing_in
 from app.services.turn.additions import Additions, add, check_outputs, draft_outputs
 from app.services.turn.gather import WindowRows, budget_of, layers_of, read_window, session_policy
 from app.services.turn.planning import count_message
@@ -115,7 +114,7 @@ async def claim_outputs(rt: Runtime, session: SessionRef, turn_id: TurnId, reque
         outputs = await draft_outputs(rt, request.outputs)
 
         async def answered(tx: Transaction) -> _Claimed:
-            waiting = await _found(tx, session, turn_id)
+            waiting = await existing_in(tx, session, await waiting_turn(tx, session, turn_id), "turn")
             check_outputs(waiting, [call_id for call_id, _ in request.outputs])
             options = _options_again(waiting.request, request)
             stored = options.stored() if request.options else None
@@ -134,7 +133,7 @@ async def claim_retry(
     """
 
     async def found_ended(tx: Transaction) -> _Claimed:
-        ended = await _found(tx, session, turn_id)
+        ended = await existing_in(tx, session, await waiting_turn(tx, session, turn_id), "turn")
         claim = await reclaim_turn(
             tx,
             session,
@@ -249,13 +248,6 @@ def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns:
     output = min(options.max_output_tokens or reserve, reserve)
     usage = Usage(prompt, output)
     return WorstCase(turns, prompt + output, max(model.cost_of(usage) or Decimal(0) for model in models))
-
-
-async def _found(tx: Transaction, session: SessionRef, turn_id: TurnId) -> WaitingTurn:
-    turn = await waiting_turn(tx, session, turn_id)
-    if turn is None:
-        raise await not_found(tx, session, "turn")
-    return turn
 
 
 def _in_progress() -> TurnInProgress:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
 
 from app.db.archive import LastTurn
@@ -22,7 +22,7 @@ from app.engine.window.plan import Refused
 from app.openai.chat_messages import as_one
 from app.services.archive.transfer import fork_before_last
 from app.services.runtime import Runtime, retried
-from app.services.sessions import delete_session, not_found
+from app.services.sessions import delete_session, existing_in
 from app.services.turn.call import answered
 from app.services.turn.claim import claim, claim_outputs, claim_retry
 from app.services.turn.decide import decide
@@ -76,18 +76,10 @@ async def retry_turn(
     return await _run(rt, claim_retry(rt, session, turn_id, options, model_alias), listen)
 
 
-@dataclass(frozen=True, slots=True)
-class Regeneration:
-    """A turn that is to be run again: the fork that it runs in, and the request that is posted there."""
-
-    session: Session
-    request: TurnRequest
-
-
 async def prepare_regeneration(
     rt: Runtime, session: SessionRef, turn_id: TurnId, request: TurnRequest, *, keeps_tools: bool = True
-) -> Regeneration:
-    """Forks the session before its last turn, and returns the request that runs that turn again in the fork.
+) -> tuple[Session, TurnRequest]:
+    """Forks the session before its last turn; returns the fork, and the request that runs that turn again in it.
 
     What `request` leaves out (content None, no alias, no option) is the turn's own. With `keeps_tools` that includes
     the tools; without, the request's are used, also if it has none. Raises `NotFound`, `InvalidRequest`, `TurnNotLast`,
@@ -105,18 +97,19 @@ async def prepare_regeneration(
         options=_options_with_stored(request.options, turn, keeps_tools=keeps_tools),
         model_alias=request.model_alias or _first_alias(rt, fork, turn),
     )
-    return Regeneration(fork, complete)
+    return fork, complete
 
 
 async def regenerate_turn(
-    rt: Runtime, tenant_id: TenantId, prepared: Regeneration, listen: Listener | None = None
+    rt: Runtime, tenant_id: TenantId, prepared: tuple[Session, TurnRequest], listen: Listener | None = None
 ) -> TurnOutcome:
     """Runs the prepared turn. Raises the errors of `take_turn`. The fork is deleted if the turn was not claimed."""
-    fork = SessionRef(tenant_id, prepared.session.id)
+    made, request = prepared
+    fork = SessionRef(tenant_id, made.id)
 
     async def claimed() -> ClaimedTurn | TurnOutcome:
         try:
-            return await claim(rt, fork, prepared.request, None)
+            return await claim(rt, fork, request, None)
         except PlimsollError:
             with suppress(RetryLater):  # the error tells the client more
                 await delete_session(rt, fork)
@@ -130,9 +123,7 @@ async def cancel_turn(rt: Runtime, session: SessionRef, turn_id: TurnId) -> Turn
     """Ends a turn that runs or waits for tools; its message is kept. Raises `NotFound`, `TurnNotOpen`."""
     async with rt.database.begin(locking=session.id) as tx:
         is_cancelled = await store_cancelled(tx, session, turn_id)  # first: the turn may end while this waits for it
-        turn = await get_turn(tx, session, turn_id)
-        if turn is None:
-            raise await not_found(tx, session, "turn")
+        turn = await existing_in(tx, session, await get_turn(tx, session, turn_id), "turn")
         if not is_cancelled:
             raise TurnNotOpen(f"The turn is {turn.status.value}; there is nothing to cancel.")
     rt.leases.cancel(session.id, turn_id)

@@ -11,7 +11,7 @@ from uuid import UUID
 from app.db.additions import Added
 from app.db.claims import Claim
 from app.db.responses import ResponseNote
-from app.domain.audit import Audit, CacheBreak, TrimLog, TurnContext
+from app.domain.audit import Audit, CacheBreak, TrimLog
 from app.domain.stored import StoredSummary
 from app.domain.types import (
     Completion,
@@ -177,25 +177,26 @@ class TurnPlan:
         """What the prompt was decided on, with the tools that it offers and the budget that these leave."""
         return self.decided.window.snapshot
 
-    def context(self, assembled: Assembled | None) -> TurnContext:
-        """The budget, figures and trim log of the prompt. `assembled` is None when nothing is sent."""
+    def context(self, assembled: Assembled | None) -> JsonObject:
+        """The budget, figures and trim log of the prompt, as a `TurnContext` has them. `assembled` is None when nothing
+        is sent."""
         budget, prompt, accounts = self.snapshot.budget, self.decided.prompt, self.decided.accounts
-        return TurnContext(
-            model_alias=self.model.alias,
-            model_context_limit=budget.limit,
-            context_limit_source=budget.limit_source,
-            input_budget=budget.input_budget,
-            output_reserve=budget.output_reserve,
-            overhead_reserve=budget.overhead_reserve,
-            estimated_input_tokens_before=accounts.tokens_before,
-            estimated_input_tokens_after_summary=accounts.tokens_after_summary,
-            estimated_input_tokens_after_prune=accounts.tokens_after_prune,
-            summary_triggered=accounts.summary_triggered,
-            prune_triggered=accounts.prune_triggered,
-            overflow_rejected=assembled is None,
-            estimated_wire_tokens=prompt.wire_tokens,
-            regions=prompt.regions(),
-            context_trim_log=TrimLog(
+        return {
+            "model_alias": self.model.alias,
+            "model_context_limit": budget.limit,
+            "context_limit_source": budget.limit_source,
+            "input_budget": budget.input_budget,
+            "output_reserve": budget.output_reserve,
+            "overhead_reserve": budget.overhead_reserve,
+            "estimated_input_tokens_before": accounts.tokens_before,
+            "estimated_input_tokens_after_summary": accounts.tokens_after_summary,
+            "estimated_input_tokens_after_prune": accounts.tokens_after_prune,
+            "summary_triggered": accounts.summary_triggered,
+            "prune_triggered": accounts.prune_triggered,
+            "overflow_rejected": assembled is None,
+            "estimated_wire_tokens": prompt.wire_tokens,
+            "regions": prompt.regions(),
+            "context_trim_log": TrimLog(
                 max_context_tokens=budget.prompt_ceiling,
                 estimated_tokens_before=accounts.wire_before,
                 estimated_tokens_after=prompt.wire_tokens,
@@ -203,8 +204,8 @@ class TurnPlan:
                 recalled=tuple(row.public() for row in accounts.recalled),
                 looked_back=prompt.looked_back(),
             ).public(),
-            prompt_sha256=assembled.sha256 if assembled else None,
-        )
+            "prompt_sha256": assembled.sha256 if assembled else None,
+        }
 
     def audit(
         self,
@@ -216,7 +217,7 @@ class TurnPlan:
     ) -> Audit:
         """The audit of a call in the claim's round."""
         return Audit(
-            **self.context(assembled).public(),
+            **self.context(assembled),
             id=audit_id,
             turn_id=claim.turn_id,
             session_id=claim.session_id,

@@ -105,13 +105,11 @@ class Activity:
             try:
                 await self._poll(rt, within_s=began - last + _COMMITS_WITHIN_S)
             except DatabaseUnavailable:
-                for follower in self._followers:
-                    follower.missed = True
+                self._miss_some()
                 continue
             except Exception:
                 logger.exception("the poll of what turns do broke")
-                for follower in self._followers:
-                    follower.missed = True
+                self._miss_some()
             last = began
 
     async def _poll(self, rt: Runtime, within_s: float) -> None:
@@ -125,8 +123,11 @@ class Activity:
             if known is None or known["status"] != row["status"]:
                 self._deliver(row)
         if len(rows) == _MOST_ROWS:
-            for follower in self._followers:
-                follower.missed = True
+            self._miss_some()
+
+    def _miss_some(self) -> None:
+        for follower in self._followers:
+            follower.missed = True
 
     def _deliver(self, row: Record) -> None:
         event = record_of(TurnChange, row)

@@ -121,7 +121,7 @@ async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -
         seq=stored.turn_seq,
         open_turn_id=next((turn.id for turn in stored.turns if turn.status in OPEN_STATUSES), None),
         summary_pending=pending,
-        context=context.public() | ({"prompt_sha256": None} if pending else {}),
+        context=context | ({"prompt_sha256": None} if pending else {}),
         messages=messages,
         tools=prompt.tools if prompt else (),
         layout=await _numbered(rt, session.id, layout),
