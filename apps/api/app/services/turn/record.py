@@ -179,21 +179,20 @@ class Record:
         """Ends a turn whose prompt does not fit; nothing was sent."""
         self._audits = [plan.audit(self.turn.claim, self.rt.new_id(), 1, None)]
         self._blocks = {}
-        cost_usd, added = total_cost(self.summary_costs), self.turn.added
-        await self._end(self._end_as(TurnStatus.REJECTED, [], cost_usd, error=error.stored(), added=added))
+        await self._end(TurnStatus.REJECTED, (), error=error.stored(), added=self.turn.added)
 
     async def failed(self, error: ProviderError) -> None:
         """Ends a turn whose model call failed or broke off; the user's message is kept."""
         partial = {"partial_output": error.partial} if error.partial else {}
-        await self._end(await self._end_as_failed(error.stored() | partial, error.usage))
+        await self._fail(error.stored() | partial, error.usage)
 
     async def broken(self, error: Exception) -> None:
         """Ends a turn that failed because of an error that is not the model's."""
-        end = await self._end_as_failed(error.stored() if isinstance(error, PlimsollError) else _OUR_FAULT, None)
         if not isinstance(error, PlimsollError):
-            end = replace(end, audits=[], blocks=[])  # the error may be theirs
+            self._audits, self._blocks = [], {}  # the error may be theirs
         # After a database wait that failed, the end is tried only once: the expiry of the lease ends the turn.
-        await self._end(end, patience_s=0.0 if isinstance(error, DatabaseUnavailable) else None)
+        patience_s = 0.0 if isinstance(error, DatabaseUnavailable) else None
+        await self._fail(error.stored() if isinstance(error, PlimsollError) else _OUR_FAULT, None, patience_s)
 
     async def completed(self, completion: Completion) -> TurnOutcome:
         """Ends a turn that was answered; a turn whose reply calls tools waits for their outputs."""
@@ -207,10 +206,9 @@ class Record:
         with self.rt.tracer.span("count"):
             reply, encoding = await recounted(self.rt, plan.rows.encoding, self._reply_of(completion))
         of_list = self.turn.options.list_sha256
-        end = self._end_as(
+        turn = await self._end(
             TurnStatus.AWAITING_TOOLS if calls else TurnStatus.COMPLETED,
             usages,
-            total_cost([*self.summary_costs, *([used["cost_usd"] for used in usages] or [None])]),
             messages=[await _message_row(reply, encoding)],
             assistant_output=None if calls else completion.text or "",
             finish_reason=completion.finish_reason,
@@ -218,7 +216,6 @@ class Record:
             completion_tokens=usage.completion_tokens if usage else None,
             conversation_sha256=of_list and with_reply(of_list, completion.text, calls),
         )
-        turn = await self._end(end)
         summary = plan.snapshot.summary if plan.rows.policy.recall.enabled else None
         start_vectors(self.rt, claim.session, summary.to_message_seq if summary else 0)
         if self.rt.embeddings and any(each.kind in PIN_KINDS for each in plan.decided.window.log.actions):
@@ -277,46 +274,43 @@ class Record:
             completion_tokens=max(usage.completion_tokens, tokens),
         )
 
-    async def _end_as_failed(self, error: JsonObject, usage: Usage | None) -> TurnEnd:
-        """The end of a turn that failed; `usage` is what the provider reported of an answer that broke off."""
+    async def _fail(self, error: JsonObject, usage: Usage | None, patience_s: float | None = None) -> None:
+        """Ends a turn that failed; `usage` is what the provider reported of an answer that broke off."""
         plan, delivered, usages = self.sent, await self.delivered_usage(usage), self._usages
         if plan is not None and delivered is not None:
             usages = [*usages, used_row(self.rt, plan.model, "turn", delivered, self.turn.claim.round)]
+        await self._end(TurnStatus.FAILED, usages, error=error, patience_s=patience_s)
+
+    async def _end(
+        self, status: TurnStatus, usages: Sequence[JsonObject], *, patience_s: float | None = None, **fields: Any
+    ) -> TurnRecord:
+        """Runs transaction two with all that was recorded, and reports the turn's metrics. Raises as `store_end`."""
         costs = [*self.summary_costs, *(used["cost_usd"] for used in usages)]
-        return self._end_as(TurnStatus.FAILED, usages, total_cost(costs), error=error)
-
-    def _end_as(
-        self, status: TurnStatus, usages: Sequence[JsonObject], cost_usd: Decimal | None, **fields: Any
-    ) -> TurnEnd:
-        """The end of the turn with all that was recorded in the round."""
-        blocks = [{"sha256": sha256, "content": text} for sha256, text in self._blocks.items()]
-        alias = self.sent.model.alias if self.sent else self.model_alias
-        return TurnEnd(status, alias, self.steps.rows, self._audits, blocks, usages=usages, cost_usd=cost_usd, **fields)
-
-    async def _end(self, end: TurnEnd, *, patience_s: float | None = None) -> TurnRecord:
-        """Runs transaction two and reports the turn's metrics. Raises the errors of `store_end`."""
-        audit = end.audits[-1] if end.audits else None
+        if not usages and status in (TurnStatus.COMPLETED, TurnStatus.AWAITING_TOOLS):
+            costs.append(None)  # of the answer, whose usage was not reported
         if self.turn.reservation is not None:
             # Limits count further calls of the same claim separately (`services/limits.py`).
-            of_call = [used for used in end.usages if used["round"] == self._first_round]
-            end = replace(end, spent=spent_of(self.turn.reservation, end.status, of_call))
+            of_call = [used for used in usages if used["round"] == self._first_round]
+            fields["spent"] = spent_of(self.turn.reservation, status, of_call)
+        blocks = [{"sha256": sha256, "content": text} for sha256, text in self._blocks.items()]
+        alias = self.sent.model.alias if self.sent else self.model_alias
+        recorded = (self.steps.rows, self._audits, blocks)
+        end = TurnEnd(status, alias, *recorded, usages=usages, cost_usd=total_cost(costs), **fields)
         with self.rt.tracer.span("settle") as span:
             turn = await store_end(self.rt, self.turn.claim, end, patience_s=patience_s)
             if span.recording:
-                span.set({**of_turn(turn), **(of_audit(audit) if audit else {})})
-        self.rt.telemetry.turn_finished(turn, end.audits, perf_counter() - self._started)
+                span.set({**of_turn(turn), **(of_audit(self._audits[-1]) if self._audits else {})})
+        self.rt.telemetry.turn_finished(turn, self._audits, perf_counter() - self._started)
         return turn
 
 
 async def store_end(rt: Runtime, claim: Claim, end: TurnEnd, *, patience_s: float | None = None) -> TurnRecord:
-    """Stores the end of the turn at once, in one statement if `record_end` needs no other. While the database is
-    unavailable, it retries for `patience_s`, by default the time of a lease, after which the turn no longer belongs to
-    this process.
-
-    Unavailable means down or out of a resource, or that the statement was rolled back for a lock or a conflict.
+    """Stores the end of the turn at once, in one statement if `record_end` needs no other. While the database is down,
+    out of a resource, or rolls the statement back for a lock or a conflict, it retries for `patience_s`, by default the
+    time of a lease, after which the turn no longer belongs to this process.
 
     A commit whose answer was lost is found by the retry and not made twice. Raises `DatabaseUnavailable` when the time
-    is over. Raises `TurnCancelled` when the turn was cancelled or its session erased, and `TurnLost` when it was ended
+    is over, `TurnCancelled` when the turn was cancelled or its session erased, and `TurnLost` when it was ended
     otherwise; nothing is written then.
     """
     pause_s = _FIRST_PAUSE_S
@@ -372,7 +366,6 @@ def note_prompt(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, assembled: Assem
 
 
 async def _message_row(reply: Message, encoding: str) -> JsonObject:
-    """The row of the assistant's message, by column."""
     return {
         "id": reply.id,
         "seq": reply.seq,
