@@ -198,7 +198,6 @@ def _key(tenant_id: TenantId, text: str) -> tuple[TenantId, bytes]:
 
 
 def _keep(kept: OrderedDict[K, V], key: K, value: V) -> None:
-    """Caches the value as the newest entry and evicts the oldest ones."""
     kept[key] = value
     kept.move_to_end(key)
     while len(kept) > _MOST_KEPT:

@@ -5,10 +5,8 @@ A past is append-only and says how far it goes: a cached past may be too short b
 processes write. The turn that ended last is never cached, since only that one may be tried again. Three operations do
 change a settled past, and raise the session's `past_version`, which a claim reads under the session's lock: a message
 is withdrawn (`db/messages.withdraw_messages`), a turn that ended runs again (`db/claims.reclaim_turn`, with
-`ended_as`), or turns are rejected with the one that they were added with (`db/additions.leave_out`). An import and a
-fork fill a new session; a summary, even one that is undone, only says where the window begins; counts in another
-encoding are added and never change. An erased session is never read, so every process removes its past within
-`IDLE_S`.
+`ended_as`), or turns are rejected with the one that they were added with (`db/additions.leave_out`). An erased session
+is never read, so every process removes its past within `IDLE_S`.
 """
 
 from __future__ import annotations
@@ -102,7 +100,6 @@ class Pasts:
 
     @property
     def keeps_any(self) -> bool:
-        """Whether the cache may hold anything at all."""
         return self._most_bytes > 0
 
     def kept(self, session_id: SessionId, counting: Counting, after_seq: int, last_seq: int) -> Kept:
@@ -157,7 +154,6 @@ class Pasts:
         return found if found and is_same else Vectors.none_of(model, dimensions)
 
     def keep_vectors(self, session_id: SessionId, vectors: Vectors) -> None:
-        """Caches vectors in place of those before."""
         past = self._pasts.get(session_id) or _Entry()
         past.vectors = vectors
         self._put(session_id, past)

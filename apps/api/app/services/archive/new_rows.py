@@ -221,10 +221,7 @@ def _summary_row(row: JsonObject, ids: Mapping[str, str], seqs: Mapping[str, int
 
 
 def _count(tools: Tools, rows: Mapping[str, Sequence[JsonObject]], own: str) -> None:
-    """Counts every row again, whatever counts the document has: only our own counts keep a prompt within its budget.
-
-    The terms of messages are packed again as well.
-    """
+    """Counts rows and packs terms again: only our own counts keep a prompt within its budget."""
     for row in rows["messages"]:
         message = archived_message(row)
         message, used = tools.tokenizers.count_with(_known(row["token_encoding"], own), partial(counted, message))
@@ -289,12 +286,8 @@ class ImportJob:
         return source.fields | {"instructions": "\n\n".join(texts) or None}, False
 
     def draft(self, model_alias: str, encoding: str) -> None:
-        """Numbers and counts what was read, for a session of this model.
-
-        Each turn of a conversation begins with the user's messages. A turn that ends with an assistant message is
-        `completed`, with that text as `assistant_output`. A turn without a final answer is `cancelled`: later prompts
-        contain the user's messages and its complete tool groups.
-        """
+        """Numbers and counts what was read, for a session of this model. A conversation's turn without a final answer
+        is `cancelled`: later prompts contain the user's messages and its complete tool groups."""
         source, self._source = self._source, None
         if isinstance(source, IncomingList):
             turns = cut_turns(source.messages)

@@ -1,7 +1,5 @@
-"""Heavy pure work (an import's checks and counts, a simulation) in separate processes, step by step.
-
-In the serving process it would hold the interpreter for tens of milliseconds at a time, which would delay every turn.
-A job is an object, in a child process or, if it is small, on a thread; its methods are called from here.
+"""Heavy pure work (an import's checks and counts, a simulation) in separate processes, step by step: in the serving
+process it would hold the interpreter for tens of milliseconds at a time, which would delay every turn.
 """
 
 from __future__ import annotations
@@ -74,7 +72,6 @@ class HeavyJobs:
 
     @property
     def idle_pids(self) -> list[int]:
-        """The ids of the processes that wait for a job."""
         return [child.pid for child in self._idle]
 
     @asynccontextmanager

@@ -121,11 +121,8 @@ async def _answer_next(
     idempotency_key: str | None,
     listen: Listener | None,
 ) -> TurnOutcome:
-    """Takes the turn of the step, or continues the one that waits for its outputs; the past of the step and the
-    request's directions are stored with that.
-
-    Raises as `take_turn` and `continue_turn`, and `TurnInProgress` if the session is no longer as in `newest`.
-    """
+    """Takes the turn of the step, or continues the one that waits for its outputs, with the past of the step and the
+    request's directions. Raises as these, and `TurnInProgress` if the session is no longer as in `newest`."""
     options = _noted(request.options, newest.last_message_seq + 1)
     additions = await _additions(rt, request, newest, step, ends_waiting=not step.goes_on)
     if step.content is not None:
@@ -246,10 +243,8 @@ async def _read_step(
     rt: Runtime, session: SessionRef, request: ChatRequest, idempotency_key: str | None = None
 ) -> tuple[Newest, NextStep | TurnOutcome | None]:
     """The session's state, and how what is new in the list is processed; or the stored outcome of the key, or None if
-    the list requests the newest turn again.
-
-    Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a turn runs, and if the session got a turn since the
-    request was resolved."""
+    the list requests the newest turn again. Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a turn runs
+    or if the session got a turn since the request was resolved."""
     newest, found = await _read_state(rt, session, request, idempotency_key)
     if isinstance(found, TurnOutcome):
         return newest, found

@@ -187,7 +187,6 @@ async def delete_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) ->
 
 
 def is_running(found: StoredResponse) -> bool:
-    """Whether the model call of a response is running."""
     return found.reply is None and found.is_last_of_turn and found.turn_status is TurnStatus.RUNNING
 
 

@@ -1,5 +1,4 @@
-"""What a request adds to its session besides the message that is answered: it is stored with the claim of its turn, so
-that a request which is refused adds nothing."""
+"""What a request adds to its session besides the message that is answered, stored with the claim of its turn."""
 
 from __future__ import annotations
 

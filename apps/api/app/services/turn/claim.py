@@ -89,8 +89,8 @@ async def claim(
 ) -> ClaimedTurn | TurnOutcome:
     """Stores a new turn with its message and claims it. Returns the stored outcome if its idempotency key has one.
 
-    Raises `NotFound`, `InvalidRequest`, `TurnInProgress`, the idempotency errors and `LimitExceeded`. The turn is not
-    stored when it raises.
+    Raises `NotFound`, `InvalidRequest`, `TurnInProgress`, the idempotency errors and `LimitExceeded`; then nothing is
+    stored.
     """
     draft = await draft_turn(rt, request, idempotency_key)
     await prepare_question(rt, session, request.content)
@@ -179,11 +179,8 @@ async def _transaction_one(
     *,
     turns: int,
 ) -> ClaimedTurn:
-    """Transaction one: stores the additions, claims the turn, reads all that a decision needs, and reserves what the
-    call may use.
-
-    `turns` is the number of turns that the round counts as under limits.
-    """
+    """Stores the additions, claims the turn, reads all that a decision needs, and reserves what the call may use.
+    `turns` is the number of turns that the round counts as under limits."""
     gathered_at = rt.now()
     async with _begun(rt, session, additions) as (tx, added):
         began_at = perf_counter()
@@ -255,10 +252,8 @@ def _in_progress() -> TurnInProgress:
 
 
 async def draft_turn(rt: Runtime, request: TurnRequest, idempotency_key: str | None) -> NewTurn:
-    """Counts the user's message before a database connection is taken.
-
-    The session's model is not known yet, so the encoding is guessed. After a wrong guess the message is counted again.
-    """
+    """Counts the user's message before a database connection is taken. The session's model is not known yet, so the
+    encoding is guessed. After a wrong guess the message is counted again."""
     alias = request.model_alias or rt.catalogue.default
     with rt.tracer.span("count"):
         encoding = rt.catalogue.model(alias).encoding

@@ -196,7 +196,6 @@ async def _ratio_by_provider(
 
 
 async def _decide_with_summary(record: Record, rows: WindowRows, snapshot: Snapshot, due: SummaryDue) -> TurnPlan:
-    """Tries the summary that is due and plans again, with the summary or without it."""
     attempt = await _try_summary(record, rows, snapshot, due, whatever_others_do=False)
     found = await _after_summary(record, rows, due, attempt.summary)
     if attempt.failure == IN_PROGRESS and _loses(found.decided):

@@ -77,7 +77,6 @@ class WindowRows:
 
     @property
     def encoding(self) -> str:
-        """The encoding in which messages are counted."""
         return encoding_of(self.model, self.policy)
 
     @property
@@ -89,7 +88,6 @@ class WindowRows:
 
     @property
     def turn_count(self) -> int:
-        """The number of all turns of the window."""
         return self.kept.turns + len(self.turns)
 
     def read_messages(self) -> Iterator[Message]:
@@ -180,10 +178,8 @@ async def session_window(rt: Runtime, session: SessionRef) -> WindowRows:
 async def _with_evicted(
     tx: Transaction, rt: Runtime, rows: WindowRows, query: Message | None, *, for_turn: bool
 ) -> WindowRows:
-    """The rows with the matching messages among those that the active summary replaces.
-
-    For a running turn, some messages without packed terms get them; otherwise nothing is written.
-    """
+    """The rows with the matching messages among those that the active summary replaces. Only for a running turn
+    something is written: some messages without packed terms get them."""
     summary = rows.context.summary
     running = [turn for turn in rows.turns if for_turn and turn.status is TurnStatus.RUNNING]
     message = running[-1].messages[0] if running else query
@@ -206,10 +202,7 @@ async def _with_evicted(
 
 async def with_all_counts(rt: Runtime, rows: WindowRows, *, store: bool = True) -> WindowRows:
     """The rows with every message counted for the model. Settled turns are cached, and with `store` new counts are
-    stored, once for each message and encoding.
-
-    A stored count uses the flat figure for images; it is corrected here by the model's rule.
-    """
+    stored. A stored count uses the flat figure for images; it is corrected here by the model's rule."""
     missing = [message for message in rows.read_messages() if message.tokens == UNCOUNTED]
     if missing:
         rows = await _count_missing(rt, rows, missing, store=store)
@@ -348,9 +341,7 @@ def _are_long(turns: Sequence[Turn]) -> bool:
 
 async def with_recall_anew(rt: Runtime, rows: WindowRows, snapshot: Snapshot, *, for_turn: bool = True) -> Snapshot:
     """The snapshot after a new summary, with recall looked up again, since the summarized turns can be recalled now.
-
-    Without `for_turn` nothing is written.
-    """
+    Without `for_turn` nothing is written."""
     query = snapshot.current.messages[0]
     if not rows.policy.recall.enabled:
         return snapshot

@@ -82,10 +82,8 @@ class SummaryJob:
 
 
 async def chosen_call(rt: Runtime, job: SummaryJob) -> tuple[CallChoice, Prompt | None]:
-    """The choice of the call for this job, and the prompt that it repeats; no prompt for a separate call.
-
-    Reads nothing: the prompts that this process sent are taken as cached.
-    """
+    """The choice of the call for this job, and the prompt that it repeats; no prompt for a separate call. The prompts
+    that this process sent are taken as cached."""
     rows, fold, snapshot, estimate = job.rows, job.fold, job.snapshot, job.rows.estimate
     policy, model = rows.policy, rows.model
     if policy.summary_call == "separate":
@@ -326,5 +324,4 @@ def _is_long(fold: Fold) -> bool:
 
 
 async def _computed(work: Callable[..., _T], *given: Any, is_long: bool) -> _T:
-    """The result of a computation, which runs in a thread if its input is long."""
     return await asyncio.to_thread(work, *given) if is_long else work(*given)

@@ -1,8 +1,5 @@
-"""The steps of a turn: claim it, decide what is sent, call the model, record the end. The public functions post a turn,
-answer its tool calls, retry it, regenerate it and cancel it.
-
-A turn runs in a separate task, so that a claimed turn continues when the client disconnects.
-"""
+"""The steps of a turn: claim it, decide what is sent, call the model, record the end. A turn runs in a separate task,
+so that a claimed turn continues when the client disconnects."""
 
 from __future__ import annotations
 
@@ -155,7 +152,6 @@ async def _run(rt: Runtime, claiming: Awaitable[ClaimedTurn | TurnOutcome], list
 
 
 async def _round(rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None) -> TurnOutcome:
-    """Runs one round of a turn: decide, call the model, record."""
     async with recording(rt, turn, started, listen) as record:  # whatever fails, the turn gets an end
         plan = await decide(record)  # makes the summary that is due
         if isinstance(plan.decided, Refused):

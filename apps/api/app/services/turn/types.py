@@ -215,7 +215,6 @@ class TurnPlan:
         assembled: Assembled | None,
         cache_break: CacheBreak | None = None,
     ) -> Audit:
-        """The audit of a call in the claim's round."""
         return Audit(
             **self.context(assembled),
             id=audit_id,

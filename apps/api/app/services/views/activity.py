@@ -86,10 +86,8 @@ class Activity:
             self._known.clear()
 
     async def open_turns(self, rt: Runtime, tenant_id: TenantId) -> list[TurnChange]:
-        """The tenant's turns that run or wait for tools, newest first, at most `MOST_OPEN_TURNS`.
-
-        They are watched from now on, so that followers get the event of their end.
-        """
+        """The tenant's turns that run or wait for tools, newest first, at most `MOST_OPEN_TURNS`. They are watched from
+        now on, so that followers get the event of their end."""
         async with rt.database.autocommit() as tx:
             rows = await open_turns(tx, tenant_id, MOST_OPEN_TURNS)
         if self._polling is not None:
