@@ -2,11 +2,8 @@
 and vectors that recall uses, and the prompt that was sent last.
 
 A past is append-only and says how far it goes: a cached past may be too short but is never wrong, whatever other
-processes write. The turn that ended last is never cached, since only that one may be tried again. Three operations do
-change a settled past, and raise the session's `past_version`, which a claim reads under the session's lock: a message
-is withdrawn (`db/messages.withdraw_messages`), a turn that ended runs again (`db/claims.reclaim_turn`, with
-`ended_as`), or turns are rejected with the one that they were added with (`db/additions.leave_out`). An erased session
-is never read, so every process removes its past within `IDLE_S`.
+processes write. What changes a settled past raises the session's `past_version`, which a claim reads under its lock
+(docs/decisions/0016-kept-pasts.md). An erased session is never read, so every process removes its past within `IDLE_S`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
-"""Responses: finds the session and place that a request continues, and takes one more turn there; and compaction, as
-OpenAI's and Anthropic's clients request it.
-
-A conversation is a session. A previous response is continued in its session if nothing followed it, else in a fork that
-ends with it. A request that is not to be stored is answered in its own session, which is erased with the answer.
-"""
+"""Responses: finds the session and place that a request continues, and takes one more turn there
+(docs/decisions/0012-responses-as-turns.md); and compaction, as OpenAI's and Anthropic's clients request it."""
 
 from __future__ import annotations
 
@@ -115,7 +111,7 @@ async def _after(
     if request.store and newest and chat.repeats(newest):
         return Target(session, chat)
     if found.reply is None:
-        if found.turn_status is TurnStatus.RUNNING and found.is_last_of_turn:
+        if is_running(found):
             raise TurnInProgress("The previous response is still in progress.")
         raise InvalidRequest("The previous response has no output to go on with.", ("body", "previous_response_id"))
     await divided(chat, chat.messages, waiting=bool(found.reply.tool_calls))

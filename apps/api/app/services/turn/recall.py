@@ -1,9 +1,6 @@
 """Looks up stored messages: for a turn's recall those before the window that match the user's message by words and by
-meaning, and for look-backs pages of one message or of those that match some words.
-
-The vector of the user's message (a question) is requested before the turn is claimed. Those of messages that have left
-the window, and of pins, are made after turns (docs/decisions/0020-embeddings.md).
-"""
+meaning, and for look-backs pages of one message or of those that match some words. When vectors are made:
+docs/decisions/0020-embeddings.md."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Events of a tenant's turns for its followers, from one poll of the database for the whole process.
-
-It polls and does not LISTEN: behind PgBouncer in transaction mode no notification would be received, and NOTIFY makes
-all commits wait for each other. The poll runs only while a client follows, and no follower holds a connection.
-"""
+"""Events of a tenant's turns for its followers, from one poll of the database for the whole process, while a client
+follows. Why it does not LISTEN: docs/decisions/0013-inspector-page.md."""
 
 from __future__ import annotations
 
