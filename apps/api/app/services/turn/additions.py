@@ -16,9 +16,8 @@ from app.domain.stored import NewHistory
 from app.domain.types import Content, SessionRef, TurnId, TurnStatus
 from app.openai.items import joined_directions
 from app.services.archive.transfer import add_history
-from app.services.pasts import pack_messages
 from app.services.runtime import Runtime
-from app.services.turn.planning import count_message
+from app.services.turn.planning import count_message, pack_messages
 
 MOST_DIRECTIONS_CHARS = 4 * 1024 * 1024
 """Longest instructions of a session, in characters, once lists of items have added theirs. Every turn reads them."""

@@ -34,12 +34,11 @@ from app.engine.window.prompt import goal_text
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Snapshot
 from app.providers.registry import Model
-from app.services.pasts import Counting
+from app.services.pasts import Counting, settled_columns
 from app.services.policies import resolve_policy
 from app.services.process_state import WindowBytes
 from app.services.runtime import Runtime
 from app.services.sessions import session_state
-from app.services.settled_columns import settled_columns
 from app.services.turn.planning import INLINE_MESSAGES, count_long_texts, planned, recounted
 from app.services.turn.recall import look_up, meaning_of_pins
 from app.tokenizers.counters import HEURISTIC, TWO_FIFTHS, Estimator

@@ -9,8 +9,10 @@ from typing import TypeVar
 
 import orjson
 
-from app.domain.types import Content, Message, ToolCall
+from app.domain.content import content_text
+from app.domain.types import Content, Message, Role, ToolCall
 from app.engine.messages.tokens import Estimate, counted, message_tokens, tools_tokens
+from app.engine.recall.index import packed_terms
 from app.engine.window.plan import Assembled, Ready, assemble
 from app.engine.window.prompt import pin_text
 from app.engine.window.snapshot import Snapshot
@@ -25,6 +27,11 @@ INLINE_MESSAGES = 1_000
 """Messages of a past, or of a turn, that are pruned on the event loop (a few ms)."""
 _INLINE_PAST_CHARS = 1_048_576
 """Characters of a past whose messages are built from JSON and hashed on the event loop (a few ms)."""
+
+_PACKED_CHARS = 32_768
+"""Characters of messages whose terms are packed on the event loop."""
+_MESSAGE_CHARS = 64
+"""Characters that take as long to pack as the fixed work for one message."""
 
 _T = TypeVar("_T")
 
@@ -63,6 +70,17 @@ async def recounted(rt: Runtime, encoding: str, message: Message) -> tuple[Messa
     chars = _chars_of(message.content, message.tool_calls) + len(message.reasoning or "")
     chars += sum([len(str(block.get("thinking", ""))) for block in message.reasoning_blocks])
     return await rt.tokenizers.count_aside(encoding, chars, partial(counted, message))
+
+
+async def pack_messages(messages: Sequence[tuple[Role, Content, bool, str | None]]) -> list[bytes]:
+    """The packed terms of messages, given by role, content, whether they call tools, and who spoke. Many characters
+    are packed on a thread, off the event loop."""
+
+    def packed() -> list[bytes]:
+        return [packed_terms(role, content, has_calls=calls, name=name) for role, content, calls, name in messages]
+
+    chars = sum(len(content_text(content)) + _MESSAGE_CHARS for _, content, _, _ in messages)
+    return packed() if chars <= _PACKED_CHARS else await asyncio.to_thread(packed)
 
 
 async def planned(snapshot: Snapshot, decision: Callable[[], _T]) -> _T:

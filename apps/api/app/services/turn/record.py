@@ -50,9 +50,9 @@ from app.engine.window.plan import Assembled
 from app.engine.window.prompt import whole_message_block
 from app.openai.new_messages import with_reply
 from app.services.limits import spent_of
-from app.services.pasts import LastPrompt, pack_messages
+from app.services.pasts import LastPrompt
 from app.services.runtime import Runtime
-from app.services.turn.planning import count_message, recounted
+from app.services.turn.planning import count_message, pack_messages, recounted
 from app.services.turn.provider_call import sum_of, total_cost, used_row, with_own_ids
 from app.services.turn.recall import start_pin_vectors, start_vectors
 from app.services.turn.steps import Steps, of_audit, of_turn
