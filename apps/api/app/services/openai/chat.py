@@ -239,41 +239,33 @@ def turn_of(step: NextStep, request: ChatRequest, options: TurnOptions, last_tur
     return TurnRequest(step.content, sha256, options, request.model_alias, seq, name=step.name, said_at=step.said_at)
 
 
+@retried
 async def _read_step(
     rt: Runtime, session: SessionRef, request: ChatRequest, idempotency_key: str | None = None
 ) -> tuple[Newest, NextStep | TurnOutcome | None]:
     """The session's state, and how what is new in the list is processed; or the stored outcome of the key, or None if
     the list requests the newest turn again. Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a turn runs
     or if the session got a turn since the request was resolved."""
-    newest, found = await _read_state(rt, session, request, idempotency_key)
-    if isinstance(found, TurnOutcome):
-        return newest, found
-    if newest.status is TurnStatus.RUNNING or request.after_turn_seq not in (None, newest.last_turn_seq):
-        raise TurnInProgress(_IN_PROGRESS)
-    new = await new_in_list(request, found)
-    if newest.turn_id is not None and (new.repeats_newest or request.repeats(newest)):
-        return newest, None
-    return newest, await divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
-
-
-@retried
-async def _read_state(
-    rt: Runtime, session: SessionRef, request: ChatRequest, idempotency_key: str | None = None
-) -> tuple[Newest, Sequence[Message] | TurnOutcome]:
-    """The newest state; and the stored outcome of the key, or the messages with which the list is compared."""
+    stored, answered = list[Message](), None
     async with rt.database.begin() as tx:
         # Locked, so that the turn and the messages are read at the same moment.
         newest = existing(await store.newest_of(tx, session, lock=True), "session")
         lost = await store.fail_lost_turns(tx, session.id) if newest.status is TurnStatus.RUNNING else 0
         if lost:
             newest = existing(await store.newest_of(tx, session), "session")
-        found: Sequence[Message] | TurnOutcome = ()
-        if idempotency_key is not None and (stored := await store.turn_by_key(tx, session, idempotency_key)):
-            found = await answer_again(tx, session, *stored, request.request_sha256)
+        if idempotency_key is not None and (found := await store.turn_by_key(tx, session, idempotency_key)):
+            answered = await answer_again(tx, session, *found, request.request_sha256)
         elif _may_repeat(newest, request):
-            found = await compared_messages(tx, session, request)
+            stored = await compared_messages(tx, session, request)
     rt.telemetry.turns_lost(lost)
-    return newest, found
+    if answered is not None:
+        return newest, answered
+    if newest.status is TurnStatus.RUNNING or request.after_turn_seq not in (None, newest.last_turn_seq):
+        raise TurnInProgress(_IN_PROGRESS)
+    new = await new_in_list(request, stored)
+    if newest.turn_id is not None and (new.repeats_newest or request.repeats(newest)):
+        return newest, None
+    return newest, await divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
 
 
 async def _additions(
@@ -289,6 +281,7 @@ async def _additions(
     return Additions(newest, outputs, history, request.directions)
 
 
+@retried
 async def _store(
     rt: Runtime,
     session: SessionRef,
@@ -301,11 +294,8 @@ async def _store(
     """Stores the past of a step of which nothing is answered; returns the session's state after that. Raises
     `TurnInProgress` and stores nothing if the session has changed since `newest` was read."""
     additions = await _additions(rt, request, newest, step, ends_waiting=bool(step.outputs or step.past))
-    return newest if additions is None else await _stored(rt, session, additions, keeps_session=keeps_session)
-
-
-@retried
-async def _stored(rt: Runtime, session: SessionRef, additions: Additions, *, keeps_session: bool) -> Newest:
+    if additions is None:
+        return newest
     async with rt.database.begin(locking=session.id) as tx:
         await add(rt, tx, session, additions)
         if keeps_session:
