@@ -150,9 +150,6 @@ class Drain:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
 
-    def announce(self) -> None:
-        self.announced = True
-
     def close(self) -> None:
         """Refuses new requests from now on; a retry reaches another process."""
         self.announced = True

@@ -36,7 +36,7 @@ from app.domain.types import (
 from app.engine.summary.block import render_summary
 from app.services.archive.transfer import fork_session, fork_within
 from app.services.openai.chat import ChatRequest, divided, new_turn, store_list
-from app.services.openai.conversations import ItemPage, of_conversation, page_of_items
+from app.services.openai.conversations import of_conversation, page_of_items
 from app.services.openai.open_session import (
     Target,
     answered_in,
@@ -146,8 +146,10 @@ async def response_of_outcome(
     return existing(found, "response")
 
 
-async def input_items(rt: Runtime, tenant_id: TenantId, ref: ResponseRef, wanted: PageRequest) -> ItemPage:
-    """The input items of a response. Raises `NotFound`, and `InvalidRequest` as `page_of_items`."""
+async def input_items(
+    rt: Runtime, tenant_id: TenantId, ref: ResponseRef, wanted: PageRequest
+) -> tuple[list[JsonObject], bool]:
+    """The input items of a response, as `page_of_items`. Raises `NotFound`, `InvalidRequest`."""
     found = await stored_response(rt, tenant_id, ref)
     session = SessionRef(tenant_id, ref.session_id)
     return await page_of_items(rt, session, wanted, first_seq=found.first_seq, last_seq=ref.reply_seq - 1)

@@ -328,7 +328,7 @@ async def snapshot_of(
         else None,
         may_look_back=may_look_back,
     )
-    await count_long_texts(rt.tokenizers, rows.encoding, snapshot)
+    await count_long_texts(rt.tokenizers, rows.estimate, snapshot)
     if rows.policy.allocation is None:
         return snapshot
     return await planned(snapshot, lambda: with_shared_budget(snapshot, rows.estimate))

@@ -17,7 +17,7 @@ from app.engine.window.plan import Assembled, Ready, assemble
 from app.engine.window.prompt import pin_text
 from app.engine.window.snapshot import Snapshot
 from app.services.runtime import Runtime
-from app.tokenizers.counters import Tokenizers
+from app.tokenizers.counters import Estimator, Tokenizers
 
 _LONG_CHARS = 16_384
 """Longest text around the messages, in characters, that is counted on the event loop."""
@@ -36,12 +36,11 @@ _MESSAGE_CHARS = 64
 _T = TypeVar("_T")
 
 
-async def count_long_texts(tokenizers: Tokenizers, encoding: str, snapshot: Snapshot) -> None:
+async def count_long_texts(tokenizers: Tokenizers, estimate: Estimator, snapshot: Snapshot) -> None:
     """Counts the long texts around the messages off the event loop. The engine's own count of them is then a hit in the
     cache that this fills."""
     if _chars_around(snapshot) <= _LONG_CHARS:
         return
-    estimate = tokenizers.estimator(encoding)
 
     def count() -> None:
         texts = [text for _, text in snapshot.layers] + [snapshot.goal or ""]
