@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from decimal import Decimal
 from math import ceil
@@ -12,7 +11,6 @@ from time import perf_counter
 from typing import Any, TypeAlias, cast
 
 from app.db import turns as store
-from app.db.additions import Added
 from app.db.audits import get_audit
 from app.db.claims import (
     Claim,
@@ -72,8 +70,8 @@ from app.services.turn.types import (
     TurnRequest,
 )
 
-_Claimed: TypeAlias = tuple[Claim | None, TurnOptions, str]
-"""The claim, or None when the turn already runs; and the options and the model alias of the round."""
+_Claimed: TypeAlias = tuple[Claim, TurnOptions, str]
+"""The claim, and the options and the model alias of the round."""
 
 
 _CHARS_PER_TOKEN = 2
@@ -118,7 +116,7 @@ async def claim_outputs(rt: Runtime, session: SessionRef, turn_id: TurnId, reque
             options = _options_again(waiting.request, request)
             stored = options.stored() if request.options else None
             claim = await reclaim_turn(tx, session, turn_id, waiting, outputs, rt.turn_lease_s, stored)
-            return claim, options, request.model_alias or waiting.model_alias
+            return _ours(claim), options, request.model_alias or waiting.model_alias
 
         return await _transaction_one(rt, session, answered, request.additions, turns=0)
 
@@ -143,7 +141,7 @@ async def claim_retry(
             options.stored(),
             ended_as=(TurnStatus.FAILED, TurnStatus.CANCELLED, TurnStatus.COMPLETED),
         )
-        return claim, options, awake_alias(rt, model_alias)
+        return _ours(claim), options, awake_alias(rt, model_alias)
 
     try:
         with rt.tracer.span("claim"):
@@ -181,39 +179,29 @@ async def _transaction_one(
     """Stores the additions, claims the turn, reads all that a decision needs, and reserves what the call may use.
     `turns` is the number of turns that the round counts as under limits."""
     gathered_at = rt.now()
-    async with _begun(rt, session, additions) as (tx, added):
-        began_at = perf_counter()
-        claim, options, model_alias = await claimed(tx)
-        if claim is None:
-            raise TurnInProgress("The turn was continued meanwhile, or another turn followed it.")
-        policy = policy_of_turn(rt, claim.session.policy, options.policy)
-        policy = with_whole_past(policy) if options.whole_past else policy
-        with rt.tracer.span("gather"):
-            rows = await read_window(tx, rt, claim.session, policy, model_alias, turn_seq=claim.seq)
-        check_recorded(rows.model, options.recorded_reply)
-        if options.note is not None:
-            await keep_response(tx, claim, options.note)
-        reservation = None
-        if claim.limits:
-            reservation = await reserve_call(tx, claim, _most_of_call(rt, rows, options, turns=turns))
-        if perf_counter() - began_at > rt.turn_lease_s / _OF_THE_LEASE:
-            await renew_lease(tx, claim, rt.turn_lease_s)
-    looked_back = tuple(of_sent(claim.turn_id, after_seq, json.loads(sent)) for after_seq, sent in claim.looked_back)
-    return ClaimedTurn(claim, rows, gathered_at, options, reservation, looked_back, added=added)
-
-
-@asynccontextmanager
-async def _begun(
-    rt: Runtime, session: SessionRef, additions: Additions | None
-) -> AsyncGenerator[tuple[Transaction, Added | None]]:
-    """A transaction in which the additions are stored. If it fails, what was cached of them is removed."""
     try:
         async with rt.database.begin(locking=session.id) as tx:
-            yield tx, None if additions is None else await add(rt, tx, session, additions)
+            added = None if additions is None else await add(rt, tx, session, additions)
+            began_at = perf_counter()
+            claim, options, model_alias = await claimed(tx)
+            policy = policy_of_turn(rt, claim.session.policy, options.policy)
+            policy = with_whole_past(policy) if options.whole_past else policy
+            with rt.tracer.span("gather"):
+                rows = await read_window(tx, rt, claim.session, policy, model_alias, turn_seq=claim.seq)
+            check_recorded(rows.model, options.recorded_reply)
+            if options.note is not None:
+                await keep_response(tx, claim, options.note)
+            reservation = None
+            if claim.limits:
+                reservation = await reserve_call(tx, claim, _most_of_call(rt, rows, options, turns=turns))
+            if perf_counter() - began_at > rt.turn_lease_s / _OF_THE_LEASE:
+                await renew_lease(tx, claim, rt.turn_lease_s)
     except BaseException:
-        if additions is not None:
+        if additions is not None:  # the pasts that were cached in the transaction have them
             rt.pasts.forget(session.id)
         raise
+    looked_back = tuple(of_sent(claim.turn_id, after_seq, json.loads(sent)) for after_seq, sent in claim.looked_back)
+    return ClaimedTurn(claim, rows, gathered_at, options, reservation, looked_back, added=added)
 
 
 def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns: int) -> WorstCase:
@@ -244,6 +232,12 @@ def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns:
     output = min(options.max_output_tokens or reserve, reserve)
     usage = Usage(prompt, output)
     return WorstCase(turns, prompt + output, max(model.cost_of(usage) or Decimal(0) for model in models))
+
+
+def _ours(claim: Claim | None) -> Claim:
+    if claim is None:
+        raise TurnInProgress("The turn was continued meanwhile, or another turn followed it.")
+    return claim
 
 
 def _in_progress() -> TurnInProgress:
