@@ -17,6 +17,7 @@ from itertools import accumulate, chain, pairwise, takewhile
 from app.db.database import Transaction
 from app.db.messages import UNCOUNTED, window_turns
 from app.db.settled import settled_texts
+from app.domain.frozen import frozen
 from app.domain.stored import StoredTexts
 from app.domain.types import ReasoningRule, SessionId, Turn, Usage
 from app.engine.recall.index import EMPTY, Index
@@ -44,7 +45,7 @@ _LEAST_TRIMMED = 256
 """Up to this many turns before the window stay in the columns: removing them is not worth copying the rest."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Counting:
     """What the cached form of turns depends on; they are reused only if all of it is equal. It is the session's
     `past_version`, the encoding of counts, the model whose rule counts images, and which reasoning it wants back."""
@@ -55,7 +56,7 @@ class Counting:
     reasoning_rule: ReasoningRule | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LastPrompt:
     """The prompt that this process sent last for a session: the model alias, the prompt references (JSON), and the
     message number reserved for the reply. `cached_tokens` are those that the provider reported as read from its cache

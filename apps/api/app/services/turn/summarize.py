@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from time import perf_counter
@@ -20,6 +20,7 @@ from app.db.claims import Claim
 from app.db.records import add_usages
 from app.db.summaries import AttemptNote
 from app.domain.errors import DatabaseUnavailable, InvalidRequest, NotFound
+from app.domain.frozen import frozen
 from app.domain.stored import NewSummary, values_of
 from app.domain.types import (
     OPEN_STATUSES,
@@ -76,7 +77,7 @@ STALE = "stale"
 """The failure of an attempt whose previous summary is no longer the active one, or whose turn is no longer ours."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SummaryAttempt:
     """The result of an attempt. `summary` is None when nothing could be stored; `failure` says why no answer is used.
 

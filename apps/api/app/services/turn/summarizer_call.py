@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -14,6 +14,7 @@ import orjson
 
 from app.db.claims import Claim
 from app.domain.errors import InvalidRequest, LimitExceeded, ProviderError, ProviderOverflow, ProviderRefused
+from app.domain.frozen import frozen
 from app.domain.types import Completion, CompletionRequest, MessageId, Summary, SummaryBody, Usage
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, framing_tokens
 from app.engine.policy.budget import Budget
@@ -55,7 +56,7 @@ _INLINE_CHARS = 8_192
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SummaryJob:
     """What is to be summarized of a window, and for which turn.
 

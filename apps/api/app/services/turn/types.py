@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
@@ -12,6 +12,7 @@ from app.db.additions import Added
 from app.db.claims import Claim
 from app.db.responses import ResponseNote
 from app.domain.audit import Audit, CacheBreak, TrimLog
+from app.domain.frozen import frozen
 from app.domain.stored import StoredSummary
 from app.domain.types import (
     Completion,
@@ -30,7 +31,7 @@ from app.services.turn.additions import Additions
 from app.services.turn.gather import WindowRows
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnOptions:
     """How the model is called in every round of a turn. `recorded_reply` applies to one round only.
 
@@ -76,7 +77,7 @@ class TurnOptions:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnRequest:
     """What a client posts. `request_sha256` is the hash of the body without `stream` (contract.md, decision 14).
 
@@ -94,7 +95,7 @@ class TurnRequest:
     additions: Additions | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OutputsRequest:
     """What a client posts when tools have run: (tool call id, content) for each open call.
 
@@ -109,7 +110,7 @@ class OutputsRequest:
     additions: Additions | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnOutcome:
     """A turn that has ended or waits for tools, and its `context`, in the shape of the contract.
 
@@ -130,7 +131,7 @@ class TurnOutcome:
         return self.completion.text if self.completion.tool_calls else self.completion.text or ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnEvent:
     """An event of a running turn, for a stream. The end of the turn is not an event; it is the `TurnOutcome`."""
 
@@ -145,7 +146,7 @@ class TurnEvent:
 Listener: TypeAlias = Callable[[TurnEvent], None]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClaimedTurn:
     """A turn that this process may run, with the rows that it is decided on and the options of its model calls."""
 
@@ -161,7 +162,7 @@ class ClaimedTurn:
     """What the request added to the session besides the turn."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnPlan:
     """The prompt for the model, or why the turn is refused, and the data of this decision."""
 
