@@ -20,7 +20,7 @@ def frozen(cls: type[Any] | None = None, /, *, eq: bool = True, **options: bool)
     """A dataclass with slots whose fields only the type checker holds to be frozen; hashed by them if compared by them.
 
     `dataclass(frozen=True)` refuses at run time as well, for which its `__init__` calls `object.__setattr__` for each
-    field: 9 % of all that a default turn costs the service.
+    field: a tenth of all that a default turn costs the service.
     """
 
     def made(of: type[Any]) -> type[Any]:
