@@ -16,7 +16,6 @@ from app.db.messages import (
 )
 from app.db.sessions import session_exists
 from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, located
-from app.domain.frozen import frozen
 from app.domain.responses import read_item_id
 from app.domain.types import JsonObject, Message, Session, SessionRef, TenantId, TurnId, TurnStatus
 from app.openai.items import ReadItems, joined_directions, message_items, read_items, references_of

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TypeVar
 
 from app.domain.errors import ProviderError
-from app.domain.frozen import frozen
 from app.domain.types import CompletionRequest, Message, Summary, Turn, TurnId
 from app.engine.messages.reasoning import with_reasoning
 from app.engine.policy.budget import Budget
