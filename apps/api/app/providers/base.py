@@ -56,12 +56,12 @@ class Provider(Protocol):
         """
         ...
 
-    async def count_tokens(self, request: CompletionRequest) -> int | None:
+    async def count_tokens(self, request: CompletionRequest) -> int | None:  # noqa: ARG002 - for those that can count
         """The exact number of tokens in the prompt as the provider counts them, or None if it offers no count.
 
         Makes one call, with its own deadline. Raises a `ProviderError` when the count fails.
         """
-        ...
+        return None
 
     async def aclose(self) -> None:
         """Closes its connections."""
