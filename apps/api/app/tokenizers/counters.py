@@ -178,21 +178,9 @@ class Tokenizers:
         return Estimator(counter.encoding, counter)
 
     async def count(self, encoding: str, texts: Sequence[str]) -> tuple[list[int], str]:
-        """Tokens of each text, and the encoding that was used: `heuristic` for all when the tokenizer failed.
-
-        Little work is done at once, large work on a thread, so that it does not block the event loop.
-        """
-        if encoding in _BY_LENGTH:
-            return [_BY_LENGTH[encoding](text) for text in texts], encoding
-        counter = self._counter(encoding)
-        small = counter.loaded and sum(map(len, texts)) <= _INLINE_CHARS
-        if small:
-            counts = [counter.count(text) for text in texts]
-        else:
-            counts = await self.off_loop(lambda: [counter.count(text) for text in texts])
-        if None in counts:
-            return [heuristic_tokens(text) for text in texts], HEURISTIC
-        return [count for count in counts if count is not None], counter.encoding
+        """Tokens of each text, and the encoding that was used: `heuristic` for all when the tokenizer failed."""
+        chars = sum(map(len, texts))
+        return await self.count_aside(encoding, chars, lambda estimate: [estimate(text) for text in texts])
 
     def count_with(self, encoding: str, count: Callable[[Estimator], T]) -> tuple[T, str]:
         """The result of `count` with an estimator, and the one encoding in which all of it was counted."""
@@ -204,7 +192,7 @@ class Tokenizers:
         return counted, estimator.encoding
 
     async def count_aside(self, encoding: str, chars: int, count: Callable[[Estimator], T]) -> tuple[T, str]:
-        """The same as `count_with` for a text of this many characters. If they are many, it runs on a thread."""
+        """The same as `count_with` for texts of this many characters. If they are many, it runs on a thread."""
         work = partial(self.count_with, encoding, count)
         is_small = chars <= _INLINE_CHARS and (encoding in _BY_LENGTH or self._counter(encoding).loaded)
         return work() if is_small else await self.off_loop(work)
