@@ -109,12 +109,6 @@ class RemoteModel(Provider, ABC, Generic[F]):
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
         """Calls the model, with retries, within the alias's deadline. Raises a `ProviderError`."""
         call = self._wire_call(request)
-        answer = await self._call(call, on_delta)
-        if call.form != call.first_form:  # only what led to an answer; else what another call has learned is kept
-            self._accepted = call.form
-        return answer
-
-    async def _call(self, call: WireCall[F], on_delta: DeltaSink | None) -> Completion:
         tap = DeltaTap(on_delta) if on_delta is not None else None
         stream = tap is not None
         deadline = asyncio.get_running_loop().time() + self._entry.timeout_s
@@ -133,13 +127,16 @@ class RemoteModel(Provider, ABC, Generic[F]):
                 raise
 
         try:
-            return await call_with_retries(
+            answer = await call_with_retries(
                 attempt, timeout_s=self._entry.timeout_s, policy=self._retry, label=self._label
             )
         except ProviderError as error:
             if tap is not None:
                 error.partial, error.usage = tap.partial, tap.usage
             raise
+        if call.form != call.first_form:  # only what led to an answer; else what another call has learned is kept
+            self._accepted = call.form
+        return answer
 
     async def _look_up(self, url: httpx.URL, body: bytes, *, timeout_s: float) -> Any:
         """The JSON answer of another endpoint of the provider, without retries. Raises a `ProviderError`."""
