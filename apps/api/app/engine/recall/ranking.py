@@ -122,60 +122,49 @@ def candidates(
     values = shares[alone] * np.where(index.questions[alone], _QUESTION_FACTOR, 1.0)
     values /= np.sqrt(index.tokens[alone] + (MESSAGE_FRAMING_TOKENS + _TOKENS_OF_ANY))
     groups = _groups(index, shares, at[index.kinds[at] >= CALL].tolist(), room_tokens)
-    best = max([float(values.max(initial=0.0)), *(group.score for group in groups)])
+    best = max([float(values.max(initial=0.0)), *(score for score, *_ in groups)])
     good = values >= min_score_ratio * best
     alone, values = alone[good], values[good]
     order = np.lexsort((-alone, -values))[:MOST_CANDIDATES]
     alone, values = alone[order], values[order]
     columns = (values, alone, alone + 1, index.tokens[alone] + MESSAGE_FRAMING_TOKENS, index.texts[alone])
-    found: Iterable[_Row] = zip(*[column.tolist() for column in columns], strict=True)
+    found: Iterable[_Found] = zip(*[column.tolist() for column in columns], strict=True)
     if groups:
-        good_groups = [group for group in groups if group.score >= min_score_ratio * best]
-        found = sorted((*found, *good_groups), key=lambda row: (-row[0], -row[2]))
+        good_groups = [group for group in groups if group[0] >= min_score_ratio * best]
+        found = sorted((*found, *good_groups), key=lambda unit: (-unit[0], -unit[2]))
     return _with_words(index, hits, _with_room(found, room_tokens))
 
 
-_Row: TypeAlias = tuple[float, int, int, int, int]
-"""The fields of a `_Found`, which is only made for the few of many matches that are chosen."""
+_Found: TypeAlias = tuple[float, int, int, int, int]
+"""A unit: its score, the position of its first message, that behind its last, its wire tokens, its text's hash."""
 
 
-class _Found(NamedTuple):
-    """A unit: the positions of its messages, `end` excluded; its wire `tokens`; and `text`, the hash of its text."""
-
-    score: float
-    first: int
-    end: int
-    tokens: int
-    text: int
-
-
-def _with_room(found: Iterable[_Row], room_tokens: int) -> list[_Found]:
+def _with_room(found: Iterable[_Found], room_tokens: int) -> list[_Found]:
     """The units that fit into `room_tokens` together, chosen best first."""
     chosen: list[_Found] = []
     texts: set[int] = set()
-    for score, first, end, tokens, text in found:
+    for unit in found:
+        _, _, _, tokens, text = unit
         if room_tokens <= MESSAGE_FRAMING_TOKENS:
             break
         if tokens <= room_tokens and text not in texts:
             texts.add(text)
             room_tokens -= tokens
-            chosen.append(_Found(score, first, end, tokens, text))
+            chosen.append(unit)
     return chosen
 
 
 def _with_words(index: Index, hits: Hits, chosen: Sequence[_Found]) -> tuple[Candidate, ...]:
     """The chosen units, with the words that each message matched, and how near it is in meaning."""
-    positions = [at for unit in chosen for at in range(unit.first, unit.end)]
+    positions = [at for _, first, end, *_ in chosen for at in range(first, end)]
     matched, seqs = hits.matched(positions), dict(zip(positions, index.seqs[positions].tolist(), strict=True))
-    units = [(unit, range(unit.first, unit.end)) for unit in chosen]
-    return tuple(
-        [
-            Candidate(
-                tuple([seqs[at] for at in theirs]), unit.score, unit.tokens, tuple([matched[at] for at in theirs])
-            )
-            for unit, theirs in units
-        ]
-    )
+    candidates = list[Candidate]()
+    for score, first, end, tokens, _ in chosen:
+        theirs = range(first, end)
+        candidates.append(
+            Candidate(tuple([seqs[at] for at in theirs]), score, tokens, tuple([matched[at] for at in theirs]))
+        )
+    return tuple(candidates)
 
 
 def _groups(index: Index, shares: Floats, members: Sequence[int], most_tokens: int) -> list[_Found]:
@@ -193,7 +182,7 @@ def _groups(index: Index, shares: Floats, members: Sequence[int], most_tokens: i
             continue
         wire_tokens = int(tokens.sum(dtype=np.int64)) + MESSAGE_FRAMING_TOKENS * (end - first)
         score = float(shares[first:end].max()) / sqrt(wire_tokens + _TOKENS_OF_ANY)
-        found[first] = _Found(score, first, end, wire_tokens, -end)
+        found[first] = (score, first, end, wire_tokens, -end)
     return list(found.values())
 
 
