@@ -68,7 +68,6 @@ class AnthropicProvider(RemoteModel[_Form]):
     """One alias over the Messages API."""
 
     options = frozenset({"temperature", "top_p", "top_k", "stop", "parallel_tool_calls"})
-    takes_any_option = False
 
     def __init__(self, endpoint: Endpoint, *, now: Callable[[], datetime], retry: RetryPolicy | None = None) -> None:
         headers = {**endpoint.headers("x-api-key"), "anthropic-version": _VERSION}

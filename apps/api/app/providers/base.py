@@ -44,7 +44,7 @@ class Provider(Protocol):
     options: frozenset[str]
     """The `options` of a request that its protocol supports; others are left out."""
 
-    takes_any_option: bool
+    takes_any_option: bool = False
     """Whether options that are not in `options` are sent as well."""
 
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
@@ -64,8 +64,7 @@ class Provider(Protocol):
         return None
 
     async def aclose(self) -> None:
-        """Closes its connections."""
-        ...
+        """Closes its connections, if it has any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,6 @@ class OfflineProvider(Provider):
     """Answers from the request's messages alone. `count` gives the tokens of a text, for the usage it reports."""
 
     options = CHAT_OPTIONS
-    takes_any_option = False
 
     def __init__(self, count: Callable[[str], int]) -> None:
         self._count = count
@@ -66,16 +65,9 @@ class OfflineProvider(Provider):
                 await asyncio.sleep(0)  # lets listeners run between two deltas
         return answer
 
-    async def aclose(self) -> None:
-        """Does nothing: it has no connections."""
-
     def _answer(self, request: CompletionRequest, counted: Sequence[str]) -> Completion:
-        if request.recorded_reply is not None:
-            reply = request.recorded_reply
-        elif request.purpose == "summary":
-            reply = RecordedReply(self._summary(request))
-        else:
-            reply = RecordedReply(_reply(request))
+        made = self._summary if request.purpose == "summary" else _reply
+        reply = request.recorded_reply or RecordedReply(made(request))
         return Completion(
             text=reply.content,
             finish_reason="tool_calls" if reply.tool_calls else "stop",

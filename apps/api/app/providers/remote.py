@@ -99,7 +99,6 @@ class RemoteModel(Provider, ABC, Generic[F]):
         )
 
     async def aclose(self) -> None:
-        """Closes its connections."""
         await self._transport.aclose()
 
     @abstractmethod
