@@ -34,7 +34,6 @@ from app.providers.remote import RemoteModel, WireCall
 from app.providers.transport import RetryPolicy
 from app.providers.wire import MalformedAnswerError, decode_json, fields_of, json_bytes, list_of, token_count
 
-DEFAULT_BASE_URL: Final = "https://api.anthropic.com"
 _VERSION: Final = "2023-06-01"
 _COUNTING_TIMEOUT_S: Final = 3.0
 _COUNTED: Final = ("model", "messages", "system", "tools", "tool_choice", "thinking")
@@ -59,7 +58,7 @@ class _Form:
 
 def messages_url(entry: ModelEntry) -> httpx.URL:
     """The base URL with `/v1/messages`; a base that ends in `/v1` already is taken as it is."""
-    base = httpx.URL(entry.base_url or DEFAULT_BASE_URL)
+    base = httpx.URL(entry.address)
     path = base.path.rstrip("/").removesuffix("/v1")
     return base.copy_with(path=f"{path}/v1/messages")
 

@@ -30,6 +30,7 @@ _OWN_PARAMETERS = frozenset(
     }
 )
 
+_VENDORS: Mapping[str, str] = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
 _MOST_CHARS = 4 * 1024 * 1024
 ProviderName: TypeAlias = Literal["openai", "anthropic", "offline"]
 MaxTokensField: TypeAlias = Literal["max_completion_tokens", "max_tokens"]
@@ -105,6 +106,11 @@ class ModelEntry(_Strict):
     custom_tools: bool | None = None
     pass_unknown: bool = False
     parameters: Annotated[dict[str, Any], AfterValidator(_parameters)] = Field(default_factory=dict[str, Any])
+
+    @property
+    def address(self) -> str:
+        """Its `base_url`, or the vendor's own; empty for the offline responder."""
+        return self.base_url or _VENDORS.get(self.provider, "")
 
 
 class Instructions(_Strict):

@@ -25,7 +25,6 @@ from app.providers.remote import RemoteModel, WireCall
 from app.providers.transport import RetryPolicy
 from app.providers.wire import fields_of, json_bytes, list_of, token_count
 
-DEFAULT_BASE_URL: Final = "https://api.openai.com/v1"
 MOST_DIMENSIONS: Final = 4096
 _OTHER_WIRES_ONLY: Final = frozenset({"reasoning", "reasoning_blocks"})
 _FOR_TOOLS: Final = frozenset({"parallel_tool_calls"})
@@ -38,7 +37,7 @@ _AZURE_HOSTS: Final = (".openai.azure.com", ".cognitiveservices.azure.com", ".se
 
 def chat_url(entry: ModelEntry, path: str = "/chat/completions") -> httpx.URL:
     """The base URL with a path, its query (Azure's `api-version`) kept."""
-    base = httpx.URL(entry.base_url or DEFAULT_BASE_URL)
+    base = httpx.URL(entry.address)
     return base.copy_with(path=base.path.rstrip("/") + path)
 
 

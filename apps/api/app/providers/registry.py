@@ -19,7 +19,6 @@ from genai_prices.types import ModelInfo, TieredPrices
 from app.domain.errors import InvalidRequest
 from app.domain.prices import Prices, call_cost
 from app.domain.types import ReasoningRule, TenantId, Usage
-from app.providers.anthropic import DEFAULT_BASE_URL as ANTHROPIC_BASE_URL
 from app.providers.anthropic import AnthropicProvider, thinking_tokens
 from app.providers.base import Endpoint, Provider
 from app.providers.catalogue_file import (
@@ -31,7 +30,6 @@ from app.providers.catalogue_file import (
     read_catalogue,
 )
 from app.providers.offline import OfflineProvider
-from app.providers.openai import DEFAULT_BASE_URL as OPENAI_BASE_URL
 from app.providers.openai import OpenAIProvider
 from app.providers.wire import fields_of
 
@@ -177,7 +175,7 @@ def load_catalogue(
 
 def _model(alias: str, listed: ModelEntry, name: str, encoding: str, fallback_window: int, at: datetime) -> Model:
     """An alias with its fixed window: the file's, else the published one, else the fallback."""
-    published, prices = (None, None) if listed.provider == "offline" else _published(name, _base_url(listed), at)
+    published, prices = (None, None) if listed.provider == "offline" else _published(name, listed.address, at)
     window, source = fallback_window, "fallback"
     if listed.context_window is not None:
         window, source = listed.context_window, "catalogue"
@@ -201,10 +199,6 @@ def _model(alias: str, listed: ModelEntry, name: str, encoding: str, fallback_wi
     )
 
 
-def _base_url(listed: ModelEntry) -> str:
-    return listed.base_url or (OPENAI_BASE_URL if listed.provider == "openai" else ANTHROPIC_BASE_URL)
-
-
 def _thinking_budget(listed: ModelEntry) -> int | None:
     thinking = fields_of(listed.parameters.get("thinking"))
     budget = thinking.get("budget_tokens")
@@ -222,7 +216,7 @@ def _reasoning_rule(listed: ModelEntry, name: str) -> ReasoningRule | None:
     is_off = thinking.get("type") == "disabled"
     if listed.provider == "anthropic":
         return _RULES["signatures"] if thinking and not is_off else None
-    host = httpx.URL(listed.base_url).host if listed.base_url else ""
+    host = httpx.URL(listed.address).host
     wanted = listed.return_reasoning or ("signatures" if host.endswith(_GEMINI_HOSTS) else None)
     if wanted is not None:
         return _RULES[wanted]
