@@ -9,7 +9,7 @@ is pure and works on arrays: no text of the past is read to rank it, only the te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import sqrt
@@ -247,36 +247,26 @@ def choose(
     fit is skipped for the next ones.
     """
     units = {unit.messages[0].seq: unit for turn in evicted.turns for unit in sendable_units(turn)}
-    chosen = _chosen(evicted.candidates, units, set(sent), lambda _tokens, _messages, _days: True, nobodys_day)
-    found = [message for unit, _ in chosen for message in unit.messages]
-    days = {day(unit.messages[0]) for unit, _ in chosen}
-    if not fits(sum([message.tokens for message in found]), len(found), days):  # nearly always all fit
-        chosen = _chosen(evicted.candidates, units, set(sent), fits, day)
-    return tuple(sorted(chosen, key=lambda found: found[0].messages[0].seq))
+    found = [(units[each.seqs[0]], each) for each in evicted.candidates if each.seqs[0] in units]
+    new = [each for each in found if each[0].messages[1:] or spoken_text(each[0].messages[0]) not in sent]
+    tokens = [message.tokens for unit, _ in new for message in unit.messages]
+    if not fits(sum(tokens), len(tokens), {day(unit.messages[0]) for unit, _ in new}):  # nearly always all fit
+        new = _fitting(new, fits, day)
+    return tuple(sorted(new, key=lambda found: found[0].messages[0].seq))
 
 
-def _chosen(
-    candidates: Sequence[Candidate],
-    units: Mapping[int, Unit],
-    texts: set[str],
+def _fitting(
+    found: Sequence[tuple[Unit, Candidate]],
     fits: Callable[[int, int, Collection[int | None]], bool],
     day: Callable[[Message], int | None],
 ) -> list[tuple[Unit, Candidate]]:
     chosen: list[tuple[Unit, Candidate]] = []
     tokens = messages = 0
-    days: set[int | None] = set()
-    for candidate in candidates:
-        unit = units.get(candidate.seqs[0])
-        if unit is None:
-            continue
-        first, *others = unit.messages
-        text = None if others else spoken_text(first)
-        more_tokens = tokens + first.tokens + sum([message.tokens for message in others])
-        more_messages = messages + 1 + len(others)
-        more_days = days | {day(first)}
-        if text not in texts and fits(more_tokens, more_messages, more_days):
+    days = frozenset[int | None]()
+    for unit, candidate in found:
+        more_tokens = tokens + sum([message.tokens for message in unit.messages])
+        more = more_tokens, messages + len(unit.messages), days | {day(unit.messages[0])}
+        if fits(*more):
             chosen.append((unit, candidate))
-            tokens, messages, days = more_tokens, more_messages, more_days
-            if text is not None:
-                texts.add(text)
+            tokens, messages, days = more
     return chosen
