@@ -6,7 +6,7 @@ Windows and prices of published models come from the data of `genai-prices`; not
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -93,23 +93,19 @@ class Model:
         return self.provider == "anthropic"
 
 
+@dataclass(slots=True, eq=False)
 class Catalogue:
     """The aliases of a process. Only `learn` changes them, and only windows that the catalogue's file does not set."""
 
-    def __init__(
-        self,
-        *,
-        default: str,
-        instructions: Instructions,
-        models: Mapping[str, Model],
-        providers: Mapping[str, Provider],
-    ) -> None:
-        self.default = default
-        self.instructions = instructions
-        self.aliases = tuple(models)
-        self._models = dict(models)
-        self._providers = dict(providers)
-        self._learned: LearnedWindows = {}
+    default: str
+    instructions: Instructions
+    _models: Mapping[str, Model]
+    _providers: Mapping[str, Provider]
+    _learned: LearnedWindows = field(default_factory=dict[tuple[str, TenantId | None], int])
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        return tuple(self._models)
 
     def model(self, alias: str, tenant_id: TenantId | None = None) -> Model:
         """The model of an alias, with its current window: catalogue > learned > published > fallback.
@@ -170,7 +166,7 @@ def load_catalogue(
                 providers[alias] = OpenAIProvider(endpoint, now=now)
             case "anthropic":
                 providers[alias] = AnthropicProvider(endpoint, now=now)
-    return Catalogue(default=entry.default, instructions=entry.instructions, models=models, providers=providers)
+    return Catalogue(entry.default, entry.instructions, models, providers)
 
 
 def _model(alias: str, listed: ModelEntry, name: str, encoding: str, fallback_window: int, at: datetime) -> Model:
