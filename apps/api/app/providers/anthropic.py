@@ -49,8 +49,6 @@ _CALL_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What a server accepts, as far as its answers have shown."""
-
     with_cache: bool = True
     with_thinking: bool = True
     with_used_tools: bool = False
@@ -99,8 +97,7 @@ class AnthropicProvider(RemoteModel[_Form]):
 
 
 class _MessagesCall(WireCall[_Form]):
-    def assembly(self) -> MessageAssembly:
-        return MessageAssembly()
+    assembly = MessageAssembly
 
     def body(self, *, stream: bool) -> Sequence[bytes]:
         return (json_bytes({**self.fields(), **({"stream": True} if stream else {})}),)
@@ -122,11 +119,11 @@ class _MessagesCall(WireCall[_Form]):
         ]
         if system:
             body["system"] = system
-        with_thinking = thinking.get("type") != "disabled" and bool(thinking)
+        is_thinking = thinking.get("type") not in {None, "disabled"}
         body["messages"], breakpoints = _alternating(
-            request.messages[leading:], request.lasting_messages - leading, with_thinking=with_thinking
+            request.messages[leading:], request.lasting_messages - leading, with_thinking=is_thinking
         )
-        body |= _sampling(request.options, is_thinking=thinking.get("type") not in {None, "disabled"})
+        body |= _sampling(request.options, is_thinking=is_thinking)
         tools = _tools(request, form)
         if form.with_cache:
             # In the order of what a cache hit saves; the last system block is the summary, once there is one.

@@ -56,8 +56,6 @@ def _is_azure(entry: ModelEntry) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What a server accepts, as far as its answers have shown."""
-
     max_tokens_field: MaxTokensField
     with_schema: bool = True
     with_usage: bool = True
@@ -108,8 +106,7 @@ class OpenAIProvider(RemoteModel[_Form]):
 
 
 class _ChatCall(WireCall[_Form]):
-    def assembly(self) -> ChatAssembly:
-        return ChatAssembly()
+    assembly = ChatAssembly
 
     @property
     def is_ready(self) -> bool:

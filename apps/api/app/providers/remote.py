@@ -45,6 +45,9 @@ F = TypeVar("F")
 class WireCall(ABC, Generic[F]):
     """One request in a wire protocol. Its `form` is what the server accepts of it, as far as its answers have shown."""
 
+    assembly: type[Assembly]
+    """Reads one answer."""
+
     def __init__(self, request: CompletionRequest, entry: ModelEntry, form: F) -> None:
         self.request = request
         self.entry = entry
@@ -59,10 +62,6 @@ class WireCall(ABC, Generic[F]):
     @abstractmethod
     def body(self, *, stream: bool) -> Sequence[bytes]:
         """The body, in pieces."""
-
-    @abstractmethod
-    def assembly(self) -> Assembly:
-        """A new assembly for each answer."""
 
     @abstractmethod
     def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:

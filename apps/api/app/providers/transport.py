@@ -50,10 +50,7 @@ class HttpReply:
         self._release = release
         self.status = response.status
         self.is_success = 200 <= response.status < 300
-
-    @property
-    def content_type(self) -> str:
-        return self._response.headers.get("content-type", "").lower()
+        self.content_type = response.headers.get("content-type", "").lower()
 
     @property
     def retry_after(self) -> Sequence[str | None]:
