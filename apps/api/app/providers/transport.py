@@ -117,7 +117,7 @@ class HttpTransport:
             connector=connector,
             # Those of one call's answer must not be sent with another tenant's call.
             cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,  # without a bound
+            auto_decompress=False,  # it would have no bound
             timeout=_TIMEOUT,
         )
 
