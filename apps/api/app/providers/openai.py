@@ -143,23 +143,19 @@ class _ChatCall(WireCall[_Form]):
             if form.with_all_signed:
                 pieces = [piece.replace(_FIRST_CALL, _FIRST_CALL + _UNSIGNED) for piece in pieces]
             return (b'{"messages":[', *pieces, b"],", json_bytes(body)[1:])
-        body["messages"] = self._messages(custom)
+        body["messages"] = [self._message(message, custom) for message in request.messages]
         return (json_bytes(body),)
 
-    def _messages(self, custom: frozenset[str | None]) -> list[PromptMessage]:
-        """The messages in this protocol's form."""
+    def _message(self, given: PromptMessage, custom: frozenset[str | None]) -> PromptMessage:
+        """A message in this protocol's form."""
         left_out = _OTHER_WIRES_ONLY if self.form.with_reasoning else _OTHER_WIRES_ONLY | {"reasoning_content"}
-        sent = [
-            {name: value for name, value in message.items() if name not in left_out}
-            for message in self.request.messages
-        ]
-        for message, given in zip(sent, self.request.messages, strict=True):
-            if "tool_calls" in message and ("reasoning_blocks" in given or self.form.with_all_signed):
-                message["tool_calls"] = self._signed(message["tool_calls"], given.get("reasoning_blocks", ()))
-            if custom and "tool_calls" in message:
-                message["tool_calls"] = [_call(call, custom) for call in message["tool_calls"]]
-            if self._names_as_text and "name" in message:
-                message["content"] = with_name(message.pop("name"), message["content"])
+        sent = {name: value for name, value in given.items() if name not in left_out}
+        if "tool_calls" in sent and ("reasoning_blocks" in given or self.form.with_all_signed):
+            sent["tool_calls"] = self._signed(sent["tool_calls"], given.get("reasoning_blocks", ()))
+        if custom and "tool_calls" in sent:
+            sent["tool_calls"] = [_call(call, custom) for call in sent["tool_calls"]]
+        if self._names_as_text and "name" in sent:
+            sent["content"] = with_name(sent.pop("name"), sent["content"])
         return sent
 
     def _signed(self, calls: Sequence[JsonObject], blocks: Sequence[JsonObject]) -> list[JsonObject]:
