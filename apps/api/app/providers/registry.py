@@ -17,6 +17,7 @@ from genai_prices import data_snapshot
 from genai_prices.types import ModelInfo, TieredPrices
 
 from app.domain.errors import InvalidRequest
+from app.domain.frozen import frozen
 from app.domain.prices import Prices, call_cost
 from app.domain.types import ReasoningRule, TenantId, Usage
 from app.providers.anthropic import AnthropicProvider, thinking_tokens
@@ -48,7 +49,7 @@ _RULES: Final[Mapping[ReturnReasoning, ReasoningRule | None]] = {
 _MOONSHOT_HOSTS: Final = frozenset({"api.moonshot.ai", "api.moonshot.cn"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Model:
     """An alias with its current window, in tokens; `context_limit_source` is where the window comes from.
 
