@@ -1,7 +1,7 @@
 """HTTP to a provider: one connection pool for each alias, shared by tenants, no cookies, no redirects (a key never goes
 to another origin), bounded bodies, mapped errors; and the only retry loop.
 
-aiohttp takes a fifth of the CPU time of httpx's client for each call.
+aiohttp takes less than a third of the CPU time of httpx's client for each call.
 """
 
 from __future__ import annotations
