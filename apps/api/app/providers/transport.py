@@ -1,7 +1,8 @@
-"""HTTP to a provider: one connection pool for each alias, shared by tenants, no cookies, no redirects (a key never goes
-to another origin), bounded bodies, mapped errors; and the only retry loop.
+"""HTTP to a provider: one connection pool for each alias, shared by tenants, no redirects, no cookies, bounded bodies,
+mapped errors; and the only retry loop.
 
-aiohttp takes less than a third of the CPU time of httpx's client for each call.
+httpx's request and response objects are passed to aiohttp's transport directly, which takes less than half the CPU time
+of httpx's client for each call. Redirects are not followed, so a key never goes to another origin.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, Final, TypeVar
 
 import aiohttp
 import httpx
+from httpx_aiohttp import AiohttpTransport
 
 from app.core.fairness import FairGate, share_of, tenant_at_work
 from app.domain.errors import ProviderDown, ProviderError, ProviderTimeout
@@ -35,22 +37,25 @@ _WHOLE_BYTES: Final = 256 * 1024
 _GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32
 _RECEIVE_BYTES: Final = 16 * 1024
 """Size of a socket's receive buffer, whose content is parsed as HTTP at once."""
-_TIMEOUT: Final = aiohttp.ClientTimeout(sock_connect=10.0)
+_CONNECT_TIMEOUT_S: Final = 10.0
 _MOST_CONNECTIONS: Final = 1_000
 _KEEPALIVE_S: Final = 60.0
-_FAULTS: Final = (aiohttp.ClientError, OSError)
+_FAULTS: Final = (httpx.HTTPError, aiohttp.ClientError, OSError)
 
 
 class HttpReply:
     """An answer whose head has arrived. It must be closed; closing it before its end closes the connection."""
 
-    def __init__(self, response: aiohttp.ClientResponse, label: str, release: Callable[[], None]) -> None:
+    def __init__(self, response: httpx.Response, label: str, release: Callable[[], None]) -> None:
         self._response = response
         self._label = label
         self._release = release
-        self.status = response.status
-        self.is_success = 200 <= response.status < 300
-        self.content_type = response.headers.get("content-type", "").lower()
+        self.status = response.status_code
+        self.is_success = response.is_success
+
+    @property
+    def content_type(self) -> str:
+        return self._response.headers.get("content-type", "").lower()
 
     @property
     def retry_after(self) -> Sequence[str | None]:
@@ -66,7 +71,7 @@ class HttpReply:
         decoded = _decoder(self._response.headers.get("content-encoding", ""))
         travelled = given = 0
         try:
-            async for raw in self._response.content.iter_chunked(_RECEIVE_BYTES):
+            async for raw in self._response.aiter_raw():
                 travelled += len(raw)
                 for chunk in decoded(raw):
                     given += len(chunk)
@@ -74,6 +79,8 @@ class HttpReply:
                         raise MalformedAnswerError(f"it is longer than {most_bytes} bytes")
                     yield chunk
                     await asyncio.sleep(0)
+        except httpx.StreamError as error:
+            raise MalformedAnswerError("its encoding is broken") from error
         except _FAULTS as error:
             raise _unreachable(self._label, error) from error
 
@@ -84,9 +91,8 @@ class HttpReply:
 
     async def aclose(self) -> None:
         try:
-            self._response.release()
             with contextlib.suppress(*_FAULTS):  # everything needed was read
-                await self._response.wait_for_close()
+                await self._response.aclose()
         finally:
             self._release()
 
@@ -103,23 +109,18 @@ class HttpTransport:
         self._label = label
         self._calls = FairGate(most_calls, share_of(most_calls, tenant_ratio))
         # Certificates are always checked with https; a plain http address needs none loaded.
-        self._certificates = httpx.create_ssl_context() if encrypted else False
-        self._session: aiohttp.ClientSession | None = None
+        self._transport = AiohttpTransport(verify=encrypted)
+        self._transport.client = self._open_session
 
     def _open_session(self) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
             limit=0,  # the gate has it
             keepalive_timeout=_KEEPALIVE_S,
-            ssl=self._certificates,
+            ssl=self._transport.ssl_context,
             socket_factory=_socket,
         )
-        return aiohttp.ClientSession(
-            connector=connector,
-            # Those of one call's answer must not be sent with another tenant's call.
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,  # it would have no bound
-            timeout=_TIMEOUT,
-        )
+        # No cookies: those of one call's answer must not be sent with another tenant's call.
+        return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
     async def post(self, url: httpx.URL, headers: Mapping[str, str], body: Sequence[bytes]) -> HttpReply:
         """Sends a body, which is given in pieces, and returns once the answer's head has arrived.
@@ -132,11 +133,13 @@ class HttpTransport:
             sent = b"".join(body)
         else:
             sent, headers = _slices(body), {**headers, "content-length": str(size_bytes)}
+        request = httpx.Request(
+            "POST", url, headers=headers, content=sent, extensions={"timeout": {"connect": _CONNECT_TIMEOUT_S}}
+        )
         tenant = tenant_at_work.get()
         await self._calls.acquire(tenant, None)
         try:
-            self._session = self._session or self._open_session()
-            response = await self._session.post(str(url), headers=headers, data=sent, allow_redirects=False)
+            response = await self._transport.handle_async_request(request)
         except BaseException as error:
             self._calls.release(tenant)
             if isinstance(error, _FAULTS):
@@ -145,8 +148,7 @@ class HttpTransport:
         return HttpReply(response, self._label, partial(self._calls.release, tenant))
 
     async def aclose(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        await self._transport.aclose()
 
 
 async def _slices(body: Sequence[bytes]) -> AsyncGenerator[bytes]:
@@ -203,7 +205,9 @@ def _unpacking() -> Callable[[bytes], Iterator[bytes]]:
 
 
 def _unreachable(label: str, error: Exception) -> AttemptError:
-    return AttemptError(ProviderDown(f"The provider of {label!r} cannot be reached ({type(error).__name__})."))
+    # Between httpx and aiohttp a refused connection and a hang-up became timeouts; their causes name them.
+    what = type(error.__cause__ or error).__name__
+    return AttemptError(ProviderDown(f"The provider of {label!r} cannot be reached ({what})."))
 
 
 T = TypeVar("T")
