@@ -205,7 +205,7 @@ def _unpacking() -> Callable[[bytes], Iterator[bytes]]:
 
 
 def _unreachable(label: str, error: Exception) -> AttemptError:
-    # Between httpx and aiohttp a refused connection and a hang-up became timeouts; their causes name them.
+    # The transport between httpx and aiohttp takes a refused connection and a hang-up for timeouts: the cause names them.
     what = type(error.__cause__ or error).__name__
     return AttemptError(ProviderDown(f"The provider of {label!r} cannot be reached ({what})."))
 
