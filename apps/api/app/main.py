@@ -265,9 +265,10 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> AppState:
     database = _pool(settings, dsn, settings.db_pool_size, owned)
     heavy = HeavyWork(_pool(settings, dsn, settings.db_heavy_pool_size, owned), settings.tenant_share)
     rt = await _runtime(settings, database, heavy, owned, own_processes=True)
-    database.watched_by(rt.telemetry.database)
-    rt.telemetry.database.pool_of(settings.workers * settings.db_pool_size)
-    rt.telemetry.database.restarts_from(partial(embedded.count_restarts, dsn))
+    measured = rt.telemetry.database
+    database.watched_by(measured.connection_waited_for, measured.connection_used)
+    measured.pool_of(settings.workers * settings.db_pool_size)
+    measured.count_restarts = partial(embedded.count_restarts, dsn)
     for work in (
         renew_forever,
         sweep_forever,

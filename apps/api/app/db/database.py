@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic, perf_counter
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from app.core.fairness import FairGate, share_of, tenant_at_work
@@ -82,18 +82,6 @@ class _Pooled:
     is_known: bool = True
 
 
-class PoolWatch(Protocol):
-    """Is notified of every connection that the pool lends."""
-
-    def connection_waited_for(self, seconds: float) -> None:
-        """A wait for a connection ended after this time, with or without one."""
-        ...
-
-    def connection_used(self, seconds: float) -> None:
-        """A connection was returned after this time."""
-        ...
-
-
 class Database:
     """The connection pool. `begin()` is a transaction; `autocommit()` saves a single statement its BEGIN and COMMIT.
 
@@ -126,7 +114,8 @@ class Database:
         self._tenants = FairGate(pool_size, share_of(pool_size, tenant_ratio))
         self._sessions = FairGate(_NO_BOUND, 1)
         self._left_at = -1.0
-        self._watch: PoolWatch | None = None
+        self._waited: Callable[[float], object] = lambda _: None
+        self._used: Callable[[float], object] = lambda _: None
         self._idle: list[_Pooled] = []
         self._is_closed = False
 
@@ -202,9 +191,10 @@ class Database:
         primary, and a connection that the server ended silently is noticed only when it is used."""
         self._left_at = monotonic()
 
-    def watched_by(self, watch: PoolWatch) -> None:
-        """Notifies the watcher of every wait for a connection, and of every use of one."""
-        self._watch = watch
+    def watched_by(self, waited: Callable[[float], object], used: Callable[[float], object]) -> None:
+        """Calls `waited` with the seconds of every wait for a connection, also of one in vain, and `used` with those
+        for which a connection was lent."""
+        self._waited, self._used = waited, used
 
     @asynccontextmanager
     async def _connection(self) -> AsyncGenerator[_Pooled]:
@@ -215,15 +205,13 @@ class Database:
                 pooled = await self._checkout(tenant)
             finally:
                 lent = perf_counter()
-                if self._watch is not None:
-                    self._watch.connection_waited_for(lent - asked)
+                self._waited(lent - asked)
             try:
                 yield pooled
             finally:
                 self._give_back(pooled)
                 self._tenants.release(tenant)
-                if self._watch is not None:
-                    self._watch.connection_used(perf_counter() - lent)
+                self._used(perf_counter() - lent)
 
     async def _checkout(self, tenant: str | None) -> _Pooled:
         """A connection for exclusive use; the gate admits no more than the size of the pool."""

@@ -51,16 +51,21 @@ class Telemetry:
         self._aliases = frozenset(aliases)
         own, self._at_scrape = CollectorRegistry(), CollectorRegistry()
         self._turns = _TurnMetrics(own)
+        self.turns_lost = self._turns.lost.inc
         self._summaries = _SummaryMetrics(own)
         self._calls = _CallMetrics(own)
         self.database = DatabaseMetrics(own, self._at_scrape)
-        self._lag = _gauge(
+        self.event_loop_lag = _gauge(
             own,
             "event_loop_lag_seconds",
             "Longest time, in the last half to whole minute, for which one piece of work kept a worker's event loop.",
             mode="livemax",
-        )
-        self._cache = _CacheMetrics(own)
+        ).set
+        self.session_cache_size = _gauge(
+            own, "session_cache_bytes", "Memory of the session caches of all workers.", mode="livesum"
+        ).set
+        self._hits = _counter(own, "session_cache_hits", "Lookups of sessions that were in the cache.")
+        self._misses = _counter(own, "session_cache_misses", "Lookups of sessions that were not in the cache.")
         self._multiprocess_dir = multiprocess_dir
         self._registry = own if multiprocess_dir is None else CollectorRegistry()
         if multiprocess_dir is not None:
@@ -131,24 +136,13 @@ class Telemetry:
             seconds = perf_counter() - started
             self.provider_call(alias=alias, purpose=purpose, seconds=seconds, error_kind=error_kind)
 
-    def turns_lost(self, turns: int) -> None:
-        if turns:
-            self._turns.lost.inc(turns)
-
     def prompt_cache_broken(self, cause: CacheBreak) -> None:
         """Counts a prompt that does not continue the one before it."""
         self._calls.cache_breaks.labels(cause).inc()
 
-    def event_loop_lag(self, seconds: float) -> None:
-        """Sets for how long one piece of work recently blocked this worker's event loop."""
-        self._lag.set(seconds)
-
     def session_looked_up(self, *, hit: bool) -> None:
         """Counts a lookup of a session in the cache; one that is cached in part is a hit."""
-        (self._cache.hits if hit else self._cache.misses).inc()
-
-    def session_cache_size(self, size_bytes: int) -> None:
-        self._cache.size.set(size_bytes)
+        (self._hits if hit else self._misses).inc()
 
     def render(self) -> tuple[bytes, str]:
         """The Prometheus text of all workers, and its content type. It has no lag of ended workers."""
@@ -260,13 +254,6 @@ class _CallMetrics:
             self.cache_breaks.labels(cause)
 
 
-class _CacheMetrics:
-    def __init__(self, own: CollectorRegistry) -> None:
-        self.size = _gauge(own, "session_cache_bytes", "Memory of the session caches of all workers.", mode="livesum")
-        self.hits = _counter(own, "session_cache_hits", "Lookups of sessions that were in the cache.")
-        self.misses = _counter(own, "session_cache_misses", "Lookups of sessions that were not in the cache.")
-
-
 class DatabaseMetrics(Collector):
     """Metrics of the database that all workers and replicas share. Of values that all see alike, the newest counts.
 
@@ -274,7 +261,8 @@ class DatabaseMetrics(Collector):
     """
 
     def __init__(self, own: CollectorRegistry, at_scrape: CollectorRegistry) -> None:
-        self._count_restarts: Callable[[], int] = lambda: 0
+        self.count_restarts: Callable[[], int] = lambda: 0
+        """Counts the restarts of an embedded database, at every scrape."""
         at_scrape.register(self)
         self._up = _gauge(own, "database_up", "1 when the database answered the last probe and takes writes, else 0.")
         self._open = _gauge(own, "open_turns", "Turns in the database that are open, by status.", "status")
@@ -284,20 +272,20 @@ class DatabaseMetrics(Collector):
             "Age of the oldest open turn, by status; of a running one, of its newest message. 0 where there is none.",
             "status",
         )
-        self._wait = _histogram(
+        self.connection_waited_for = _histogram(
             own,
             "db_pool_wait_seconds",
             "Waits for a database connection, including new connections and waits that timed out.",
             _POOL_SECONDS,
-        )
-        self._use = _counter(
+        ).observe
+        self.connection_used = _counter(
             own,
             "db_connection_use_seconds",
             "Seconds for which database connections were in use; its rate is how many are in use.",
-        )
-        self._pool_size = _gauge(
+        ).inc
+        self.pool_of = _gauge(
             own, "db_pool_connections", "Database connections that all workers may have together.", mode="max"
-        )
+        ).set
 
     def probed(self, open_turns: Mapping[TurnStatus, OpenTurnCount] | None) -> None:
         """Records what a probe of the database found; None if it did not answer, or is read-only."""
@@ -309,25 +297,12 @@ class DatabaseMetrics(Collector):
             self._open.labels(status.value).set(found.turns)
             self._oldest.labels(status.value).set(found.oldest_s)
 
-    def pool_of(self, connections: int) -> None:
-        self._pool_size.set(connections)
-
-    def restarts_from(self, count: Callable[[], int]) -> None:
-        """Sets the function that counts the restarts of an embedded database. Every scrape calls it."""
-        self._count_restarts = count
-
     def collect(self) -> Iterator[Metric]:
         yield CounterMetricFamily(
             "embedded_database_restarts",
             "Starts of the embedded database after it ended unexpectedly, since its folder was made.",
-            value=self._count_restarts(),
+            value=self.count_restarts(),
         )
-
-    def connection_waited_for(self, seconds: float) -> None:
-        self._wait.observe(seconds)
-
-    def connection_used(self, seconds: float) -> None:
-        self._use.inc(seconds)
 
 
 class _Means(Collector):
