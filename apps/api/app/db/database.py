@@ -9,17 +9,17 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic, perf_counter
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from app.core.fairness import FairGate, share_of, tenant_at_work
 from app.db.driver import GONE, LOCKED, Driver, Record, connect, domain_errors, reports_read_only
-from app.db.pages import Fetched
 from app.db.sql import Statement
 from app.domain.errors import DatabaseUnavailable, SessionBusy
 from app.domain.stored import names_of
 
 R = TypeVar("R")
+Made = TypeVar("Made")
 
 _IS_READ_ONLY = Statement("SELECT current_setting('transaction_read_only') = 'on'", ())
 
@@ -28,6 +28,23 @@ _IS_READ_ONLY = Statement("SELECT current_setting('transaction_read_only') = 'on
 _SET_LOCK_TIMEOUT = "SET LOCAL citus.propagate_set_commands = 'local'; SET LOCAL lock_timeout = '{}'"
 
 _NO_BOUND = sys.maxsize
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched(Generic[R]):
+    """The rows of a page in list order, and whether more follow."""
+
+    rows: list[R]
+    has_more: bool
+
+    def of(self, made: Callable[[R], Made]) -> Fetched[Made]:
+        """The same page of other values."""
+        return Fetched(list(map(made, self.rows)), self.has_more)
+
+
+def first_of(rows: list[R], limit: int) -> Fetched[R]:
+    """The first `limit` of rows that were fetched with `LIMIT limit + 1`."""
+    return Fetched(rows[:limit], len(rows) > limit)
 
 
 class Transaction:

@@ -10,10 +10,9 @@ from itertools import islice
 from operator import itemgetter
 from uuid import UUID
 
-from app.db.database import Transaction, record_of
+from app.db.database import Fetched, Transaction, record_of
 from app.db.driver import Record
-from app.db.pages import Fetched, in_both_orders, paged
-from app.db.sql import insert_from, of_session, sql
+from app.db.sql import in_both_orders, insert_from, of_session, paged, sql
 from app.db.tables import message_token_counts, messages
 from app.domain.content import tool_calls_from_json
 from app.domain.types import (

@@ -12,11 +12,10 @@ from itertools import groupby
 from operator import itemgetter
 from uuid import UUID
 
-from app.db.database import Transaction
+from app.db.database import Fetched, Transaction
 from app.db.driver import Record
 from app.db.messages import AS_STORED, NOT_REJECTED, message_from_row
-from app.db.pages import Fetched, paged
-from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, sql
+from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, paged, sql
 from app.domain.types import SessionId, TenantId, Turn, TurnId, TurnStatus
 
 # The aggregates get their rows in the order of the index (session_id, seq), so that no sort is needed.

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from app.db.claims import Claim
-from app.db.database import Transaction, record_of
+from app.db.database import Fetched, Transaction, record_of
 from app.db.driver import Record
 from app.db.limits import TENANT_LIMITS, limits_of
 from app.db.messages import STEP_FAILED
-from app.db.pages import Fetched, in_both_orders
 from app.db.sessions import ON_ITS_NODE, locked_session
-from app.db.sql import CLOCK, insert_from, json_rows, of_session, sql
+from app.db.sql import CLOCK, in_both_orders, insert_from, json_rows, of_session, sql
 from app.db.tables import session_summaries, usage_records
 from app.domain.limits import Limits, Scope
 from app.domain.stored import NewSummary, StoredSummary, names_of, values_of

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 from uuid import UUID
 
-from app.db.pages import Fetched
+from app.db.database import Fetched
 from app.domain.errors import InvalidRequest
 
 Item = TypeVar("Item")
