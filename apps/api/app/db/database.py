@@ -1,4 +1,8 @@
-"""The pool of connections, and transactions; statements run on asyncpg as `db/sql.py` compiled them."""
+"""The pool of connections, and transactions; statements run on asyncpg as `db/sql.py` compiled them.
+
+A function of this package that takes a `SessionRef` finds only a session of that tenant. Of one that takes a
+`SessionId`, the caller has checked that the tenant owns the session.
+"""
 
 from __future__ import annotations
 

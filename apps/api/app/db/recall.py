@@ -180,7 +180,7 @@ async def messages_with_words(
     most_of_each: int,
 ) -> Fetched[Record]:
     """The newest messages of each session, after the number given for it, that contain all of the lower-case words:
-    those below `before` by session and number, highest first. The caller has checked that the tenant owns the sessions.
+    those below `before` by session and number, highest first.
     """
     return await tx.fetch_page(
         _WITH_WORDS,

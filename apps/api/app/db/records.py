@@ -243,5 +243,5 @@ async def add_usages(tx: Transaction, session_id: SessionId, usages: Sequence[Js
 
 
 async def usage_totals(tx: Transaction, session_id: SessionId) -> list[SessionUsage]:
-    """Usage sums by alias and purpose. The caller has checked that the tenant owns the session."""
+    """Usage sums by alias and purpose."""
     return await tx.fetch_records(SessionUsage, _USAGE_TOTALS, session_id=session_id)

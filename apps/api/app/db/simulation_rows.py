@@ -84,8 +84,7 @@ _SUMMARY_USAGE = sql("""
 async def stored_turns(
     tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, *, limit: int
 ) -> list[StoredTurn]:
-    """The next turns in time order: at most `limit`, and fewer if their messages have more than `SLICE_BYTES`. The
-    caller has checked that the tenant owns the session.
+    """The next turns in time order: at most `limit`, and fewer if their messages have more than `SLICE_BYTES`.
 
     Rows are converted in a thread: a turn may have tens of thousands of messages, or long logs of many calls.
     """

@@ -137,7 +137,7 @@ async def turns_begun_by(
 async def page_of_turns(
     tx: Transaction, session_id: SessionId, after_seq: int, before_seq: int, limit: int, *, newest_first: bool
 ) -> Fetched[ListedTurn]:
-    """Turns with `after_seq` < number < `before_seq`. The caller has checked that the tenant owns the session."""
+    """Turns with `after_seq` < number < `before_seq`."""
     statement = _PAGES[newest_first]
     page = await tx.fetch_page(statement, limit, session_id=session_id, after_seq=after_seq, before_seq=before_seq)
     return page.of(lambda row: record_of(ListedTurn, row, **_decoded(row)))
