@@ -55,10 +55,10 @@ from app.services.embeddings import LOCAL, Embeddings
 from app.services.heavy.child import Tools, collect_seldom
 from app.services.heavy.jobs import HeavyJobs
 from app.services.keys import Authenticator
-from app.services.learned import Calibrations, load_windows
+from app.services.learned import load_windows
 from app.services.pasts import Pasts
 from app.services.policies import resolve_policy
-from app.services.process_state import Allowance, Chores, Cooldowns, HeavyWork, Leases
+from app.services.process_state import Allowance, HeavyWork
 from app.services.runtime import Runtime
 from app.services.views.activity import Activity
 from app.telemetry.metrics import Telemetry
@@ -192,10 +192,6 @@ async def _runtime(
         catalogue=catalogue,
         tokenizers=tokenizers,
         telemetry=telemetry,
-        leases=Leases(),
-        chores=Chores(),
-        calibrations=Calibrations(),
-        cooldowns=Cooldowns(monotonic),
         pasts=Pasts(settings.session_cache_bytes, monotonic, telemetry),
         windows=Allowance("bytes of windows", settings.max_windows_bytes, settings.tenant_share),
         guarded=guarded_policy(settings),

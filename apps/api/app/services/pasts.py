@@ -22,8 +22,7 @@ from itertools import chain, takewhile
 import numpy as np
 
 from app.db.database import Transaction
-from app.db.recall import StoredTerms, save_terms, stored_terms, unpacked_messages
-from app.db.vectors import stored_vectors
+from app.db.recall import StoredTerms, save_terms, stored_terms, stored_vectors, unpacked_messages
 from app.domain.content import content_text
 from app.domain.types import Content, ReasoningRule, Role, SessionId, Turn, Usage
 from app.engine.recall.index import EMPTY, Index, Packed, packed_terms
