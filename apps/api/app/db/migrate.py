@@ -228,6 +228,25 @@ async def reach(dsn: str) -> SchemaState:
         ) from error
 
 
+_NEEDED = (
+    *((table.name, "SELECT") for table in metadata.sorted_tables),
+    *((table.name, "INSERT") for table in metadata.sorted_tables if "session_id" in table.c),
+    *(("sessions", "INSERT"), ("sessions", "UPDATE"), ("turns", "UPDATE")),
+)
+_HAS_RIGHTS = Statement(
+    f"""
+    SELECT coalesce(bool_and(has_table_privilege(to_regclass(name), of)), true)
+    FROM (VALUES {", ".join(map(str, _NEEDED))}) AS needed(name, of)
+    """,
+    (),
+)
+
+
+async def may_take_turns(tx: Transaction) -> bool:
+    """Whether the database's user has the rights on tables that a turn needs; others may be withheld on purpose."""
+    return await tx.fetchval(_HAS_RIGHTS)
+
+
 def _columns(table: sa.Table) -> str:
     """The columns by which rows are looked up: those of keys and indexes, and a status."""
     found = {column.name for index in table.indexes for column in index.columns} | {"status"}
