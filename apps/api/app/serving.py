@@ -204,8 +204,9 @@ class _Workers(Multiprocess):
 
 
 def _print(welcome: str) -> None:
-    sys.stdout.write(welcome)
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):  # on a full disk, or into a closed pipe, it is lost: what is served is not
+        sys.stdout.write(welcome)
+        sys.stdout.flush()
 
 
 def _run(settings: Settings, listener: socket.socket, welcome: str) -> None:
