@@ -8,6 +8,7 @@ up. Labels come from closed sets only.
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
@@ -54,7 +55,7 @@ class Telemetry:
         self.turns_lost = self._turns.lost.inc
         self._summaries = _SummaryMetrics(own)
         self._calls = _CallMetrics(own)
-        self.database = DatabaseMetrics(own, self._at_scrape)
+        self.database = DatabaseMetrics(own)
         self.event_loop_lag = _gauge(
             own,
             "event_loop_lag_seconds",
@@ -71,7 +72,7 @@ class Telemetry:
         if multiprocess_dir is not None:
             MultiProcessCollector(self._registry, str(multiprocess_dir))
             _fill(multiprocess_dir)
-        self._at_scrape.register(_Means(self._registry))
+        self._at_scrape.register(_ComputedMetrics(self._registry, self.database))
 
     def turn_finished(self, turn: TurnRecord, audits: Sequence[Audit], seconds: float) -> None:
         """Counts a turn, or a round that ends with calls for the client, once it is recorded. `audits` are those of the
@@ -254,16 +255,12 @@ class _CallMetrics:
             self.cache_breaks.labels(cause)
 
 
-class DatabaseMetrics(Collector):
-    """Metrics of the database that all workers and replicas share. Of values that all see alike, the newest counts.
+class DatabaseMetrics:
+    """Metrics of the database that all workers and replicas share. Of values that all see alike, the newest counts."""
 
-    `own` has what this process measures, `at_scrape` what is computed at the scrape.
-    """
-
-    def __init__(self, own: CollectorRegistry, at_scrape: CollectorRegistry) -> None:
+    def __init__(self, own: CollectorRegistry) -> None:
         self.count_restarts: Callable[[], int] = lambda: 0
         """Counts the restarts of an embedded database, at every scrape."""
-        at_scrape.register(self)
         self._up = _gauge(own, "database_up", "1 when the database answered the last probe and takes writes, else 0.")
         self._open = _gauge(own, "open_turns", "Turns in the database that are open, by status.", "status")
         self._oldest = _gauge(
@@ -297,41 +294,36 @@ class DatabaseMetrics(Collector):
             self._open.labels(status.value).set(found.turns)
             self._oldest.labels(status.value).set(found.oldest_s)
 
-    def collect(self) -> Iterator[Metric]:
-        yield CounterMetricFamily(
-            "embedded_database_restarts",
-            "Starts of the embedded database after it ended unexpectedly, since its folder was made.",
-            value=self.count_restarts(),
-        )
 
+class _ComputedMetrics(Collector):
+    """Computed at the scrape: ratios over every worker that ever wrote to this registry's files, and restarts of the
+    database."""
 
-class _Means(Collector):
-    """Ratios computed at the scrape, over every worker that ever wrote to this registry's files."""
-
-    def __init__(self, source: CollectorRegistry) -> None:
+    def __init__(self, source: CollectorRegistry, database: DatabaseMetrics) -> None:
         self._source = source
+        self._database = database
 
     def collect(self) -> Iterator[Metric]:
-        prompt_tokens, counted, completed, summaries = 0.0, 0.0, 0.0, 0.0
+        sums: dict[tuple[str, str | None], float] = defaultdict(float)
         for family in self._source.collect():
             for sample in family.samples:
-                if sample.name == "prompt_tokens_per_turn_sum":
-                    prompt_tokens += sample.value
-                elif sample.name == "prompt_tokens_per_turn_count":
-                    counted += sample.value
-                elif sample.name == "turn_latency_seconds_count" and sample.labels["status"] == "completed":
-                    completed += sample.value
-                elif sample.name == "context_summary_outcome_total" and sample.labels["outcome"] in _STORED:
-                    summaries += sample.value
+                sums[sample.name, sample.labels.get("status") or sample.labels.get("outcome")] += sample.value
+        counted, completed = sums["prompt_tokens_per_turn_count", None], sums["turn_latency_seconds_count", "completed"]
+        summaries = sum(sums["context_summary_outcome_total", outcome] for outcome in _STORED)
         yield GaugeMetricFamily(
             "avg_prompt_tokens_per_turn",
             "Mean of provider-reported prompt tokens per completed turn.",
-            value=prompt_tokens / counted if counted else 0.0,
+            value=sums["prompt_tokens_per_turn_sum", None] / counted if counted else 0.0,
         )
         yield GaugeMetricFamily(
             "context_summaries_per_hundred_turns",
             "Summaries for every hundred completed turns, including those in the background and on request.",
             value=100 * summaries / completed if completed else 0.0,
+        )
+        yield CounterMetricFamily(
+            "embedded_database_restarts",
+            "Starts of the embedded database after it ended unexpectedly, since its folder was made.",
+            value=self._database.count_restarts(),
         )
 
 
