@@ -170,16 +170,13 @@ def _cause(error: DBAPIError) -> BaseException:
 
 
 def _config() -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(_folder()).replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
-    return config
-
-
-def _folder() -> Path:
     package = Path(app.__file__).parent
     in_the_wheel = package / "_migrations"
-    return in_the_wheel if in_the_wheel.exists() else package.parents[2] / "migrations"
+    folder = in_the_wheel if in_the_wheel.exists() else package.parents[2] / "migrations"
+    config = Config()
+    config.set_main_option("script_location", str(folder).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
 
 
 @functools.cache
