@@ -4,12 +4,12 @@ refreshes the statistics of its planner."""
 from __future__ import annotations
 
 import asyncio
-import functools
 import random
 import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from enum import StrEnum
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -91,15 +91,13 @@ async def schema_state(transaction: Transaction) -> SchemaState:
 @asynccontextmanager
 async def migration_engine(dsn: str) -> AsyncGenerator[AsyncEngine]:
     """An engine for one connection. Its statements have no names: a pooler before the server can not keep names."""
-
-    async def connect(*_: object, **__: object) -> Any:
-        return await cast(Any, asyncpg).connect(
-            dsn,
-            timeout=CONNECT_TIMEOUT_S,
-            statement_cache_size=0,
-            server_settings={"application_name": "plimsoll migrate"},
-        )
-
+    connect = partial(
+        cast(Any, asyncpg).connect,
+        dsn,
+        timeout=CONNECT_TIMEOUT_S,
+        statement_cache_size=0,
+        server_settings={"application_name": "plimsoll migrate"},
+    )
     engine = create_async_engine(
         "postgresql+asyncpg://",
         poolclass=NullPool,
@@ -179,7 +177,7 @@ def _config() -> Config:
     return config
 
 
-@functools.cache
+@cache
 def _revisions() -> tuple[str, ...]:
     """All revisions of this version, the newest first."""
     return tuple(script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions())
