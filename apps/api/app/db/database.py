@@ -20,6 +20,7 @@ from app.core.fairness import FairGate, share_of, tenant_at_work
 from app.db.driver import GONE, LOCKED, Driver, Record, connect, domain_errors, reports_read_only
 from app.db.sql import Statement
 from app.domain.errors import DatabaseUnavailable, SessionBusy
+from app.domain.frozen import frozen
 from app.domain.stored import names_of
 
 R = TypeVar("R")
@@ -34,7 +35,7 @@ _SET_LOCK_TIMEOUT = "SET LOCAL citus.propagate_set_commands = 'local'; SET LOCAL
 _NO_BOUND = sys.maxsize
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fetched(Generic[R]):
     """The rows of a page in list order, and whether more follow."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 
 import sqlalchemy as sa
@@ -19,6 +18,7 @@ from app.db.summaries import get_summary, undo_active
 from app.db.turns import TURN_COLUMNS, turn_record
 from app.domain.audit import Audit
 from app.domain.figures import SessionUsage
+from app.domain.frozen import frozen
 from app.domain.stored import names_of, values_of
 from app.domain.types import JsonObject, SessionId, SummaryId, TurnId, TurnRecord, TurnStatus, Usage
 
@@ -130,7 +130,7 @@ _SUMMARY_OF_ADDED = sql("""
     """)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Added:
     """The last turn and message before what was added, the turn that waited for tools and was ended by it, if any, and
     the session's instructions before and after."""
@@ -142,7 +142,7 @@ class Added:
     instructions: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Spent:
     """What was reserved for a call, as returned by `reserve`, and what the call used."""
 
@@ -152,7 +152,7 @@ class Spent:
     usd: Decimal
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnEnd:
     """How a turn ended and all that is recorded of it. Lists of `JsonObject` hold rows by column name. `added` is what
     was added with a rejected turn, and is rejected with it."""

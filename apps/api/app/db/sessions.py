@@ -18,7 +18,6 @@ No transaction waits for rows of two sessions: those that erase several or renew
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias, get_args
 from uuid import UUID
@@ -26,6 +25,7 @@ from uuid import UUID
 from app.db.database import Fetched, Transaction, record_of
 from app.db.sql import binds, in_both_orders, insert_row, of_session, paged, sql
 from app.db.tables import pins, sessions
+from app.domain.frozen import frozen
 from app.domain.responses import Lifetime
 from app.domain.stored import names_of, values_of
 from app.domain.types import Pin, Session, SessionId, SessionRef, SessionState, TenantId, TurnId
@@ -206,7 +206,7 @@ _BY_LIST = sql(f"""
     """)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KnownTurn:
     """The newest turn that a list of messages continues. `is_last` is false where its session already has later turns;
     `is_repeated` is true where one of them came from the same request."""

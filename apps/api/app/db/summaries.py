@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
 from app.db.claims import Claim
@@ -14,6 +13,7 @@ from app.db.messages import STEP_FAILED
 from app.db.sessions import ON_ITS_NODE, locked_session
 from app.db.sql import CLOCK, in_both_orders, insert_from, json_rows, of_session, sql
 from app.db.tables import session_summaries, usage_records
+from app.domain.frozen import frozen
 from app.domain.limits import Limits, Scope
 from app.domain.stored import NewSummary, StoredSummary, names_of, values_of
 from app.domain.types import (
@@ -152,7 +152,7 @@ _MARK = sql("""
     """)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PromptContext:
     """What a prompt needs besides the window's messages. `step_failed` is about the newest settled turn."""
 
@@ -161,7 +161,7 @@ class PromptContext:
     step_failed: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttemptNote:
     """What is stored of an attempt to summarize, whether or not it made a summary.
 
@@ -177,7 +177,7 @@ class AttemptNote:
     lease_id: UUID | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SummaryLease:
     """`ground_stands`: whether the summary to be folded in is still the active one. `limits`: those of the summarizer's
     call; None if the lease was not taken, because that summary is not active or another one is being made."""

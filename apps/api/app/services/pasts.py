@@ -24,6 +24,7 @@ import numpy as np
 from app.db.database import Transaction
 from app.db.recall import StoredTerms, save_terms, stored_terms, stored_vectors, unpacked_messages
 from app.domain.content import content_text
+from app.domain.frozen import frozen
 from app.domain.types import Content, ReasoningRule, Role, SessionId, Turn, Usage
 from app.engine.recall.index import EMPTY, Index, Packed, packed_terms
 from app.engine.recall.vectors import Vectors
@@ -51,7 +52,7 @@ _LEAST_TRIMMED = 256
 """Up to this many turns before the window stay in the columns: removing them is not worth copying the rest."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Counting:
     """What the cached form of turns depends on; they are reused only if all of it is equal. It is the session's
     `past_version`, the encoding of counts, the model whose rule counts images, and which reasoning it wants back."""
@@ -62,7 +63,7 @@ class Counting:
     reasoning_rule: ReasoningRule | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LastPrompt:
     """The prompt that this process sent last for a session: the model alias, the prompt references (JSON), and the
     message number reserved for the reply. `cached_tokens` are those that the provider reported as read from its cache

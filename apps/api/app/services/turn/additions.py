@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from app.db import sessions, turns
 from app.db.claims import WaitingTurn, reclaim_turn, waiting_turn
@@ -14,6 +14,7 @@ from app.db.records import Added
 from app.db.turns import Newest
 from app.domain.content import bytea_json
 from app.domain.errors import InvalidRequest, ToolOutputsMismatch, TurnInProgress, TurnNotOpen, existing
+from app.domain.frozen import frozen
 from app.domain.stored import NewHistory
 from app.domain.types import Content, JsonObject, SessionRef, TurnId, TurnStatus
 from app.openai.items import joined_directions
@@ -28,7 +29,7 @@ _SLICE = 64
 """Outputs that are counted before other tasks of the event loop run."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Additions:
     """What is added to a session whose state is `newest`, all counted.
 
