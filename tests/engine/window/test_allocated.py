@@ -11,8 +11,7 @@ from app.domain.errors import StatedOverflow
 from app.domain.types import Pin, Summary, SummaryBody, SummaryItem, Turn, TurnStatus
 from app.engine.messages.turns import wire_tokens_of
 from app.engine.policy.budget import budget_for
-from app.engine.policy.policy import PRIORITY_REGIONS, Allocation, ContextPolicy, PriorityRegion
-from app.engine.policy.presets import PRESETS
+from app.engine.policy.policy import PRESETS, PRIORITY_REGIONS, Allocation, ContextPolicy, PriorityRegion
 from app.engine.window.plan import Ready, Refused, SummaryDue, plan
 from app.engine.window.provider_overflow import react
 from app.engine.window.shares import Division, divide, with_shared_budget
