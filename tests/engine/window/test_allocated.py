@@ -346,7 +346,7 @@ def test_a_smaller_window_that_a_provider_names_is_shared_out_anew() -> None:
     snapshot = _shared((), History().turn(user_tokens=200), pins=_pins((9000, 1.0)))
     ready = plan(snapshot, estimate)
     assert isinstance(ready, Ready)
-    reaction = react(
+    budget = react(
         0,
         StatedOverflow(6000, 8000),
         sent=ready.prompt,
@@ -354,10 +354,10 @@ def test_a_smaller_window_that_a_provider_names_is_shared_out_anew() -> None:
         budget=snapshot.budget,
         max_output_tokens=2048,
     )
-    assert reaction is not None
-    assert reaction.budget.output_reserve == (6000 - 1024 - snapshot.budget.fixed_tokens) // 10
+    assert budget is not None
+    assert budget.output_reserve == (6000 - 1024 - snapshot.budget.fixed_tokens) // 10
     again = plan(
-        replace(snapshot, budget=reaction.budget, log=ready.window.log.without_stages()),
+        replace(snapshot, budget=budget, log=ready.window.log.without_stages()),
         estimate,
         may_summarize=False,
     )
