@@ -45,8 +45,7 @@ def _cleared(window: Window, rule: ClearToolResults) -> Window:
     places = [use.place for use in uses]
     passed = cleared = saved_tokens = 0
     waiting: list[tuple[int, Shortening]] = []
-    for newest in prune.calls(0 if rule.trigger_uses else rule.trigger_tokens):
-        place = prune.place_of(newest.seq)
+    for place in prune.calls(0 if rule.trigger_uses else rule.trigger_tokens):
         count = bisect_right(places, place)
         if rule.trigger_uses is not None and count - cleared <= rule.trigger_uses:
             continue

@@ -100,11 +100,7 @@ class Snapshot:
     @cached_property
     def protected_from(self) -> int:
         """The number (`seq`) of the first protected message; without a protected turn, the one after the past."""
-        return self.protected_from_before(None)
-
-    def protected_from_before(self, end: int | None) -> int:
-        """The same if the past ended before the turn at position `end`."""
-        return self.past.seq_from(self.first_protected(end))
+        return self.past.seq_from(self.first_protected())
 
     def first_protected(self, end: int | None = None) -> int:
         """The position of the oldest protected turn if the past ended before the turn at position `end`."""
