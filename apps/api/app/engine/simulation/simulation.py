@@ -29,7 +29,7 @@ from app.engine.window.past import Past
 from app.engine.window.plan import Ready, Refused, SummaryDue, passes_whole, plan
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Removal, Snapshot
-from app.engine.window.triggers import fold_after_turn, may_fold_behind_answer, turns_to_next_summary
+from app.engine.window.triggers import fold_after_turn, may_fold_behind_answer
 from app.engine.window.window import Cost, Window
 
 _NOTHING = Usage(0, 0)
@@ -126,7 +126,9 @@ class Simulation:
         if sent is not None and of_users:
             figures.user_share = sent.user_tokens / of_users
         figures.calls, figures.wire_tokens = len(prompts), sum(prompts)
-        if past.completion_tokens is not None and _has_all_answers(turn, prompts):
+        if past.completion_tokens is not None and all(
+            call.output_tokens is None for call in turn.calls[len(prompts) :]
+        ):
             figures.output_tokens = past.completion_tokens
         if not figures.rejected:
             self._settle(past, turn)
@@ -155,7 +157,7 @@ class Simulation:
         if not passes_whole(cost):
             return None
         spoken = sum([message.tokens for message in call.current.messages if message.role == "user"])
-        user_tokens = self._raw_user_tokens(model) + spoken
+        user_tokens = self._user_tokens[model.key] - self._folded_user_tokens[model.key] + spoken
         return _Sent(snapshot, cost.wire_tokens, cost.input_tokens, cost.input_tokens, user_tokens)
 
     def _fitted(self, snapshot: Snapshot, model: SimulatedModel, figures: TurnFigures) -> _Sent | None:
@@ -165,29 +167,20 @@ class Simulation:
             return None
         window, accounts = decided.window, decided.accounts
         self.losses.note(accounts.actions)
-        user_tokens = verbatim_user_tokens(window, self._raw_user_tokens(model))
-        laid_out = window.log.tokens_after_summary
+        laid_out, user_tokens = window.log.tokens_after_summary, _verbatim_user_tokens(window)
         return _Sent(window.snapshot, window.wire_tokens, accounts.tokens_after_prune, laid_out, user_tokens)
-
-    def _raw_user_tokens(self, model: SimulatedModel) -> int:
-        """Tokens of users' text in the raw window."""
-        return self._user_tokens[model.key] - self._folded_user_tokens[model.key]
 
     def _decided(self, snapshot: Snapshot, model: SimulatedModel, figures: TurnFigures) -> Ready | Refused:
         """The decision on a call, after a summary if one is due."""
-        # If a summary is made, recall searches after it. What is recalled does not affect the decision on a summary.
-        by_count = snapshot.policy.summarizes_before_calls and turns_to_next_summary(snapshot) == 0
-        decided = plan(snapshot if by_count else self._with_evicted(snapshot, model), model.estimate)
+        decided = plan(self._with_evicted(snapshot, model), model.estimate)
         if isinstance(decided, SummaryDue):
             self._completed = 0
             made = self._summarize(decided.fold, model, figures)
             figures.summary = figures.summary or made is not None
             again = decided.with_summary(made, model.estimate) if made else decided.snapshot
             decided = plan(self._with_evicted(again, model), model.estimate, may_summarize=False)
-        else:
-            self._completed = 0 if decided.summary_worthless else self._completed
-            if by_count:
-                decided = plan(self._with_evicted(snapshot, model), model.estimate, may_summarize=False)
+        elif decided.summary_worthless:
+            self._completed = 0
         figures.prune = figures.prune or decided.accounts.prune_triggered
         return decided
 
@@ -288,16 +281,9 @@ class Simulation:
             self._settled |= dict.fromkeys((message.seq for message in turn.turn.messages), past)
 
 
-def _has_all_answers(turn: CountedTurn, prompts: Sequence[int]) -> bool:
-    """Whether every answered call of the turn was sent."""
-    return all(call.output_tokens is None for call in turn.calls[len(prompts) :])
-
-
-def verbatim_user_tokens(window: Window, raw_tokens: int) -> int:
-    """Tokens of users' messages that are sent verbatim. `raw_tokens` are those of all users' messages in the past."""
+def _verbatim_user_tokens(window: Window) -> int:
+    """Tokens of users' messages that are sent verbatim."""
     recalled = [item.tokens for item in window.recalled if item.message and item.message.role == "user"]
-    if not window.log.actions:
-        return raw_tokens + sum([piece.tokens for piece in window.current if piece.kind == "user"]) + sum(recalled)
     spoken = [piece for piece in window.pieces if piece.kind == "user"]
     changed = [item.tokens for piece in spoken for item in piece.items if item.block]
     return sum([piece.tokens for piece in spoken]) + sum(recalled) - sum(changed)

@@ -126,9 +126,8 @@ def in_ranges(removals: Iterable[Removal]) -> tuple[TrimAction, ...]:
 
 
 def _as_one(removals: Sequence[Removal]) -> TrimAction:
-    one = removals[0]
-    if len(removals) == 1:
-        return TrimAction(one.kind, one.target, one.reason, one.tokens_removed)
-    first, last = min(each.first_seq for each in removals), max(each.last_seq for each in removals)
-    target = f"{one.target.partition(':')[0]}s:{first}-{last}"
+    one, target = removals[0], removals[0].target
+    if len(removals) > 1:
+        first, last = min(each.first_seq for each in removals), max(each.last_seq for each in removals)
+        target = f"{target.partition(':')[0]}s:{first}-{last}"
     return TrimAction(one.kind, target, one.reason, sum(each.tokens_removed for each in removals), len(removals))

@@ -89,8 +89,7 @@ class Window(Cost):
     `past` has the pieces of the past turns, `current` those of the running turn. `added` are day lines and recalled
     messages, in order, each with the position in `past` of the piece that it precedes; what precedes the running turn
     is behind the last piece. `tokens` and `messages` are sums over the whole window, without framing and tools.
-    `history_tokens` is that of pieces and day lines without the user's current message. Prunes end when it is at most
-    `history_floor`.
+    Prunes end when `history_tokens` is at most `history_floor`.
     """
 
     estimate: Estimate
@@ -98,7 +97,6 @@ class Window(Cost):
     summary: PromptItem | None
     past: Sequence[Piece]
     current: tuple[Piece, ...]
-    history_tokens: int
     log: PlanLog
     history_floor: int = -1
     added: tuple[tuple[int, PromptItem], ...] = ()
@@ -128,6 +126,11 @@ class Window(Cost):
         the prompt's beginning, which is in the provider's cache, another one."""
         own, over = super().prune_from, self.budget.input_budget + 1
         return max(own, over) if any(piece.kind == "look_back" for piece in self.current) else own
+
+    @cached_property
+    def history_tokens(self) -> int:
+        """Tokens of pieces and day lines without the user's current message."""
+        return sum([part.tokens for part in (*self.pieces, *self.beside) if part.region == "history"])
 
     @property
     def offers_look_back(self) -> bool:
@@ -191,11 +194,8 @@ class Window(Cost):
 
     def with_added(self, added: Sequence[tuple[int, PromptItem]], recalled: tuple[Recalled, ...] = ()) -> Window:
         """A copy with these items beside its pieces; `recalled` are the rows of the recalled messages among them."""
-        now = [item for _, item in added]
-        more = sum([item.tokens for item in now if item.region == "history"])
-        less = sum([item.tokens for item in self.beside if item.region == "history"])
-        changed = {"history_tokens": self.history_tokens + more - less, "log": replace(self.log, recalled=recalled)}
-        return self._resized(self.beside, now, added=tuple(added), **changed)
+        log = replace(self.log, recalled=recalled)
+        return self._resized(self.beside, [item for _, item in added], added=tuple(added), log=log)
 
     def with_pieces(self, pieces: Sequence[Piece], actions: Iterable[Removal] = ()) -> Window:
         """A copy with these pieces, and with the actions that led to them added to its log."""
@@ -203,14 +203,12 @@ class Window(Cost):
         while cut and pieces[cut - 1].state == "running":
             cut -= 1
         parts = (*self.head, *((self.summary,) if self.summary else ()), *self.beside, *pieces)
-        tokens = sum([part.tokens for part in parts])
         return replace(
             self,
             past=tuple(pieces[:cut]),
             current=tuple(pieces[cut:]),
-            tokens=tokens,
+            tokens=sum([part.tokens for part in parts]),
             messages=sum([part.messages for part in parts]),
-            history_tokens=self.history_tokens + tokens - self.tokens,
         ).logged(actions)
 
     def logged(self, actions: Iterable[Removal]) -> Window:
@@ -253,7 +251,6 @@ def lay_out(snapshot: Snapshot, estimate: Estimate) -> Window:
         tools_tokens=tools,
         tokens=tokens,
         messages=messages,
-        history_tokens=past.tokens[-1] + sum([piece.tokens for piece in current if piece.kind != "user"]),
         log=replace(log, tokens_after_summary=input_tokens)
         if log
         else PlanLog(cost.wire_tokens, input_tokens, input_tokens, tools),
