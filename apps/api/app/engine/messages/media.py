@@ -41,7 +41,6 @@ _SHOWN_NAME_CHARS = 80
 
 
 def flat_image_tokens(_part: ContentPart) -> int:
-    """The tokens of an image if the model family is unknown."""
     return FLAT_IMAGE_TOKENS
 
 
@@ -51,7 +50,6 @@ def is_media(part: ContentPart) -> bool:
 
 
 def has_media(content: Content) -> bool:
-    """Whether a message's content has any part that is not text."""
     return content is not None and not isinstance(content, str) and any(is_media(part) for part in content)
 
 

@@ -44,7 +44,6 @@ def tokens_of_parts(parts: Sequence[str], estimate: Estimate) -> int:
 
 
 def framing_tokens(messages: int) -> int:
-    """The framing tokens of a prompt of this many messages."""
     return MESSAGE_FRAMING_TOKENS * messages + PROMPT_FRAMING_TOKENS
 
 
@@ -92,7 +91,6 @@ def message_tokens(
 
 
 def tokens_of(message: Message | IncomingMessage, estimate: Estimate) -> int:
-    """`message_tokens` of a message."""
     return message_tokens(
         message.content,
         estimate,
@@ -124,5 +122,4 @@ def _block_tokens(block: JsonObject, estimate: Estimate) -> int:
 
 
 def tools_tokens(tools: Sequence[ToolDefinition], estimate: Estimate) -> int:
-    """Tokens of the tool definitions of a prompt."""
     return sum(estimate(canonical_json(tool)) + TOOL_DEFINITION_FRAMING_TOKENS for tool in tools)

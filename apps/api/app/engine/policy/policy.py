@@ -135,7 +135,6 @@ class ContextPolicy:
         return min(input_budget, self.summary_trigger_tokens or input_budget)
 
     def most_summary_tokens(self, input_budget: int) -> int:
-        """The largest summary in this input budget, in tokens."""
         return int(part_of(self.summary_max_ratio, self.summarized_room(input_budget)))
 
     @property

@@ -132,7 +132,6 @@ class TurnCounter:
 
 
 def tokens_of_users(turn: Turn) -> int:
-    """Tokens of all users' messages of the turn."""
     return sum([message.tokens for message in turn.messages if message.role == "user"])
 
 

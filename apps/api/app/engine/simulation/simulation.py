@@ -171,7 +171,6 @@ class Simulation:
         return _Sent(window.snapshot, window.wire_tokens, accounts.tokens_after_prune, laid_out, user_tokens)
 
     def _decided(self, snapshot: Snapshot, model: SimulatedModel, figures: TurnFigures) -> Ready | Refused:
-        """The decision on a call, after a summary if one is due."""
         decided = plan(self._with_evicted(snapshot, model), model.estimate)
         if isinstance(decided, SummaryDue):
             self._completed = 0
@@ -238,7 +237,6 @@ class Simulation:
         return replace(snapshot, evicted=replace(found, turns=turns))
 
     def _past_for(self, key: CountKey) -> Past:
-        """The raw window counted for a model."""
         past, unresolved = self._pasts[key], self._unresolved
         return past if unresolved is None else past.extended((unresolved.versions[key].latest,))
 
@@ -282,7 +280,6 @@ class Simulation:
 
 
 def _verbatim_user_tokens(window: Window) -> int:
-    """Tokens of users' messages that are sent verbatim."""
     recalled = [item.tokens for item in window.recalled if item.message and item.message.role == "user"]
     spoken = [piece for piece in window.pieces if piece.kind == "user"]
     changed = [item.tokens for piece in spoken for item in piece.items if item.block]
@@ -304,7 +301,6 @@ class FullHistory:
         self._past_tokens: Counter[CountKey] = Counter()
 
     def feed(self, past: PastTurn) -> None:
-        """Add up the turn's calls, then add the turn to the history."""
         model = self.setting.models[past.model_alias]
         turn = past.versions[model.key]
         head = turn.head

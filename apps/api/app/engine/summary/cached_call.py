@@ -102,8 +102,6 @@ def _plain(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CallChoice:
-    """The call by which a summary is made, and the reason for it."""
-
     call: SummaryCall
     reason: SummaryCallReason
 

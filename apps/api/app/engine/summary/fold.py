@@ -50,7 +50,6 @@ class Fold:
 
     @cached_property
     def source_texts(self) -> tuple[tuple[Message, str], ...]:
-        """Each of the sources with its text for a summarizer."""
         return tuple([(message, source_text(message)) for message in self.sources])
 
     @cached_property

@@ -73,7 +73,6 @@ def _uses(pieces: Sequence[Piece], rule: ClearToolResults) -> Iterator[tuple[int
 
 
 def cleared_items(piece: Piece, estimate: Estimate, *, with_handles: bool) -> list[Shortening]:
-    """The replacements that clear a whole tool group."""
     if piece.kind != "tool_group":
         return []
     call, *results = piece.items
@@ -92,7 +91,6 @@ def _cleared_of(items: Iterable[PromptItem], estimate: Estimate, *, with_handles
 
 
 def _without_inputs(item: PromptItem, message: Message, estimate: Estimate) -> Shortening | None:
-    """The calls without their arguments, if that is smaller."""
     bare = without_inputs(message)
     pairs = zip(message.tool_calls, bare.tool_calls, strict=True)
     less = sum(estimate(was.arguments) - estimate(now.arguments) for was, now in pairs)

@@ -46,7 +46,6 @@ def traits_of_letters(letters: str) -> bytes:
 
 
 def traits_of(kinds: Sequence[UnitKind], have_media: Iterable[bool]) -> bytes:
-    """The traits of the pieces of a turn, in order."""
     index = UNIT_KINDS.index
     places = zip(kinds, newest_and_answered(kinds), have_media, strict=True)
     return bytes(

@@ -84,7 +84,6 @@ class Columns:
 
     @property
     def turns(self) -> int:
-        """The number of turns."""
         return len(self.turn_seqs)
 
     @property
@@ -94,7 +93,6 @@ class Columns:
 
     @property
     def wire_bytes(self) -> int:
-        """Bytes of the messages' JSON."""
         return len(self._wire)
 
     @property
@@ -208,7 +206,6 @@ class Columns:
         return Turn(turn_id, self.turn_seqs[at], status, False, tuple([self._message(m, turn_id) for m in messages]))
 
     def completed(self, first_turn: int, end_turn: int) -> int:
-        """How many of these turns are completed."""
         return self._statuses.count(STATUSES.index(TurnStatus.COMPLETED), first_turn, end_turn)
 
     def most_tokens(self, first_turn: int, end_turn: int) -> int:
@@ -220,7 +217,6 @@ class Columns:
         return self._turn_pieces[turn]
 
     def first_seq(self, turn: int) -> int:
-        """The number of a turn's first message."""
         return self._seqs[self._turn_messages[turn]]
 
     def last_seq(self, end_turn: int) -> int:
@@ -235,11 +231,9 @@ class Columns:
         return turn if self._turn_messages[turn] == message else None
 
     def turn_behind(self, turn_seq: int) -> int:
-        """The position after the last turn whose number is at most this."""
         return bisect_right(self.turn_seqs, turn_seq)
 
     def turn_of(self, piece: int) -> int:
-        """The position of a piece's turn."""
         return bisect_right(self._turn_pieces, piece) - 1
 
     def pieces_citing(self, message_ids: frozenset[MessageId], first: int, end: int) -> Iterator[int]:
@@ -291,7 +285,6 @@ class Columns:
         )
 
     def items(self, place: int) -> tuple[PromptItem, ...]:
-        """The messages of a piece as they are sent."""
         first, turn_id = self._first_messages[place], self.turn_id(place)
         return tuple([self._item(message, turn_id) for message in range(first, first + self._size(place))])
 
@@ -312,11 +305,9 @@ class Columns:
         return None if said_at is None else day_of(said_at)
 
     def turn_id(self, place: int) -> TurnId:
-        """The id of a piece's turn."""
         return self._turn_id(self.turn_of(place))
 
     def run(self, first: int, end: int) -> Run:
-        """These pieces as a part of a prompt."""
         return Run(self, first, end, self.tokens[end] - self.tokens[first], self.messages[end] - self.messages[first])
 
     def largest_of_run(self, first: int, end: int, count: int) -> list[PromptItem]:

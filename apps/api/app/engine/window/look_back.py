@@ -69,7 +69,6 @@ class LookBack:
     page: int | None
 
     def arguments(self) -> JsonObject:
-        """The arguments of a call for it."""
         values = {"query": self.query or None, "handle": self.handle, "page": self.page}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -95,7 +94,6 @@ def may_look_back(
 
 
 def page_tokens(input_budget: int) -> int:
-    """The most tokens of one page."""
     least = min(_USEFUL_PAGE_TOKENS, _MOST_PAGE_SHARE * input_budget)
     return max(0, min(_MOST_PAGE_TOKENS, int(max(least, _PAGE_SHARE * input_budget))))
 

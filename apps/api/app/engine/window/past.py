@@ -36,7 +36,6 @@ class Kept:
 
     @property
     def turns(self) -> int:
-        """The number of turns."""
         return self.end_turn - self.first_turn
 
     @property
@@ -75,7 +74,6 @@ class Past:
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """All turns."""
         return self.turns_between(0, self.turn_count)
 
     def turns_between(self, first: int, end: int) -> tuple[Turn, ...]:
@@ -100,7 +98,6 @@ class Past:
 
     @property
     def pieces(self) -> Sequence[Piece]:
-        """All pieces."""
         kept = self.kept
         if not kept.turns:
             return self.newest_pieces
@@ -139,7 +136,6 @@ class Past:
         return past_of_kept(replace(kept, first_turn=first)).extended(newest, pieces)
 
     def wire_tokens(self, first: int = 0) -> int:
-        """Wire tokens of the turns from position `first` on."""
         return self._wire_before(self.turn_count) - self._wire_before(first)
 
     def completed_after(self, seq: int) -> int:
@@ -157,7 +153,6 @@ class Past:
         return self.newest[newest].messages[0].seq if newest < len(self.newest) else self.last_seq + 1
 
     def place_of_turn(self, turn_seq: int) -> int:
-        """The position of the first turn with at least this number."""
         kept = self.kept
         at = bisect_left(kept.columns.turn_seqs, turn_seq, kept.first_turn, kept.end_turn)
         if at < kept.end_turn:
@@ -247,7 +242,6 @@ class Pieces(Sequence[Piece]):
         return self._columns.pieces(self._first + place, self._first + place + 1)[0]
 
     def parts(self) -> list[PromptItem | Run]:
-        """The parts of a prompt that they become."""
         run = [self._columns.run(self._first, self._end)] if self._first < self._end else []
         return [*run, *(item for piece in self._newest for item in piece.items)]
 

@@ -213,7 +213,6 @@ class Prune:
         self.actions.append(self._removal(left, queue.kind_of_turn))
 
     def _removal(self, left: Sequence[Piece], kind_of_turn: TrimKind | None) -> Removal:
-        """The log entry of a dropped group."""
         piece, wire_tokens = left[0], sum([piece.wire_tokens for piece in left])
         if kind_of_turn is not None:
             turn_seq = piece.turn_seq
@@ -238,7 +237,6 @@ def _queue(
 
 
 def dropped_kind(of: UnitKind) -> TrimKind:
-    """The kind of the log entry for a dropped piece of this kind."""
     return "assistant_dropped" if of == "assistant" else "tool_group_dropped"
 
 
@@ -250,7 +248,6 @@ def _kind_of_turns(policy: ContextPolicy) -> TrimKind | None:
 
 
 def _ends_of_turns(pieces: Sequence[Piece]) -> list[int]:
-    """The positions after the last piece of each turn."""
     between = [at for at, (one, after) in enumerate(pairwise(pieces), 1) if one.turn_seq != after.turn_seq]
     return [*between, len(pieces)] if pieces else []
 
@@ -261,7 +258,6 @@ def shortened_media(piece: Piece, window: Window) -> list[Shortening]:
 
 
 def marked_media(piece: Piece, estimate: Estimate) -> list[Shortening]:
-    """The replacements of the piece's media by markers."""
     found = (mark_media(item, estimate) for item in piece.items)
     return [each for each in found if each is not None]
 

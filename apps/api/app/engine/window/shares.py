@@ -151,7 +151,6 @@ def _room(window: Window, regions: Mapping[str, int], overhead_tokens: int) -> i
 
 
 def _history_tokens(pieces: Iterable[Piece]) -> int:
-    """Tokens of the history among the pieces, without framing."""
     return sum(piece.tokens for piece in pieces if piece.region == "history")
 
 

@@ -61,7 +61,6 @@ class Cost:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is over its input budget."""
         return self.input_tokens > self.budget.input_budget
 
     @property
@@ -113,7 +112,6 @@ class Window(Cost):
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """The pieces of the past and of the running turn, in time order."""
         return (*self.past, *self.current)
 
     @property
@@ -134,7 +132,6 @@ class Window(Cost):
 
     @property
     def offers_look_back(self) -> bool:
-        """Whether the model is offered the look-back tool."""
         return self.snapshot.offers_look_back
 
     def leaves_of(self, piece: Piece) -> Leaves:
@@ -154,11 +151,9 @@ class Window(Cost):
         return "whole" if settled or not whole_turns else "marked"
 
     def may_drop(self, piece: Piece) -> bool:
-        """Whether the whole piece may be dropped."""
         return self.leaves_of(piece) in {"dropped", "whole"}
 
     def may_mark(self, piece: Piece) -> bool:
-        """Whether its media may be replaced by markers."""
         return self.leaves_of(piece) in {"marked", "whole"}
 
     def may_drop_with_its_turn(self, piece: Piece) -> bool:
@@ -169,7 +164,6 @@ class Window(Cost):
 
     @cached_property
     def prompt(self) -> Prompt:
-        """What is sent to the model."""
         summary = () if self.summary is None else (self.summary,)
         parts = (*self.head, *summary, *self._parts_of_past(), *parts_of(self.current))
         return Prompt(parts, self.snapshot.tools, self.tools_tokens)
@@ -183,12 +177,10 @@ class Window(Cost):
         yield from parts_of(self.past[first:])
 
     def with_pins(self, pins: Sequence[PromptItem]) -> Window:
-        """A copy with these pins."""
         head = (*(item for item in self.head if item.region != "pins"), *pins)
         return self._resized(self.pins, pins, head=head)
 
     def with_summary(self, summary: PromptItem | None) -> Window:
-        """A copy with this summary."""
         before, now = ((item,) if item else () for item in (self.summary, summary))
         return self._resized(before, now, summary=summary)
 
@@ -212,7 +204,6 @@ class Window(Cost):
         ).logged(actions)
 
     def logged(self, actions: Iterable[Removal]) -> Window:
-        """A copy with these actions added to its log."""
         return replace(self, log=replace(self.log, actions=(*self.log.actions, *actions)))
 
     def after_overflow(self, budget: Budget) -> Snapshot:
