@@ -318,8 +318,9 @@ class Columns:
 
     def json_of_run(self, first: int, end: int) -> bytes:
         """The canonical JSON of these pieces' messages, each with a leading comma."""
-        wire = memoryview(self._wire)  # copied once
-        return b"".join([wire[self._ends[part.start] : self._ends[part.stop]] for part in self._stretches(first, end)])
+        # Slices and no view of it: while a view exists, in a thread, the columns cannot grow.
+        wire, ends = self._wire, self._ends
+        return b"".join([wire[ends[part.start] : ends[part.stop]] for part in self._stretches(first, end)])
 
     def stretches_of_run(self, first: int, end: int) -> Iterator[Stretch]:
         """The messages of these pieces in stretches of consecutive numbers whose reasoning is sent in one form."""
