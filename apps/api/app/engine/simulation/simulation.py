@@ -1,8 +1,7 @@
 """A session's stored turns under another policy or model: what would have been triggered, sent and lost.
 
 No model is called. Every call is decided as in a real turn, with the window that this policy would have left. The
-replies are the stored ones. Where a summary is due, the extractive fallback makes it at the fold's cap. Beside them
-stands what resending everything would take, which no policy is measured against kindly.
+replies are the stored ones. Where a summary is due, the extractive fallback makes it at the fold's cap.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Clearing older tool results: a policy can replace them by a marker before anything else is decided.
 
-The rule is that of Anthropic's edit `clear_tool_uses_20250919`. Nothing of it is stored. It is repeated for every call
-of the window so far, as prunes in blocks are. So what was cleared once stays cleared, and the beginning of the prompt
-stays the same until the trigger is reached again.
+The rule is that of Anthropic's edit `clear_tool_uses_20250919`. It is repeated for every call of the window so far, as
+prunes in blocks are (`Prune.calls`): what was cleared once stays cleared.
 """
 
 from __future__ import annotations

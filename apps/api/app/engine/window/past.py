@@ -1,8 +1,7 @@
 """A session's settled past as it may be sent. It depends only on the session's messages, not on policy or turn.
 
-Its tokens and messages, and those of any range of turns, are differences of prefix sums. It begins with the turns that
-are kept as columns, whose texts become messages only when they are read. The newest turns follow as `Turn` values. A
-past is only appended to (`extended`), except that an unresolved latest turn is evaluated again.
+Its tokens and messages, and those of any range of turns, are differences of prefix sums. The texts of turns that are
+kept as columns become messages only when they are read.
 
 Rejected turns are in no past, since they are not sent. If they were protected, a client that repeats an oversized
 message would push the real conversation out.
@@ -250,8 +249,6 @@ def parts_of(pieces: Sequence[Piece]) -> list[PromptItem | Run]:
     """The parts of a prompt that these pieces become, in order. Consecutive kept pieces sent whole are one `Run`."""
     if isinstance(pieces, Pieces):
         return pieces.parts()
-    if not any([piece.stored for piece in pieces]):  # noqa: C419 - a list is faster than a generator here
-        return [item for piece in pieces for item in piece.made]
     parts: list[PromptItem | Run] = []
     for _, run in groupby(enumerate(pieces), _neighbours):
         of_run = [piece for _, piece in run]

@@ -207,12 +207,8 @@ class Window(Cost):
         return replace(self, log=replace(self.log, actions=(*self.log.actions, *actions)))
 
     def after_overflow(self, budget: Budget) -> Snapshot:
-        """The snapshot to plan from after a provider rejected this window as too long; `budget` is the smaller one.
-
-        No summary is made then, because the client has waited for one call already. Protected turns are pruned whatever
-        the policy says. When nothing is left to prune, whole turns are dropped, oldest first. Goal, system layers, the
-        running turn, and pins (up to their share, if they have one) are kept.
-        """
+        """The snapshot to plan from after a provider rejected this window as too long; `budget` is the smaller one. No
+        summary is made then, because the client has waited for one call already."""
         return replace(self.snapshot, budget=budget, log=self.log.without_stages(), overflowed=True)
 
     def _resized(self, before: Sequence[PromptItem], now: Sequence[PromptItem], **changes: Any) -> Window:
