@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.types import ReasoningRule, Summary, SummaryBody, SummaryId, Turn, TurnStatus
-from app.engine.messages.reasoning import with_reasoning
+from app.engine.messages.turns import with_reasoning
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import summary_of

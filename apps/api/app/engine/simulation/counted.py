@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from app.domain.types import Message, Pin, ReasoningRule, ToolDefinition, Turn, TurnStatus
-from app.engine.messages.reasoning import with_reasoning
 from app.engine.messages.tokens import Estimate, tools_tokens
-from app.engine.messages.turns import framed_tokens, sendable_messages, wire_tokens_of
+from app.engine.messages.turns import framed_tokens, sendable_messages, wire_tokens_of, with_reasoning
 from app.engine.window.pieces import Piece, pieces_of
 from app.engine.window.window import head_items
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from app.domain.types import Summary, SummaryId, Turn, TurnId, TurnStatus, Usage
-from app.engine.messages.reasoning import with_reasoning
 from app.engine.messages.tokens import framing_tokens
+from app.engine.messages.turns import with_reasoning
 from app.engine.recall.index import EMPTY, Packed
 from app.engine.recall.ranking import evicted_among
 from app.engine.simulation.counted import CountedTurn, CountKey, HeadCost, PastTurn, SimulatedCall, tokens_of_users

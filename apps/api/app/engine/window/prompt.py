@@ -33,8 +33,8 @@ from app.domain.types import (
     ToolDefinition,
     TurnId,
 )
-from app.engine.messages.reasoning import NO_REASONING
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate, framing_tokens
+from app.engine.messages.turns import NO_REASONING
 
 OPENING: Final = b'{"messages":['
 """Beginning of the canonical JSON of every prompt."""
