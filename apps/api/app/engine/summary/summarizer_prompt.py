@@ -99,12 +99,10 @@ class SummarizerPrompt:
 
     @property
     def messages(self) -> tuple[PromptMessage, ...]:
-        """The messages to send."""
         document: PromptMessage = {"role": "user", "content": "".join(self.document)}
         return {"role": "system", "content": self.instructions}, document
 
     def tokens(self, estimate: Estimate) -> int:
-        """The tokens of the prompt."""
         return estimate(self.instructions) + tokens_of_parts(self.document, estimate) + framing_tokens(2)
 
 

@@ -138,7 +138,6 @@ class Past:
         return self._wire_before(self.turn_count) - self._wire_before(first)
 
     def completed_after(self, seq: int) -> int:
-        """How many completed turns have a number above the given one."""
         kept = self.kept
         first = bisect_right(kept.columns.turn_seqs, seq, kept.first_turn, kept.end_turn)
         newest = sum(turn.status is TurnStatus.COMPLETED and turn.seq > seq for turn in self.newest)
@@ -204,7 +203,6 @@ class Past:
 
 
 def _with_sums(sums: tuple[int, ...], more: Iterable[int]) -> tuple[int, ...]:
-    """The running sums, continued with these numbers."""
     return sums + tuple(accumulate(more, initial=sums[-1]))[1:]
 
 
@@ -272,6 +270,5 @@ def past_of(turns: Iterable[Turn]) -> Past:
 
 
 def past_of_kept(kept: Kept, newest: Iterable[Turn] = ()) -> Past:
-    """The past made of turns kept as columns, followed by the `newest`."""
     run = kept.columns.run(kept.first_piece, kept.end_piece)
     return Past(kept=kept, tokens=(run.tokens,), messages=(run.messages,)).extended(newest)

@@ -66,7 +66,6 @@ class Piece(NamedTuple):
 
     @property
     def wire_tokens(self) -> int:
-        """Its tokens including the framing of its messages."""
         return self.tokens + MESSAGE_FRAMING_TOKENS * self.messages
 
     def with_items(self, now: Iterable[PromptItem]) -> Piece:

@@ -169,7 +169,6 @@ def spelled_out(refs: JsonObject) -> JsonObject:
 
 
 def needed_for(refs: JsonObject) -> Needed:
-    """The blocks and messages that a rebuild reads."""
     items = spelled_out(refs)["items"]
     sha256s = [ref[1] if ref[0] in _BLOCKS else ref[2] for ref in items if ref[0] not in _FORM_OF_RUN]
     if refs["tools"]:
@@ -184,7 +183,6 @@ HowSent: TypeAlias = Callable[[Message], Literal["whole", "shortened"] | None]
 
 
 def how_sent_of(refs: JsonObject) -> HowSent:
-    """A function that returns how a message was sent in the prompt of these references."""
     shortened = {ref[1] for ref in refs["items"] if ref[0] in {"s", "j"} | _CLEARED}
     needed = needed_for(refs)
 
@@ -305,7 +303,6 @@ def rebuilt_parts(
 
 
 def _of_run(message: Message, kind: str) -> Message:
-    """A message as it was sent in runs of this kind."""
     sent = replace(message, reasoning_sent=_FORM_OF_RUN[kind])
     return without_inputs(sent) if kind in _CLEARED else sent
 

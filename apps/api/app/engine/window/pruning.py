@@ -108,7 +108,6 @@ class _Queue:
     waiting: list[tuple[tuple[bool, float], int]] = field(default_factory=list[tuple[tuple[bool, float], int]])
 
     def group(self, at: int) -> slice:
-        """The positions of a group's pieces."""
         return slice(self.ends[at - 1] if at else 0, self.ends[at])
 
 
@@ -170,7 +169,6 @@ class Prune:
                     self.replace_items(at, piece, done)
 
     def replace_items(self, at: int, piece: Piece, done: Sequence[Shortening]) -> None:
-        """Replace the shortened items in the piece at this position."""
         self.kept[at] = piece.with_items(each.now for each in done)
         self.actions += (each.action(self.reason, piece.seq, piece.last_seq) for each in done)
         removed = sum(each.tokens_removed for each in done)
@@ -198,7 +196,6 @@ class Prune:
             self._drop_group(queue, at, self._left_of(queue.group(at)))
 
     def window_now(self) -> Window:
-        """The window after the prune so far."""
         left = [piece for piece in self.kept if piece]
         return self.window.with_pieces(left, self.actions) if self.actions else self.window
 

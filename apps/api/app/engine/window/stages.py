@@ -27,12 +27,10 @@ def over_and_shared_out(window: Cost) -> bool:
 
 
 def at_prune_trigger(window: Cost) -> bool:
-    """The window is at the prune threshold, and the policy has neither an allocation nor `whole_past`."""
     return _prunes(window.snapshot.policy) and window.at_prune_trigger
 
 
 def over(window: Cost) -> bool:
-    """The window is over its input budget, and the policy has neither an allocation nor `whole_past`."""
     return _prunes(window.snapshot.policy) and window.is_over
 
 
