@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl
@@ -37,6 +36,7 @@ from app.domain.errors import (
     ShuttingDown,
     Unauthenticated,
 )
+from app.domain.frozen import frozen
 from app.domain.types import SessionId, SessionRef, TenantId
 from app.services.keys import Authenticator
 from app.services.process_state import Allowance, Drain
@@ -55,7 +55,7 @@ _OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
 UUID_TEXT = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AppState:
     """What handlers use through `Call`. The composition root stores it in the application's state.
 

@@ -6,11 +6,12 @@ Spans are calendar spans in UTC: a minute, a day, a month, or all time since the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from math import inf
 from typing import Literal, TypeAlias
+
+from app.domain.frozen import frozen
 
 Scope: TypeAlias = Literal["tenant", "session"]
 LimitUnit: TypeAlias = Literal["turns", "tokens", "usd"]
@@ -31,7 +32,7 @@ LIMITS: Mapping[str, tuple[LimitUnit, LimitSpan]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorstCase:
     """The most that one model call may use, reserved before it. `turns` is 0 for a later round of a turn."""
 
@@ -40,7 +41,7 @@ class WorstCase:
     usd: Decimal
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Used:
     """The use of a span so far. `reserved_*` is for calls that are running; turns are counted when they begin."""
 
@@ -62,7 +63,7 @@ class Used:
         return Decimal({"turns": 0, "tokens": self.reserved_tokens, "usd": self.reserved_usd}[unit])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Exceeded:
     """A limit that a call exceeds. `used` is without the call, `reserved` is for other running calls, and `needed` is
     for the call itself. `waits_for_others` is true if the call would fit without the reservations of others.

@@ -9,7 +9,7 @@ The tools of a response's request show which of its calls belong to such tools.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
@@ -17,6 +17,7 @@ import orjson
 
 from app.domain.content import arguments_of, call_input, content_text, custom_input
 from app.domain.errors import InvalidRequest
+from app.domain.frozen import frozen
 from app.domain.incoming import Compaction, IncomingMessage, after_compaction, read_handle
 from app.domain.responses import item_id
 from app.domain.types import Content, ContentPart, JsonObject, Message, Role, ToolCall
@@ -30,7 +31,7 @@ MOST_DIRECTIONS = 1_000
 """Most different system and developer messages of one list: each is searched for in the session's instructions."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReadItems:
     """System and developer messages as texts, each once, and all other messages in order, each with the place of its
     first item. If the list has a `compaction`, messages before the last one are left out (see `after_compaction`)."""

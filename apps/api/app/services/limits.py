@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
@@ -14,6 +13,7 @@ from app.db.claims import Claim
 from app.db.database import Database, Transaction
 from app.db.records import Spent
 from app.domain.errors import DatabaseUnavailable, InvalidRequest, LimitExceeded, ProviderError
+from app.domain.frozen import frozen
 from app.domain.limits import LIMITS, Exceeded, WorstCase, exceeded
 from app.domain.types import Completion, JsonObject, SessionId, TenantId, TurnStatus, Usage
 from app.providers.registry import Model
@@ -25,7 +25,7 @@ _WHILE_OTHERS_RUN_S = 1
 _INSTANT = "%Y-%m-%dT%H:%M:%SZ"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TenantLimit:
     """A limit and its use, which includes what running turns have reserved. `resets_at` is None for a total."""
 

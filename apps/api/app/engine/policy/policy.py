@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from typing import Annotated, Final, Literal, TypeAlias
 
 from annotated_types import Ge, Gt, Le, Len
 
+from app.domain.frozen import frozen
 from app.domain.types import MOST_EXCLUDED_TOOLS, MOST_FOCUS_CHARS, Name
 from app.engine.policy.budget import part_of
 
@@ -26,7 +27,7 @@ Percent: TypeAlias = Annotated[float, Ge(0), Le(100.0)]
 PositiveCount: TypeAlias = Annotated[int, Ge(1), Le(LARGEST_INTEGER)]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Allocation:
     """Shares in percent of what system text, the user's message and tools leave of the window; at most 100 together."""
 
@@ -36,7 +37,7 @@ class Allocation:
     reserved_for_output_pct: Percent = 10
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recall:
     """Whether older messages that match the user's are recalled, their largest share of the input budget, and the least
     ratio of their score to that of the best match."""
@@ -46,7 +47,7 @@ class Recall:
     min_score_ratio: Share = 0.05
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClearToolResults:
     """When older tool results are replaced by a marker, and which are kept.
 
@@ -63,7 +64,7 @@ class ClearToolResults:
     clear_inputs: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ContextPolicy:
     """What triggers compression, when, what is protected from it, and what is removed first.
 
@@ -173,7 +174,7 @@ def with_whole_past(policy: ContextPolicy) -> ContextPolicy:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Preset:
     """A published design. `policy` has its values, but the output cap is the deployment's."""
 
