@@ -26,7 +26,6 @@ from starlette.types import Receive, Scope, Send
 from app.api import problems
 from app.api.edge import Exchange
 from app.api.schemas.bodies import parse_object, places
-from app.api.vendor_errors import is_messages_path, is_openai_path
 from app.core.fairness import tenant_at_work
 from app.domain.errors import (
     DatabaseUnavailable,
@@ -144,7 +143,8 @@ class DirectRoute(APIRoute):
         self._binders = self._make_binders()
         self._query_names = {field.alias for field in self.dependant.query_params}
         # Clients of OpenAI and Anthropic send additional parameters, such as Anthropic's `?beta=true`.
-        self._checks_query = path.startswith("/v1/") and not (is_openai_path(path) or is_messages_path(path))
+        is_vendors = problems.is_openai_path(path) or problems.is_messages_path(path)
+        self._checks_query = path.startswith("/v1/") and not is_vendors
         self._success = self.status_code or 200
         # The answer of any other route tells what it has done, and is never refused.
         self._only_reads = self.methods == {"GET"} or path.endswith("/preview")

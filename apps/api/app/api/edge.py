@@ -27,7 +27,6 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api import problems
-from app.api.vendor_errors import MESSAGES_PATH, is_openai_path
 from app.core.fairness import ANONYMOUS, tenant_at_work
 from app.core.logging import request_fields
 from app.domain.errors import Busy, DatabaseUnavailable, PlimsollError, Unauthenticated
@@ -223,8 +222,8 @@ def refusal(scope: Scope, code: str, detail: str, headers: Mapping[str, str] | N
     """A problem from outside any route, in the error shape of the path's clients. On an OpenAI path it has Anthropic's
     shape if the request has the header `anthropic-version`."""
     path: str = scope["path"]
-    if is_openai_path(path) and any(name == b"anthropic-version" for name, _ in scope["headers"]):
-        path = MESSAGES_PATH
+    if problems.is_openai_path(path) and any(name == b"anthropic-version" for name, _ in scope["headers"]):
+        path = problems.MESSAGES_PATH
     return problems.answer(path, problems.document(code, detail), headers)
 
 

@@ -9,11 +9,10 @@ import orjson
 from fastapi import FastAPI, Header, Query
 from fastapi.openapi.utils import get_openapi
 
-from app.api.problems import KINDS, PROBLEM_JSON
+from app.api.problems import KINDS, PROBLEM_JSON, is_messages_path, is_openai_path
 from app.api.schemas.chat import ChatErrorOut
 from app.api.schemas.messages import MessagesErrorOut
 from app.api.schemas.values import Open
-from app.api.vendor_errors import is_messages_path, is_openai_path
 from app.domain.types import LARGEST, JsonObject
 
 Limit = Annotated[int, Query(ge=1, le=200, description="Maximum page size.")]

@@ -9,7 +9,6 @@ from typing import Literal, TypeAlias
 
 from app.api import problems
 from app.api.streaming import encoded_event
-from app.api.vendor_errors import error_of
 from app.domain.incoming import Compaction
 from app.domain.responses import ResponseRef, StoredResponse, conversation_id, response_id
 from app.domain.stored import StoredSummary
@@ -130,7 +129,7 @@ def response_error(problem: JsonObject | None) -> JsonObject:
     """The `error` of a response that failed, with one of OpenAI's codes."""
     if problem is None:
         return {"code": "server_error", "message": "The call did not end; it was tried again."}
-    error = error_of("/v1/responses", problem)
+    error = problems.error_of("/v1/responses", problem)
     code = error["code"] if error["code"] in _ERROR_CODES else "server_error"
     return {"code": code, "message": error["message"]}
 

@@ -22,7 +22,6 @@ from app.api.openapi import SESSION_HEADER, IdempotencyKey, openai_refusals, ses
 from app.api.routes.turns import check_tool_choice, request_sha256
 from app.api.schemas.chat import ChatCompletion, ChatIn, CompletionIn, TextCompletion
 from app.api.streaming import AnswerForm, answer_turn
-from app.api.vendor_errors import error_of
 from app.domain.content import tool_call_json
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError
 from app.domain.incoming import IncomingMessage
@@ -277,7 +276,7 @@ class ChatForm:
 
     async def failure(self, problem: JsonObject) -> Iterable[bytes]:
         """An error event, and no end mark: the answer before it is incomplete."""
-        return (b"data: %b\n\n" % orjson.dumps({"error": error_of(self._path, problem)}),)
+        return (b"data: %b\n\n" % orjson.dumps({"error": problems.error_of(self._path, problem)}),)
 
     def _chunk(self, delta: JsonObject, finish_reason: str | None = None) -> bytes:
         choice = {"index": 0, **self.piece(delta), "logprobs": None, "finish_reason": finish_reason}

@@ -9,6 +9,7 @@ from app.anthropic.messages import conversation_of, read_list
 from app.api.direct_route import Call, DirectRoute, json_response
 from app.api.message_json import MessageForm
 from app.api.openapi import SESSION_HEADER, IdempotencyKey, messages_refusals, session_answers
+from app.api.problems import request_id_header
 from app.api.routes.chat import (
     NewSessionHeader,
     SessionHeader,
@@ -33,7 +34,6 @@ from app.api.schemas.messages import (
     ToolByName,
 )
 from app.api.streaming import events_response
-from app.api.vendor_errors import request_id_header
 from app.domain.errors import InvalidRequest, located
 from app.domain.types import JsonObject, ToolDefinition
 from app.services.openai.chat import ChatRequest, count_behind
