@@ -159,19 +159,15 @@ def _part(block: Block) -> ContentPart:
     match block["type"]:
         case "image":
             return {"type": "image_url", "image_url": {"url": _url(block["source"])}}
+        case "document" if block["source"]["type"] == "base64":
+            named = {"filename": block["title"]} if block.get("title") else {}
+            return {"type": "file", "file": {"file_data": _url(block["source"]), **named}}
         case "document":
-            return _document_part(block)
+            return _text_part("\n\n".join(text for text in (block.get("title"), block["source"]["data"]) if text))
         case "search_result":
             return _text_part("\n".join((block["title"], block["source"], _joined_texts(block["content"]))))
         case _:
             return _text_part(str(block["text"]))
-
-
-def _document_part(block: Block) -> ContentPart:
-    source, title = block["source"], block.get("title")
-    if source["type"] == "base64":
-        return {"type": "file", "file": {"file_data": _url(source), **({"filename": title} if title else {})}}
-    return _text_part("\n\n".join(text for text in (title, source["data"]) if text))
 
 
 def _text_part(text: str) -> ContentPart:

@@ -78,7 +78,8 @@ class PendingEvents:
         """Add an event; None marks the end."""
         last = self._events[-1] if len(self._events) >= MOST_APART else None
         if last is not None and event is not None and _can_be_joined(last, event):
-            self._events[-1] = TurnEvent("output.delta", _joined(last.data, event.data))
+            joined = {name: last.data.get(name, "") + event.data.get(name, "") for name in last.data | event.data}
+            self._events[-1] = TurnEvent("output.delta", joined)
         else:
             self._events.append(event)
             self._has_some.set()
@@ -101,10 +102,6 @@ class PendingEvents:
 
 def _can_be_joined(last: TurnEvent, event: TurnEvent) -> bool:
     return last.name == event.name == "output.delta" and sum(map(len, last.data.values())) < LONG_DELTA_CHARS
-
-
-def _joined(first: JsonObject, second: JsonObject) -> JsonObject:
-    return {name: first.get(name, "") + second.get(name, "") for name in (first | second)}
 
 
 class _Stream:

@@ -168,6 +168,7 @@ _CALLS = re.compile(r"(?:\A|\n)Calling tools:\n(?=\[\{'id': )")
 _OBSERVED = re.compile(r"Observation:\n|Call id: \S+\nError:\n")
 _NEXT_TASK = "\nNew task:\n"
 _NOT_STORED = re.compile("[\0\ud800-\udfff]")
+"""NUL and lone surrogates, which a Python literal can escape."""
 _LONGEST_CALLS = 16 * 1024
 """Longest list of calls that is parsed, in characters. It takes up to two microseconds per character."""
 _MOST_READ = 128 * 1024
@@ -221,13 +222,9 @@ def _read(text: str, tools: Collection[str]) -> tuple[ToolCall, ...]:
     except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
         return ()
     texts: list[object] = [text for call in calls for text in (call.id, call.name, call.arguments)]
-    is_known = all(map(_is_storable, texts)) and all(call.name in tools for call in calls)
+    are_storable = all(isinstance(text, str) and _NOT_STORED.search(text) is None for text in texts)
+    is_known = are_storable and all(call.name in tools for call in calls)
     return tuple(calls) if is_known and len({call.id for call in calls}) == len(calls) else ()
-
-
-def _is_storable(text: object) -> bool:
-    """Whether it is a text without NUL and lone surrogates, which a Python literal can escape."""
-    return isinstance(text, str) and _NOT_STORED.search(text) is None
 
 
 def _arguments(function: dict[str, Any]) -> str:

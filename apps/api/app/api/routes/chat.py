@@ -98,7 +98,16 @@ async def create_completion(
 ) -> Response:
     """Answers a prompt in OpenAI's older form, as a turn of the session in the header, or of a new one."""
     check_model(call.rt, body.model)
-    request = _prompt_request(call, body)
+    raw: JsonObject = call.raw_body
+    request = ChatRequest(
+        messages=(IncomingMessage(0, "user", body.prompt if isinstance(body.prompt, str) else body.prompt[0]),),
+        options=TurnOptions(max_output_tokens=body.max_tokens, provider_options=provider_options(raw)),
+        model_alias=body.model,
+        request_sha256=request_sha256(raw),
+        is_retry=call.is_retry,
+        all_new=True,
+        within="prompt",
+    )
     return await _complete(call, body, named_session(x_session_id, None), request, idempotency_key, CompletionForm)
 
 
@@ -158,20 +167,6 @@ def _request(call: Call, body: ChatIn) -> ChatRequest:
         model_alias=body.model,
         request_sha256=request_sha256(raw),
         is_retry=call.is_retry,
-    )
-
-
-def _prompt_request(call: Call, body: CompletionIn) -> ChatRequest:
-    raw: JsonObject = call.raw_body
-    prompt = body.prompt if isinstance(body.prompt, str) else body.prompt[0]
-    return ChatRequest(
-        messages=(IncomingMessage(0, "user", prompt),),
-        options=TurnOptions(max_output_tokens=body.max_tokens, provider_options=provider_options(raw)),
-        model_alias=body.model,
-        request_sha256=request_sha256(raw),
-        is_retry=call.is_retry,
-        all_new=True,
-        within="prompt",
     )
 
 

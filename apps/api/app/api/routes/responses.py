@@ -39,7 +39,6 @@ from app.services.openai.conversations import referenced
 from app.services.openai.open_session import Target, respond
 from app.services.openai.responses import ResponseRequest, compact, compaction_policy, resolve_target
 from app.services.paging import PageRequest
-from app.services.runtime import Runtime
 from app.services.turn.types import Listener, TurnEvent, TurnOptions, TurnOutcome
 
 ItemLimit = Annotated[int, Query(ge=1, le=100, description="Maximum page size.")]
@@ -235,7 +234,11 @@ def _chat_request(
 def _response_request(call: Call, body: schemas.ResponseIn, referenced: Mapping[str, Message]) -> ResponseRequest:
     """The request in a body. Raises `InvalidRequest`, and `NotFound` for an id of an impossible form."""
     rt, raw = call.rt, call.raw_body
-    _check_body(rt, body)
+    if body.conversation is not None and body.previous_response_id is not None:
+        raise InvalidRequest("Name a conversation or a previous response, not both.", ("body", "previous_response_id"))
+    if body.background and body.store is False:
+        raise InvalidRequest("What runs in the background has to be stored to be fetched.", ("body", "background"))
+    check_model(rt, body.model)
     previous = _previous_of(body.previous_response_id)
     tools, tool_choice = _tools(raw, body)
     conversation, stored = _conversation(body), body.store is not False
@@ -283,14 +286,6 @@ def _in_session(
     if named is not None:
         return replace(request, named=named, chat=replace(request.chat, all_new=False))
     return replace(request, chat=recognizable(call, request.chat)) if recognize and request.store else request
-
-
-def _check_body(rt: Runtime, body: schemas.ResponseIn) -> None:
-    if body.conversation is not None and body.previous_response_id is not None:
-        raise InvalidRequest("Name a conversation or a previous response, not both.", ("body", "previous_response_id"))
-    if body.background and body.store is False:
-        raise InvalidRequest("What runs in the background has to be stored to be fetched.", ("body", "background"))
-    check_model(rt, body.model)
 
 
 def _previous_of(named: str | None) -> ResponseRef | None:
