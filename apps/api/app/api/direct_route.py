@@ -201,7 +201,8 @@ class DirectRoute(APIRoute):
 
     def _bind(self, scope: Scope, exchange: Exchange) -> dict[str, Any]:
         query = _query(scope)
-        if self._checks_query and (unknown := query.keys() - self._query_names):
+        checks_query = self._checks_query and b"anthropic-version" not in exchange.headers
+        if checks_query and (unknown := query.keys() - self._query_names):
             raise InvalidRequest("This route has no such parameter.", ("query", min(unknown)))
         arguments: dict[str, Any] = {
             field.name: _path_value(field.name, scope["path_params"][field.name], exchange)
