@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
-from dataclasses import field as dataclass_field
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, cast
 from urllib.parse import parse_qsl
 from uuid import UUID
@@ -65,16 +64,9 @@ class AppState:
     authenticator: Authenticator
     activity: Activity
     answers: Allowance
-    drain: Drain = dataclass_field(default_factory=Drain)
+    drain: Drain = field(default_factory=Drain)
     heartbeat_s: float = 15.0
     cancel_on_disconnect: bool = False
-    aside: set[asyncio.Task[None]] = dataclass_field(default_factory=set[asyncio.Task[None]])
-
-    def run_aside(self, work: Coroutine[None, None, None]) -> None:
-        """Runs work that no request waits for, and keeps a reference to its task so that it is not collected."""
-        task = asyncio.create_task(work)
-        self.aside.add(task)
-        task.add_done_callback(self.aside.discard)
 
 
 class Call(Request):

@@ -157,7 +157,7 @@ class _Stream:
                 yield last
         finally:
             if not self._task.done() and self._turn_id is not None and self._call.service.cancel_on_disconnect:
-                self._call.service.run_aside(self._cancel(self._turn_id))
+                self._call.rt.chores.start(self._cancel(self._turn_id), f"the end of turn {self._turn_id}")
 
     async def _ending(self) -> AsyncGenerator[bytes]:
         try:

@@ -112,7 +112,7 @@ async def _begin(call: Call, work: Work, form: ResponseForm) -> JsonObject:
         with suppress(PlimsollError):  # the turn's record has the error
             await task
 
-    call.service.run_aside(ended())
+    call.rt.chores.start(ended(), "a response in the background")
     return form.begun(begun.result())
 
 
