@@ -44,8 +44,8 @@ _QUIET_ROUTES = frozenset({"/healthz", "/readyz", "/metrics"})
 
 @dataclass(slots=True)
 class Exchange:
-    """The state of one request that the edge and the handler share. Every log line of the request has `fields`.
-    `auth_error` is why authentication failed."""
+    """The state of one request that the edge and the handler share: `body` is read here alone. Every log line of the
+    request has `fields`. `auth_error` is why authentication failed."""
 
     headers: Mapping[bytes, bytes]
     fields: dict[str, Any]
@@ -152,7 +152,7 @@ class Edge:
         except _ClientGone:
             return
         else:
-            await self.app(scope, _replayed(exchange.body, receive), send)
+            await self.app(scope, receive, send)
         finally:
             kept.give_back()
 
@@ -243,19 +243,6 @@ async def _read(receive: Receive, kept: _Kept, deadline: asyncio.Timeout) -> byt
         if not message.get("more_body", False):
             return body.getvalue()
         deadline.reschedule(first_deadline + kept.size / _SLOWEST_BODY_BYTES_PER_S)
-
-
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    given = False
-
-    async def receive_again() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return receive_again
 
 
 def _log_request(scope: Scope, exchange: Exchange, started: float) -> None:
