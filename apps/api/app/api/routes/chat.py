@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -134,21 +134,23 @@ def check_model(rt: Runtime, alias: str | None) -> None:
 async def answer_list(
     call: Call, target: Target, idempotency_key: str | None, form: AnswerForm, *, stream: bool
 ) -> Response:
-    """The answer to a list of messages in its session. Errors have the form's headers too."""
+    """The answer to a list of messages in its session."""
     work = partial(respond, call.rt, target, idempotency_key)
+    return await in_session(call, target, form.headers, answer_turn(call, target.session.id, work, form, stream=stream))
+
+
+async def in_session(
+    call: Call, target: Target, headers: Mapping[str, str], answering: Awaitable[Response]
+) -> Response:
+    """The answer. An error has the headers too, which name the session unless it was erased."""
     try:
-        return await answer_turn(call, target.session.id, work, form, stream=stream)
+        return await answering
     except PlimsollError as error:
-        return await refusal(call, target, error, form.headers)
-
-
-async def refusal(call: Call, target: Target, error: PlimsollError, headers: Mapping[str, str]) -> Response:
-    """The answer to a request that was refused in its session, which the headers name unless it was erased."""
-    if target.made_with_turns is not None:
-        with suppress(PlimsollError):
-            if not await has_session(call.rt, target.session):
-                headers = {name: value for name, value in headers.items() if name != SESSION_HEADER}
-    return problems.answer_to(call.scope["path"], error, headers)
+        if target.made_with_turns is not None:
+            with suppress(PlimsollError):
+                if not await has_session(call.rt, target.session):
+                    headers = {name: value for name, value in headers.items() if name != SESSION_HEADER}
+        return problems.answer_to(call.scope["path"], error, headers)
 
 
 def _request(call: Call, body: ChatIn) -> ChatRequest:

@@ -19,10 +19,10 @@ from app.api.routes.chat import (
     NewSessionHeader,
     SessionHeader,
     check_model,
+    in_session,
     named_session,
     provider_options,
     recognizable,
-    refusal,
 )
 from app.api.routes.turns import check_offered, request_sha256
 from app.api.schemas import responses as schemas
@@ -74,10 +74,7 @@ async def create_response(
     call.note(session_id=str(target.session.id))
     headers = {SESSION_HEADER: str(target.session.id)} if target.is_kept else {}
     form = ResponseForm(target.session.id, note.form, note.created_at, request.chat.model_alias, headers)
-    try:
-        return await _answer(call, body, target, form, idempotency_key)
-    except PlimsollError as error:
-        return await refusal(call, target, error, headers)
+    return await in_session(call, target, headers, _answer(call, body, target, form, idempotency_key))
 
 
 async def _answer(
