@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache, partial
 from typing import Annotated, Any, Final, Literal, cast
 
 import orjson
@@ -152,13 +153,7 @@ STREAMED: dict[int | str, dict[str, Any]] = {
 
 def describe(app: FastAPI) -> None:
     """Replaces the application's OpenAPI document with a complete one. It is made when first requested, then cached."""
-
-    def document() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            app.openapi_schema = _document(app)
-        return app.openapi_schema
-
-    app.openapi = document
+    app.openapi = cache(partial(_document, app))
 
 
 def _document(app: FastAPI) -> dict[str, Any]:

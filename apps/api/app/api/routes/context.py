@@ -147,10 +147,10 @@ async def undo_summary(call: Call, session_id: SessionId, summary_id: SummaryId)
 
 def _changes(body: schemas.SummaryPatch) -> summaries.SummaryChanges:
     """The fields that the body has, as the parts of a summary."""
-    given = {name: getattr(body, name) for name in SUMMARY_LISTS if getattr(body, name) is not None}
     lists: dict[str, str | tuple[SummaryItem, ...]] = {
         name: tuple(SummaryItem(item.text, tuple(map(MessageId, item.message_ids)), item.kept) for item in items)
-        for name, items in given.items()
+        for name in SUMMARY_LISTS
+        if (items := getattr(body, name)) is not None
     }
     return lists if body.summary_text is None else lists | {"summary_text": body.summary_text}
 

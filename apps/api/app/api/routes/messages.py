@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from fastapi import APIRouter
 from starlette.responses import Response
 
@@ -112,17 +114,14 @@ async def count_message_tokens(call: Call, body: schemas.CountIn) -> Response:
 class _ThreadUnsupported(InvalidRequest):
     """Anthropic's clients recognize this refusal by its details: their tool runners retry without `thread`."""
 
-    def __init__(self) -> None:
-        super().__init__("Threads are not supported; X-Session-Id names a conversation.", ("body", "thread"))
-
-    def members(self) -> JsonObject:
-        return {"details": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}}
+    carries = ("details",)
+    details: Final = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 
 
 def _request(call: Call, body: schemas.PromptIn) -> ChatRequest:
     check_model(call.rt, body.model)
     if body.thread is not None:
-        raise _ThreadUnsupported
+        raise _ThreadUnsupported("Threads are not supported; X-Session-Id names a conversation.", ("body", "thread"))
     raw: JsonObject = call.raw_body
     with located("body", "messages"):
         listed = read_list(raw.get("system"), raw["messages"])
