@@ -54,7 +54,7 @@ def read_list(system: str | Sequence[Block] | None, messages: Sequence[Mapping[s
         if rest or not blocks:
             read += [_reply(place, rest)] if is_reply else _of_user(place, rest)
     return IncomingList(
-        _instructions(system), tuple(read) if compaction is None else after_compaction(before, read), compaction
+        _directions(system), tuple(read) if compaction is None else after_compaction(before, read), compaction
     )
 
 
@@ -89,10 +89,10 @@ def _as_blocks(content: str | Sequence[Block]) -> list[Block]:
     return [_text_part(content)] if isinstance(content, str) else list(content)
 
 
-def _instructions(system: str | Sequence[Block] | None) -> str | None:
+def _directions(system: str | Sequence[Block] | None) -> tuple[str, ...]:
     texts = [str(block["text"]) for block in _as_blocks(system or ())]
     texts = [text.partition("\n")[2] if text.startswith(_BILLING_LINE) else text for text in texts]
-    return "\n\n".join(text for text in texts if text.strip()) or None
+    return tuple(text for text in texts if text.strip())
 
 
 def _reply(place: int, blocks: Sequence[Block]) -> IncomingMessage:

@@ -46,7 +46,7 @@ class IncomingTurn:
 
 def read_messages(messages: Sequence[Mapping[str, Any]]) -> IncomingList:
     """Splits a list whose form has been validated (`api/schemas/chat.py`). `check_pairing` checks calls and outputs."""
-    instructions: list[str] = []
+    directions: list[str] = []
     kept: list[IncomingMessage] = []
     for place, message in enumerate(messages):
         role: str = message["role"]
@@ -54,7 +54,7 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> IncomingList:
         name, said_at = message.get("name"), message.get("said_at")
         said_at = said_at and datetime.fromisoformat(said_at)
         if role in ("system", "developer"):
-            instructions.append(content_text(content))
+            directions.append(content_text(content))
         elif role == "assistant":
             calls = tool_calls_from_json(message.get("tool_calls"))
             text = None if content is None else reply_text(content)
@@ -66,7 +66,7 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> IncomingList:
             kept.append(IncomingMessage(place, "tool", content, tool_call_id=call_id, said_at=said_at))
         else:
             kept.append(IncomingMessage(place, "user", content, name=name, said_at=said_at))
-    return IncomingList("\n\n".join(text for text in instructions if text.strip()) or None, tuple(kept))
+    return IncomingList(tuple(text for text in directions if text.strip()), tuple(kept))
 
 
 def check_pairing(messages: Sequence[IncomingMessage], *, may_end_open: bool = False) -> None:
