@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, TypeVar, cast
 from urllib.parse import parse_qsl
 from uuid import UUID
@@ -35,6 +35,7 @@ from app.domain.errors import (
     ShuttingDown,
     Unauthenticated,
 )
+from app.domain.frozen import frozen
 from app.domain.types import SessionId, SessionRef, TenantId
 from app.services.keys import Authenticator
 from app.services.process_state import Allowance, Drain
@@ -53,7 +54,7 @@ _OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
 UUID_TEXT = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AppState:
     """What handlers use through `Call`. The composition root stores it in the application's state.
 

@@ -10,7 +10,6 @@ A problem never repeats request content: to encode a NaN or half a surrogate pai
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -19,12 +18,13 @@ from starlette.responses import Response
 from app.api.schemas.bodies import where
 from app.core.logging import request_fields
 from app.domain.errors import InvalidRequest, LimitExceeded, NotFound, PlimsollError, RetryLater, ShuttingDown
+from app.domain.frozen import frozen
 from app.domain.types import JsonObject
 
 PROBLEM_JSON = "application/problem+json"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProblemKind:
     """The status and title of an error code."""
 

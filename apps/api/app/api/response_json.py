@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from app.api import problems
 from app.api.streaming import encoded_event
+from app.domain.frozen import frozen
 from app.domain.incoming import Compaction
 from app.domain.responses import ResponseRef, StoredResponse, conversation_id, response_id
 from app.domain.types import (
@@ -32,7 +33,7 @@ _ERROR_CODES = frozenset({"rate_limit_exceeded", "insufficient_quota", "context_
 """The codes that a response's error may have besides `server_error`."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResponseOutcome:
     """The status of a response, and its output or error."""
 

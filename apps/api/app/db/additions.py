@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from app.db.database import Transaction
 from app.db.sql import sql
 from app.db.summaries import get_summary, undo_active
+from app.domain.frozen import frozen
 from app.domain.types import JsonObject, SessionId, SummaryId, TurnId
 
 # Statements of their own: in one, Citus does nothing at all where no turn is to wait again.
@@ -36,7 +35,7 @@ _SUMMARY_OF_ADDED = sql("""
     """)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Added:
     """The last turn and message before what was added, the turn that waited for tools and was ended by it, if any, and
     the session's instructions before and after."""

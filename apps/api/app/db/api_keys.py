@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
 from app.db.database import Transaction
 from app.db.sql import binds, insert_row, sql
 from app.db.tables import api_keys
+from app.domain.frozen import frozen
 from app.domain.stored import names_of
 from app.domain.types import TenantId
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ApiKey:
     """A key as operators see it; the secret itself is stored nowhere."""
 

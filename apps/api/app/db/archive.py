@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -23,6 +22,7 @@ from app.db.driver import Record
 from app.db.sessions import CHANGEABLE
 from app.db.sql import OPEN_STATUSES_SQL, Statement, binds, insert_from, json_rows, of_session, sql
 from app.db.turns import WHOLE_REQUEST
+from app.domain.frozen import frozen
 from app.domain.stored import Counters, NewRows, names_of, values_of
 from app.domain.types import Content, JsonObject, SessionId, SessionRef, TurnId, TurnStatus
 
@@ -143,7 +143,7 @@ COPIES: Final[Mapping[str, Statement]] = {
 """The statements that make a fork, by table, in the order of foreign keys. Usage and responses are not copied."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ForkPoint:
     """Where a past ends. `through_id` is None when it is empty; `next_id` is the turn after it, where there is one.
     `past_version` is the session's."""
@@ -156,7 +156,7 @@ class ForkPoint:
     past_version: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LastTurn:
     """What is needed to run a session's newest turn again. `contents` are those of its user messages, usually one, and
     `names` their speakers; `said_at` is their time, if the client gave it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -16,6 +15,7 @@ from app.db.sessions import ON_ITS_NODE, STATE_COLUMNS, state_of
 from app.db.sql import CLOCK, Statement, binds, insert_from, insert_row, json_rows, of_session, sql
 from app.db.turns import SHORT_REQUEST, WHOLE_REQUEST, is_stored_apart, parts_of_request
 from app.domain.content import bytea_json, tool_calls_from_json
+from app.domain.frozen import frozen
 from app.domain.limits import Limits, Scope
 from app.domain.stored import values_of
 from app.domain.types import JsonObject, SessionId, SessionRef, SessionState, ToolCall, TurnId, TurnStatus
@@ -138,7 +138,7 @@ _RENEW = sql(f"""
     """)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Claim:
     """A turn that this process may run: what was claimed, and the session as it was under the lock.
 
@@ -163,7 +163,7 @@ class Claim:
         return self.session.id
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NewTurn:
     """What a claim stores. `content` is the message's JSON content, `user_input` its text, `terms` its packed terms.
     `name` is the speaker and `said_at` the time, if the client gives them.
@@ -210,7 +210,7 @@ async def claim_turn(tx: Transaction, session: SessionRef, new: NewTurn, lease_s
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WaitingTurn:
     """The stored state of a turn that is to be continued. `open_calls` are those of its newest assistant message."""
 
@@ -225,7 +225,7 @@ class WaitingTurn:
     looked_back: tuple[tuple[int, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolOutput:
     """The output of a tool with its token count; `content` is JSON, `terms` are packed."""
 

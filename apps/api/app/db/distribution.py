@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -13,6 +12,7 @@ from app.db.database import Transaction
 from app.db.migrate import ADVISORY_LOCK, SchemaState, schema_state
 from app.db.sql import sql
 from app.db.tables import metadata
+from app.domain.frozen import frozen
 
 
 class Spread(StrEnum):
@@ -24,7 +24,7 @@ class Spread(StrEnum):
     COORDINATOR = "stays on the coordinator"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Placement:
     """How a table is placed, and why."""
 

@@ -8,11 +8,11 @@ import os
 import pwd
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from app.db import embedded_launcher
+from app.domain.frozen import frozen
 
 _ACCOUNTS = ("postgres", "nobody", "daemon")
 
@@ -21,7 +21,7 @@ class NoIdentityError(Exception):
     """There is no user as which the server could run; the message says what to do."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Identity:
     """`uid` and `gid` are those that the server itself sees."""
 

@@ -14,11 +14,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from app.db.embedded_identity import Identity
+from app.domain.frozen import frozen
 
 DATABASE = "plimsoll"
 PORT = 5432  # only names the socket file: the server listens on no network address
@@ -46,7 +46,7 @@ class EmbeddedPostgresError(Exception):
     """The embedded server is not available; the message says why and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Server:
     """The paths of one server, and the identity as which it runs.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from app.db.database import Transaction
 from app.db.sql import Statement, metadata, of_session, sql
 from app.db.tables import sessions
+from app.domain.frozen import frozen
 from app.domain.stored import values_of
 from app.domain.types import SessionId, SessionRef, TenantId
 
@@ -53,7 +53,7 @@ _HOW_MANY = sql(f"""
     """)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Idle:
     """Selects the sessions of the tenant (of all tenants, if it is None) without activity since `before`."""
 

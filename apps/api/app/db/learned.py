@@ -5,7 +5,6 @@ windows that providers stated, by alias and tenant.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -13,6 +12,7 @@ from uuid import UUID
 from app.db.database import Transaction
 from app.db.sql import binds, insert_row, json_rows, sql
 from app.db.tables import calibrations, learned_windows
+from app.domain.frozen import frozen
 from app.domain.stored import names_of
 
 Key: TypeAlias = tuple[str, str, str]
@@ -62,7 +62,7 @@ def _by_key(rows: Sequence[Any]) -> dict[Key, CalibrationSums]:
     return {(row[0], row[1], row[2]): (row[3], row[4], row[5], row[6]) for row in rows}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StatedWindow:
     """A window in tokens that a provider stated to a tenant: in how many turns, since when, and until when it holds."""
 

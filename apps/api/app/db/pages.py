@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from app.db.sql import Statement, sql
+from app.domain.frozen import frozen
 
 _PAGE_BYTES = 8 * 1024 * 1024
 """Most bytes of a page's rows: with messages of 4 MB, a page of 200 would take gigabytes on its way to the client."""
@@ -14,7 +14,7 @@ R = TypeVar("R")
 Made = TypeVar("Made")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fetched(Generic[R]):
     """The rows of a page in list order, and whether more follow."""
 

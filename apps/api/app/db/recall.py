@@ -7,7 +7,6 @@ a turn packs it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from uuid import UUID
@@ -17,6 +16,7 @@ from app.db.driver import Record
 from app.db.messages import AS_STORED, NOT_REJECTED, message_from_row
 from app.db.pages import Fetched, paged
 from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, sql
+from app.domain.frozen import frozen
 from app.domain.types import SessionId, TenantId, Turn, TurnId, TurnStatus
 
 # The aggregates get their rows in the order of the index (session_id, seq), so that no sort is needed.
@@ -109,7 +109,7 @@ _WITH_WORDS = paged(f"""
     """)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoredTerms:
     """The packed terms of the messages of a range through `through_seq`, concatenated in order. `seqs`, `tokens` and
     `days` (on which they were said, since 1970-01-01 in UTC) have 8 bytes each, big-endian. `unpacked` counts the

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 
 import sqlalchemy as sa
@@ -19,6 +18,7 @@ from app.db.sql import CLOCK, binds, insert_from, insert_row, json_rows, sql
 from app.db.turns import TURN_COLUMNS, turn_record
 from app.domain.audit import Audit
 from app.domain.figures import SessionUsage
+from app.domain.frozen import frozen
 from app.domain.stored import names_of, values_of
 from app.domain.types import JsonObject, SessionId, TurnRecord, TurnStatus, Usage
 
@@ -104,7 +104,7 @@ _STORE_BLOCK = sql(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Spent:
     """What was reserved for a call, as returned by `reserve`, and what the call used."""
 
@@ -114,7 +114,7 @@ class Spent:
     usd: Decimal
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnEnd:
     """How a turn ended and all that is recorded of it. Lists of `JsonObject` hold rows by column name. `added` is what
     was added with a rejected turn, and is rejected with it."""

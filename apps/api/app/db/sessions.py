@@ -18,7 +18,6 @@ No transaction waits for rows of two sessions: those that erase several or renew
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias, get_args
 from uuid import UUID
@@ -28,6 +27,7 @@ from app.db.driver import Record
 from app.db.pages import Fetched, in_both_orders, paged
 from app.db.sql import binds, insert_row, of_session, sql
 from app.db.tables import pins, sessions
+from app.domain.frozen import frozen
 from app.domain.responses import Lifetime
 from app.domain.stored import names_of, values_of
 from app.domain.types import Pin, Session, SessionId, SessionRef, SessionState, TenantId, TurnId
@@ -213,7 +213,7 @@ _BY_LIST = sql(f"""
     """)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KnownTurn:
     """The newest turn that a list of messages continues. `is_last` is false where its session already has later turns;
     `is_repeated` is true where one of them came from the same request."""

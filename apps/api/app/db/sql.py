@@ -8,13 +8,13 @@ the schema and the driver executes the statements (docs/performance.md has the f
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import UUID
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 
+from app.domain.frozen import frozen
 from app.domain.limits import LimitSpan
 from app.domain.types import OPEN_STATUSES, SessionRef, TurnStatus
 
@@ -28,7 +28,7 @@ noticed late but never early, and a lease that a wait has used up is renewed (`s
 """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Statement:
     """`text` has `$1 … $n`; `names` are the bind parameters in that order."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
 from app.db.claims import Claim
@@ -15,6 +14,7 @@ from app.db.pages import Fetched, in_both_orders
 from app.db.sessions import ON_ITS_NODE, locked_session
 from app.db.sql import CLOCK, insert_from, json_rows, of_session, sql
 from app.db.tables import session_summaries, usage_records
+from app.domain.frozen import frozen
 from app.domain.limits import Limits, Scope
 from app.domain.stored import NewSummary, StoredSummary, names_of, values_of
 from app.domain.types import (
@@ -153,7 +153,7 @@ _MARK = sql("""
     """)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PromptContext:
     """What a prompt needs besides the window's messages. `step_failed` is about the newest settled turn."""
 
@@ -162,7 +162,7 @@ class PromptContext:
     step_failed: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttemptNote:
     """What is stored of an attempt to summarize, whether or not it made a summary.
 
@@ -178,7 +178,7 @@ class AttemptNote:
     lease_id: UUID | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SummaryLease:
     """`ground_stands`: whether the summary to be folded in is still the active one. `limits`: those of the summarizer's
     call; None if the lease was not taken, because that summary is not active or another one is being made."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 from uuid import UUID
@@ -28,6 +27,7 @@ from app.db.sql import (
     sql,
 )
 from app.domain.content import tool_calls_from_json
+from app.domain.frozen import frozen
 from app.domain.stored import ListedTurn, NewHistory, names_of, values_of
 from app.domain.types import JsonObject, Message, SessionId, SessionRef, TenantId, TurnId, TurnRecord, TurnStatus
 
@@ -302,7 +302,7 @@ _APPEND = sql(f"""
     """)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Newest:
     """The state of a session: the last assigned numbers, and its newest turn that was not rejected, if any.
 

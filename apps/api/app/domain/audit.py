@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal, TypeAlias
 from uuid import UUID
 
 from annotated_types import Ge, Le
 
+from app.domain.frozen import frozen
 from app.domain.stored import names_of, values_of
 from app.domain.types import Count, Difference, JsonObject, Name, NumberInTurn, SessionId, SummaryId, TurnId
 
@@ -39,7 +40,7 @@ CLEARED: Final = "clear_tool_results"
 """The reason of actions by which the policy field of this name left out tool results."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TrimAction:
     """One action, or all actions of one kind and reason in a range.
 
@@ -76,7 +77,7 @@ class TrimAction:
         return values_of(self) if self.count > 1 else values_of(self, "count")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TrimLog:
     """A turn's actions with the wire tokens before and after them. `max_context_tokens` is the largest prompt that
     leaves space for the output. `recalled` has a row for each recalled message, `looked_back` the number and tokens of
@@ -111,7 +112,7 @@ CacheBreak: TypeAlias = Literal[
 alias, the tools, the text of a region, what was pruned, or what preceded the newest message in one turn only."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnContext:
     """How the prompt of a turn was made. All figures are tokens (contract.md, section 5)."""
 
@@ -137,7 +138,7 @@ class TurnContext:
         return {name: getattr(self, name) for name in names_of(TurnContext)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Audit(TurnContext):
     """What was to be sent in one call of a model, and why: a whole row of `turn_context_audit`.
 

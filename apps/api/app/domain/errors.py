@@ -45,6 +45,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
+from app.domain.frozen import frozen
 from app.domain.stored import values_of
 from app.domain.types import Usage
 
@@ -309,7 +310,7 @@ class ProviderRefused(ProviderError):
     kind = "refused"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StatedOverflow:
     """The figures in a provider's error about a too long prompt, in the provider's tokens; None if not stated.
 
@@ -331,7 +332,7 @@ class ProviderOverflow(ProviderError):
 
     code = "provider_context_overflow"
     kind = "overflow"
-    stated: StatedOverflow = StatedOverflow()
+    stated: StatedOverflow = field(default_factory=StatedOverflow)
 
     def members(self) -> dict[str, Any]:
         return super().members() | values_of(self.stated, "limit_is_window")

@@ -12,12 +12,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import chain
 from math import log
 from typing import Final, NamedTuple
 
+from app.domain.frozen import frozen
 from app.domain.lasting import (
     OPEN_KINDS,
     PlacedSentence,
@@ -113,7 +113,7 @@ class SourceText(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True)
+@frozen(slots=False)
 class Material:
     """The material of an extract, best first: `new` statements, and `carried`, the items of the previous summary that
     are still valid. `text_before` is the previous summary's text, empty if there is none; `read` reads it."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Any, Literal
 
+from app.domain.frozen import frozen
 from app.domain.types import JsonObject, MessageId, Purpose, SessionId, SummaryId, TurnId, TurnStatus
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WindowFigures:
     """The prompt of the newest turn that had one, in tokens."""
 
@@ -22,7 +23,7 @@ class WindowFigures:
     estimated_wire_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionUsage:
     """What a session used of one alias for one purpose."""
 
@@ -36,7 +37,7 @@ class SessionUsage:
     cost_usd: float | None = field(metadata={"description": "Null if no price is known."})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionFigures:
     """State and usage of a session. Token sums are the providers', including summaries."""
 
@@ -53,7 +54,7 @@ class SessionFigures:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PinFigures:
     """A pin's tokens in every prompt, and its relevance: if pins have to be trimmed, the least relevant is first."""
 
@@ -69,7 +70,7 @@ class PinFigures:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CurrentWindow:
     """The stored window, before the next message and its compression. All figures are tokens."""
 
@@ -92,7 +93,7 @@ class CurrentWindow:
     prune_trigger_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PointWindow:
     """The window of a turn's last call. All figures are tokens."""
 
@@ -114,7 +115,7 @@ class PointWindow:
     prompt_sha256: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TimelineEvent:
     """An event that changed what was sent. `tokens` were removed from the prompt or recalled into it."""
 
@@ -134,7 +135,7 @@ class TimelineEvent:
         return {"kind": self.kind, **figures, **(summary if self.summary_id else {})}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnPoint:
     """A turn as a point of a plot. `window` is null if no prompt was made."""
 
@@ -154,7 +155,7 @@ class TurnPoint:
     events: Sequence[JsonObject]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EventCounts:
     """Number of turns of a range with each kind of event, and of turns that failed."""
 
@@ -167,7 +168,7 @@ class EventCounts:
     failed: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TimelineRange:
     """Turns `first_seq` through `last_seq` as one point of a plot. `peak` is the one with the largest prompt."""
 
@@ -177,7 +178,7 @@ class TimelineRange:
     peak: TurnPoint
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LaidOut:
     """The region and tokens of a message of a prompt, without framing."""
 
@@ -189,7 +190,7 @@ class LaidOut:
     turn_seq: int | None = field(default=None, metadata={"description": "Number of the stored turn."})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnChange:
     """The status of a turn."""
 

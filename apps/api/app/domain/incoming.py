@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
 from uuid import UUID
 
 from app.domain.errors import InvalidRequest
+from app.domain.frozen import frozen
 from app.domain.types import Content, Message, Role, SessionId, SummaryId, ToolCall
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IncomingMessage:
     """A message of a client's list that is not an instruction. `place` is its index in that list, `name` the speaker,
     and `said_at` the time; both are None if the client does not give them."""
@@ -37,7 +37,7 @@ class IncomingMessage:
         return cls(place, message.role, message.content, calls, call_id, message.name, message.said_at)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IncomingList:
     """A whole list: the texts of its system and developer messages, without blank ones, and its other messages in
     order. With a `compaction` they are only those that count in addition to it (`after_compaction`)."""
@@ -66,7 +66,7 @@ def after_compaction(
 _HANDLE = re.compile(r"session_([0-9a-f]{32})_turn_([0-9]{1,12})(?:_summary_([0-9a-f]{32}))?")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Compaction:
     """A session as it was at one of its turns, and the summary that was made then, if there was one."""
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
+from app.domain.frozen import frozen
 from app.domain.sentences import DEMAND, FINISHES, LIFTS, Sentence, demands, read_sentence
 from app.domain.types import MessageId, SummaryItem, SummaryList
 
@@ -159,7 +160,7 @@ def telling_words(sentence: Sentence) -> list[str]:
     return [word for word in sentence.words if len(word) > _LONGEST_PLAIN_WORD or not word.isascii()]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Taken:
     """The chosen units, indexed by word, so that a near-duplicate is found without comparing with all of them."""
 

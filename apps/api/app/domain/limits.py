@@ -6,7 +6,6 @@ Spans are calendar spans in UTC: a minute, a day, a month, or all time since the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from math import inf
@@ -14,6 +13,7 @@ from operator import itemgetter
 from typing import Final, Literal, TypeAlias
 
 from app.domain.errors import LimitExceeded
+from app.domain.frozen import frozen
 
 Scope: TypeAlias = Literal["tenant", "session"]
 LimitUnit: TypeAlias = Literal["turns", "tokens", "usd"]
@@ -37,7 +37,7 @@ LIMITS: Mapping[str, tuple[LimitUnit, LimitSpan]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorstCase:
     """The most that one model call may use, reserved before it. `turns` is 0 for a later round of a turn."""
 
@@ -46,7 +46,7 @@ class WorstCase:
     usd: Decimal
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Used:
     """The use of a span so far. `reserved_*` is for calls that are running; turns are counted when they begin."""
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from decimal import Decimal
 
+from app.domain.frozen import frozen
 from app.domain.types import Usage
 
 _PER_MILLION = Decimal(1_000_000)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prices:
     """US dollars per million tokens; None if no price is published.
 

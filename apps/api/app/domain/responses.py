@@ -8,12 +8,12 @@ before the model is called.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal, TypeAlias
 from uuid import UUID
 
+from app.domain.frozen import frozen
 from app.domain.types import FinishReason, JsonObject, Message, SessionId, SummaryId, TurnId, TurnStatus, Usage
 
 ItemPrefix: TypeAlias = Literal["msg", "fc", "fco", "rs"]
@@ -32,7 +32,7 @@ class Lifetime(StrEnum):
     FOR_ANSWER = "for_answer"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResponseRef:
     """A reply, by its session and the `seq` of its message."""
 
@@ -73,7 +73,7 @@ def read_item_id(text: str) -> tuple[SessionId, int] | None:
     return (SessionId(UUID(found[2])), int(found[3], 16)) if found else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResponseNote:
     """What is stored of a request when its model call is claimed. `first_seq` is the `seq` of its first input message.
 
@@ -87,7 +87,7 @@ class ResponseNote:
     is_stored: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoredResponse:
     """A response as it is stored. `reply` is None before the model has answered, and if the call failed.
 

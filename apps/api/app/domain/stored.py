@@ -4,7 +4,7 @@ Jobs in other processes use them too."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from datetime import datetime
 from decimal import Decimal
 from functools import cache
@@ -13,6 +13,7 @@ from uuid import UUID
 
 import orjson
 
+from app.domain.frozen import frozen
 from app.domain.types import (
     Count,
     JsonObject,
@@ -63,7 +64,7 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} is no JSON")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoredTexts:
     """Turns and their messages, in order, by column. The fields `turn_*` have a value for each turn (`turn_messages` is
     its number of messages), the others one for each message. Ids have 16 bytes each.
@@ -100,7 +101,7 @@ class StoredTexts:
 _ID_BYTES: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NewHistory:
     """Turns and messages to add, as JSON arrays of rows by column name; `seq` counts from 1 in each array."""
 
@@ -111,7 +112,7 @@ class NewHistory:
     last_turn_id: TurnId | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NewRows:
     """Rows of one section of an export, by column name."""
 
@@ -119,7 +120,7 @@ class NewRows:
     rows: JsonText
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Counters:
     """The last numbers of a session that was just filled, from which it continues."""
 
@@ -128,7 +129,7 @@ class Counters:
     summary_count_after_seq: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoredMessage:
     """A message with its counts by encoding: pairs of its tokens and those of its reasoning."""
 
@@ -136,7 +137,7 @@ class StoredMessage:
     counts: Mapping[str, tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoredTurn:
     """A turn with its messages, and the sums of its audits over the calls that were made (tokens; None without calls).
 
@@ -162,7 +163,7 @@ class StoredTurn:
     trims: tuple[tuple[Sequence[JsonObject], JsonObject | None], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListedTurn(TurnRecord):
     """A turn with the speaker and the time of its user message; by default that is the time when it was posted."""
 
@@ -170,7 +171,7 @@ class ListedTurn(TurnRecord):
     said_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoredSummary:
     """A summary of the messages from `from_message_id` through `to_message_id`, as clients read it.
 
@@ -205,7 +206,7 @@ class StoredSummary:
     session_id: SessionId
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NewSummary(StoredSummary):
     """A summary to store, with the fields that clients do not read."""
 

@@ -7,7 +7,7 @@ named beside them; instants are timezone-aware UTC datetimes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -15,6 +15,8 @@ from typing import Annotated, Any, Final, Literal, NewType, TypeAlias, get_args
 from uuid import UUID
 
 from annotated_types import Ge, Le, Len
+
+from app.domain.frozen import frozen
 
 SessionId = NewType("SessionId", UUID)
 TurnId = NewType("TurnId", UUID)
@@ -64,7 +66,7 @@ OPEN_STATUSES = (TurnStatus.RUNNING, TurnStatus.AWAITING_TOOLS)
 """The statuses of a turn that has not ended. A session has at most one such turn."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OpenTurnCount:
     """How many turns have one open status. `oldest_s` is the number of seconds since the oldest of them was posted, or
     since its newest message if it runs."""
@@ -73,7 +75,7 @@ class OpenTurnCount:
     oldest_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolCall:
     """A call that the model makes. `arguments` is the JSON text exactly as the model wrote it."""
 
@@ -82,7 +84,7 @@ class ToolCall:
     arguments: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Message:
     """A stored message of a turn; never a system message.
 
@@ -110,7 +112,7 @@ class Message:
     is_look_back: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReasoningRule:
     """Which reasoning has to be sent back to a model, and in which form.
 
@@ -122,7 +124,7 @@ class ReasoningRule:
     scope: Literal["tool_loop", "tool_turns"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Turn:
     """A turn as the window uses it: its messages in `seq` order and whether it is unresolved.
 
@@ -136,7 +138,7 @@ class Turn:
     messages: tuple[Message, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SummaryItem:
     """One fact, decision, question or action, with the messages it came from. `kept` is true if the summarizer left it
     out and the service added it."""
@@ -164,7 +166,7 @@ leaves no space for the instruction and its answer; the provider has not cached 
 the repeated prompt could not be used, this time or before; a price is unknown; or this call is the cheaper one."""
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+@frozen(weakref_slot=True)
 class SummaryBody:
     """A summary's content, in the structure in which a summarizer has to answer."""
 
@@ -181,7 +183,7 @@ class SummaryBody:
         return hash((self.summary_text, *map(len, lists)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Summary:
     """A stored summary. It replaces every message from `from_message_id` through `to_message_id` (by `seq`)."""
 
@@ -199,7 +201,7 @@ MOST_PINS_BYTES = 16 * 1024 * 1024
 """Largest total size of the contents of one session's pins: every turn reads them all."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pin:
     """Content the session's owner wants in every prompt. `relevance` is 0 to 1, or None if it was not given."""
 
@@ -209,7 +211,7 @@ class Pin:
     source: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Usage:
     """Tokens as the provider reported them.
 
@@ -239,7 +241,7 @@ CHAT_OPTIONS: Final[frozenset[str]] = frozenset((
 completions use."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RecordedReply:
     """An assistant message of a recorded conversation, which the `offline` provider answers with in a replay."""
 
@@ -247,7 +249,7 @@ class RecordedReply:
     tool_calls: tuple[ToolCall, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CompletionRequest:
     """One call to a model, in the neutral form; an adapter translates it.
 
@@ -276,7 +278,7 @@ class CompletionRequest:
     size_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Completion:
     """A model's answer. `text` is None when it only called tools. `usage` is None when the provider reported none.
 
@@ -294,7 +296,7 @@ class Completion:
     reasoning_blocks: tuple[JsonObject, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Delta:
     """One increment of a streamed answer. The joined texts of all deltas are its text, and likewise its reasoning."""
 
@@ -302,7 +304,7 @@ class Delta:
     reasoning: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Session:
     """A conversation and its settings, as it is stored and as clients read it.
 
@@ -325,7 +327,7 @@ class Session:
     external_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionRef:
     """A session's id with its tenant, so that another tenant's session is never found."""
 
@@ -333,7 +335,7 @@ class SessionRef:
     id: SessionId
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionState(SessionRef):
     """The part of a session's row that a prompt depends on, read under the row's lock for a turn, else without a lock.
 
@@ -356,7 +358,7 @@ class SessionState(SessionRef):
     last_message_seq: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MessageRecord:
     """A message as it is stored and as clients read it; `token_estimate` is in `token_encoding`."""
 
@@ -375,7 +377,7 @@ class MessageRecord:
     created_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnRecord:
     """A turn as it is stored and as clients read it. `error` is the problem it ended with, in the form of the HTTP
     answer; `tool_calls` are those that wait for their outputs."""

@@ -6,7 +6,7 @@ import ast
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from itertools import zip_longest
@@ -14,11 +14,12 @@ from typing import Any
 
 from app.domain.content import content_text, tool_calls_from_json, with_name
 from app.domain.errors import InvalidRequest
+from app.domain.frozen import frozen
 from app.domain.incoming import IncomingList, IncomingMessage
 from app.domain.types import Content, ContentPart, Role, ToolCall
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IncomingTurn:
     """A past turn in a list: the user's messages and the messages that followed.
 

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
 from app.domain.content import call_input, canonical_bytes, canonical_json, content_text
 from app.domain.errors import InvalidRequest
+from app.domain.frozen import frozen
 from app.domain.incoming import IncomingMessage
 from app.domain.types import Content, Message, ToolCall
 from app.openai.chat_messages import IncomingTurn, as_one, check_pairing, cut_turns, misplaced
@@ -33,7 +33,7 @@ _LONGEST_RUN = 64
 """Most messages before a reply that are compared to tell its places apart, if the session has the reply repeatedly."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NextStep:
     """How new messages are processed, in this order.
 
@@ -210,7 +210,7 @@ _MOST_BEGINNINGS = 64
 """Most beginnings of a list that are looked up, longest first. If only a shorter one is known, the list is new."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KnownList:
     """The digests by which a list is recognized, each of 32 bytes: of its beginnings that end with an assistant
     message, longest first, and of the whole list."""

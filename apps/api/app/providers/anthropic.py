@@ -15,7 +15,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from itertools import takewhile
 from typing import Any, Final
@@ -25,6 +25,7 @@ import httpx
 
 from app.domain.content import as_function, with_name
 from app.domain.errors import ProviderError
+from app.domain.frozen import frozen
 from app.domain.types import Completion, CompletionRequest, JsonObject, PromptMessage
 from app.providers.anthropic_answer import MessageAssembly
 from app.providers.base import DeltaSink, Endpoint
@@ -48,7 +49,7 @@ _MOST_BREAKPOINTS: Final = 4
 _CALL_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Form:
     """What a server accepts, as far as its answers have shown."""
 

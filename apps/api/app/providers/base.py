@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from app.domain.frozen import frozen
 from app.domain.types import Completion, CompletionRequest, Delta
 from app.providers.catalogue_file import ModelEntry
 
@@ -16,7 +17,7 @@ DeltaSink: TypeAlias = Callable[[Delta], None]
 """Receives each new part of a streamed answer: called synchronously, in order, never with an empty delta."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Embedded:
     """The vectors of texts, one row for each text. Values are as the model returned them and may not be finite.
     `prompt_tokens` is None where the model did not report how many tokens it read."""
@@ -68,7 +69,7 @@ class Provider(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Endpoint:
     """One alias: its name, its entry in the catalogue, its key, and how much of its connections one tenant may use."""
 

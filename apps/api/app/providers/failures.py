@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, cast
 
 from app.domain.errors import (
@@ -26,6 +26,7 @@ from app.domain.errors import (
     ProviderRefused,
     StatedOverflow,
 )
+from app.domain.frozen import frozen
 from app.providers.wire import fields_of, list_of, stop_reason, storable_json, token_count
 
 _MESSAGE_CHARS: Final = 4_000
@@ -66,7 +67,7 @@ _STATUS_OF_CODE: Final[Mapping[str, int]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ErrorObject:
     """The error part of an answer, as far as it can be read. `codes` are its code and type, in lower case.
 

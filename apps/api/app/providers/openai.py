@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, Final
@@ -16,6 +16,7 @@ import httpx
 import numpy as np
 
 from app.domain.content import JsonMessages, as_function, custom_input, is_custom, tool_name, with_name
+from app.domain.frozen import frozen
 from app.domain.types import CHAT_OPTIONS, Completion, CompletionRequest, JsonObject, PromptMessage
 from app.providers.base import DeltaSink, Embedded, Endpoint
 from app.providers.catalogue_file import MaxTokensField, ModelEntry
@@ -70,7 +71,7 @@ def _is_azure(entry: ModelEntry) -> bool:
     return chat_url(entry).host.endswith(_AZURE_HOSTS)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Form:
     """What a server accepts, as far as its answers have shown."""
 

@@ -6,7 +6,7 @@ Windows and prices of published models come from the data of `genai-prices`; not
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -17,6 +17,7 @@ from genai_prices import data_snapshot
 from genai_prices.types import ModelInfo, TieredPrices
 
 from app.domain.errors import InvalidRequest
+from app.domain.frozen import frozen
 from app.domain.prices import Prices, call_cost
 from app.domain.types import ReasoningRule, TenantId, Usage
 from app.providers.anthropic import DEFAULT_BASE_URL as ANTHROPIC_BASE_URL
@@ -50,7 +51,7 @@ _RULES: Final[Mapping[ReturnReasoning, ReasoningRule | None]] = {
 _MOONSHOT_HOSTS: Final = frozenset({"api.moonshot.ai", "api.moonshot.cn"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Model:
     """An alias with its current window, in tokens; `context_limit_source` is where the window comes from.
 

@@ -7,10 +7,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from time import thread_time
 from typing import Any, ClassVar, Final
 
+from app.domain.frozen import frozen
 from app.domain.types import Completion, Delta, FinishReason, JsonObject, ToolCall, Usage
 from app.providers.base import DeltaSink
 from app.providers.failures import ErrorObject
@@ -36,7 +36,7 @@ _LAST_MOMENT_S: Final = 0.05
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Event:
     """One event. `name` is empty where the server gave none; `data` are its data lines joined by LF, undecoded."""
 

@@ -13,7 +13,6 @@ import random
 import socket
 import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -25,6 +24,7 @@ from httpx_aiohttp import AiohttpTransport
 
 from app.core.fairness import FairGate, share_of, tenant_at_work
 from app.domain.errors import ProviderDown, ProviderError, ProviderTimeout
+from app.domain.frozen import frozen
 from app.providers.wire import MalformedAnswerError
 
 MOST_ANSWER_BYTES: Final = 4 * 1024 * 1024
@@ -229,7 +229,7 @@ def _jitter(ceiling_s: float) -> float:
     return random.uniform(0.0, ceiling_s)  # noqa: S311 - spreads retries, keeps no secret
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RetryPolicy:
     """Full jitter, exponential: before attempt n+1 a wait of up to `min(cap_s, base_s * 2**(n-1))` seconds.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
@@ -14,6 +13,7 @@ from app.db.claims import Claim
 from app.db.database import Database, Transaction
 from app.db.records import Spent
 from app.domain.errors import DatabaseUnavailable, InvalidRequest, ProviderError
+from app.domain.frozen import frozen
 from app.domain.limits import ANOTHER_CALL, LIMITS, WorstCase, check_limits
 from app.domain.types import Completion, JsonObject, SessionId, TenantId, TurnStatus, Usage
 from app.providers.registry import Model
@@ -22,7 +22,7 @@ from app.services.runtime import Runtime, retried
 _LARGEST = Decimal(10**9)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TenantLimit:
     """A limit and its use, which includes what running turns have reserved. `resets_at` is None for a total."""
 

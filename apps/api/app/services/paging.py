@@ -10,12 +10,12 @@ import hashlib
 import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 from uuid import UUID
 
 from app.db.pages import Fetched
 from app.domain.errors import InvalidRequest
+from app.domain.frozen import frozen
 
 Item = TypeVar("Item")
 Position = TypeVar("Position")
@@ -30,7 +30,7 @@ _SCOPE_BYTES = 6
 _LONGEST_CURSOR = 2048
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Page(Generic[Item]):
     """Items in list order; `next_cursor` is None on the last page."""
 
@@ -38,7 +38,7 @@ class Page(Generic[Item]):
     next_cursor: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PageRequest:
     """The page of a list that a client requests: at most `limit` items after a cursor, newest or oldest first."""
 

@@ -25,6 +25,7 @@ from app.db.database import Transaction
 from app.db.recall import StoredTerms, save_terms, stored_terms, unpacked_messages
 from app.db.vectors import stored_vectors
 from app.domain.content import content_text
+from app.domain.frozen import frozen
 from app.domain.types import Content, ReasoningRule, Role, SessionId, Turn, Usage
 from app.engine.recall.index import EMPTY, Index, Packed, packed_terms
 from app.engine.recall.vectors import Vectors
@@ -52,7 +53,7 @@ _LEAST_TRIMMED = 256
 """Up to this many turns before the window stay in the columns: removing them is not worth copying the rest."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Counting:
     """What the cached form of turns depends on; they are reused only if all of it is equal. It is the session's
     `past_version`, the encoding of counts, the model whose rule counts images, and which reasoning it wants back."""
@@ -63,7 +64,7 @@ class Counting:
     reasoning_rule: ReasoningRule | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LastPrompt:
     """The prompt that this process sent last for a session: the model alias, the prompt references (JSON), and the
     message number reserved for the reply. `cached_tokens` are those that the provider reported as read from its cache

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
 from typing import ParamSpec, TypeVar
@@ -14,6 +13,7 @@ from uuid import UUID
 
 from app.db.database import Database
 from app.domain.errors import TransactionConflict
+from app.domain.frozen import frozen
 from app.engine.policy.policy import ContextPolicy
 from app.providers.registry import Catalogue
 from app.services.embeddings import Embeddings
@@ -49,7 +49,7 @@ def retried(work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
     return again
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Runtime:
     """Shared by all requests of a process.
 

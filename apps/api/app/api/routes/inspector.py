@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import mimetypes
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +16,7 @@ from starlette.responses import RedirectResponse, Response
 
 from app.api.direct_route import OpenRoute
 from app.domain.errors import existing
+from app.domain.frozen import frozen
 
 FOLDER = Path(__file__).parents[2] / "_ui"
 """The folder that `make web` builds into. It is part of the wheel."""
@@ -54,7 +54,7 @@ In the project's folder:</p>
 """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _File:
     content: bytes
     media_type: str

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil, floor
+
+from app.domain.frozen import frozen
 
 OUTPUT_SHARE = 0.20
 OVERHEAD_SHARE = 0.05
@@ -29,7 +31,7 @@ def _as_written(share: float) -> tuple[int, int]:
     return Fraction(repr(share)).as_integer_ratio()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Budget:
     """The budget of a turn, in tokens. `input_budget` may be zero or negative; then no turn can run in this window.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import floor, isfinite
 from typing import Any, TypeAlias, TypeGuard, cast
 
 from app.domain.errors import InvalidRequest
+from app.domain.frozen import frozen
 from app.domain.types import JsonObject
 from app.engine.policy.budget import LEAST_OUTPUT_TOKENS, budget_for, part_of
 from app.engine.policy.fields import SUM_ROUNDING
@@ -23,7 +24,7 @@ LEAST_SHARE = 0.01
 _REGIONS = {"pinned_files_by_relevance": "pins", "map_summary": "summary"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DesignName:
     """A setting of a design: its spellings there, the value that the design publishes, and our fields for it."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from typing import Annotated, Final, Literal, TypeAlias
 
 from annotated_types import Ge, Gt, Le, Len
 
+from app.domain.frozen import frozen
 from app.domain.types import MOST_EXCLUDED_TOOLS, MOST_FOCUS_CHARS, Name
 from app.engine.policy.budget import part_of
 
@@ -24,7 +25,7 @@ Percent: TypeAlias = Annotated[float, Ge(0), Le(100.0)]
 PositiveCount: TypeAlias = Annotated[int, Ge(1), Le(LARGEST_INTEGER)]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Allocation:
     """Shares in percent of what system text, the user's message and tools leave of the window; at most 100 together."""
 
@@ -34,7 +35,7 @@ class Allocation:
     reserved_for_output_pct: Percent = 10
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recall:
     """Whether older messages that match the user's are recalled, their largest share of the input budget, and the least
     ratio of their score to that of the best match."""
@@ -44,7 +45,7 @@ class Recall:
     min_score_ratio: Share = 0.05
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClearToolResults:
     """When older tool results are replaced by a marker, and which are kept.
 
@@ -61,7 +62,7 @@ class ClearToolResults:
     clear_inputs: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ContextPolicy:
     """What triggers compression, when, what is protected from it, and what is removed first.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from app.domain.frozen import frozen
 from app.engine.policy.policy import Allocation, ContextPolicy, Recall
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Preset:
     """A published design. `policy` has its values, but the output cap is the deployment's."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from app.domain.frozen import frozen
 from app.domain.recalled import related_word, similar_mark
 from app.engine.recall.dates import date_keys
 from app.engine.recall.index import Floats, Index, Ints
@@ -56,7 +56,7 @@ def term_scores(index: Index, seen_in: Ints, positions: Ints, counts: Ints, rare
     return of_posting * counts * (SATURATION + 1) / (counts + norm), of_posting
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hits:
     """Matching messages among the first `messages`: `positions`, best first, and `scores`. `similar` has the cosines of
     those that are near in meaning, by position. `words` are the words that were looked for: the related ones first, the

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from struct import pack
 from typing import Final, TypeAlias
 
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.domain.content import content_text, named
+from app.domain.frozen import frozen
 from app.domain.types import Content, Message, Role
 from app.engine.recall.dates import day_said
 from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, term_hash, terms_of, text_hash
@@ -53,7 +53,7 @@ def packed_text(text: str, kind: int = USER, most_terms: int = MOST_TERMS_OF_A_M
     return pack(f"<{len(words)}I", *words)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Packed:
     """Messages to add to an index: their `seq` (ascending), token counts, and concatenated packed terms; and the days
     on which they were sent, counted from 1970-01-01 in UTC, None if no search needs them."""
@@ -74,7 +74,7 @@ class Packed:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Index:
     """All messages of a session through `through_seq`, one array per column; a message's position is its index there.
 

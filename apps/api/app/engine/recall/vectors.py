@@ -6,13 +6,14 @@ Vectors come from an embedding model outside the engine. Two are comparable only
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from app.domain.frozen import frozen
 from app.engine.recall.index import U64, Floats, Index, Ints
 
 Rows: TypeAlias = npt.NDArray[np.int8]
@@ -49,7 +50,7 @@ def packed_vectors(vectors: npt.NDArray[np.floating]) -> list[bytes]:
     return [next(rows).tobytes() if is_usable else b"" for is_usable in usable]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Vectors:
     """Vectors of one model and `dimensions` dimensions, by the `seq` of their messages, ascending.
 
@@ -153,7 +154,7 @@ def _signs(rows: Rows | npt.NDArray[np.float32]) -> U64:
     return np.ascontiguousarray(words.T)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Meaning:
     """A search by meaning: the packed vector of a text, and the vectors that it is compared with."""
 

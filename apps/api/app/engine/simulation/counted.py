@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, NamedTuple, TypeAlias
 
+from app.domain.frozen import frozen
 from app.domain.types import Message, Pin, ReasoningRule, ToolDefinition, Turn, TurnStatus
 from app.engine.messages.reasoning import with_reasoning
 from app.engine.messages.tokens import Estimate, tools_tokens
@@ -18,7 +19,7 @@ CountKey: TypeAlias = tuple[str, str]
 _Seen: TypeAlias = tuple[tuple[tuple[str, str], ...], tuple[Pin, ...], tuple[ToolDefinition, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SimulatedCall:
     """A model call of a turn.
 
@@ -41,7 +42,7 @@ class HeadCost(NamedTuple):
     tools_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CountedTurn:
     """A stored turn, its messages counted for one model.
 
@@ -60,7 +61,7 @@ class CountedTurn:
     resent_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PastTurn:
     """A stored turn as it ended; `versions` has it counted for each simulated model.
 

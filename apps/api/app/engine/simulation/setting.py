@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import TypeAlias
 
 from app.domain.extractive import READING, Reading
+from app.domain.frozen import frozen
 from app.domain.prices import Prices, call_cost
 from app.domain.types import ReasoningRule, Usage
 from app.engine.messages.tokens import Estimate
@@ -19,7 +19,7 @@ PricesOf: TypeAlias = Callable[[int], Prices]
 """The prices of a call, by the tokens of its prompt."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Summarizer:
     """The model that would make summaries: its alias, its largest prompt in tokens, and its prices."""
 
@@ -28,7 +28,7 @@ class Summarizer:
     prices: PricesOf
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SimulatedModel:
     """A model for which turns are simulated under one policy."""
 
@@ -47,7 +47,7 @@ class SimulatedModel:
         return self.alias, self.encoding
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Setting:
     """The settings of a simulation. `models` has every alias that a turn may use. `read` may cache its results, since
     other policies summarize the same texts."""

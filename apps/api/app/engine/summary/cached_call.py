@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
+from app.domain.frozen import frozen
 from app.domain.prices import Prices, call_cost
 from app.domain.types import (
     SUMMARY_LISTS,
@@ -100,7 +100,7 @@ def _plain(text: str) -> str:
     return " ".join(text.replace("\0", " ").split()).casefold()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CallChoice:
     """The call by which a summary is made, and the reason for it."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
 
 from app.domain.content import content_text, named
+from app.domain.frozen import frozen
 from app.domain.types import Message, Summary, Turn
 from app.engine.messages.turns import sendable_messages
 
@@ -21,7 +21,7 @@ MIN_SUMMARY_TOKENS = 96
 """Smallest useful cap of a summary: the fence and one or two sentences."""
 
 
-@dataclass(frozen=True)
+@frozen(slots=False)
 class Fold:
     """A summary that is to be made.
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, NamedTuple, TypeGuard, cast
 
+from app.domain.frozen import frozen
 from app.domain.types import (
     SUMMARY_LISTS,
     JsonObject,
@@ -88,7 +89,7 @@ class SummaryRefused(Exception):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SummarizerPrompt:
     """One call to a summarizer. `document` are the parts of the JSON document, to be joined in this order; `known_ids`
     maps each short id to the stored messages that it stands for."""

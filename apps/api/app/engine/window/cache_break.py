@@ -7,13 +7,14 @@ A provider reads a prompt in the order tools, system text, pins, summary, histor
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 from app.domain.audit import CacheBreak
 from app.domain.content import sha256_hex
+from app.domain.frozen import frozen
 from app.domain.recalled import RECALLED
 from app.domain.types import JsonObject
 from app.engine.messages.tokens import Estimate
@@ -34,7 +35,7 @@ _FOR_ONE_TURN: Final = (None, "recall", "look_back", "reasoning")
 _OF_RECALL: Final = (RECALLED, sha256_hex(RECALL_NOTE))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Repeated:
     """A session's prompt without the running turn and what is sent for that turn only: the beginning that its next
     prompts share. `prompt` ends where the part shown to a summarizer ends; `refs` are those of the whole beginning.

@@ -20,9 +20,11 @@ them moves that by at most 1 % in either direction, whatever it sends, so a tena
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp, log, sqrt
 from statistics import median
+
+from app.domain.frozen import frozen
 
 LOWEST_RATIO = 0.5
 HIGHEST_RATIO = 3.0
@@ -41,7 +43,7 @@ _SAY = 0.0099
 """Most that one tenant moves the logarithm of the shared ratio in either direction. Twice it is just under 2 %."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Calibration:
     """Decayed sums over a tenant's calls: tokens we estimated, tokens the provider counted and, weighted by tokens, the
     squared difference of each call's ratio from the mean before it. `observed_tokens` is estimated and does not decay.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import floor
 
+from app.domain.frozen import frozen
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold, SummaryReason
 from app.engine.window.pieces import Piece
@@ -15,7 +15,7 @@ from app.engine.window.shortening import fit_results
 from app.engine.window.window import Window
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Foldable:
     """What a summary may fold.
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, TypeAlias, cast
 from uuid import UUID
 
 from app.domain.content import canonical_json, tool_name
+from app.domain.frozen import frozen
 from app.domain.types import Completion, JsonObject, Message, MessageId, ToolCall, ToolDefinition, Turn, TurnId
 from app.engine.policy.policy import ContextPolicy
 from app.engine.recall.look_back_pages import TextPage
@@ -59,7 +60,7 @@ AT_THE_CAP: Final = "Nothing was read: this turn has looked back as often as it 
 NO_ROOM: Final = "Nothing can be shown: there is no room for it beside this turn's messages. Answer with what is there."
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LookBack:
     """What a call asks to read: the messages that match a query, or a page of the message with a handle. `page` is None
     if the call has none."""
@@ -126,7 +127,7 @@ Read: TypeAlias = tuple[tuple[LookBack, TextPage], ...]
 """The pages that a turn has read, in time order, each with its call."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Search:
     """Which page of the matching messages to read: page `number` of those that are not in `without`, which is shown as
     page `shown_number`. Days in the query are relative to `said_day`."""

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, chain, groupby
 from operator import attrgetter
 from typing import Final, overload
 
+from app.domain.frozen import frozen
 from app.domain.types import MessageId, Turn, TurnStatus
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.window.columns import Columns
@@ -26,7 +27,7 @@ from app.engine.window.prompt import PromptItem, Run
 NOTHING_KNOWN: Final[Mapping[int, Sequence[Piece]]] = {}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Kept:
     """The turns of columns from position `first_turn` to before `end_turn`."""
 
@@ -57,7 +58,7 @@ _NOTHING_KEPT: Final = Kept(Columns(0))
 """No turns, in columns that are never appended to."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Past:
     """The turns before the current one, and the pieces of what may be sent of them, in time order.
 

@@ -8,12 +8,13 @@ and records the figures.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import groupby
 from typing import Literal, TypeAlias, overload
 
 from app.domain.content import JsonMessages
 from app.domain.errors import ContextBudgetExceeded
+from app.domain.frozen import frozen
 from app.domain.recalled import Recalled
 from app.domain.types import JsonObject, PromptMessage, Summary, ToolDefinition
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
@@ -32,7 +33,7 @@ from app.engine.window.triggers import due_before_call, reason_before_call
 from app.engine.window.window import Cost, Window, summary_item
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Accounts:
     """The token figures of an audit row. `tokens_*` count against the input budget. The trim log reports `wire_before`
     and the prompt's own `wire_tokens`.
@@ -50,7 +51,7 @@ class Accounts:
     recalled: tuple[Recalled, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SummaryDue:
     """A summary has to be tried before the prompt can be decided. If it fails, the turn is planned from `snapshot`."""
 
@@ -64,7 +65,7 @@ class SummaryDue:
         return replace(snapshot, log=snapshot.log and replace(snapshot.log, summary_triggered=True))
 
 
-@dataclass(frozen=True)
+@frozen(slots=False)
 class Decided:
     """A window after fitting, and its figures. `summary_worthless` means that a summary was due by the turn count but
     would not shrink anything, so the count restarts."""
@@ -83,7 +84,7 @@ class Ready(Decided):
     """The prompt fits."""
 
 
-@dataclass(frozen=True)
+@frozen(slots=False)
 class Refused(Decided):
     """The prompt does not fit and nothing more may be removed. `overflow` is the error for the client."""
 
@@ -179,7 +180,7 @@ def summary_actions(fold: Fold, summary: Summary, policy: ContextPolicy, estimat
     return (*rows, Removal(kind, block.label, fold.reason, fold.previous_tokens - block.wire_tokens))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Assembled:
     """The exact prompt. `refs` are the references to rebuild it from stored rows. `blocks` (texts by sha256) must be
     stored for that. `size_bytes` is the size of its canonical JSON."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from itertools import takewhile
@@ -19,6 +19,7 @@ from app.domain.content import (
     tool_call_json,
     tool_calls_from_json,
 )
+from app.domain.frozen import frozen
 from app.domain.types import (
     REGIONS,
     Content,
@@ -42,7 +43,7 @@ CLOSING: Final = b'],"tools":%b}'
 """End of the canonical JSON of every prompt, after its messages."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Block:
     """Text that is sent but is not a stored message. `sha256` (hex) is its key in `prompt_blocks`.
 
@@ -65,7 +66,7 @@ class Block:
         return json.loads(self.text) if self.is_json else self.text
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PromptItem:
     """One message of a prompt.
 
@@ -156,7 +157,7 @@ class StoredPieces(Protocol):
     def hash_of_run(self, before: bytes, first: int, end: int) -> Hash: ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Run:
     """Consecutive pieces of the past, sent as stored, with their number of messages and the sum of their tokens."""
 
@@ -184,7 +185,7 @@ class Run:
 Part: TypeAlias = PromptItem | Run
 
 
-@dataclass(frozen=True)
+@frozen(slots=False)
 class Prompt:
     """All that is sent for one model call. Its sums are read several times in a turn, so they are cached."""
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from itertools import groupby
 from operator import attrgetter
@@ -28,6 +28,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from app.domain.content import canonical_bytes
 from app.domain.errors import PromptTooLarge
+from app.domain.frozen import frozen
 from app.domain.recalled import RECALLED, Recalled, recalled_ref, rows_of
 from app.domain.types import REGIONS, JsonObject, Message, PromptMessage, ReasoningForm, Region
 from app.engine.window.prompt import (
@@ -59,7 +60,7 @@ _FORM_OF_RUN: Final[Mapping[str, ReasoningForm | None]] = {
 _CLEARED: Final = frozenset(_CLEARED_RUN.values())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Needed:
     """What has to be read to rebuild a prompt. `runs` are inclusive ranges of message `seq`; of `user_runs` only the
     users' messages are needed."""
@@ -283,7 +284,7 @@ class SentHashes:
         return self._encoded[sha256_hex, form]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RebuiltPart:
     """One message of a rebuilt prompt, with its stored message, or None for a block."""
 

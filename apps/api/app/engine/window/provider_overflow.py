@@ -8,11 +8,12 @@ not into the history, because later summaries take it over from there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, floor
 from typing import Literal, TypeAlias
 
 from app.domain.errors import StatedOverflow
+from app.domain.frozen import frozen
 from app.domain.types import SummaryBody
 from app.engine.messages.tokens import Estimate
 from app.engine.messages.turns import wire_tokens_of
@@ -37,7 +38,7 @@ _BLIND_SHARE = 0.7
 ReactionBasis: TypeAlias = Literal["overage", "limit", "share"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reaction:
     """The budget to plan with again, and its basis: the overage or the window that the provider stated, or a share of
     what was sent."""

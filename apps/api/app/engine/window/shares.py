@@ -10,9 +10,10 @@ are trimmed below their shares in the same order. The goal is never trimmed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import floor
 
+from app.domain.frozen import frozen
 from app.engine.messages.tokens import Estimate, tools_tokens
 from app.engine.policy.budget import part_of, with_output_share
 from app.engine.policy.policy import Allocation, PriorityRegion
@@ -155,7 +156,7 @@ def _history_tokens(pieces: Iterable[Piece]) -> int:
     return sum(piece.tokens for piece in pieces if piece.region == "history")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Division:
     """Tokens by region, without framing. `shares` are what each region is entitled to; they sum to all available
     tokens. `offered` is a region's share plus what other regions do not use."""

@@ -7,10 +7,11 @@ The stored message is never changed: a block replaces its content in this prompt
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from app.domain.audit import ShorteningKind
 from app.domain.content import canonical_json
+from app.domain.frozen import frozen
 from app.domain.types import Pin
 from app.engine.messages.media import has_media, marked_parts, marked_text
 from app.engine.messages.tokens import Estimate, tokens_of
@@ -35,7 +36,7 @@ _LOW_RELEVANCE = "low_relevance"
 _PIN_TRIES = 4
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shortening:
     """An item and its replacement; `now` has fewer tokens than `was`."""
 

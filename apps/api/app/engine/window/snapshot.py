@@ -4,12 +4,13 @@ of a trim log."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import floor
 from typing import NamedTuple
 
 from app.domain.audit import TrimAction, TrimKind
+from app.domain.frozen import frozen
 from app.domain.recalled import Recalled
 from app.domain.types import Pin, Summary, ToolDefinition, Turn
 from app.engine.policy.budget import Budget, part_of
@@ -34,7 +35,7 @@ class Removal(NamedTuple):
     last_seq: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlanLog:
     """What was done to a turn's window since the turn's first plan, and how many tokens the window had then.
 
@@ -58,7 +59,7 @@ class PlanLog:
         return replace(self, actions=(), recalled=())
 
 
-@dataclass(frozen=True)
+@frozen(slots=False)
 class Snapshot:
     """All that a decision may depend on, as read in one transaction, and the policy that it follows.
 

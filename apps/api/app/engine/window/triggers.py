@@ -8,10 +8,11 @@ summary made ahead folds exactly what that turn would have folded before its cal
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, floor
 from uuid import UUID
 
+from app.domain.frozen import frozen
 from app.domain.types import Message, MessageId
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.messages.turns import framed_tokens
@@ -36,7 +37,7 @@ _MIN_MESSAGES_SHARE = 0.5
 """Least messages to fold, as a fraction of `max_messages`. Else protected turns alone could fire it at every turn."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Due:
     """Why a summary is due, and what it folds. Without a `fold`, no summary is worth making or none could be sent."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Final, Literal
 
+from app.domain.frozen import frozen
 from app.domain.stored import StoredTexts
 from app.domain.types import REASONING_FORMS, Message, Role, Turn, TurnStatus
 from app.engine.messages.media import has_media
@@ -35,7 +35,7 @@ _FORMATS: Final = {letter: text_format(role) for letter, role in _ROLE_OF.items(
 _MARKS_OF: Final = str.maketrans({letter: chr(_MARKS[role, None]) for letter, role in _ROLE_OF.items()})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WholeTurns:
     """Turns in order. The first block of fields has a value per turn, the second a value per message, the third a value
     per piece. `first_messages` are positions of messages. `said_at` are microseconds since 1970-01-01 in UTC, `NO_TIME`

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
+from app.domain.frozen import frozen
 from app.domain.recalled import Recalled
 from app.domain.types import Pin, Summary
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate, framing_tokens, tools_tokens
@@ -23,7 +24,7 @@ Leaves: TypeAlias = Literal["never", "shortened", "marked", "dropped", "whole"]
 but not its media first, because a summary cites it; or its long texts, then its media, then all of it."""
 
 
-@dataclass(frozen=True)
+@frozen(slots=False)
 class Cost:
     """The size of a window without its content. `tokens` are those of its `messages`, without framing and tools."""
 
@@ -82,7 +83,7 @@ class Cost:
         return self.snapshot.policy.prune_from(self.budget.input_budget)
 
 
-@dataclass(frozen=True)
+@frozen(slots=False)
 class Window(Cost):
     """All that is sent for a turn, as one value. A stage takes a window and returns another.
 

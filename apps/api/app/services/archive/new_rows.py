@@ -6,7 +6,6 @@ that reads and checks such a body, in whichever process it runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
@@ -16,6 +15,7 @@ import orjson
 from app.archive.document import ROWS_WITH_ID, SECTIONS, archived_message, check_document, with_ids
 from app.domain.content import bytea_json, canonical_json, content_text, sha256_hex, tool_call_json
 from app.domain.errors import InvalidRequest, located
+from app.domain.frozen import frozen
 from app.domain.incoming import IncomingList, IncomingMessage
 from app.domain.stored import Counters, JsonText, NewHistory, NewRows
 from app.domain.types import (
@@ -248,7 +248,7 @@ def _body(row: JsonObject) -> SummaryBody:
     return SummaryBody(row["summary_text"], **items)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ImportedMessages:
     """The fields of a new session and OpenAI-style messages, each of them valid by itself."""
 
@@ -256,7 +256,7 @@ class ImportedMessages:
     messages: Sequence[Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GivenSession:
     """The fields of the session to be created, as a body has them."""
 

@@ -17,10 +17,11 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from io import BufferedReader
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
+
+from app.domain.frozen import frozen
 
 if TYPE_CHECKING:
     from app.tokenizers.counters import Tokenizers
@@ -35,7 +36,7 @@ _SIZE: Final = struct.Struct("!Q")
 _BESIDE_BYTES: Final = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tools:
     """What a job is made with, in whichever process it runs."""
 
@@ -43,14 +44,14 @@ class Tools:
     new_id: Callable[[], UUID]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Begin:
     """Starts a new job in place of the one before. It is answered, like every step."""
 
     kind: Callable[[Tools], object]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JobStep:
     """A method of the job, and its arguments."""
 
@@ -58,7 +59,7 @@ class JobStep:
     arguments: tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepResult:
     """What a step returned or raised."""
 

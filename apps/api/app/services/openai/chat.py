@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -19,6 +19,7 @@ from app.db.messages import messages_of_turn
 from app.db.sessions import set_lifetime
 from app.db.turns import Newest
 from app.domain.errors import TurnInProgress, existing, located
+from app.domain.frozen import frozen
 from app.domain.incoming import Compaction, IncomingMessage
 from app.domain.responses import Lifetime
 from app.domain.types import OPEN_STATUSES, Content, Message, SessionRef, TenantId, TurnStatus
@@ -50,7 +51,7 @@ _WITHOUT_REPLY = (TurnStatus.FAILED, TurnStatus.CANCELLED)
 _IN_PROGRESS = "The session already runs a turn."
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChatRequest:
     """A chat client's request. `is_retry` is true when the client marks it as a retry.
 
@@ -78,7 +79,7 @@ class ChatRequest:
         return self.is_retry and newest.request_sha256 == self.request_sha256
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _State:
     """The session's newest state, and the stored outcome of the request's idempotency key, if there is one."""
 

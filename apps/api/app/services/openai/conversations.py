@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from app.db import turns as store
@@ -17,6 +16,7 @@ from app.db.messages import (
 )
 from app.db.sessions import session_exists
 from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, located
+from app.domain.frozen import frozen
 from app.domain.incoming import IncomingList
 from app.domain.responses import read_item_id
 from app.domain.types import JsonObject, Message, Session, SessionRef, TenantId, TurnId, TurnStatus
@@ -155,7 +155,7 @@ async def _read(rt: Runtime, tenant_id: TenantId, items: Sequence[Mapping[str, A
     return read
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ItemPage:
     """Items in list order, and whether more follow."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -23,6 +23,7 @@ from app.domain.errors import (
     RetryLater,
     existing,
 )
+from app.domain.frozen import frozen
 from app.domain.responses import Lifetime
 from app.domain.types import SessionId, SessionRef, TenantId, TurnStatus
 from app.openai.items import joined_directions
@@ -40,7 +41,7 @@ _MOST_BEGUN = 20
 """Most sessions, the newest ones, that began with a request equal to a retry."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Target:
     """Where a request is answered, and the request as it is answered there. `made_with_turns` is how many turns the
     session began with, if it may have been made for this request; `is_kept` says whether the session is kept after the

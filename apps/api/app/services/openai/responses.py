@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from app.db import responses as store
@@ -24,6 +24,7 @@ from app.domain.errors import (
     TurnNotOpen,
     existing,
 )
+from app.domain.frozen import frozen
 from app.domain.incoming import Compaction
 from app.domain.responses import Lifetime, ResponseRef, StoredResponse
 from app.domain.stored import StoredSummary, names_of
@@ -61,7 +62,7 @@ from app.services.views.preview import preview_turn
 _GOES_ON = (TurnStatus.COMPLETED, TurnStatus.AWAITING_TOOLS)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResponseRequest:
     """What a client of Responses sends: at most one of `named`, `previous` and `conversation`."""
 
@@ -191,7 +192,7 @@ def is_running(found: StoredResponse) -> bool:
     return found.reply is None and found.is_last_of_turn and found.turn_status is TurnStatus.RUNNING
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Compacted:
     """A compaction of a session, and the summary that was made for it, if there is one."""
 

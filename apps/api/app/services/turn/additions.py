@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from app.db import sessions, turns
 from app.db.additions import Added
@@ -13,6 +13,7 @@ from app.db.claims import ToolOutput, WaitingTurn, reclaim_turn, waiting_turn
 from app.db.database import Transaction
 from app.db.turns import Newest
 from app.domain.errors import InvalidRequest, ToolOutputsMismatch, TurnInProgress, TurnNotOpen, existing
+from app.domain.frozen import frozen
 from app.domain.stored import NewHistory
 from app.domain.types import Content, SessionRef, TurnId, TurnStatus
 from app.openai.items import joined_directions
@@ -27,7 +28,7 @@ _SLICE = 64
 """Outputs that are counted before other tasks of the event loop run."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Additions:
     """What is added to a session whose state is `newest`, all counted.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from app.domain.errors import ProviderError
+from app.domain.frozen import frozen
 from app.domain.types import CompletionRequest, Message, Summary, Turn, TurnId
 from app.engine.messages.reasoning import with_reasoning
 from app.engine.policy.budget import Budget
@@ -48,7 +49,7 @@ _MOST_COUNTS = 2
 _D = TypeVar("_D", bound=Decision)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Basis:
     """The data of a decision. `estimate` and `rows` are those of the model that is to be called."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
@@ -12,6 +12,7 @@ from app.db.database import Transaction
 from app.db.messages import UNCOUNTED, save_token_counts, window_turns
 from app.db.settled import settled_through
 from app.db.summaries import PromptContext, prompt_context
+from app.domain.frozen import frozen
 from app.domain.types import (
     OPEN_STATUSES,
     Message,
@@ -52,7 +53,7 @@ _SLICE = 64
 """Messages that are counted, or turns that are rebuilt, before other tasks of the event loop run."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WindowRows:
     """Rows read at one moment, for a policy and a model: the session, its summary and pins, and the window's turns.
 

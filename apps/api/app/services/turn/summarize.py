@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from time import perf_counter
@@ -22,6 +22,7 @@ from app.db.claims import Claim
 from app.db.records import add_usages
 from app.db.summaries import AttemptNote
 from app.domain.errors import DatabaseUnavailable, InvalidRequest, NotFound
+from app.domain.frozen import frozen
 from app.domain.stored import NewSummary, values_of
 from app.domain.types import (
     OPEN_STATUSES,
@@ -79,7 +80,7 @@ STALE = "stale"
 """The failure of an attempt whose previous summary is no longer the active one, or whose turn is no longer ours."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SummaryJob:
     """What is to be summarized, and for which turn.
 
@@ -99,7 +100,7 @@ class SummaryJob:
     whatever_others_do: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SummaryAttempt:
     """The result of an attempt. `summary` is None when nothing could be stored; `failure` says why no answer is used.
 

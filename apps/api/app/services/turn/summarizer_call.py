@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 import orjson
 
 from app.domain.errors import InvalidRequest, LimitExceeded, ProviderError, ProviderOverflow, ProviderRefused
+from app.domain.frozen import frozen
 from app.domain.types import Completion, CompletionRequest, MessageId, SummaryBody, Usage
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, framing_tokens
 from app.engine.policy.budget import Budget
@@ -54,7 +54,7 @@ _INLINE_CHARS = 8_192
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SummarizerCall:
     """Which models are called for a summary of which window. With `limited` the calls are counted under limits.
 
@@ -75,7 +75,7 @@ class SummarizerCall:
         return (self.rows.model.alias, self.alias) if self.repeats else (self.alias,)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SummarizerResult:
     """The result of the calls. `body` is None when `failure` says why; `calls` count as usage in either case.
 

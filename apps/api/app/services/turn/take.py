@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from time import perf_counter
 
@@ -17,6 +17,7 @@ from app.db.archive import LastTurn
 from app.db.turns import cancel_turn as store_cancelled
 from app.db.turns import get_turn
 from app.domain.errors import PlimsollError, ProviderError, RetryLater, TurnNotOpen
+from app.domain.frozen import frozen
 from app.domain.incoming import IncomingMessage
 from app.domain.types import Completion, Session, SessionRef, TenantId, TurnId, TurnRecord, Usage
 from app.engine.window.plan import Refused
@@ -80,7 +81,7 @@ async def retry_turn(
     return await _run(rt, claim_retry(rt, session, turn_id, options, model_alias), listen)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Regeneration:
     """A turn that is to be run again: the fork that it runs in, and the request that is posted there."""
 

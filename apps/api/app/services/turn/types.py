@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
@@ -12,6 +12,7 @@ from app.db.additions import Added
 from app.db.claims import Claim
 from app.db.responses import ResponseNote
 from app.domain.audit import Audit, CacheBreak, TrimLog, TurnContext
+from app.domain.frozen import frozen
 from app.domain.stored import StoredSummary
 from app.domain.types import (
     Completion,
@@ -32,7 +33,7 @@ from app.services.turn.gather import WindowRows
 from app.tokenizers.counters import Estimator
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnOptions:
     """How the model is called in every round of a turn. `recorded_reply` applies to one round only.
 
@@ -78,7 +79,7 @@ class TurnOptions:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnRequest:
     """What a client posts. `request_sha256` is the hash of the body without `stream` (contract.md, decision 14).
 
@@ -96,7 +97,7 @@ class TurnRequest:
     additions: Additions | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OutputsRequest:
     """What a client posts when tools have run: (tool call id, content) for each open call.
 
@@ -111,7 +112,7 @@ class OutputsRequest:
     additions: Additions | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnOutcome:
     """A turn that has ended or waits for tools, and its `context`, in the shape of the contract.
 
@@ -135,7 +136,7 @@ class TurnOutcome:
 EventName: TypeAlias = Literal["turn.created", "context.assembled", "output.delta"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnEvent:
     """An event of a running turn, for a stream. The end of the turn is not an event; it is the `TurnOutcome`."""
 
@@ -154,7 +155,7 @@ def to_nobody(_: TurnEvent) -> None:
     """Ignores the event: the listener of a turn that is not streamed."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClaimedTurn:
     """A turn that this process may run, with the rows that it is decided on and the options of its model calls."""
 
@@ -172,7 +173,7 @@ class ClaimedTurn:
     """What the request added to the session besides the turn."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnPlan:
     """The prompt for the model, or why the turn is refused, and the data of this decision."""
 

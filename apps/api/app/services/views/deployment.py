@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, cast
 
 from app.db.database import record_of
 from app.db.migrate import SchemaState, schema_state
 from app.domain.errors import DatabaseUnavailable, NotFound
+from app.domain.frozen import frozen
 from app.domain.prices import Prices
 from app.domain.stored import values_of
 from app.domain.types import JsonObject, TenantId
@@ -19,7 +20,7 @@ from app.services.policies import overrides_schema
 from app.services.runtime import Runtime
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Readiness:
     """`migrations` is None when the database does not answer."""
 
@@ -42,7 +43,7 @@ async def readiness(rt: Runtime) -> Readiness:
         return Readiness("unavailable", None)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListedAlias:
     """`context_window` is in tokens; `is_language_model` is false for the built-in offline responder."""
 
@@ -84,7 +85,7 @@ def listed_model(rt: Runtime, alias: str) -> JsonObject:
     return {"id": alias, "object": "model", "created": 0, "owned_by": rt.catalogue.model(alias).provider}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PolicyField:
     """A field of a policy: the values that it takes, what it does, and its value in each preset."""
 
@@ -95,7 +96,7 @@ class PolicyField:
     defaults: JsonObject
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListedName:
     """A setting as the project of a design spells it; null is a value that the project does not publish."""
 
@@ -105,7 +106,7 @@ class ListedName:
     unit: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListedPreset:
     """A design by name, with the value of every field."""
 

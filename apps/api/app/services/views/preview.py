@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from uuid import UUID
 
 from app.db.messages import UNCOUNTED
 from app.db.turns import turn_numbers
 from app.domain.figures import LaidOut
+from app.domain.frozen import frozen
 from app.domain.incoming import IncomingMessage
 from app.domain.types import (
     OPEN_STATUSES,
@@ -65,7 +66,7 @@ PENDING_SUMMARY_ID = SummaryId(UUID(int=0))
 """Id in the trim log of the summary that the turn would make."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Preview:
     """What the next turn would send. `messages` and `tools` are empty if it would be refused."""
 

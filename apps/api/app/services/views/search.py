@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from functools import partial
 from uuid import UUID
@@ -14,6 +14,7 @@ from app.db.driver import Record
 from app.db.recall import found_messages, messages_with_words, sessions_with_messages
 from app.domain.content import content_text
 from app.domain.errors import InvalidRequest, NotFound
+from app.domain.frozen import frozen
 from app.domain.recalled import reasons_of
 from app.domain.types import Content, JsonObject, MessageId, Role, SessionId, SessionRef, TenantId, TurnId
 from app.engine.recall.bm25 import MOST_HITS, search
@@ -38,7 +39,7 @@ MOST_OF_A_SESSION = 3
 MOST_QUERY_WORDS = 10
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FoundInSession:
     """A message that has the words. `complete` says whether the excerpt is all of its text."""
 
@@ -54,7 +55,7 @@ class FoundInSession:
     complete: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FoundMessage(FoundInSession):
     """A message that matches, with its score and the reasons. Within one answer, a higher `score` matches better."""
 
@@ -71,7 +72,7 @@ class FoundMessage(FoundInSession):
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Found:
     """The results of a search, best first, on one page."""
 
@@ -176,7 +177,7 @@ def _excerpt(content: Content, terms: tuple[str, ...]) -> JsonObject:
     return {"excerpt": part, "complete": part == text}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FoundPage:
     """A page that was read back."""
 

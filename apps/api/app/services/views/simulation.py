@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ import orjson
 
 from app.db import simulation_rows as store
 from app.domain.errors import InvalidRequest
+from app.domain.frozen import frozen
 from app.domain.prices import Prices
 from app.domain.stored import StoredTurn
 from app.domain.types import JsonObject, Pin, SessionId, SessionRef, SessionState, TenantId
@@ -37,7 +38,7 @@ Progress = Callable[[int, int], None]
 """Called after each batch with the turns done and the turns in all."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Variant:
     """A policy to try: overrides of the session's own, and the name of its column."""
 

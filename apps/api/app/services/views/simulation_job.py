@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Final
 
 from app.domain.extractive import kept_reading
+from app.domain.frozen import frozen
 from app.domain.stored import StoredMessage, StoredTurn, values_of
 from app.domain.types import JsonObject, Message, Pin, SessionId, Turn, TurnId, TurnStatus
 from app.engine.messages.image_rules import image_rule_for
@@ -28,7 +29,7 @@ TEXTS_KEPT: Final = 512
 """Texts cached as statements: all of a small raw window, which several policies summarize shortly after each other."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlannedLane:
     """One policy for one model; `model_alias` is None when every turn uses the model that answered it."""
 
@@ -37,7 +38,7 @@ class PlannedLane:
     setting: Setting
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plan:
     """All that a simulation needs except the turns. The models' counters are made in the process that runs it.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from uuid import UUID
 
 from app.db import turns as store
@@ -17,6 +17,7 @@ from app.domain.audit import Audit, TrimAction
 from app.domain.content import content_text
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.figures import LaidOut
+from app.domain.frozen import frozen
 from app.domain.stored import ListedTurn
 from app.domain.types import (
     JsonObject,
@@ -39,7 +40,7 @@ from app.services.sessions import check_session, not_found
 from app.tokenizers.counters import Estimator
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SentPrompt:
     """The exact messages and tools of a model call, rebuilt from stored rows."""
 
