@@ -15,8 +15,6 @@ from typing import Final, Literal, TypeAlias
 from app.domain.errors import LimitExceeded
 from app.domain.frozen import frozen
 
-from app.domain.frozen import frozen
-
 Scope: TypeAlias = Literal["tenant", "session"]
 LimitUnit: TypeAlias = Literal["turns", "tokens", "usd"]
 LimitSpan: TypeAlias = Literal["minute", "day", "month", "total"]
