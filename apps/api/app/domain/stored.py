@@ -90,12 +90,19 @@ class StoredTexts:
         """The turns from position `first` up to, but not including, `end`."""
         start = sum(self.turn_messages[:first])
         stop = start + sum(self.turn_messages[first:end])
-        spans = {name: slice(start, stop) for name in names_of(StoredTexts)}
-        spans |= {name: slice(first, end) for name in spans if name.startswith("turn_")}
-        for name in ("ids", "turn_ids"):
-            spans[name] = slice(_ID_BYTES * spans[name].start, _ID_BYTES * spans[name].stop)
-        parts: dict[str, Any] = {name: getattr(self, name)[span] for name, span in spans.items()}
-        return StoredTexts(**parts)
+        return StoredTexts(
+            ids=self.ids[_ID_BYTES * start : _ID_BYTES * stop],
+            seqs=self.seqs[start:stop],
+            tokens=self.tokens[start:stop],
+            reasoning_tokens=self.reasoning_tokens[start:stop],
+            said_at=self.said_at[start:stop],
+            roles=self.roles[start:stop],
+            contents=self.contents[start:stop],
+            turn_ids=self.turn_ids[_ID_BYTES * first : _ID_BYTES * end],
+            turn_seqs=self.turn_seqs[first:end],
+            turn_messages=self.turn_messages[first:end],
+            turn_completed=self.turn_completed[first:end],
+        )
 
 
 _ID_BYTES: Final = 16
