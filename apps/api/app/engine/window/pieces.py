@@ -52,7 +52,6 @@ class Piece(NamedTuple):
 
     @property
     def turn_id(self) -> TurnId:
-        """The id of its turn."""
         return self.stored.turn_id(self.place) if self.stored else self.stored_messages[0].turn_id
 
     @property
@@ -67,7 +66,6 @@ class Piece(NamedTuple):
 
     @property
     def wire_tokens(self) -> int:
-        """Its tokens including the framing of its messages."""
         return self.tokens + MESSAGE_FRAMING_TOKENS * self.messages
 
     def with_items(self, now: Iterable[PromptItem]) -> Piece:
@@ -79,7 +77,6 @@ class Piece(NamedTuple):
 
 
 def pieces_of(turn: Turn, state: PieceState) -> list[Piece]:
-    """The pieces of a turn that may be sent."""
     units = sendable_units(turn)
     places = newest_and_answered([unit.kind for unit in units])
     pieces: list[Piece] = []
