@@ -63,6 +63,7 @@ _PDF_PAGE: Final = re.compile(rb"/Type\s*/Page(?![a-zA-Z])")
 
 
 def flat_image_tokens(_part: ContentPart) -> int:
+    """The tokens of an image if the model family is unknown."""
     return FLAT_IMAGE_TOKENS
 
 
@@ -72,6 +73,7 @@ def is_media(part: ContentPart) -> bool:
 
 
 def has_media(content: Content) -> bool:
+    """Whether a message's content has any part that is not text."""
     return content is not None and not isinstance(content, str) and any(is_media(part) for part in content)
 
 

@@ -76,6 +76,7 @@ class Budget:
 
 
 def budget_for(limit: int, limit_source: str, max_output_tokens: int) -> Budget:
+    """The budget of a window of `limit` tokens whose output may take `max_output_tokens`."""
     output_reserve = min(max_output_tokens, floor(limit * OUTPUT_SHARE))
     overhead_reserve = max(MIN_OVERHEAD_RESERVE_TOKENS, floor(limit * OVERHEAD_SHARE))
     return Budget(limit, limit_source, output_reserve, overhead_reserve, limit - output_reserve - overhead_reserve)

@@ -72,6 +72,7 @@ def _uses(pieces: Sequence[Piece], rule: ClearToolResults) -> Iterator[tuple[int
 
 
 def cleared_items(piece: Piece, estimate: Estimate, *, with_handles: bool) -> list[Shortening]:
+    """The replacements that clear a whole tool group."""
     if piece.kind != "tool_group":
         return []
     call, *results = piece.items

@@ -231,6 +231,7 @@ class Columns:
         return turn if self._turn_messages[turn] == message else None
 
     def turn_behind(self, turn_seq: int) -> int:
+        """The position after the last turn whose number is at most this."""
         return bisect_right(self.turn_seqs, turn_seq)
 
     def turn_of(self, piece: int) -> int:

@@ -48,6 +48,7 @@ class Foldable:
 
 
 def foldable(window: Window) -> Foldable:
+    """What a summary may fold under a policy without an allocation."""
     cut = window.snapshot.first_protected()
     most_tokens = window.snapshot.policy.most_summary_tokens(window.budget.input_budget)
     room_tokens = room_beside(window, untouchable(window))

@@ -94,6 +94,7 @@ def may_look_back(
 
 
 def page_tokens(input_budget: int) -> int:
+    """The most tokens of one page."""
     least = min(_USEFUL_PAGE_TOKENS, _MOST_PAGE_SHARE * input_budget)
     return max(0, min(_MOST_PAGE_TOKENS, int(max(least, _PAGE_SHARE * input_budget))))
 

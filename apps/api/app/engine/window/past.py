@@ -136,9 +136,11 @@ class Past:
         return past_of_kept(replace(kept, first_turn=first)).extended(newest, pieces)
 
     def wire_tokens(self, first: int = 0) -> int:
+        """Wire tokens of the turns from position `first` on."""
         return self._wire_before(self.turn_count) - self._wire_before(first)
 
     def completed_after(self, seq: int) -> int:
+        """How many completed turns have a number above the given one."""
         kept = self.kept
         first = bisect_right(kept.columns.turn_seqs, seq, kept.first_turn, kept.end_turn)
         newest = sum(turn.status is TurnStatus.COMPLETED and turn.seq > seq for turn in self.newest)
@@ -152,6 +154,7 @@ class Past:
         return self.newest[newest].messages[0].seq if newest < len(self.newest) else self.last_seq + 1
 
     def place_of_turn(self, turn_seq: int) -> int:
+        """The position of the first turn with at least this number."""
         kept = self.kept
         at = bisect_left(kept.columns.turn_seqs, turn_seq, kept.first_turn, kept.end_turn)
         if at < kept.end_turn:

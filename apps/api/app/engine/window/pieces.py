@@ -66,6 +66,7 @@ class Piece(NamedTuple):
 
     @property
     def wire_tokens(self) -> int:
+        """Its tokens including the framing of its messages."""
         return self.tokens + MESSAGE_FRAMING_TOKENS * self.messages
 
     def with_items(self, now: Iterable[PromptItem]) -> Piece:
@@ -77,6 +78,7 @@ class Piece(NamedTuple):
 
 
 def pieces_of(turn: Turn, state: PieceState) -> list[Piece]:
+    """The pieces of a turn that may be sent."""
     units = sendable_units(turn)
     places = newest_and_answered([unit.kind for unit in units])
     pieces: list[Piece] = []

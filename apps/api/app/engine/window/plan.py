@@ -58,6 +58,7 @@ class SummaryDue:
     snapshot: Snapshot
 
     def with_summary(self, summary: Summary, estimate: Estimate) -> Snapshot:
+        """The snapshot to plan from once the summary is made."""
         actions = summary_actions(self.fold, summary, self.snapshot.policy, estimate)
         snapshot = self.snapshot.with_summary(self.fold, summary, actions)
         return replace(snapshot, log=snapshot.log and replace(snapshot.log, summary_triggered=True))

@@ -245,6 +245,7 @@ class Prompt:
         return frozenset(seqs)
 
     def messages(self) -> JsonMessages:
+        """The messages in the order they are sent."""
         return self._messages([part.json() for part in self.parts])
 
     def _messages(self, of_parts: Sequence[bytes]) -> JsonMessages:
@@ -276,6 +277,7 @@ class Prompt:
 
 
 def block_item(region: Region, name: str, role: str, text: str, estimate: Estimate) -> PromptItem:
+    """An item with text that is not a stored message."""
     return PromptItem(region, estimate(text), block=Block(role, text), name=name)
 
 

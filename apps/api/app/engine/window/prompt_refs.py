@@ -170,6 +170,7 @@ def spelled_out(refs: JsonObject) -> JsonObject:
 
 
 def needed_for(refs: JsonObject) -> Needed:
+    """The blocks and messages that a rebuild reads."""
     items = spelled_out(refs)["items"]
     sha256s = [ref[1] if ref[0] in _BLOCKS else ref[2] for ref in items if ref[0] not in _FORM_OF_RUN]
     if refs["tools"]:
@@ -184,6 +185,7 @@ HowSent: TypeAlias = Callable[[Message], Literal["whole", "shortened"] | None]
 
 
 def how_sent_of(refs: JsonObject) -> HowSent:
+    """A function that returns how a message was sent in the prompt of these references."""
     shortened = {ref[1] for ref in refs["items"] if ref[0] in {"s", "j"} | _CLEARED}
     needed = needed_for(refs)
 

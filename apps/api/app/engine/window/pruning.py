@@ -196,6 +196,7 @@ class Prune:
             self._drop_group(queue, at, self._left_of(queue.group(at)))
 
     def window_now(self) -> Window:
+        """The window after the prune so far."""
         left = [piece for piece in self.kept if piece]
         return self.window.with_pieces(left, self.actions) if self.actions else self.window
 
@@ -234,6 +235,7 @@ def _queue(
 
 
 def dropped_kind(of: UnitKind) -> TrimKind:
+    """The kind of the log entry for a dropped piece of this kind."""
     return "assistant_dropped" if of == "assistant" else "tool_group_dropped"
 
 

@@ -27,14 +27,17 @@ def over_and_shared_out(window: Cost) -> bool:
 
 
 def at_prune_trigger(window: Cost) -> bool:
+    """The window is at the prune threshold, and the policy has neither an allocation nor `whole_past`."""
     return _prunes(window.snapshot.policy) and window.at_prune_trigger
 
 
 def over(window: Cost) -> bool:
+    """The window is over its input budget, and the policy has neither an allocation nor `whole_past`."""
     return _prunes(window.snapshot.policy) and window.is_over
 
 
 def over_and_unshielded(window: Cost) -> bool:
+    """As `over`, and protected turns may be pruned."""
     return over(window) and window.snapshot.policy.prune_protected
 
 
@@ -46,6 +49,7 @@ def over_in_emergency(window: Cost) -> bool:
 
 
 def over_some_budget(window: Cost) -> bool:
+    """As `over`, and the input budget is above zero."""
     return over(window) and window.budget.input_budget > 0
 
 
@@ -57,6 +61,7 @@ def has_room(window: Cost) -> bool:
 
 
 def shows_time(window: Cost) -> bool:
+    """The window fits, and the policy shows on which days its messages were sent."""
     return window.snapshot.policy.show_time and fits(window)
 
 
