@@ -15,7 +15,7 @@ from app.domain.stored import values_of
 from app.domain.types import JsonObject, TenantId
 from app.engine.policy.design_names import DESIGN_NAMES
 from app.engine.policy.fields import MEANINGS, policy_values
-from app.engine.policy.presets import PRESETS, preset_policy
+from app.engine.policy.policy import PRESETS, preset_policy
 from app.services.policies import overrides_schema
 from app.services.runtime import Runtime
 
