@@ -20,6 +20,7 @@ from app.providers.registry import Model
 from app.services.runtime import Runtime, retried
 
 _LARGEST = Decimal(10**9)
+_USD_DIGITS = 10
 
 
 @frozen
@@ -38,9 +39,12 @@ async def set_limits(database: Database, tenant_id: TenantId, values: Mapping[st
     if not tenant_id.strip():
         raise InvalidRequest("A tenant has a name.", ("tenant",))
     for name, value in values.items():
-        whole = LIMITS[name][0] == "usd" or value == value.to_integral_value()
-        if not (value.is_finite() and 0 <= value <= _LARGEST and whole):
-            raise InvalidRequest(f"{name} is a number from 0 to {_LARGEST:,}; only dollars have fractions.", (name,))
+        digits = _USD_DIGITS if LIMITS[name][0] == "usd" else 0
+        if not (value.is_finite() and 0 <= value <= _LARGEST and value == round(value, digits)):
+            raise InvalidRequest(
+                f"{name} is a number from 0 to {_LARGEST:,}; only dollars have fractions, of {_USD_DIGITS} digits.",
+                (name,),
+            )
     async with database.autocommit() as tx:
         await store.set_limits(tx, tenant_id, values)
 
