@@ -5,7 +5,7 @@ A past is append-only and says how far it goes: a cached past may be too short b
 processes write. The turn that ended last is never cached, since only that one may be tried again. Three operations do
 change a settled past, and raise the session's `past_version`, which a claim reads under the session's lock: a message
 is withdrawn (`db/messages.withdraw_messages`), a turn that ended runs again (`db/claims.reclaim_turn`, with
-`ended_as`), or turns are rejected with the one that they were added with (`db/additions.leave_out`). An import and a
+`ended_as`), or turns are rejected with the one that they were added with (`db/records.py`). An import and a
 fork fill a new session; a summary, even one that is undone, only says where the window begins; counts in another
 encoding are added and never change. An erased session is never read, so every process removes its past within
 `IDLE_S`.
@@ -22,8 +22,7 @@ from itertools import chain, takewhile
 import numpy as np
 
 from app.db.database import Transaction
-from app.db.recall import StoredTerms, save_terms, stored_terms, unpacked_messages
-from app.db.vectors import stored_vectors
+from app.db.recall import StoredTerms, save_terms, stored_terms, stored_vectors, unpacked_messages
 from app.domain.content import content_text
 from app.domain.frozen import frozen
 from app.domain.types import Content, ReasoningRule, Role, SessionId, Turn, Usage

@@ -12,7 +12,6 @@ from app.db.settled import settled_texts
 from app.domain.stored import StoredTexts
 from app.domain.types import SessionId, Turn
 from app.engine.window.columns import Columns
-from app.engine.window.whole_turns import of_texts
 
 _SLICE_TEXTS = 2048
 _SLICE_TURNS = 128
@@ -68,9 +67,9 @@ async def settled_columns(
 async def _add_texts(columns: Columns, texts: StoredTexts) -> None:
     """Adds turns to columns that no other task uses yet. Those of a single long turn are added on a thread."""
     if len(texts.seqs) > 2 * _SLICE_TEXTS:
-        await asyncio.to_thread(lambda: columns.add(of_texts(texts)))
+        await asyncio.to_thread(columns.extend_texts, texts)
     else:
-        columns.add(of_texts(texts))
+        columns.extend_texts(texts)
 
 
 def _more_than_text(texts: StoredTexts) -> tuple[int, int]:

@@ -257,13 +257,6 @@ class ImportedMessages:
 
 
 @frozen
-class Export:
-    """An exported session whose rows are valid one by one."""
-
-    document: JsonObject
-
-
-@frozen
 class GivenSession:
     """The fields of the session to be created, as a body has them."""
 
@@ -271,7 +264,8 @@ class GivenSession:
     fields: JsonObject
 
 
-BodyReader: TypeAlias = Callable[[bytes], Export | ImportedMessages]
+BodyReader: TypeAlias = Callable[[bytes], JsonObject | ImportedMessages]
+"""It returns an exported document whose rows are valid one by one, or messages."""
 
 
 class ImportJob:
@@ -279,7 +273,7 @@ class ImportJob:
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
-        self._source: Export | IncomingList | None = None
+        self._source: JsonObject | IncomingList | None = None
         self._parts: Iterator[NewHistory | NewRows | Counters] = iter(())
 
     def read(self, read: BodyReader, raw: bytes) -> GivenSession:
@@ -288,10 +282,10 @@ class ImportJob:
         The system and developer messages of a conversation are appended to the session's instructions.
         """
         source = read(raw)
-        if isinstance(source, Export):
-            check_document(source.document, SentHashes)
+        if not isinstance(source, ImportedMessages):
+            check_document(source, SentHashes)
             self._source = source
-            return GivenSession(is_export=True, fields=source.document["session"])
+            return GivenSession(is_export=True, fields=source["session"])
         listed = read_messages(source.messages)
         if not listed.messages:
             raise InvalidRequest("There is no message of a user, an assistant or a tool.", ("body", "messages"))
@@ -309,11 +303,11 @@ class ImportJob:
         contain the user's messages and its complete tool groups.
         """
         source, self._source = self._source, None
-        if isinstance(source, Export):
-            self._parts = restored(self._tools, source.document, encoding)
-        elif source is not None:
+        if isinstance(source, IncomingList):
             turns = cut_turns(source.messages)
             self._parts = iter([*drafted_in_batches(self._tools, encoding, model_alias, turns)])
+        elif source is not None:
+            self._parts = restored(self._tools, source, encoding)
 
     def next_part(self) -> NewHistory | NewRows | Counters | None:
         """The rows that the next statement stores, or None after the last."""

@@ -12,7 +12,6 @@ from time import perf_counter
 from typing import Any, TypeAlias, cast
 
 from app.db import turns as store
-from app.db.additions import Added
 from app.db.audits import get_audit
 from app.db.claims import (
     Claim,
@@ -26,6 +25,7 @@ from app.db.claims import (
 from app.db.database import Transaction, record_of
 from app.db.driver import UniqueViolated
 from app.db.messages import reply_of_turn
+from app.db.records import Added
 from app.db.responses import keep_response
 from app.db.summaries import get_summary
 from app.db.turns import fail_lost_turns

@@ -15,9 +15,8 @@ from typing import Final, TypeVar
 import numpy as np
 
 from app.db.database import Transaction
-from app.db.recall import settled_seq, turns_with
+from app.db.recall import has_vectors, messages_without_vectors, save_vectors, settled_seq, turns_with
 from app.db.records import add_usages
-from app.db.vectors import has_vectors, messages_without_vectors, save_vectors
 from app.domain.content import content_text, named
 from app.domain.errors import NotFound
 from app.domain.types import Content, JsonObject, Message, Pin, SessionId, SessionRef, TenantId, Turn, Usage

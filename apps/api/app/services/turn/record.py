@@ -42,7 +42,7 @@ from app.domain.types import (
     TurnStatus,
     Usage,
 )
-from app.engine.messages.reasoning import with_reasoning
+from app.engine.messages.turns import with_reasoning
 from app.engine.window.cache_break import cache_break
 from app.engine.window.plan import Assembled
 from app.engine.window.prompt import whole_message_block
