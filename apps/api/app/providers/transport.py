@@ -205,7 +205,7 @@ def _unpacking() -> Callable[[bytes], Iterator[bytes]]:
 
 
 def _unreachable(label: str, error: Exception) -> AttemptError:
-    # The transport between httpx and aiohttp takes a refused connection and a hang-up for timeouts: the cause names them.
+    # httpx's transport over aiohttp calls a refused connection and a hang-up a timeout; the cause has their name.
     what = type(error.__cause__ or error).__name__
     return AttemptError(ProviderDown(f"The provider of {label!r} cannot be reached ({what})."))
 
