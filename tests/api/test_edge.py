@@ -23,6 +23,7 @@ from uuid_utils.compat import uuid7
 from app.api.edge import Edge
 from app.domain.types import TenantId
 from app.services.process_state import Allowance
+from plimsoll_demo.own_process import free_port
 from tests.api.conftest import assert_problem
 from tests.pooling import pooler_settings
 
@@ -207,7 +208,7 @@ def test_the_first_stream_of_a_process_loads_nothing(database_url: str) -> None:
 
 
 def test_a_real_process_writes_one_json_line_a_request_with_ids_and_no_content(database_url: str) -> None:
-    port = _free_port()
+    port = free_port()
     environment = {
         **os.environ,
         "DATABASE_URL": database_url,
@@ -267,12 +268,6 @@ def _wait_until_ready(client: httpx.Client) -> None:
             pass
         time.sleep(0.1)
     raise AssertionError("the service did not get ready")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _answer(connection: socket.socket) -> bytes:
