@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
@@ -88,20 +88,23 @@ async def counting_proxy(database_url: str, tally: Tally) -> AsyncGenerator[str]
         startup = await startup_packet(reader, writer)
         server_reader, server_writer = await open_connection_to(database_url)
         server_writer.write(startup)
-        frontend = FrontendReader(tally)
         await asyncio.gather(
-            _pump(reader, server_writer, frontend),
-            _pump(server_reader, writer, None),
+            pump(reader, server_writer, FrontendReader(tally).feed),
+            pump(server_reader, writer),
         )
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port: int = server.sockets[0].getsockname()[1]
-    parts = urlsplit(database_url)
-    user = parts.netloc.rpartition("@")[0] or "postgres"
     try:
-        yield urlunsplit((parts.scheme, f"{user}@127.0.0.1:{port}", parts.path, "", ""))
+        yield url_through(server, database_url)
     finally:
         server.close()
+
+
+def url_through(proxy: asyncio.Server, database_url: str) -> str:
+    """The URL that leads to the database through a proxy that listens on a port."""
+    parts = urlsplit(database_url)
+    user = parts.netloc.rpartition("@")[0] or "postgres"
+    return urlunsplit((parts.scheme, f"{user}@127.0.0.1:{proxy.sockets[0].getsockname()[1]}", parts.path, "", ""))
 
 
 async def startup_packet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
@@ -125,11 +128,13 @@ async def open_connection_to(database_url: str) -> tuple[asyncio.StreamReader, a
     return await asyncio.open_connection(socket_folder or parts.hostname or "127.0.0.1", port)
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frontend: FrontendReader | None) -> None:
+async def pump(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, watch: Callable[[bytes], None] = lambda _data: None
+) -> None:
+    """Passes on what is read, to its end; `watch` sees it before."""
     with contextlib.suppress(ConnectionError):
         while data := await reader.read(65536):
-            if frontend is not None:
-                frontend.feed(data)
+            watch(data)
             writer.write(data)
             await writer.drain()
     writer.close()

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
+from bench.wire import pump
 from torture.replicas import Nursery, Replica
 
 REPLICAS = 3
@@ -35,17 +36,9 @@ class Balancer:
             with contextlib.suppress(OSError):
                 upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", port)
                 self.served[port] += 1
-                await asyncio.gather(_pump(reader, upstream_writer), _pump(upstream_reader, writer))
+                await asyncio.gather(pump(reader, upstream_writer), pump(upstream_reader, writer))
                 return
         writer.transport.abort()
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(ConnectionError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
 
 
 @contextlib.asynccontextmanager

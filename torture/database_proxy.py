@@ -8,9 +8,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Literal
-from urllib.parse import urlsplit, urlunsplit
 
-from bench.wire import FrontendReader, Tally, open_connection_to, startup_packet
+from bench.wire import FrontendReader, Tally, open_connection_to, startup_packet, url_through
 
 _READY = b"Z\0\0\0\x05"
 
@@ -73,11 +72,8 @@ async def proxied(database_url: str, fault: Fault) -> AsyncGenerator[str]:
         task.add_done_callback(tasks.discard)
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port: int = server.sockets[0].getsockname()[1]
-    parts = urlsplit(database_url)
-    user = parts.netloc.rpartition("@")[0] or "postgres"
     try:
-        yield urlunsplit((parts.scheme, f"{user}@127.0.0.1:{port}", parts.path, "", ""))
+        yield url_through(server, database_url)
     finally:
         server.close()
         for task in tasks:

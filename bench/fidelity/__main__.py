@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from app.engine.policy.presets import PRESETS
+from app.engine.policy.policy import PRESETS
 from app.tokenizers.counters import Tokenizers
 from bench.fidelity.engine_rule import EngineRule, local_vectors
 from bench.fidelity.kept import measure_kept

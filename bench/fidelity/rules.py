@@ -10,8 +10,7 @@ from importlib.util import find_spec
 from typing import TypeAlias
 
 from app.engine.messages.tokens import Estimate
-from app.engine.policy.policy import ContextPolicy, Recall
-from app.engine.policy.presets import PRESETS
+from app.engine.policy.policy import PRESETS, ContextPolicy, Recall
 from bench.fidelity.engine_rule import EngineRule
 from bench.fidelity.measure import Rule
 from bench.fidelity.plain_rules import KeepLast

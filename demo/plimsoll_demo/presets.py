@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.engine.policy.presets import PRESETS
+from app.engine.policy.policy import PRESETS
 from plimsoll_demo.client import Service
 from plimsoll_demo.demo import GOAL, WINDOW_TOKENS, shipped_conversation
 from plimsoll_demo.driver import ReplayOptions, replay_conversation

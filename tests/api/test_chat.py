@@ -275,7 +275,15 @@ def test_an_alias_may_pass_on_what_the_service_does_not_know(database_url: str, 
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("n", 2), ("logprobs", True), ("functions", [{"name": "f"}]), ("web_search_options", {}), ("temperature", 3)],
+    [
+        ("n", 2),
+        ("logprobs", True),
+        ("functions", [{"name": "f"}]),
+        ("web_search_options", {}),
+        ("temperature", 3),
+        ("stop", 3),
+        ("tool_choice", {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}),
+    ],
 )
 def test_a_parameter_without_effect_is_refused_by_name(
     database_url: str, tmp_path: Path, field: str, value: Any

@@ -23,6 +23,7 @@ from uuid_utils.compat import uuid7
 from app.api.edge import Edge
 from app.domain.types import TenantId
 from app.services.process_state import Allowance
+from plimsoll_demo.own_process import free_port
 from tests.api.conftest import assert_problem
 from tests.pooling import pooler_settings
 
@@ -117,7 +118,7 @@ def test_the_application_sees_the_body_once_and_then_the_client_leave() -> None:
     done = threading.Event()
 
     async def listening(scope: Scope, receive: Receive, send: Send) -> None:
-        seen.append(dict(await receive()))
+        seen.append({"body": scope["plimsoll"].body})
         await send({"type": "http.response.start", "status": 200, "headers": []})
         seen.append(dict(await asyncio.wait_for(receive(), 10)))
         done.set()
@@ -127,7 +128,7 @@ def test_the_application_sees_the_body_once_and_then_the_client_leave() -> None:
             connection.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc")
             time.sleep(0.2)
         assert done.wait(10)
-    assert seen[0] == {"type": "http.request", "body": b"abc", "more_body": False}
+    assert seen[0] == {"body": b"abc"}
     assert seen[1]["type"] == "http.disconnect"
 
 
@@ -145,7 +146,7 @@ async def test_a_large_body_is_in_memory_once() -> None:
     bodies: list[bytes] = []
 
     async def read(scope: Scope, receive: Receive, send: Send) -> None:
-        bodies.append((await receive())["body"])
+        bodies.append(scope["plimsoll"].body)
 
     size = chunk_bytes * chunks
     edge = Edge(
@@ -207,7 +208,7 @@ def test_the_first_stream_of_a_process_loads_nothing(database_url: str) -> None:
 
 
 def test_a_real_process_writes_one_json_line_a_request_with_ids_and_no_content(database_url: str) -> None:
-    port = _free_port()
+    port = free_port()
     environment = {
         **os.environ,
         "DATABASE_URL": database_url,
@@ -267,12 +268,6 @@ def _wait_until_ready(client: httpx.Client) -> None:
             pass
         time.sleep(0.1)
     raise AssertionError("the service did not get ready")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _answer(connection: socket.socket) -> bytes:

@@ -334,3 +334,10 @@ def test_an_answer_that_is_repeated_has_its_thinking_and_the_text_before_its_cal
         blocks = [block["type"] for block in found[0][0]["content"]]
         assert blocks == ["thinking", "text", *["tool_use" for _ in calls]]
         assert len(at.model.seen) == 1
+
+
+def test_models_are_listed_for_the_client_whatever_page_it_wants(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path) as at, anthropic_at(at) as client:
+        listed = [model.id for model in client.models.list(limit=20, after_id="main")]
+        assert "main" in listed
+        assert at.http.get("/v1/models", params={"limit": 20}).status_code == 422

@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from app.engine.policy.policy import Recall
-from app.engine.policy.presets import PRESETS
+from app.engine.policy.policy import PRESETS, Recall
 from app.tokenizers.counters import Tokenizers
 from bench.fidelity.engine_rule import EngineRule, budget_of_input
 from bench.fidelity.kept import LEAST_FOLDS, measure_kept

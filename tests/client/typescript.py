@@ -47,7 +47,7 @@ class Driven:
         """Everything that an iterator or a stream of this method gives."""
         call = _call(name, *args, **kwargs)
         items = await self._ask({"method": camel_case(name), "given": _given(call, "idempotency_key" in kwargs)})
-        if call.request.streamed:
+        if name.startswith("stream_"):
             return [_event(item) for item in items]
         return _read(call, {"items": items, "next_cursor": None}).items
 
@@ -120,7 +120,7 @@ def _call(name: str, *args: Any, **kwargs: Any) -> Call[Any]:
 def _given(call: Call[Any], with_key: bool) -> list[Any]:
     """The parameters of the TypeScript method that makes the same call."""
     request = call.request
-    given = request.query if request.body is None else {n: v for n, v in request.body.items() if n != "stream"}
+    given = request.query if request.body is None else request.body
     options = {"sessionId": request.headers.get("X-Session-Id"), "sessionNew": "X-Session-New" in request.headers}
     key = {"idempotencyKey": request.headers["Idempotency-Key"]} if with_key else {}
     return [*request.places.values(), given, {n: v for n, v in options.items() if v} | key]

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -125,6 +125,34 @@ def test_a_log_on_a_full_disk_costs_no_connection(tmp_path: Path, database_url: 
             one_connection.request("GET", "/v1/models")
             with one_connection.getresponse() as answer:
                 assert (answer.status, answer.read()[:1]) == (200, b"{")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a system without a full disk to write to")
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_welcome_that_cannot_be_printed_ends_no_service(tmp_path: Path, database_url: str, workers: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    with open("/dev/full", "w") as full, (tmp_path / "log").open("w") as log:  # noqa: PTH123
+        process = subprocess.Popen(
+            [*PLIMSOLL, "serve", "--port", str(port), "--workers", workers],
+            cwd=tmp_path,
+            env=environment(DATABASE_URL=database_url, XDG_DATA_HOME=str(tmp_path)),
+            stdout=full,
+            stderr=log,
+        )
+    try:
+        answer = None
+        while answer is None:
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            with suppress(httpx.ConnectError):  # it does not listen yet
+                answer = httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=60)
+            time.sleep(0.05)
+        assert answer.status_code == 200
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=45)
+    assert "Traceback" not in (tmp_path / "log").read_text()
 
 
 def test_data_of_an_earlier_version_below_the_folder_are_found(tmp_path: Path) -> None:
@@ -253,6 +281,31 @@ def test_keys_are_made_listed_and_revoked_and_the_secret_is_shown_once(tmp_path:
     key_id = listed.splitlines()[1].split()[0]
     assert plimsoll(tmp_path, "keys", "revoke", key_id, DATABASE_URL=database_url).stdout == "Revoked: laptop\n"
     assert "no such key" in refusal(plimsoll(tmp_path, "keys", "revoke", UNKNOWN_ID, DATABASE_URL=database_url))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a system without a full disk to write to")
+def test_what_cannot_be_printed_is_one_line_and_a_key_whose_secret_nobody_got_is_not_made(
+    tmp_path: Path, database_url: str
+) -> None:
+    create = ("keys", "create", "--tenant", "acme", "--name", "lost")
+    closed_end, closed_pipe = os.pipe()
+    os.close(closed_end)
+    with open("/dev/full", "w") as full, os.fdopen(closed_pipe, "w") as closed:  # noqa: PTH123
+        for arguments, where in ((("--version",), full), (("keys", "list"), full), (create, full), (create, closed)):
+            done = subprocess.run(
+                [*PLIMSOLL, *arguments],
+                cwd=tmp_path,
+                env=environment(DATABASE_URL=database_url),
+                stdout=where,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=300,
+                check=False,
+            )
+            reason = "Broken pipe" if where is closed else "No space left on device"
+            assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+            assert re.fullmatch(rf"plimsoll: .*{reason}\n", done.stderr)
+    assert "lost" not in plimsoll(tmp_path, "keys", "list", DATABASE_URL=database_url).stdout
 
 
 def test_an_address_others_reach_wants_a_key_first(tmp_path: Path, database_url: str) -> None:

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from app.engine.policy.presets import PRESETS
+from app.engine.policy.policy import PRESETS
 from tests.docs.pages import ROOT, table
 
 PAGE = (ROOT / "docs" / "policies.md").read_text()

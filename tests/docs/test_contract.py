@@ -16,8 +16,7 @@ from app.core.config import Settings
 from app.db.tables import metadata
 from app.domain.types import REGIONS, TurnStatus
 from app.engine.policy.budget import budget_for
-from app.engine.policy.policy import ContextPolicy
-from app.engine.policy.presets import PRESETS
+from app.engine.policy.policy import PRESETS, ContextPolicy
 from app.main import create_app
 from tests.api.conftest import settings_for
 from tests.docs.pages import ROOT, table

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from app.api.problems import KINDS, document
+from app.api.problems import KINDS, document, error_json, status_of
 from app.api.schemas.messages import MessagesIn
-from app.api.vendor_errors import error_json, status_of
 from tests.docs.pages import ROOT, table
 
 PAGE = (ROOT / "docs" / "messages.md").read_text()

@@ -33,9 +33,7 @@ def test_rows_come_back_as_they_were_packed(
         Recalled(seq, MessageId(UUID(int=seq)), form, score, tokens, matched)  # pyright: ignore[reportArgumentType]
         for seq, (_, form, score, tokens, matched) in zip(seqs, given_rows, strict=True)
     ]
-    assert list(rows_of(recalled_ref(rows))) == [
-        (row.seq, row.form, row.score, row.tokens, row.matched) for row in rows
-    ]
+    assert list(rows_of(recalled_ref(rows))) == [row._replace(message_id=None) for row in rows]
 
 
 def test_a_row_takes_a_few_bytes_and_a_word_is_stored_once() -> None:

@@ -20,8 +20,7 @@ from app.domain.types import (
 )
 from app.engine.messages.turns import sendable_units
 from app.engine.policy.budget import budget_for
-from app.engine.policy.policy import Allocation, ContextPolicy, PriorityRegion
-from app.engine.policy.presets import PRESETS
+from app.engine.policy.policy import PRESETS, Allocation, ContextPolicy, PriorityRegion
 from app.engine.window.past import past_of
 from app.engine.window.prompt import goal_text
 from app.engine.window.snapshot import Snapshot

@@ -232,12 +232,13 @@ def test_if_the_tokenizer_fails_tokens_are_a_quarter_of_the_characters_plus_a_qu
     database_url: str, tmp_path: Path
 ) -> None:
     """A damaged vocabulary is installed, in front of the sound one of this environment."""
-    damaged = tmp_path / "packages" / "bpe_openai-99.dist-info"
-    damaged.mkdir(parents=True)
-    (damaged / "METADATA").write_text("Metadata-Version: 2.1\nName: bpe-openai\nVersion: 99\n")
-    (damaged / "o200k_base.tiktoken.gz").write_bytes(b"damaged")
-    (damaged / "RECORD").write_text(f"{damaged.name}/o200k_base.tiktoken.gz,,\n")
-    path = os.pathsep.join((str(damaged.parent), environment()["PYTHONPATH"]))
+    packages = tmp_path / "packages"
+    installed, data = packages / "bpe_openai-99.dist-info", packages / "bpe_openai" / "data"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: bpe-openai\nVersion: 99\n")
+    data.mkdir(parents=True)
+    (data / "o200k_base.tiktoken.gz").write_bytes(b"damaged")
+    path = os.pathsep.join((str(packages), environment()["PYTHONPATH"]))
     with (
         serving(tmp_path, DATABASE_URL=database_url, PYTHONPATH=path) as (_, printed),
         httpx.Client(base_url=address(printed), timeout=60, trust_env=False) as http,
@@ -248,7 +249,7 @@ def test_if_the_tokenizer_fails_tokens_are_a_quarter_of_the_characters_plus_a_qu
         message, _ = http.get(f"{session}/messages").json()["items"]
     assert (message["token_estimate"], message["token_encoding"]) == (math.ceil(1001 / 4 * 1.25), "heuristic")
     assert audit["estimator"] == "heuristic"
-    assert "The tokenizer of o200k_base failed" in (tmp_path / "log").read_text()
+    assert "The tokenizer of o200k_base failed (BadGzipFile" in (tmp_path / "log").read_text()
 
 
 def _calls_a_tool_and_is_down_after_its_second_result() -> Play:

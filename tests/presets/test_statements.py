@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.engine.policy.presets import PRESETS
+from app.engine.policy.policy import PRESETS
 from tests.presets.conftest import Recorded
 from tests.presets.statements import STATEMENTS, Statement
 

@@ -266,6 +266,19 @@ async def test_two_faults_and_then_an_answer_make_an_answer(way: Way, fault: Ste
 
 
 @every_way
+async def test_a_server_that_hangs_up_or_does_not_listen_is_not_said_to_be_slow(way: Way) -> None:
+    """Both were reported as `ConnectTimeout`."""
+    gone = await failure_of(way, Reset(), hits=3)
+    async with serving(Reset()) as server:
+        nobody = server.base_url
+    async with way.wire.provider_at(nobody) as provider:
+        with pytest.raises(ProviderDown) as refused:
+            await ask(provider, way.streamed, turn())
+    assert "cannot be reached (ServerDisconnectedError)" in gone.detail
+    assert "cannot be reached (ClientConnectorError)" in refused.value.detail
+
+
+@every_way
 async def test_a_retry_after_is_waited_for(way: Way) -> None:
     waits = Waits()
     slow = Answer({}, 429, headers={"retry-after": "3"})

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from app.domain.content import JsonMessages, canonical_bytes
 from app.domain.errors import ProviderDown, ProviderRateLimited, ProviderRefused
 from app.domain.types import Completion, CompletionRequest, PromptMessage, Usage
 from app.providers.openai_answer import ChatAssembly
@@ -294,6 +296,35 @@ async def test_calls_that_gemini_made_keep_their_signatures_beside_those_that_it
     own_calls, other_calls = ([seen.json["messages"][at]["tool_calls"] for seen in server.seen] for at in (1, 3))
     assert own_calls == [[SIGNED], [SIGNED], [SIGNED]]
     assert other_calls == [[other], *[[{**other, "extra_content": NO_SIGNATURE}]] * 2]
+
+
+class Unread(JsonMessages):
+    """Messages as JSON, which fail when they are parsed."""
+
+    def __getitem__(self, at: Any) -> Any:
+        raise AssertionError(f"message {at} was parsed")
+
+
+async def test_after_a_loop_of_another_model_the_json_of_a_window_is_still_sent_as_it_is_kept() -> None:
+    """Every later request of the alias was parsed and encoded message by message."""
+    calls = [{key: call[key] for key in ("id", "type", "function")} for call in (SIGNED, UNSIGNED)]
+    messages: list[PromptMessage] = [
+        {"role": "user", "content": 'Say "tool_calls":[{"id": 1}].'},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "call_1", "content": '{"tool_calls":[{"a": "tool_calls\\":[{"}]}'},
+    ]
+    request = CompletionRequest(messages=messages, max_output_tokens=9)
+    pieces = [b"," * bool(at) + canonical_bytes(message) for at, message in enumerate(messages)]
+    kept = Unread(pieces, len(messages), with_reasoning=False)
+    async with (
+        serving(Answer(MISSING_SIGNATURE, 400), OK) as server,
+        provider_at(server.base_url, sleep=Waits(), timeout_s=60.0) as adapter,
+    ):
+        await adapter.complete(request)
+        await adapter.complete(replace(request, messages=kept))
+    _, encoded, ready = (seen.json for seen in server.seen)
+    assert ready == encoded
+    assert encoded["messages"][1]["tool_calls"][0]["extra_content"] == NO_SIGNATURE
 
 
 RETRY_INFO = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "9.837906927s"}

@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit, urlunsplit
+from functools import partial
 
-from bench.wire import open_connection_to
+from bench.wire import open_connection_to, pump, url_through
 
 
 @dataclass(slots=True)
@@ -44,23 +44,17 @@ class DatabaseFaults:
         swallowing = asyncio.Event()
         try:
             await asyncio.gather(
-                self._to_server(reader, server_writer, swallowing), self._to_client(server_reader, writer, swallowing)
+                pump(reader, server_writer, partial(self._watch, swallowing)),
+                self._to_client(server_reader, writer, swallowing),
             )
         finally:
             self._writers.discard(writer)
             server_writer.close()
 
-    async def _to_server(
-        self, reader: asyncio.StreamReader, server: asyncio.StreamWriter, swallowing: asyncio.Event
-    ) -> None:
-        with contextlib.suppress(ConnectionError):
-            while data := await reader.read(65536):
-                if self.swallow_after is not None and self.swallow_after in data:
-                    self.swallow_after = None
-                    swallowing.set()
-                server.write(data)
-                await server.drain()
-        server.close()
+    def _watch(self, swallowing: asyncio.Event, data: bytes) -> None:
+        if self.swallow_after is not None and self.swallow_after in data:
+            self.swallow_after = None
+            swallowing.set()
 
     async def _to_client(
         self, server: asyncio.StreamReader, writer: asyncio.StreamWriter, swallowing: asyncio.Event
@@ -84,10 +78,7 @@ async def faulty_database(database_url: str) -> AsyncGenerator[tuple[str, Databa
     server = await asyncio.start_server(
         lambda reader, writer: faults.serve(database_url, reader, writer), "127.0.0.1", 0
     )
-    port: int = server.sockets[0].getsockname()[1]
-    parts = urlsplit(database_url)
-    user = parts.netloc.rpartition("@")[0] or "postgres"
     try:
-        yield urlunsplit((parts.scheme, f"{user}@127.0.0.1:{port}", parts.path, "", "")), faults
+        yield url_through(server, database_url), faults
     finally:
         server.close()

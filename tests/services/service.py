@@ -27,10 +27,9 @@ from app.services.archive.transfer import import_session
 from app.services.embeddings import Embeddings
 from app.services.heavy.child import Tools
 from app.services.heavy.jobs import HeavyJobs
-from app.services.learned import Calibrations
 from app.services.paging import PageRequest
 from app.services.pasts import Pasts
-from app.services.process_state import Allowance, Chores, Cooldowns, HeavyWork, Leases
+from app.services.process_state import Allowance, Chores, Cooldowns, HeavyWork
 from app.services.runtime import Runtime
 from app.services.sessions import create_session
 from app.services.turn.take import continue_turn, take_turn
@@ -157,9 +156,7 @@ async def service(
         catalogue=catalogue,
         tokenizers=tokenizers,
         telemetry=telemetry,
-        leases=Leases(),
         chores=chores,
-        calibrations=Calibrations(),
         cooldowns=cooldowns,
         pasts=Pasts(64 * 1024 * 1024, monotonic, telemetry),
         windows=Allowance("bytes of windows", max_windows_bytes, 1.0),

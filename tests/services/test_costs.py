@@ -47,10 +47,10 @@ async def sold_by(database_url: str, folder: Path, wire: Wire, model: str) -> As
         service(database_url, f'{entry}base_url = "{server.base_url}"\n', folder=folder) as at,
     ):
         catalogue = Catalogue(
-            default="main",
-            instructions=listed.instructions,
-            models={"main": replace(listed.model("main"), context_window=16_384)},
-            providers={"main": at.rt.catalogue.provider("main")},
+            "main",
+            listed.instructions,
+            {"main": replace(listed.model("main"), context_window=16_384)},
+            {"main": at.rt.catalogue.provider("main")},
         )
         yield Service(replace(at.rt, catalogue=catalogue))
     await listed.aclose()

@@ -48,7 +48,7 @@ async def test_a_wait_for_the_pool_is_measured_also_when_it_was_in_vain(database
     database = own_database(database_url, pool_timeout_s=0.3)
     async with database.autocommit():
         pass  # connected: that takes a while on a busy machine
-    database.watched_by(telemetry.database)
+    database.watched_by(telemetry.database.connection_waited_for, telemetry.database.connection_used)
     began = time.monotonic()
     try:
         async with database.autocommit():

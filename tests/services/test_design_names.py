@@ -9,8 +9,7 @@ import pytest
 from app.domain.errors import InvalidRequest
 from app.engine.policy.design_names import DESIGN_NAMES, in_our_names
 from app.engine.policy.fields import MEANINGS
-from app.engine.policy.policy import ContextPolicy
-from app.engine.policy.presets import PRESETS
+from app.engine.policy.policy import PRESETS, ContextPolicy
 from app.services.policies import read_given, resolve_policy
 
 _OURS = {"goal_pct": 15, "pinned_files_pct": 50, "map_pct": 25, "reserved_for_output_pct": 10}

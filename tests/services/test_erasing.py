@@ -15,9 +15,9 @@ import pytest
 import sqlalchemy as sa
 
 from app.db.database import Database
+from app.db.recall import save_vectors
 from app.db.sql import sql
 from app.db.tables import metadata
-from app.db.vectors import save_vectors
 from app.domain.errors import NotFound, PlimsollError, SessionBusy, TurnCancelled
 from app.domain.responses import ResponseNote
 from app.domain.types import Pin, RecordedReply, Session, SessionId, SessionRef, TenantId

@@ -19,7 +19,6 @@ from app.domain.responses import item_id
 from app.domain.types import JsonObject, SessionId, TurnId, TurnStatus
 from app.engine.window.columns import Columns
 from app.engine.window.past import Kept
-from app.engine.window.whole_turns import of_turns
 from app.services.archive.transfer import fork_session
 from app.services.openai.conversations import withdraw_item
 from app.services.pasts import Counting, Pasts
@@ -173,7 +172,7 @@ async def test_a_turn_of_thousands_of_messages_is_kept_off_the_event_loop() -> N
         results = await asyncio.gather(
             pasts.keep(session_id, counting, kept, turns), pasts.keep(session_id, counting, kept, turns[:1])
         )
-    assert of_turns.__code__ not in called
+    assert Columns.extend.__code__ not in called
     both, one = ([each.columns.turn(at) for at in range(each.end_turn)] for each in results)
     assert both == [before, *turns]
     assert one == [before, turns[0]]

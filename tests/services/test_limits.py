@@ -13,6 +13,7 @@ import pytest
 
 from app.db.sql import sql
 from app.domain.errors import (
+    InvalidRequest,
     LimitExceeded,
     NotFound,
     PlimsollError,
@@ -403,6 +404,16 @@ async def test_limits_are_set_listed_with_what_was_used_and_cleared(database_url
         assert (listed["usd_per_month"].value, listed["usd_per_month"].used) == (Decimal("2.5"), 0)
         assert await clear_limits(at.rt.database, TENANT) == 2
         assert await list_limits(at.rt.database, None) == []
+
+
+async def test_a_limit_with_more_digits_than_are_stored_is_refused_instead_of_rounded(database_url: str) -> None:
+    async with service(database_url) as at:
+        await limit(at, usd_per_day=1e-10)
+        for smaller in (1e-30, 0.12345678901):
+            with pytest.raises(InvalidRequest, match="10 digits"):
+                await limit(at, usd_per_day=smaller)
+        (listed,) = await list_limits(at.rt.database, TENANT)
+        assert listed.value == Decimal("1e-10")
 
 
 @pytest.mark.parametrize("answered", [True, False], ids=["answered", "refused"])

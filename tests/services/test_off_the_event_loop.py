@@ -15,12 +15,12 @@ from app.db.messages import message_from_row
 from app.db.simulation_rows import stored_turns
 from app.domain.stored import StoredTurn
 from app.domain.types import CompletionRequest, JsonObject, SessionId
-from app.engine.messages import media_headers
+from app.engine.messages import media
 from app.engine.recall import bm25
 from app.engine.simulation.stored_losses import StoredLosses
 from app.engine.summary.fold import Fold
+from app.engine.window.columns import Columns
 from app.engine.window.prompt import neutral_message
-from app.engine.window.whole_turns import of_texts
 from app.providers.offline import OfflineProvider
 from app.services.pasts import settled_columns
 from app.services.views.search import look_back, search_session
@@ -123,7 +123,7 @@ async def test_the_pages_of_a_large_file_are_counted_off_the_event_loop(database
         with calls_here() as called:
             done = await at.turn(session.id, content)
         assert done.context["estimated_wire_tokens"] > 1_000 * 20_000
-        assert media_headers.pages_of_pdf.__code__ not in called
+        assert media.pdf_pages.__code__ not in called
 
 
 async def test_large_tools_are_counted_off_the_event_loop_by_the_built_in_model() -> None:
@@ -163,7 +163,7 @@ async def test_a_turn_of_thousands_of_texts_is_read_into_columns_off_the_event_l
         with calls_here() as called:
             await at.turn(session.id, "And now?")
         assert settled_columns.__code__ in called
-        assert of_texts.__code__ not in called
+        assert Columns.extend_texts.__code__ not in called
 
 
 async def test_a_long_prompt_is_rebuilt_off_the_event_loop(database_url: str, tmp_path: Path) -> None:

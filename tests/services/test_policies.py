@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from app.domain.errors import InvalidRequest
 from app.domain.types import MOST_EXCLUDED_TOOLS
 from app.engine.policy.fields import MEANINGS
-from app.engine.policy.policy import Allocation, ContextPolicy, Recall
-from app.engine.policy.presets import PRESETS
+from app.engine.policy.policy import PRESETS, Allocation, ContextPolicy, Recall
 from app.services.policies import read_fields, read_given, resolve_policy
 from app.services.views.deployment import value_schemas
 

@@ -11,7 +11,7 @@ import pytest
 from app.db.messages import UNCOUNTED, window_turns, withdraw_messages
 from app.db.settled import settled_through
 from app.domain.types import ReasoningRule, SessionId, Turn
-from app.engine.messages.reasoning import with_reasoning
+from app.engine.messages.turns import with_reasoning
 from app.engine.window.columns import Columns
 from app.services.pasts import settled_columns
 from tests.services.service import Service, service

@@ -89,10 +89,10 @@ async def sold(
         async with service(database_url, models, folder=folder, policy=policy) as at:
             listed = at.rt.catalogue
             catalogue = Catalogue(
-                default="main",
-                instructions=listed.instructions,
-                models={alias: replace(listed.model(alias), prices=prices.get(alias)) for alias in listed.aliases},
-                providers={alias: listed.provider(alias) for alias in listed.aliases},
+                "main",
+                listed.instructions,
+                {alias: replace(listed.model(alias), prices=prices.get(alias)) for alias in listed.aliases},
+                {alias: listed.provider(alias) for alias in listed.aliases},
             )
             pasts = Pasts(1 << 24, lambda: 0.0, at.rt.telemetry)
             yield Service(replace(at.rt, catalogue=catalogue, pasts=pasts)), server

@@ -116,6 +116,6 @@ def main() -> None:
     """The console script `plimsoll`."""
     try:
         command_line()
-    except _REFUSALS as error:
+    except (*_REFUSALS, OSError) as error:  # the second where standard output cannot be written
         sys.stderr.write(f"plimsoll: {' '.join(str(error).split())}\n")
         sys.exit(EXIT_UNUSABLE)

@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -46,28 +47,18 @@ from app.db.database import Database
 from app.db.embedded import kept_running
 from app.domain.errors import DatabaseUnavailable, InvalidRequest
 from app.engine.policy.policy import ContextPolicy
-from app.providers.base import EmbeddingModel
 from app.providers.local_embeddings import LocalEmbeddings
 from app.providers.openai import OpenAIProvider
-from app.providers.registry import Catalogue, load_catalogue
-from app.services.background import (
-    beat_forever,
-    calibrate_forever,
-    collect_forever,
-    keep_going,
-    probe_forever,
-    refresh_forever,
-    renew_forever,
-    sweep_forever,
-)
+from app.providers.registry import load_catalogue
+from app.services.background import LOOPS, keep_going
 from app.services.embeddings import LOCAL, Embeddings
 from app.services.heavy.child import Tools, collect_seldom
 from app.services.heavy.jobs import HeavyJobs
 from app.services.keys import Authenticator
-from app.services.learned import Calibrations, load_windows
+from app.services.learned import load_windows
 from app.services.pasts import Pasts
 from app.services.policies import resolve_policy
-from app.services.process_state import Allowance, Chores, Cooldowns, HeavyWork, Leases
+from app.services.process_state import Allowance, HeavyWork
 from app.services.runtime import Runtime
 from app.services.views.activity import Activity
 from app.telemetry.metrics import Telemetry
@@ -194,7 +185,6 @@ async def _runtime(
         await tokenizers.warm(encoding)
     metrics_folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")  # shared by workers; prometheus_client reads it too
     telemetry = Telemetry((*catalogue.aliases, LOCAL), Path(metrics_folder) if metrics_folder else None)
-    chores, cooldowns = Chores(), Cooldowns(monotonic)
     return Runtime(
         database=database,
         heavy=heavy,
@@ -202,10 +192,6 @@ async def _runtime(
         catalogue=catalogue,
         tokenizers=tokenizers,
         telemetry=telemetry,
-        leases=Leases(),
-        chores=chores,
-        calibrations=Calibrations(),
-        cooldowns=cooldowns,
         pasts=Pasts(settings.session_cache_bytes, monotonic, telemetry),
         windows=Allowance("bytes of windows", settings.max_windows_bytes, settings.tenant_share),
         guarded=guarded_policy(settings),
@@ -215,36 +201,24 @@ async def _runtime(
         tracer=_tracer(settings, owned),
         recognizes_sessions=settings.recognize_sessions,
         log_content=settings.log_content,
-        embeddings=_embeddings(settings, catalogue, owned, chores, cooldowns, telemetry) if own_processes else None,
     )
 
 
-def _embeddings(
-    settings: Settings,
-    catalogue: Catalogue,
-    owned: AsyncExitStack,
-    chores: Chores,
-    cooldowns: Cooldowns,
-    telemetry: Telemetry,
-) -> Embeddings | None:
+def _embeddings(settings: Settings, rt: Runtime, owned: AsyncExitStack) -> Embeddings | None:
+    """Raises `InvalidRequest` or `LocalModelMissing`."""
     if not (alias := settings.context_embedding_model):
         return None
-    source = _embedding_model(alias, catalogue, owned)
+    if alias == LOCAL:
+        source = LocalEmbeddings()
+        owned.push_async_callback(source.aclose)
+    else:
+        source = rt.catalogue.provider(alias)
+        if not isinstance(source, OpenAIProvider):
+            raise InvalidRequest(f"CONTEXT_EMBEDDING_MODEL: {alias!r} is not an alias of the provider openai.")
     wait_s = settings.context_embedding_wait_ms / 1000
-    return Embeddings(source, alias=alias, wait_s=wait_s, chores=chores, cooldowns=cooldowns, telemetry=telemetry)
-
-
-def _embedding_model(name: str, catalogue: Catalogue, owned: AsyncExitStack) -> EmbeddingModel:
-    """The model that makes vectors; raises `InvalidRequest` or `LocalModelMissing`."""
-    if name != LOCAL and name in catalogue.aliases:
-        provider = catalogue.provider(name)
-        if isinstance(provider, OpenAIProvider):
-            return provider
-    elif name == LOCAL:
-        local = LocalEmbeddings()
-        owned.push_async_callback(local.aclose)
-        return local
-    raise InvalidRequest(f"CONTEXT_EMBEDDING_MODEL: {name!r} is neither local nor an alias of the provider openai.")
+    return Embeddings(
+        source, alias=alias, wait_s=wait_s, chores=rt.chores, cooldowns=rt.cooldowns, telemetry=rt.telemetry
+    )
 
 
 def _tracer(settings: Settings, owned: AsyncExitStack) -> Tracer:
@@ -265,18 +239,12 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> AppState:
     database = _pool(settings, dsn, settings.db_pool_size, owned)
     heavy = HeavyWork(_pool(settings, dsn, settings.db_heavy_pool_size, owned), settings.tenant_share)
     rt = await _runtime(settings, database, heavy, owned, own_processes=True)
-    database.watched_by(rt.telemetry.database)
-    rt.telemetry.database.pool_of(settings.workers * settings.db_pool_size)
-    rt.telemetry.database.restarts_from(partial(embedded.count_restarts, dsn))
-    for work in (
-        renew_forever,
-        sweep_forever,
-        refresh_forever,
-        calibrate_forever,
-        probe_forever,
-        beat_forever,
-        collect_forever,
-    ):
+    rt = replace(rt, embeddings=_embeddings(settings, rt, owned))
+    measured = rt.telemetry.database
+    database.watched_by(measured.connection_waited_for, measured.connection_used)
+    measured.pool_of(settings.workers * settings.db_pool_size)
+    measured.count_restarts = partial(embedded.count_restarts, dsn)
+    for work in LOOPS:
         task = asyncio.create_task(keep_going(work, rt), name=work.__name__)
         owned.push_async_callback(_cancel, task)
     owned.push_async_callback(_keep_observations, rt)

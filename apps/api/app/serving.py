@@ -79,8 +79,13 @@ def serve(settings: Settings, first_session: Callable[[], bytes] | None = None) 
         )
     if embedding == LOCAL and not is_installed():
         raise CommandRefused("CONTEXT_EMBEDDING_MODEL=local: the extra embeddings of plimsoll-server is not installed")
-    if settings.traces != "off" and not _traces_can_be_made():
-        raise CommandRefused("PLIMSOLL_TRACES needs packages that are not installed: the extra otel of plimsoll-server")
+    try:
+        if settings.traces != "off":
+            import_module("app.telemetry.otel")
+    except ImportError as error:
+        raise CommandRefused(
+            "PLIMSOLL_TRACES needs packages that are not installed: the extra otel of plimsoll-server"
+        ) from error
     guarded_policy(settings)
     signal.signal(signal.SIGTERM, _end)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
@@ -95,14 +100,6 @@ def serve(settings: Settings, first_session: Callable[[], bytes] | None = None) 
         log_unhandled_errors()
         with _metrics_folder(settings, listener):
             _run(settings, listener, _welcome(settings, listener, catalogue.default, keys_exist=keys_exist))
-
-
-def _traces_can_be_made() -> bool:
-    try:
-        import_module("app.telemetry.otel")  # an optional extra, loaded only if enabled
-    except ImportError:
-        return False
-    return True
 
 
 def create_worker() -> FastAPI:
@@ -204,8 +201,9 @@ class _Workers(Multiprocess):
 
 
 def _print(welcome: str) -> None:
-    sys.stdout.write(welcome)
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):  # on a full disk, or into a closed pipe, it is lost: what is served is not
+        sys.stdout.write(welcome)
+        sys.stdout.flush()
 
 
 def _run(settings: Settings, listener: socket.socket, welcome: str) -> None:

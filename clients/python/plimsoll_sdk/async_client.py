@@ -119,7 +119,7 @@ def _pages(build: Callable[P, Call[Page[T]]]) -> Callable[Concatenate[AsyncPlims
 def _stream(build: Callable[P, Call[TurnAnswer]]) -> Callable[Concatenate[AsyncPlimsoll, P], AsyncTurnStream]:
     @wraps(build)
     def method(self: AsyncPlimsoll, *args: P.args, **kwargs: P.kwargs) -> AsyncTurnStream:
-        return AsyncTurnStream(self, build(*args, **kwargs))
+        return AsyncTurnStream(self, build(*args, **kwargs).streaming())
 
     return method
 
@@ -264,12 +264,12 @@ class AsyncPlimsoll:
     import_messages = _method(operations.import_messages)
 
     post_turn = _method(operations.post_turn)
-    stream_turn = _stream(operations.stream_turn)
+    stream_turn = _stream(operations.post_turn)
     list_turns = _method(operations.list_turns)
     iterate_turns = _pages(operations.list_turns)
     get_turn = _method(operations.get_turn)
     post_tool_outputs = _method(operations.post_tool_outputs)
-    stream_tool_outputs = _stream(operations.stream_tool_outputs)
+    stream_tool_outputs = _stream(operations.post_tool_outputs)
     cancel_turn = _method(operations.cancel_turn)
     regenerate_turn = _method(operations.regenerate_turn)
     get_audit = _method(operations.get_audit)

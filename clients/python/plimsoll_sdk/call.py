@@ -66,6 +66,11 @@ class Call(Generic[T]):
         """The same call for the page that begins at the cursor."""
         return replace(self, request=replace(self.request, query={**self.request.query, "cursor": cursor}))
 
+    def streaming(self) -> Call[T]:
+        """The same call for an answer that is streamed."""
+        body = {**(self.request.body or {}), "stream": True}
+        return replace(self, request=replace(self.request, body=body, streamed=True))
+
     @property
     def content(self) -> bytes | None:
         """The body as JSON, or None where there is none."""

@@ -108,7 +108,7 @@ def _pages(build: Callable[P, Call[Page[T]]]) -> Callable[Concatenate[Plimsoll, 
 def _stream(build: Callable[P, Call[TurnAnswer]]) -> Callable[Concatenate[Plimsoll, P], TurnStream]:
     @wraps(build)
     def method(self: Plimsoll, *args: P.args, **kwargs: P.kwargs) -> TurnStream:
-        return TurnStream(self, build(*args, **kwargs))
+        return TurnStream(self, build(*args, **kwargs).streaming())
 
     return method
 
@@ -249,12 +249,12 @@ class Plimsoll:
     import_messages = _method(operations.import_messages)
 
     post_turn = _method(operations.post_turn)
-    stream_turn = _stream(operations.stream_turn)
+    stream_turn = _stream(operations.post_turn)
     list_turns = _method(operations.list_turns)
     iterate_turns = _pages(operations.list_turns)
     get_turn = _method(operations.get_turn)
     post_tool_outputs = _method(operations.post_tool_outputs)
-    stream_tool_outputs = _stream(operations.stream_tool_outputs)
+    stream_tool_outputs = _stream(operations.post_tool_outputs)
     cancel_turn = _method(operations.cancel_turn)
     regenerate_turn = _method(operations.regenerate_turn)
     get_audit = _method(operations.get_audit)

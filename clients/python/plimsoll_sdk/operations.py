@@ -211,75 +211,12 @@ def post_turn(
 ) -> Request[TurnAnswer]:
     """Sends a message and returns the answer. Retries do not create another turn.
 
+    `stream_turn` gives the events of the turn instead, and takes a stream that breaks up again where it broke.
+
     `name` is who of several people speaks, `said_at` when, in UTC (`2026-05-08T13:56:00Z`), where that is not now.
     `idempotency_key` is made where none is given; give one of your own where the same message may come from another
     process too.
     """
-    return _turn(
-        session_id,
-        content,
-        False,
-        tools,
-        tool_choice,
-        max_output_tokens,
-        model_alias,
-        policy,
-        name,
-        said_at,
-        recorded_reply,
-        idempotency_key,
-    )
-
-
-@operation("POST", f"{_SESSION}/turns")
-def stream_turn(
-    session_id: str,
-    content: Content,
-    *,
-    tools: Sequence[Json] | None = None,
-    tool_choice: str | Json | None = None,
-    max_output_tokens: int | None = None,
-    model_alias: str | None = None,
-    policy: Json | None = None,
-    name: str | None = None,
-    said_at: str | None = None,
-    recorded_reply: Json | None = None,
-    idempotency_key: str | None = None,
-) -> Request[TurnAnswer]:
-    """Sends a message and streams the events of its turn. Retries do not create another turn.
-
-    A stream that breaks is taken up again where it broke.
-    """
-    return _turn(
-        session_id,
-        content,
-        True,
-        tools,
-        tool_choice,
-        max_output_tokens,
-        model_alias,
-        policy,
-        name,
-        said_at,
-        recorded_reply,
-        idempotency_key,
-    )
-
-
-def _turn(
-    session_id: str,
-    content: Content,
-    stream: bool,
-    tools: Sequence[Json] | None,
-    tool_choice: str | Json | None,
-    max_output_tokens: int | None,
-    model_alias: str | None,
-    policy: Json | None,
-    name: str | None,
-    said_at: str | None,
-    recorded_reply: Json | None,
-    idempotency_key: str | None,
-) -> Request[TurnAnswer]:
     body = given(
         content=content,
         tools=tools,
@@ -290,10 +227,9 @@ def _turn(
         name=name,
         said_at=said_at,
         recorded_reply=recorded_reply,
-        stream=stream or None,
     )
     headers = {"Idempotency-Key": idempotency_key or f"client-{uuid4().hex}"}
-    return Request(reads(TurnAnswer), {"session_id": session_id}, body=body, headers=headers, streamed=stream)
+    return Request(reads(TurnAnswer), {"session_id": session_id}, body=body, headers=headers)
 
 
 @operation("GET", f"{_SESSION}/turns", repeatable=True)
@@ -320,24 +256,11 @@ def get_turn(session_id: str, turn_id: str) -> Request[Turn]:
 def post_tool_outputs(
     session_id: str, turn_id: str, outputs: Mapping[str, Content], *, recorded_reply: Json | None = None
 ) -> Request[TurnAnswer]:
-    """Answers a turn's open tool calls, all of them, by call id, and returns the answer of its next round."""
-    return _outputs(session_id, turn_id, outputs, False, recorded_reply)
-
-
-@operation("POST", f"{_TURN}/tool-outputs")
-def stream_tool_outputs(
-    session_id: str, turn_id: str, outputs: Mapping[str, Content], *, recorded_reply: Json | None = None
-) -> Request[TurnAnswer]:
-    """Answers a turn's open tool calls, all of them, by call id, and streams the events of its next round."""
-    return _outputs(session_id, turn_id, outputs, True, recorded_reply)
-
-
-def _outputs(
-    session_id: str, turn_id: str, outputs: Mapping[str, Content], stream: bool, recorded_reply: Json | None
-) -> Request[TurnAnswer]:
+    """Answers a turn's open tool calls, all of them, by call id, and returns the answer of its next round;
+    `stream_tool_outputs` gives that round's events instead."""
     listed = [{"tool_call_id": call_id, "content": content} for call_id, content in outputs.items()]
-    body = given(outputs=listed, recorded_reply=recorded_reply, stream=stream or None)
-    return Request(reads(TurnAnswer), {"session_id": session_id, "turn_id": turn_id}, body=body, streamed=stream)
+    body = given(outputs=listed, recorded_reply=recorded_reply)
+    return Request(reads(TurnAnswer), {"session_id": session_id, "turn_id": turn_id}, body=body)
 
 
 @operation("POST", f"{_TURN}/cancel")

@@ -20,8 +20,8 @@ from app.engine.messages.media import (
     marked_text,
     marker,
     media_tokens,
+    size_in_header,
 )
-from app.engine.messages.media_headers import size_in_header
 from app.engine.messages.tokens import content_tokens, with_images_by_rule
 from tests.engine.histories import History, estimate
 from tests.engine.pictures import audio, file, file_of, gif, image, image_at, jpeg, mp3, png, wav, webp

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.domain.types import TurnStatus
 from app.engine.policy.budget import with_output_share
-from app.engine.policy.presets import PRESETS
+from app.engine.policy.policy import PRESETS
 from app.engine.window.provider_overflow import emergency_fold
 from tests.engine.histories import GUARDED, History, budget_of, chat, estimate, snapshot_of
 

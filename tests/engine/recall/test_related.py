@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.domain.recalled import public_row
+from app.domain.recalled import Recalled
+from app.domain.types import MessageId
 from app.engine.recall.bm25 import search
 from app.engine.recall.index import EMPTY, Index, Packed, packed_text
 from app.engine.recall.ranking import candidates
@@ -58,7 +59,8 @@ def test_a_message_in_other_words_than_the_questions_is_found_and_says_why(asked
     index = indexed(*OTHERS[:10], said, *OTHERS[10:])
     found = candidates(index, asked, len(index), room_tokens=20, min_score_ratio=0.05)
     assert found[0].seqs == (11,)
-    row = public_row(UUID(int=1), round(100 * found[0].score), 10, found[0].matched[0])
+    words = found[0].matched[0]
+    row = Recalled(11, MessageId(UUID(int=1)), None, round(100 * found[0].score), 10, words).public()
     assert "matched" not in row
     assert row["related"]
     assert all(pair["of"] in asked for pair in row["related"])

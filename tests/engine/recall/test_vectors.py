@@ -60,14 +60,14 @@ def test_the_nearest_are_those_by_cosine_from_the_mean_of_what_is_searched() -> 
     rows, query = _random(3_000), _random(1, seed=8)[0]
     packed = packed_query(query)
     assert packed is not None
-    found = _vectors(rows).similar(packed, 2 * 2_500 + 1, 40)
+    seqs, found = _vectors(rows).similar(packed, 2 * 2_500 + 1, 40)
     unit = rows[:2_500] / np.linalg.norm(rows[:2_500], axis=1, keepdims=True)
     centred, aim = unit - unit.mean(0), query / np.linalg.norm(query) - unit.mean(0)
     cosines = centred @ aim / np.linalg.norm(centred, axis=1) / np.linalg.norm(aim)
-    assert found.cosines == pytest.approx(cosines[found.seqs // 2 - 1], abs=0.05), "to what a byte tells apart"
-    assert set(np.argsort(-cosines)[:10] * 2 + 2) <= set(found.seqs.tolist())
-    assert all(found.seqs <= 5_000)
-    assert list(found.seqs) == sorted(found.seqs)
+    assert found == pytest.approx(cosines[seqs // 2 - 1], abs=0.05), "to what a byte tells apart"
+    assert set(np.argsort(-cosines)[:10] * 2 + 2) <= set(seqs.tolist())
+    assert all(seqs <= 5_000)
+    assert list(seqs) == sorted(seqs)
 
 
 def test_vectors_that_were_extended_find_what_those_that_were_put_in_at_once_find() -> None:
@@ -76,8 +76,7 @@ def test_vectors_that_were_extended_find_what_those_that_were_put_in_at_once_fin
     at_once, extended = _vectors(rows), _vectors(rows, 3, 1_000, 21, 1, 1_075)
     for through_seq in (2, 2_047, 2_048, 4_200):
         one, other = (vectors.similar(query, through_seq, 20) for vectors in (at_once, extended))
-        assert one.seqs.tolist() == other.seqs.tolist()
-        assert one.cosines.tolist() == other.cosines.tolist()
+        assert [column.tolist() for column in one] == [column.tolist() for column in other]
     assert extended.size_bytes == at_once.size_bytes
     assert extended.through_seq == 4_200
 
@@ -89,17 +88,17 @@ def test_of_many_the_nearest_are_found_though_not_all_are_compared() -> None:
     vectors = Vectors.none_of("m", DIMENSIONS * 4).extended(np.arange(1, 6_001), b"".join(packed_vectors(rows)))
     query = packed_query(subjects[17])
     assert query is not None
-    found = vectors.similar(query, 6_000, 100)
-    assert set(found.seqs.tolist()) == set(range(1_701, 1_801))
-    assert set(vectors.similar(query, 1_750, 50).seqs.tolist()) == set(range(1_701, 1_751))
+    seqs, _ = vectors.similar(query, 6_000, 100)
+    assert set(seqs.tolist()) == set(range(1_701, 1_801))
+    assert set(vectors.similar(query, 1_750, 50)[0].tolist()) == set(range(1_701, 1_751))
 
 
 def test_an_old_nearer_message_is_found_among_many_newer_similar_ones() -> None:
     other, often, query = _random(600), _random(1, seed=9), _random(1, seed=8)
     asked = packed_query(query[0])
     assert asked is not None
-    found = _vectors(np.concatenate((query, other, np.repeat(often, 8_000, axis=0)))).similar(asked, 20_000, 8)
-    assert 2 in found.seqs
+    seqs, _ = _vectors(np.concatenate((query, other, np.repeat(often, 8_000, axis=0)))).similar(asked, 20_000, 8)
+    assert 2 in seqs
 
 
 def test_zero_and_non_finite_vectors_are_packed_as_empty() -> None:

@@ -65,9 +65,9 @@ def test_the_chunks_hold_all_that_may_be_sent_in_order_and_each_is_within_the_ro
     parts: dict[MessageId, str] = {}
     for chunk in chunks:
         assert chunk
-        assert sum(estimate(source.text) + _WRAPPING_TOKENS for source in chunk) <= room_tokens
-        for source in chunk:
-            parts[source.id] = parts.get(source.id, "") + source.text
+        assert sum(estimate(text) + _WRAPPING_TOKENS for _, text in chunk) <= room_tokens
+        for message, text in chunk:
+            parts[message.id] = parts.get(message.id, "") + text
     sendable = [message for turn in snapshot.past.turns for unit in sendable_units(turn) for message in unit.messages]
     expected = {message.id: source_text(message) for message in sendable if source_text(message)}
     assert parts == expected
@@ -83,7 +83,7 @@ def test_splitting_terminates_when_the_budget_is_smaller_than_one_character(room
         return 9 * len(text)
 
     chunks = split_for_summarizer(fold, room_tokens, costly)
-    text = "".join(source.text for chunk in chunks for source in chunk)
+    text = "".join(part for chunk in chunks for _, part in chunk)
     assert text == "".join(source_text(message) for message in fold.messages)
 
 
@@ -93,7 +93,7 @@ def test_a_rejected_message_and_half_an_answer_are_not_shown_to_a_summarizer() -
     failed = history.turn(("assistant", 50, 1), status=TurnStatus.FAILED)
     kept = chat(history, 1)
     fold = fold_of(snapshot_of((rejected, failed, *kept), history.turn(), input_budget=1000))
-    shown = {source.id for chunk in split_for_summarizer(fold, 10_000, estimate) for source in chunk}
+    shown = {message.id for chunk in split_for_summarizer(fold, 10_000, estimate) for message, _ in chunk}
     assert shown == {failed.messages[0].id, *(message.id for message in kept[0].messages)}
     body = fallback_summary(fold, estimate)
     assert body is not None
@@ -112,7 +112,7 @@ def test_the_request_stays_within_the_room_and_shows_the_newest_context(
             chunk, previous=None, context=context, max_tokens=200, room_tokens=context_tokens, estimate=estimate
         )
         document = _document(prompt)
-        assert [each["text"] for each in document["messages"]] == [source.text for source in chunk]
+        assert [each["text"] for each in document["messages"]] == [text for _, text in chunk]
         around = document["context_messages"]
         newest = context[len(context) - len(around) :]
         assert [each["text"] for each in around] == [source_text(message) for message in newest]

@@ -11,8 +11,7 @@ from app.domain.errors import StatedOverflow
 from app.domain.types import Pin, Summary, SummaryBody, SummaryItem, Turn, TurnStatus
 from app.engine.messages.turns import wire_tokens_of
 from app.engine.policy.budget import budget_for
-from app.engine.policy.policy import PRIORITY_REGIONS, Allocation, ContextPolicy, PriorityRegion
-from app.engine.policy.presets import PRESETS
+from app.engine.policy.policy import PRESETS, PRIORITY_REGIONS, Allocation, ContextPolicy, PriorityRegion
 from app.engine.window.plan import Ready, Refused, SummaryDue, plan
 from app.engine.window.provider_overflow import react
 from app.engine.window.shares import Division, divide, with_shared_budget
@@ -347,7 +346,7 @@ def test_a_smaller_window_that_a_provider_names_is_shared_out_anew() -> None:
     snapshot = _shared((), History().turn(user_tokens=200), pins=_pins((9000, 1.0)))
     ready = plan(snapshot, estimate)
     assert isinstance(ready, Ready)
-    reaction = react(
+    budget = react(
         0,
         StatedOverflow(6000, 8000),
         sent=ready.prompt,
@@ -355,10 +354,10 @@ def test_a_smaller_window_that_a_provider_names_is_shared_out_anew() -> None:
         budget=snapshot.budget,
         max_output_tokens=2048,
     )
-    assert reaction is not None
-    assert reaction.budget.output_reserve == (6000 - 1024 - snapshot.budget.fixed_tokens) // 10
+    assert budget is not None
+    assert budget.output_reserve == (6000 - 1024 - snapshot.budget.fixed_tokens) // 10
     again = plan(
-        replace(snapshot, budget=reaction.budget, log=ready.window.log.without_stages()),
+        replace(snapshot, budget=budget, log=ready.window.log.without_stages()),
         estimate,
         may_summarize=False,
     )

@@ -8,8 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from app.domain.types import Pin, Turn, TurnStatus
-from app.engine.policy.policy import ClearToolResults
-from app.engine.policy.presets import PRESETS
+from app.engine.policy.policy import PRESETS, ClearToolResults
 from app.engine.window.columns import Columns
 from app.engine.window.layout import layout_of, singly
 from app.engine.window.past import Kept, past_of_kept

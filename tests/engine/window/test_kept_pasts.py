@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.types import ReasoningRule, Summary, SummaryBody, SummaryId, Turn, TurnStatus
-from app.engine.messages.reasoning import with_reasoning
+from app.engine.messages.turns import with_reasoning
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import summary_of
@@ -135,6 +136,29 @@ def test_a_past_gives_the_same_values_from_columns_as_from_turns(snapshot: Snaps
         assert kept.wire_tokens(at) == read.wire_tokens(at)
     ids = frozenset(message.id for turn in read.turns[::2] for message in turn.messages)
     assert kept.pieces_citing(ids) == read.pieces_citing(ids)
+
+
+class _ExtendedMeanwhile(Columns):
+    """As if another thread appended a turn to the columns while a long prompt is assembled."""
+
+    later: Turn
+
+    def _stretches(self, first: int, end: int) -> Iterator[range]:
+        for stretch in super()._stretches(first, end):
+            yield stretch
+            self.extend((self.later,))
+
+
+def test_columns_may_be_appended_to_while_a_prompt_is_assembled_from_them() -> None:
+    history = History()
+    *turns, later = chat(history, 4)
+    plain, columns = Columns(0), _ExtendedMeanwhile(0)
+    columns.later = later
+    for each in (plain, columns):
+        each.extend(turns)
+    end = columns.first_piece(columns.turns)
+    assert columns.json_of_run(0, end) == plain.json_of_run(0, end)
+    assert columns.turn(3) == later
 
 
 def test_a_turn_hashes_what_is_new_and_a_run_of_any_length_is_one_reference() -> None:

@@ -8,8 +8,7 @@ import pytest
 
 from app.domain.types import Completion, Message, SummaryBody, ToolCall, ToolDefinition, TurnStatus
 from app.engine.messages.tokens import message_tokens, tools_tokens
-from app.engine.policy.policy import ClearToolResults, ContextPolicy
-from app.engine.policy.presets import PRESETS
+from app.engine.policy.policy import PRESETS, ClearToolResults, ContextPolicy
 from app.engine.recall.look_back_pages import TextPage
 from app.engine.window.look_back import (
     LOOK_BACK,

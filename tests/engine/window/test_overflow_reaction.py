@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from app.domain.errors import StatedOverflow
 from app.domain.types import MessageId, Turn, TurnStatus
-from app.engine.policy.budget import budget_for
+from app.engine.policy.budget import Budget, budget_for
 from app.engine.window.plan import Ready, Refused, assert_tool_pairing, plan
 from app.engine.window.prompt import Prompt, pin_text
-from app.engine.window.provider_overflow import MAX_REACTIONS, Reaction, learned_limit, react
+from app.engine.window.provider_overflow import MAX_REACTIONS, learned_limit, react
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.window import lay_out
 from tests.engine.histories import GUARDED, History, chat, estimate, input_tokens_of, snapshot_of
@@ -30,8 +30,8 @@ _stated = st.builds(StatedOverflow, _tokens, _tokens, _tokens)
 
 def _react(
     snapshot: Snapshot, sent: Prompt, stated: StatedOverflow, *, so_far: int = 0, output_tokens: int = 256
-) -> Reaction:
-    reaction = react(
+) -> Budget:
+    budget = react(
         so_far,
         stated,
         sent=sent,
@@ -40,8 +40,8 @@ def _react(
         max_output_tokens=2048,
         calibration_ratio=snapshot.calibration_ratio,
     )
-    assert reaction is not None
-    return reaction
+    assert budget is not None
+    return budget
 
 
 def _sent(input_budget: int = 9000) -> tuple[Snapshot, Prompt]:
@@ -60,19 +60,18 @@ def test_a_stated_overage_shrinks_the_prompt_by_that_much_in_our_tokens_and_a_ma
     prompt_tokens = wire * 3 // 2
     limit = prompt_tokens + 256 - 1500
     stated = StatedOverflow(limit, prompt_tokens + 256, prompt_tokens)
-    reaction = _react(snapshot, sent, stated)
-    assert reaction.basis == "overage"
-    room = reaction.budget.wire_room(overhead_tokens=sent.overhead_tokens)
+    budget = _react(snapshot, sent, stated)
+    room = budget.wire_room(overhead_tokens=sent.overhead_tokens)
     assert wire - 1000 - ceil(wire * 0.04) <= room <= wire - 1000 - int(wire * 0.03)
 
 
 @pytest.mark.parametrize(
     ("stated", "basis"),
     [
-        (StatedOverflow(4096, 6090, 6010), "overage"),
-        (StatedOverflow(4096, 6090), "overage"),
-        (StatedOverflow(4096, None, 6010), "overage"),
-        (StatedOverflow(4096, None, 4000), "overage"),
+        (StatedOverflow(4096, 6090, 6010), "limit"),
+        (StatedOverflow(4096, 6090), "limit"),
+        (StatedOverflow(4096, None, 6010), "limit"),
+        (StatedOverflow(4096, None, 4000), "limit"),
         (StatedOverflow(4096), "limit"),
         (StatedOverflow(), "share"),
         (StatedOverflow(None, 6090, 6010), "share"),
@@ -84,16 +83,16 @@ def test_a_stated_overage_shrinks_the_prompt_by_that_much_in_our_tokens_and_a_ma
 )
 def test_what_the_provider_stated_decides_what_the_new_budget_is_based_on(stated: StatedOverflow, basis: str) -> None:
     snapshot, sent = _sent()
-    reaction = _react(snapshot, sent, stated)
-    assert reaction.basis == basis
-    assert (reaction.budget.limit_source == "learned") == (stated.limit_tokens == 4096)
-    if basis == "share":
-        assert reaction.budget.wire_room(overhead_tokens=sent.overhead_tokens) == int(sent.wire_tokens * 0.7)
+    budget = _react(snapshot, sent, stated)
+    room = budget.wire_room(overhead_tokens=sent.overhead_tokens)
+    assert (room == int(sent.wire_tokens * 0.7)) == (basis == "share")
+    assert (budget == budget_for(4096, "learned", 2048)) == (basis == "limit")
+    assert (budget.limit_source == "learned") == (stated.limit_tokens == 4096)
 
 
 def test_a_window_that_was_learned_is_kept_with_its_own_reserves() -> None:
     snapshot, sent = _sent()
-    budget = _react(snapshot, sent, StatedOverflow(4096)).budget
+    budget = _react(snapshot, sent, StatedOverflow(4096))
     assert budget == budget_for(4096, "learned", 2048)
 
 
@@ -103,16 +102,15 @@ def test_what_an_account_may_use_in_a_minute_shrinks_the_prompt_and_is_never_lea
     stated = StatedOverflow(limit, sent.wire_tokens + 256, limit_is_window=False)
     configured = snapshot.budget.limit
     assert learned_limit(stated, configured=configured, sent_wire_tokens=sent.wire_tokens, output_tokens=256) is None
-    reaction = _react(snapshot, sent, stated)
-    assert reaction.basis == "overage"
-    assert (reaction.budget.limit, reaction.budget.limit_source) == (snapshot.budget.limit, "test")
-    assert reaction.budget.wire_room(overhead_tokens=sent.overhead_tokens) <= sent.wire_tokens - 1256
+    budget = _react(snapshot, sent, stated)
+    assert (budget.limit, budget.limit_source) == (snapshot.budget.limit, "test")
+    assert budget.wire_room(overhead_tokens=sent.overhead_tokens) <= sent.wire_tokens - 1256
 
 
 def test_the_second_reaction_is_more_careful_and_there_is_no_third() -> None:
     snapshot, sent = _sent()
     stated = StatedOverflow(snapshot.budget.limit, snapshot.budget.limit + 500)
-    first, second = (_react(snapshot, sent, stated, so_far=so_far).budget.input_budget for so_far in (0, 1))
+    first, second = (_react(snapshot, sent, stated, so_far=so_far).input_budget for so_far in (0, 1))
     assert second < first
     third = react(MAX_REACTIONS, stated, sent=sent, output_tokens=9, budget=snapshot.budget, max_output_tokens=2048)
     assert third is None
@@ -154,8 +152,8 @@ def test_the_next_prompt_is_smaller_fits_and_keeps_what_must_survive(
 ) -> None:
     taken = decide(snapshot)
     ready = ready_of(taken)
-    reaction = _react(taken.snapshot, ready.prompt, stated, so_far=so_far, output_tokens=output_tokens)
-    again = ready.window.after_overflow(reaction.budget)
+    budget = _react(taken.snapshot, ready.prompt, stated, so_far=so_far, output_tokens=output_tokens)
+    again = ready.window.after_overflow(budget)
     decision = plan(again, estimate, may_summarize=False)
     sent = decision.prompt.messages()
     assert_tool_pairing(sent)
@@ -170,7 +168,7 @@ def test_the_next_prompt_is_smaller_fits_and_keeps_what_must_survive(
     assert decision.accounts.wire_before - removed == decision.prompt.wire_tokens
     if isinstance(decision, Ready):
         assert decision.prompt.wire_tokens < ready.prompt.wire_tokens
-        assert input_tokens_of(again, decision.prompt) <= reaction.budget.input_budget
+        assert input_tokens_of(again, decision.prompt) <= budget.input_budget
     else:
         assert _past_ids(decision, taken.snapshot.past.turns) == set()
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.types import JsonObject, Message, ReasoningRule, Turn, TurnStatus
-from app.engine.messages.reasoning import with_reasoning
 from app.engine.messages.tokens import reasoning_tokens
+from app.engine.messages.turns import with_reasoning
 from app.engine.window.past import past_of
 from app.engine.window.plan import Ready, assemble, plan
 from app.engine.window.prompt import Block

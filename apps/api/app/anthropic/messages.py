@@ -54,7 +54,7 @@ def read_list(system: str | Sequence[Block] | None, messages: Sequence[Mapping[s
         if rest or not blocks:
             read += [_reply(place, rest)] if is_reply else _of_user(place, rest)
     return IncomingList(
-        _instructions(system), tuple(read) if compaction is None else after_compaction(before, read), compaction
+        _directions(system), tuple(read) if compaction is None else after_compaction(before, read), compaction
     )
 
 
@@ -89,10 +89,10 @@ def _as_blocks(content: str | Sequence[Block]) -> list[Block]:
     return [_text_part(content)] if isinstance(content, str) else list(content)
 
 
-def _instructions(system: str | Sequence[Block] | None) -> str | None:
+def _directions(system: str | Sequence[Block] | None) -> tuple[str, ...]:
     texts = [str(block["text"]) for block in _as_blocks(system or ())]
     texts = [text.partition("\n")[2] if text.startswith(_BILLING_LINE) else text for text in texts]
-    return "\n\n".join(text for text in texts if text.strip()) or None
+    return tuple(text for text in texts if text.strip())
 
 
 def _reply(place: int, blocks: Sequence[Block]) -> IncomingMessage:
@@ -159,19 +159,15 @@ def _part(block: Block) -> ContentPart:
     match block["type"]:
         case "image":
             return {"type": "image_url", "image_url": {"url": _url(block["source"])}}
+        case "document" if block["source"]["type"] == "base64":
+            named = {"filename": block["title"]} if block.get("title") else {}
+            return {"type": "file", "file": {"file_data": _url(block["source"]), **named}}
         case "document":
-            return _document_part(block)
+            return _text_part("\n\n".join(text for text in (block.get("title"), block["source"]["data"]) if text))
         case "search_result":
             return _text_part("\n".join((block["title"], block["source"], _joined_texts(block["content"]))))
         case _:
             return _text_part(str(block["text"]))
-
-
-def _document_part(block: Block) -> ContentPart:
-    source, title = block["source"], block.get("title")
-    if source["type"] == "base64":
-        return {"type": "file", "file": {"file_data": _url(source), **({"filename": title} if title else {})}}
-    return _text_part("\n\n".join(text for text in (title, source["data"]) if text))
 
 
 def _text_part(text: str) -> ContentPart:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import field as dataclass_field
-from typing import Any, TypeVar, cast
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import field
+from typing import Any, Literal, TypeVar, cast
 from urllib.parse import parse_qsl
 from uuid import UUID
 
@@ -25,7 +25,6 @@ from starlette.types import Receive, Scope, Send
 from app.api import problems
 from app.api.edge import Exchange
 from app.api.schemas.bodies import parse_object, places
-from app.api.vendor_errors import is_messages_path, is_openai_path
 from app.core.fairness import tenant_at_work
 from app.domain.errors import (
     DatabaseUnavailable,
@@ -66,16 +65,9 @@ class AppState:
     authenticator: Authenticator
     activity: Activity
     answers: Allowance
-    drain: Drain = dataclass_field(default_factory=Drain)
+    drain: Drain = field(default_factory=Drain)
     heartbeat_s: float = 15.0
     cancel_on_disconnect: bool = False
-    aside: set[asyncio.Task[None]] = dataclass_field(default_factory=set[asyncio.Task[None]])
-
-    def run_aside(self, work: Coroutine[None, None, None]) -> None:
-        """Runs work that no request waits for, and keeps a reference to its task so that it is not collected."""
-        task = asyncio.create_task(work)
-        self.aside.add(task)
-        task.add_done_callback(self.aside.discard)
 
 
 class Call(Request):
@@ -127,9 +119,6 @@ class Call(Request):
         cast(Exchange, self.scope["plimsoll"]).fields.update(fields)
 
 
-Binder = Callable[[Scope, Exchange], Any]
-
-
 class DirectRoute(APIRoute):
     """Binds arguments without FastAPI's dependency solver. Handlers return a `Response` or a value for its JSON."""
 
@@ -141,43 +130,24 @@ class DirectRoute(APIRoute):
         super().__init__(path, endpoint, **options)
         self._handler = cast("Callable[..., Awaitable[object]]", endpoint)
         self._call_name = self.dependant.request_param_name
-        self._binders = self._make_binders()
+        self._parameters = [_Parameter("query", field) for field in self.dependant.query_params]
+        self._parameters += [_Parameter("header", field) for field in self.dependant.header_params]
         self._query_names = {field.alias for field in self.dependant.query_params}
         # Clients of OpenAI and Anthropic send additional parameters, such as Anthropic's `?beta=true`.
-        self._checks_query = path.startswith("/v1/") and not (is_openai_path(path) or is_messages_path(path))
+        is_vendors = problems.is_openai_path(path) or problems.is_messages_path(path)
+        self._checks_query = path.startswith("/v1/") and not is_vendors
         self._success = self.status_code or 200
         # The answer of any other route tells what it has done, and is never refused.
         self._only_reads = self.methods == {"GET"} or path.endswith("/preview")
         self.app = self._serve
 
-    def _make_binders(self) -> dict[str, Binder]:
-        binders: dict[str, Binder] = {}
-        for field in self.dependant.path_params:
-            binders[field.name] = _path_parameter(field.name)
-        for source, fields in (("query", self.dependant.query_params), ("header", self.dependant.header_params)):
-            for field in fields:
-                adapter: TypeAdapter[Any] = cast(Any, field)._type_adapter  # FastAPI built it for this parameter
-                missing = _MISSING if field.field_info.is_required() else field.get_default()
-                binders[field.name] = _parameter(source, field.alias, adapter, missing)
-        if self.body_field is not None:
-            model = cast("type[BaseModel]", self.body_field.field_info.annotation)
-            binders[self.dependant.body_params[0].name] = self._bind_body(
-                model, required=self.body_field.field_info.is_required()
-            )
-        return binders
-
-    def _bind_body(self, model: type[BaseModel], *, required: bool) -> Binder:
-        validate = model.__pydantic_validator__.validate_python
-
-        def bind(scope: Scope, exchange: Exchange) -> BaseModel:
-            if not exchange.body and not required:
-                scope["plimsoll.json"] = {}
-                return validate({})
-            _check_is_json(exchange)
-            scope["plimsoll.json"] = parse_object(exchange.body)
-            return validate(scope["plimsoll.json"])
-
-        return bind
+    def _read_body(self, exchange: Exchange, model: type[BaseModel], *, required: bool) -> tuple[Any, BaseModel]:
+        """The body's JSON as received, and validated."""
+        if not exchange.body and not required:
+            return {}, model.model_validate({})
+        _check_is_json(exchange)
+        value = parse_object(exchange.body)
+        return value, model.__pydantic_validator__.validate_python(value)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self.authenticated:
@@ -223,11 +193,22 @@ class DirectRoute(APIRoute):
         return json_response(result, self._success)
 
     def _bind(self, scope: Scope, exchange: Exchange) -> dict[str, Any]:
-        if self._checks_query and scope["query_string"]:
-            unknown = _query(scope).keys() - self._query_names
-            if unknown:
-                raise InvalidRequest("This route has no such parameter.", ("query", min(unknown)))
-        return {name: bind(scope, exchange) for name, bind in self._binders.items()}
+        query = _query(scope)
+        checks_query = self._checks_query and b"anthropic-version" not in exchange.headers
+        if checks_query and (unknown := query.keys() - self._query_names):
+            raise InvalidRequest("This route has no such parameter.", ("query", min(unknown)))
+        arguments: dict[str, Any] = {
+            field.name: _path_value(field.name, scope["path_params"][field.name], exchange)
+            for field in self.dependant.path_params
+        }
+        for parameter in self._parameters:
+            arguments[parameter.argument] = parameter.value(query, exchange.headers)
+        if self.body_field is not None:
+            info = self.body_field.field_info
+            scope["plimsoll.json"], arguments[self.dependant.body_params[0].name] = self._read_body(
+                exchange, cast("type[BaseModel]", info.annotation), required=info.is_required()
+            )
+        return arguments
 
 
 class HeavyRoute(DirectRoute):
@@ -241,13 +222,10 @@ class HeavyRoute(DirectRoute):
 class UnreadRoute(HeavyRoute):
     """A heavy route whose handler parses the body (`call.unread_body`); its parameter only describes the body."""
 
-    def _bind_body(self, model: type[BaseModel], *, required: bool) -> Binder:
-        def bind(_scope: Scope, exchange: Exchange) -> BaseModel:
-            if required:
-                _check_is_json(exchange)
-            return model.model_construct()
-
-        return bind
+    def _read_body(self, exchange: Exchange, model: type[BaseModel], *, required: bool) -> tuple[Any, BaseModel]:
+        if required:
+            _check_is_json(exchange)
+        return None, model.model_construct()
 
 
 class OpenRoute(DirectRoute):
@@ -307,19 +285,14 @@ class _NotJson(PlimsollError):
     code = "unsupported_media_type"
 
 
-def _path_parameter(name: str) -> Binder:
+def _path_value(name: str, text: str, exchange: Exchange) -> UUID | str:
     noun = _NOUN_OF_ID.get(name)
-
-    def bind(scope: Scope, exchange: Exchange) -> UUID | str:
-        text: str = scope["path_params"][name]
-        if noun is None:
-            return text
-        if not UUID_TEXT.fullmatch(text):
-            raise NotFound(noun)
-        exchange.fields[name] = text
-        return UUID(text)
-
-    return bind
+    if noun is None:
+        return text
+    if not UUID_TEXT.fullmatch(text):
+        raise NotFound(noun)
+    exchange.fields[name] = text
+    return UUID(text)
 
 
 def _query(scope: Scope) -> Mapping[str, str]:
@@ -327,25 +300,32 @@ def _query(scope: Scope) -> Mapping[str, str]:
     return dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)) if query else {}
 
 
-def _parameter(source: str, name: str, adapter: TypeAdapter[Any], missing: Any) -> Binder:
-    header = name.lower().encode()
+class _Parameter:
+    """A query parameter or a header that FastAPI has read from the handler's signature."""
 
-    def bind(scope: Scope, exchange: Exchange) -> Any:
-        if source == "query":
-            text = _query(scope).get(name)
+    def __init__(self, source: Literal["query", "header"], field: Any) -> None:
+        self.argument = field.name
+        self._source = source
+        self._name = field.alias
+        self._header = field.alias.lower().encode()
+        self._adapter: TypeAdapter[Any] = field._type_adapter  # FastAPI built it for this parameter
+        self._missing = _MISSING if field.field_info.is_required() else field.get_default()
+
+    def value(self, query: Mapping[str, str], headers: Mapping[bytes, bytes]) -> Any:
+        """Raises `InvalidRequest` if the request has none of the allowed values."""
+        if self._source == "query":
+            text = query.get(self._name)
         else:
-            value = exchange.headers.get(header)
-            text = None if value is None else value.decode("latin-1")
+            header = headers.get(self._header)
+            text = None if header is None else header.decode("latin-1")
         if text is None:
-            if missing is _MISSING:
-                raise InvalidRequest("The parameter is missing.", (source, name))
-            return missing
+            if self._missing is _MISSING:
+                raise InvalidRequest("The parameter is missing.", (self._source, self._name))
+            return self._missing
         try:
-            return adapter.validate_python(text)
+            return self._adapter.validate_python(text)
         except ValidationError as error:
-            raise InvalidFields(places(error, source, name)) from None
-
-    return bind
+            raise InvalidFields(places(error, self._source, self._name)) from None
 
 
 def _check_is_json(exchange: Exchange) -> None:

@@ -27,7 +27,6 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api import problems
-from app.api.vendor_errors import MESSAGES_PATH, is_openai_path
 from app.core.fairness import ANONYMOUS, tenant_at_work
 from app.core.logging import request_fields
 from app.domain.errors import Busy, DatabaseUnavailable, PlimsollError, Unauthenticated
@@ -45,8 +44,8 @@ _QUIET_ROUTES = frozenset({"/healthz", "/readyz", "/metrics"})
 
 @dataclass(slots=True)
 class Exchange:
-    """The state of one request that the edge and the handler share. Every log line of the request has `fields`.
-    `auth_error` is why authentication failed."""
+    """The state of one request that the edge and the handler share: `body` is read here alone. Every log line of the
+    request has `fields`. `auth_error` is why authentication failed."""
 
     headers: Mapping[bytes, bytes]
     fields: dict[str, Any]
@@ -153,7 +152,7 @@ class Edge:
         except _ClientGone:
             return
         else:
-            await self.app(scope, _replayed(exchange.body, receive), send)
+            await self.app(scope, receive, send)
         finally:
             kept.give_back()
 
@@ -223,8 +222,8 @@ def refusal(scope: Scope, code: str, detail: str, headers: Mapping[str, str] | N
     """A problem from outside any route, in the error shape of the path's clients. On an OpenAI path it has Anthropic's
     shape if the request has the header `anthropic-version`."""
     path: str = scope["path"]
-    if is_openai_path(path) and any(name == b"anthropic-version" for name, _ in scope["headers"]):
-        path = MESSAGES_PATH
+    if problems.is_openai_path(path) and any(name == b"anthropic-version" for name, _ in scope["headers"]):
+        path = problems.MESSAGES_PATH
     return problems.answer(path, problems.document(code, detail), headers)
 
 
@@ -244,19 +243,6 @@ async def _read(receive: Receive, kept: _Kept, deadline: asyncio.Timeout) -> byt
         if not message.get("more_body", False):
             return body.getvalue()
         deadline.reschedule(first_deadline + kept.size / _SLOWEST_BODY_BYTES_PER_S)
-
-
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    given = False
-
-    async def receive_again() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return receive_again
 
 
 def _log_request(scope: Scope, exchange: Exchange, started: float) -> None:

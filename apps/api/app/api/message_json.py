@@ -17,8 +17,8 @@ from app.anthropic.messages import (
     thinking_blocks,
     usage_json,
 )
+from app.api.problems import error_json
 from app.api.streaming import encoded_event
-from app.api.vendor_errors import error_json
 from app.domain.incoming import Compaction
 from app.domain.stored import StoredSummary
 from app.domain.types import JsonObject, SessionId, Summary

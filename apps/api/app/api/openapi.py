@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache, partial
 from typing import Annotated, Any, Final, Literal, cast
 
 import orjson
 from fastapi import FastAPI, Header, Query
 from fastapi.openapi.utils import get_openapi
 
-from app.api.problems import KINDS, PROBLEM_JSON
+from app.api.problems import KINDS, PROBLEM_JSON, is_messages_path, is_openai_path
 from app.api.schemas.chat import ChatErrorOut
 from app.api.schemas.messages import MessagesErrorOut
 from app.api.schemas.values import Open
-from app.api.vendor_errors import is_messages_path, is_openai_path
 from app.domain.types import LARGEST, JsonObject
 
 Limit = Annotated[int, Query(ge=1, le=200, description="Maximum page size.")]
@@ -153,13 +153,7 @@ STREAMED: dict[int | str, dict[str, Any]] = {
 
 def describe(app: FastAPI) -> None:
     """Replaces the application's OpenAPI document with a complete one. It is made when first requested, then cached."""
-
-    def document() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            app.openapi_schema = _document(app)
-        return app.openapi_schema
-
-    app.openapi = document
+    app.openapi = cache(partial(_document, app))
 
 
 def _document(app: FastAPI) -> dict[str, Any]:

@@ -9,18 +9,15 @@ from typing import Literal, TypeAlias
 
 from app.api import problems
 from app.api.streaming import encoded_event
-from app.api.vendor_errors import error_of
 from app.domain.frozen import frozen
 from app.domain.incoming import Compaction
 from app.domain.responses import ResponseRef, StoredResponse, conversation_id, response_id
-from app.domain.stored import StoredSummary
 from app.domain.types import (
     Completion,
     FinishReason,
     JsonObject,
     Session,
     SessionId,
-    Summary,
     SummaryId,
     TurnStatus,
     Usage,
@@ -86,13 +83,10 @@ def reply_of_stored(found: StoredResponse) -> ResponseOutcome:
     return ResponseOutcome("failed", found.model_alias, error=response_error(stored and problems.complete(stored)))
 
 
-def _shown_summary(summary: Summary | StoredSummary | None, form: JsonObject) -> SummaryId | None:
-    """The id of the summary that was made for a response, if the request asked to see it (`context_management`)."""
-    return summary.id if summary is not None and "context_management" in form else None
-
-
-def _compaction(ref: ResponseRef, turn_seq: int, summary_id: SummaryId | None) -> list[JsonObject]:
-    return [compaction_item(Compaction(ref.session_id, turn_seq, summary_id))] if summary_id else []
+def _compaction(form: JsonObject, ref: ResponseRef, turn_seq: int, summary_id: SummaryId | None) -> list[JsonObject]:
+    """The item of the summary that was made for a response, if the request asked to see it."""
+    is_shown = summary_id is not None and "context_management" in form
+    return [compaction_item(Compaction(ref.session_id, turn_seq, summary_id))] if is_shown else []
 
 
 def _reply(
@@ -111,7 +105,7 @@ def _reply(
         client_tools=client_tools(form["tools"]),
         status=status,
     )
-    output = (*_compaction(ref, turn_seq, summary_id), *items)
+    output = (*_compaction(form, ref, turn_seq, summary_id), *items)
     return ResponseOutcome(status, model, output, completion.usage, reason)
 
 
@@ -130,7 +124,7 @@ def response_error(problem: JsonObject | None) -> JsonObject:
     """The `error` of a response that failed, with one of OpenAI's codes."""
     if problem is None:
         return {"code": "server_error", "message": "The call did not end; it was tried again."}
-    error = error_of("/v1/responses", problem)
+    error = problems.error_of("/v1/responses", problem)
     code = error["code"] if error["code"] in _ERROR_CODES else "server_error"
     return {"code": code, "message": error["message"]}
 
@@ -223,7 +217,8 @@ class ResponseForm:
                 self._turn_seq = event.data["turn"]["seq"]
             case "context.assembled":
                 yield from self._begin()
-                for item in _compaction(self._ref, self._turn_seq, _shown_summary(event.summary, self.form)):
+                made = event.summary and event.summary.id
+                for item in _compaction(self.form, self._ref, self._turn_seq, made):
                     yield from self._compaction(item)
             case "output.delta":
                 if reasoning := event.data.get("reasoning"):
@@ -249,17 +244,16 @@ class ResponseForm:
 
     async def failure(self, problem: JsonObject) -> Iterable[bytes]:
         """The last events of a response that failed or was cancelled."""
-        return tuple(self._failed(problem)) if self._reply_seq is not None else ()
-
-    def _failed(self, problem: JsonObject) -> Iterable[bytes]:
+        if self._reply_seq is None:
+            return ()
+        closed = tuple(self._close("incomplete"))
         cancelled = problem["code"] == "turn_cancelled"
         error = None if cancelled else response_error(problem)
-        yield from self._close("incomplete")
         reply = ResponseOutcome("cancelled" if cancelled else "failed", self.model, tuple(self._done), error=error)
-        yield self._event("response.failed", response=self._response(reply))
+        return (*closed, self._event("response.failed", response=self._response(reply)))
 
     def _reply(self, outcome: TurnOutcome) -> ResponseOutcome:
-        turn, made = outcome.turn, _shown_summary(outcome.summary, self.form)
+        turn, made = outcome.turn, outcome.summary and outcome.summary.id
         return _reply(self._ref, turn.seq, made, turn.model_alias, outcome.completion, self.form)
 
     def _begin(self) -> Iterable[bytes]:
@@ -307,17 +301,17 @@ class ResponseForm:
             yield self._text_event("response.output_text.delta", delta=text, logprobs=[])
 
     def _begin_item(self, kind: Literal["reasoning", "message"]) -> Iterable[bytes]:
-        item = self._item(kind, "")
+        self._open = kind
+        item = self._item("")
         yield self._item_event("added", item | {"content": []})
         yield self._part_event("added", item["id"], item["content"][0])
-        self._open = kind
 
     def _close(self, status: Literal["completed", "incomplete"] = "completed") -> Iterable[bytes]:
         """Ends the open item, if any."""
         if self._open is None:
             return
         text = "".join(self._texts)
-        item = self._item(self._open, text, status)
+        item = self._item(text, status)
         if self._open == "message":
             yield self._text_event("response.output_text.done", text=text, logprobs=[])
         else:
@@ -326,21 +320,15 @@ class ResponseForm:
         yield from self._item_done(item)
         self._open, self._texts = None, []
 
-    def _item(
-        self,
-        kind: Literal["reasoning", "message"],
-        text: str,
-        status: Literal["in_progress", "completed", "incomplete"] = "in_progress",
-    ) -> JsonObject:
+    def _item(self, text: str, status: Literal["in_progress", "completed", "incomplete"] = "in_progress") -> JsonObject:
+        """The open item with this text."""
         ref = self._ref
-        if kind == "reasoning":
+        if self._open == "reasoning":
             return reasoning_item(ref.session_id, ref.reply_seq, text)
         return text_item(ref.session_id, ref.reply_seq, text, status)
 
     def _text_event(self, name: str, **fields: object) -> bytes:
-        assert self._open is not None
-        item_id = self._item(self._open, "")["id"]
-        return self._event(name, **self._at(item_id), content_index=0, **fields)
+        return self._event(name, **self._at(self._item("")["id"]), content_index=0, **fields)
 
     def _call(self, item: JsonObject) -> Iterable[bytes]:
         name = _STREAMED.get(item["type"])

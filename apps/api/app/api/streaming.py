@@ -78,7 +78,8 @@ class PendingEvents:
         """Add an event; None marks the end."""
         last = self._events[-1] if len(self._events) >= MOST_APART else None
         if last is not None and event is not None and _can_be_joined(last, event):
-            self._events[-1] = TurnEvent("output.delta", _joined(last.data, event.data))
+            joined = {name: last.data.get(name, "") + event.data.get(name, "") for name in last.data | event.data}
+            self._events[-1] = TurnEvent("output.delta", joined)
         else:
             self._events.append(event)
             self._has_some.set()
@@ -101,10 +102,6 @@ class PendingEvents:
 
 def _can_be_joined(last: TurnEvent, event: TurnEvent) -> bool:
     return last.name == event.name == "output.delta" and sum(map(len, last.data.values())) < LONG_DELTA_CHARS
-
-
-def _joined(first: JsonObject, second: JsonObject) -> JsonObject:
-    return {name: first.get(name, "") + second.get(name, "") for name in (first | second)}
 
 
 class _Stream:
@@ -160,7 +157,7 @@ class _Stream:
                 yield last
         finally:
             if not self._task.done() and self._turn_id is not None and self._call.service.cancel_on_disconnect:
-                self._call.service.run_aside(self._cancel(self._turn_id))
+                self._call.rt.chores.start(self._cancel(self._turn_id), f"the end of turn {self._turn_id}")
 
     async def _ending(self) -> AsyncGenerator[bytes]:
         try:

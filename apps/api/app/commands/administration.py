@@ -13,7 +13,6 @@ import typer
 from uuid_utils.compat import uuid7
 
 from app.commands.resources import CommandRefused, as_text, progress_bar, with_database
-from app.db.api_keys import ApiKey
 from app.db.database import Database
 from app.db.distribution import PLACEMENTS, DistributionRefused, distribute
 from app.domain.errors import DatabaseUnavailable
@@ -31,6 +30,7 @@ Tenant = Annotated[
     str, typer.Argument(callback=as_text, help="The tenant of the keys, or `default` while no key exists.")
 ]
 CountOption = Annotated[int | None, typer.Option(min=0)]
+_NONE_MADE = "There is a key already; none was made."
 Usd = Annotated[float | None, typer.Option(min=0)]
 
 
@@ -46,24 +46,25 @@ def create_key(
     """Creates a key and prints its secret, which is shown only once: KEY=$(plimsoll keys create …)."""
     given = None if secret_env is None else os.environ.get(secret_env, "").strip()
 
-    async def work(database: Database) -> tuple[ApiKey, str] | None:
+    async def work(database: Database) -> str:
         if if_none and await key_service.any_key_exists(database):
-            return None
+            return _NONE_MADE
         if given is None:
-            return await key_service.create_key(database, uuid7, TenantId(tenant), name)
+            await key_service.create_key(database, uuid7, TenantId(tenant), name, _show)
+            return "Keep it: only its hash is stored."
         if not given:  # not named here: a secret may have been given in its place
             raise CommandRefused("the variable that --secret-env names is not set or empty")
-        key = await key_service.store_key(database, uuid7, TenantId(tenant), name, given)
-        return None if key is None else (key, given)
+        stored = await key_service.store_key(database, uuid7, TenantId(tenant), name, given)
+        return _NONE_MADE if stored is None else "The key is stored, as a hash."
 
-    made = with_database(work)
-    if made is None:
-        typer.echo("There is a key already; none was made.", err=True)
-    elif given is not None:
-        typer.echo("The key is stored, as a hash.", err=True)
-    else:
-        typer.echo("Keep it: only its hash is stored.", err=True)
-        typer.echo(made[1])
+    typer.echo(with_database(work), err=True)
+
+
+def _show(secret: str) -> None:
+    try:
+        typer.echo(secret)
+    except OSError as error:
+        raise CommandRefused(f"no key was made, as its secret cannot be printed: {error.strerror}") from error
 
 
 @keys.command("list")

@@ -75,15 +75,33 @@ def make_server(url: str, *, write: bool) -> MCPServer[None]:
         log_level="WARNING",
         lifespan=lifespan,
     )
-    _add_sessions(server, plimsoll)
-    _add_turns(server, plimsoll)
-    _add_pins(server, plimsoll, write=write)
+    tools = _Tools(plimsoll)
+    reading: Mapping[str, Tool[...]] = {
+        "List sessions": tools.list_sessions,
+        "Read a session's window": tools.read_window,
+        "Search a session's past": tools.search_session,
+        "Read back a session's past": tools.look_back,
+        "List turns": tools.list_turns,
+        "Read a turn": tools.read_turn,
+        "Read a turn's audit": tools.read_audit,
+        "Read a turn's prompt": tools.read_prompt,
+        "List pins": tools.list_pins,
+    }
+    changing: Mapping[str, Tool[...]] = {"Pin content": tools.pin, "Unpin content": tools.unpin} if write else {}
+    for those, hints in ((reading, READS), (changing, CHANGES)):
+        for title, tool in those.items():
+            server.tool(title=title, annotations=hints, structured_output=False)(_answering(tool))
     return server
 
 
-def _add_sessions(server: MCPServer[None], plimsoll: AsyncPlimsoll) -> None:
-    @_tool(server, "List sessions")
+class _Tools:
+    """The tools. The host's model sees their names, parameters and docstrings."""
+
+    def __init__(self, plimsoll: AsyncPlimsoll) -> None:
+        self._plimsoll = plimsoll
+
     async def list_sessions(
+        self,
         words: Annotated[
             str | None, Field(description="Only sessions that contain these words.", max_length=200)
         ] = None,
@@ -94,24 +112,23 @@ def _add_sessions(server: MCPServer[None], plimsoll: AsyncPlimsoll) -> None:
 
         A page of a search may be short, or empty, and still have a next_cursor.
         """
-        return await plimsoll.list_sessions(q=words, figures=True, limit=limit, cursor=cursor)
+        return await self._plimsoll.list_sessions(q=words, figures=True, limit=limit, cursor=cursor)
 
-    @_tool(server, "Read a session's window")
-    async def read_window(session_id: SessionIdArgument) -> object:
+    async def read_window(self, session_id: SessionIdArgument) -> object:
         """Shows a session's context window now: tokens by region, budget, limit, turns to the next summary."""
-        return await plimsoll.get_context(session_id)
+        return await self._plimsoll.get_context(session_id)
 
-    @_tool(server, "Search a session's past")
     async def search_session(
+        self,
         session_id: SessionIdArgument,
         words: Annotated[str, Field(description="Words to look for.", min_length=1, max_length=1000)],
         limit: LimitArgument = 10,
     ) -> object:
         """Searches the messages of a session, in the context window or not, and returns excerpts, best match first."""
-        return await plimsoll.search_session(session_id, words, limit=limit)
+        return await self._plimsoll.search_session(session_id, words, limit=limit)
 
-    @_tool(server, "Read back a session's past")
     async def look_back(
+        self,
         session_id: SessionIdArgument,
         words: Annotated[str | None, Field(description="Words to look for.", max_length=1000)] = None,
         handle: Annotated[str | None, Field(description="Handle of a message, such as m12.", max_length=32)] = None,
@@ -121,35 +138,33 @@ def _add_sessions(server: MCPServer[None], plimsoll: AsyncPlimsoll) -> None:
 
         Pass words, a handle, or both for the page of that message that has the words.
         """
-        found = await plimsoll.look_back(session_id, q=words, handle=handle, page=page)
+        found = await self._plimsoll.look_back(session_id, q=words, handle=handle, page=page)
         parts = [found.content[at : at + _PART_CHARS] for at in range(0, len(found.content), _PART_CHARS)]
         return found.model_dump(mode="json") | {"content": parts}
 
-    _ = (list_sessions, read_window, search_session, look_back)
-
-
-def _add_turns(server: MCPServer[None], plimsoll: AsyncPlimsoll) -> None:
-    @_tool(server, "List turns")
     async def list_turns(
-        session_id: SessionIdArgument, limit: LimitArgument = 20, cursor: CursorArgument = None
+        self, session_id: SessionIdArgument, limit: LimitArgument = 20, cursor: CursorArgument = None
     ) -> object:
         """Lists a session's turns, oldest first, with user message, answer, status and tokens."""
-        return await plimsoll.list_turns(session_id, limit=limit, cursor=cursor)
+        return await self._plimsoll.list_turns(session_id, limit=limit, cursor=cursor)
 
-    @_tool(server, "Read a turn")
-    async def read_turn(session_id: SessionIdArgument, turn_id: TurnIdArgument) -> object:
+    async def read_turn(self, session_id: SessionIdArgument, turn_id: TurnIdArgument) -> object:
         """Shows one turn: user message, answer, status, tokens and cost."""
-        return await plimsoll.get_turn(session_id, turn_id)
+        return await self._plimsoll.get_turn(session_id, turn_id)
 
-    @_tool(server, "Read a turn's audit")
-    async def read_audit(session_id: SessionIdArgument, turn_id: TurnIdArgument, round: RoundArgument = None) -> object:  # noqa: A002 - its public name
+    async def read_audit(
+        self,
+        session_id: SessionIdArgument,
+        turn_id: TurnIdArgument,
+        round: RoundArgument = None,  # noqa: A002 - its public name
+    ) -> object:
         """Shows how a turn's prompt was built: budget, tokens by region before and after each stage, triggers of
         summary, prune and refusal, and the trim log of what was left out or recalled, with reasons.
         """
-        return await plimsoll.get_audit(session_id, turn_id, round=round)
+        return await self._plimsoll.get_audit(session_id, turn_id, round=round)
 
-    @_tool(server, "Read a turn's prompt")
     async def read_prompt(
+        self,
         session_id: SessionIdArgument,
         turn_id: TurnIdArgument,
         round: RoundArgument = None,  # noqa: A002 - its public name
@@ -159,7 +174,7 @@ def _add_turns(server: MCPServer[None], plimsoll: AsyncPlimsoll) -> None:
         """Shows the exact messages that a turn sent to its model, `limit` of them, each with its region and tokens, and
         the tools it offered.
         """
-        prompt = await plimsoll.get_prompt(session_id, turn_id, round=round)
+        prompt = await self._plimsoll.get_prompt(session_id, turn_id, round=round)
         shown_now = slice(first, first + limit)
         return {
             "all_messages": len(prompt.messages),
@@ -170,23 +185,14 @@ def _add_turns(server: MCPServer[None], plimsoll: AsyncPlimsoll) -> None:
             "tools": prompt.tools if first == 0 else [],
         }
 
-    _ = (list_turns, read_turn, read_audit, read_prompt)
-
-
-def _add_pins(server: MCPServer[None], plimsoll: AsyncPlimsoll, *, write: bool) -> None:
-    @_tool(server, "List pins")
     async def list_pins(
-        session_id: SessionIdArgument, limit: LimitArgument = 20, cursor: CursorArgument = None
+        self, session_id: SessionIdArgument, limit: LimitArgument = 20, cursor: CursorArgument = None
     ) -> object:
         """Lists the pins of a session, which are part of every prompt, by name, with tokens and relevance."""
-        return await plimsoll.list_pins(session_id, figures=True, limit=limit, cursor=cursor)
+        return await self._plimsoll.list_pins(session_id, figures=True, limit=limit, cursor=cursor)
 
-    _ = list_pins
-    if not write:
-        return
-
-    @_tool(server, "Pin content", CHANGES)
     async def pin(
+        self,
         session_id: SessionIdArgument,
         name: PinNameArgument,
         content: Annotated[str, Field(description="What to pin.", min_length=1, max_length=100_000)],
@@ -196,41 +202,33 @@ def _add_pins(server: MCPServer[None], plimsoll: AsyncPlimsoll, *, write: bool) 
 
         Pins are sent as system messages: pin only what the user of this tool requested.
         """
-        pinned = await plimsoll.put_pin(session_id, name, content, relevance=relevance, source="mcp")
+        pinned = await self._plimsoll.put_pin(session_id, name, content, relevance=relevance, source="mcp")
         return {"pinned": pinned.name, "characters": len(pinned.content)}
 
-    @_tool(server, "Unpin content", CHANGES)
-    async def unpin(session_id: SessionIdArgument, name: PinNameArgument) -> object:
+    async def unpin(self, session_id: SessionIdArgument, name: PinNameArgument) -> object:
         """Removes a pin from a session. Prompts that contained it can still be rebuilt."""
-        await plimsoll.delete_pin(session_id, name)
+        await self._plimsoll.delete_pin(session_id, name)
         return {"unpinned": name}
 
-    _ = (pin, unpin)
 
+def _answering(function: Tool[P]) -> Callable[P, Awaitable[str]]:
+    """The tool with a bounded and delimited result; errors are reported by their code."""
 
-def _tool(
-    server: MCPServer[None], title: str, annotations: ToolAnnotations = READS
-) -> Callable[[Tool[P]], Callable[P, Awaitable[str]]]:
-    """Makes a function a tool whose result is bounded and delimited; errors are reported by their code."""
+    @wraps(function)
+    async def tool(*args: P.args, **kwargs: P.kwargs) -> str:
+        try:
+            value = await function(*args, **kwargs)
+        except Unauthenticated as problem:
+            reason = "PLIMSOLL_API_KEY of this MCP server is not set, or its key is unknown or revoked."
+            raise ToolError(f"{problem.code}: {reason}") from None
+        except Problem as problem:
+            raise ToolError(f"{problem.code}: {problem.detail}") from None
+        except PlimsollError as error:
+            raise ToolError(str(error)) from None
+        return shown(value.model_dump(mode="json") if isinstance(value, BaseModel) else value)
 
-    def make(function: Tool[P]) -> Callable[P, Awaitable[str]]:
-        @wraps(function)
-        async def tool(*args: P.args, **kwargs: P.kwargs) -> str:
-            try:
-                value = await function(*args, **kwargs)
-            except Unauthenticated as problem:
-                reason = "PLIMSOLL_API_KEY of this MCP server is not set, or its key is unknown or revoked."
-                raise ToolError(f"{problem.code}: {reason}") from None
-            except Problem as problem:
-                raise ToolError(f"{problem.code}: {problem.detail}") from None
-            except PlimsollError as error:
-                raise ToolError(str(error)) from None
-            return shown(value.model_dump(mode="json") if isinstance(value, BaseModel) else value)
-
-        tool.__annotations__["return"] = str
-        return server.tool(title=title, annotations=annotations, structured_output=False)(tool)
-
-    return make
+    tool.__annotations__ = {**tool.__annotations__, "return": "str"}
+    return tool
 
 
 def shown(value: object) -> str:

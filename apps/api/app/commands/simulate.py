@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any, TypeAlias
 from uuid import UUID
 
@@ -124,13 +125,10 @@ def _name(name: str, column: JsonObject) -> str:
     return f"{name}\n{alias}" if alias else name
 
 
-def _sum(name: str, within: str | None = None) -> _Cell:
-    def cell(figures: list[JsonObject]) -> str:
-        places = [each[within] if within else each for each in figures if not within or within in each]
-        values: list[int] = [place[name] for place in places if place.get(name) is not None]
-        return f"{sum(values):,}" if len(values) == len(figures) else ""
-
-    return cell
+def _sum(name: str, figures: list[JsonObject], *, within: str | None = None) -> str:
+    places = [each[within] if within else each for each in figures if not within or within in each]
+    values: list[int] = [place[name] for place in places if place.get(name) is not None]
+    return f"{sum(values):,}" if len(values) == len(figures) else ""
 
 
 def _per_turn(figures: list[JsonObject]) -> str:
@@ -140,19 +138,15 @@ def _per_turn(figures: list[JsonObject]) -> str:
     return f"{sum(each['wire_tokens'] for each in figures) / sent:,.0f}" if sent else "0"
 
 
-def _turns(name: str) -> _Cell:
+def _turns(name: str, figures: list[JsonObject]) -> str:
     """The number of turns, and for a single session also the first few of them."""
-
-    def cell(figures: list[JsonObject]) -> str:
-        if name not in figures[0]:
-            return ""
-        seqs: list[int] = [seq for each in figures for seq in each[name]]
-        if not seqs or len(figures) > 1:
-            return f"{len(seqs):,}"
-        shown = ", ".join(map(str, seqs[:_SHOWN_SEQS])) + (" …" if len(seqs) > _SHOWN_SEQS else "")
-        return f"{len(seqs):,} ({shown})"
-
-    return cell
+    if name not in figures[0]:
+        return ""
+    seqs: list[int] = [seq for each in figures for seq in each[name]]
+    if not seqs or len(figures) > 1:
+        return f"{len(seqs):,}"
+    shown = ", ".join(map(str, seqs[:_SHOWN_SEQS])) + (" …" if len(seqs) > _SHOWN_SEQS else "")
+    return f"{len(seqs):,} ({shown})"
 
 
 def _dollars(figures: list[JsonObject]) -> str:
@@ -160,22 +154,16 @@ def _dollars(figures: list[JsonObject]) -> str:
     return "unknown" if None in costs else f"{sum(costs):,.4f}"
 
 
-def _actions(kinds: tuple[str, ...]) -> _Cell:
-    def cell(figures: list[JsonObject]) -> str:
-        if "lost" not in figures[0]:
-            return ""
-        actions: list[dict[str, Any]] = [each["lost"]["actions"] for each in figures]
-        return f"{sum(one.get(kind, {}).get('targets', 0) for one in actions for kind in kinds):,}"
-
-    return cell
+def _actions(kinds: tuple[str, ...], figures: list[JsonObject]) -> str:
+    if "lost" not in figures[0]:
+        return ""
+    actions: list[dict[str, Any]] = [each["lost"]["actions"] for each in figures]
+    return f"{sum(one.get(kind, {}).get('targets', 0) for one in actions for kind in kinds):,}"
 
 
-def _share(name: str) -> _Cell:
-    def cell(figures: list[JsonObject]) -> str:
-        shares = [each["lost"][name] for each in figures if name in each.get("lost", {})]
-        return f"{sum(shares) / len(shares):.0%}" if shares else ""
-
-    return cell
+def _share(name: str, figures: list[JsonObject]) -> str:
+    shares = [each["lost"][name] for each in figures if name in each.get("lost", {})]
+    return f"{sum(shares) / len(shares):.0%}" if shares else ""
 
 
 def _over(figures: list[JsonObject]) -> str:
@@ -188,20 +176,20 @@ def _over(figures: list[JsonObject]) -> str:
 _DROPPED = ("assistant_dropped", "tool_group_dropped", "turn_dropped", "history_drop", "pinned_drop", "emergency_drop")
 _SHORTENED = ("tool_result_shortened", "assistant_shortened", "media_marked", "summary_shortened", "pinned_trim")
 _ROWS: tuple[tuple[str, _Cell], ...] = (
-    ("model calls", _sum("calls")),
-    ("prompt tokens sent", _sum("wire_tokens")),
+    ("model calls", partial(_sum, "calls")),
+    ("prompt tokens sent", partial(_sum, "wire_tokens")),
     ("  a turn", _per_turn),
-    ("summaries (at turns)", _turns("summaries")),
-    ("  after the answer", _turns("later_summaries")),
-    ("  tokens read for them", _sum("summarizer_prompt_tokens")),
-    ("  tokens written", _sum("summarizer_completion_tokens")),
-    ("prunes", _turns("prunes")),
-    ("refusals", _turns("rejections")),
+    ("summaries (at turns)", partial(_turns, "summaries")),
+    ("  after the answer", partial(_turns, "later_summaries")),
+    ("  tokens read for them", partial(_sum, "summarizer_prompt_tokens")),
+    ("  tokens written", partial(_sum, "summarizer_completion_tokens")),
+    ("prunes", partial(_turns, "prunes")),
+    ("refusals", partial(_turns, "rejections")),
     ("over the window", _over),
     ("cost, US dollars", _dollars),
-    ("turns summarized", _sum("turns_folded", "lost")),
-    ("messages dropped", _actions(_DROPPED)),
-    ("messages shortened", _actions(_SHORTENED)),
-    ("user's words verbatim", _share("users_words_verbatim_mean")),
-    ("  in the last prompt", _share("users_words_verbatim_at_end")),
+    ("turns summarized", partial(_sum, "turns_folded", within="lost")),
+    ("messages dropped", partial(_actions, _DROPPED)),
+    ("messages shortened", partial(_actions, _SHORTENED)),
+    ("user's words verbatim", partial(_share, "users_words_verbatim_mean")),
+    ("  in the last prompt", partial(_share, "users_words_verbatim_at_end")),
 )

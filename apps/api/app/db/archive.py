@@ -172,13 +172,12 @@ class LastTurn:
 
 
 async def fork_point(tx: Transaction, session_id: SessionId, through_seq: int | None) -> ForkPoint:
-    """The last turn through `through_seq` that has ended, as have all before it. The caller has checked that the tenant
-    owns the session."""
+    """The last turn through `through_seq` that has ended, as have all before it."""
     return ForkPoint(**await tx.fetch_one(_POINT, session_id=session_id, through_seq=through_seq))
 
 
 async def last_turn(tx: Transaction, session_id: SessionId) -> LastTurn | None:
-    """The newest turn, None in an empty session. The caller has checked that the tenant owns the session."""
+    """The newest turn, None in an empty session."""
     row = await tx.fetchrow(_LAST_TURN, session_id=session_id)
     if row is None:
         return None

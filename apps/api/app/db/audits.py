@@ -13,15 +13,14 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
-from uuid import UUID
 
 from app.db.database import Transaction, record_of
 from app.db.messages import AS_STORED, messages_from_rows
 from app.db.sql import of_session, sql
 from app.domain.audit import Audit, TrimAction, TrimLog
-from app.domain.recalled import RECALLED, PackedRow, public_row, recalled_rows
+from app.domain.recalled import RECALLED, Recalled, recalled_rows
 from app.domain.stored import names_of, values_of
-from app.domain.types import REGIONS, JsonObject, SessionId, SessionRef, Turn, TurnId, TurnStatus
+from app.domain.types import REGIONS, JsonObject, MessageId, SessionId, SessionRef, Turn, TurnId, TurnStatus
 
 _GET = sql(f"""
     SELECT {", ".join(f"a.{name}" for name in names_of(Audit))}
@@ -81,12 +80,12 @@ def _is_short(row: JsonObject) -> bool:
     return isinstance(row["context_trim_log"].get("recalled"), dict)
 
 
-def _recorded(row: JsonObject, recalled: Sequence[PackedRow], ids: Mapping[int, UUID]) -> JsonObject:
+def _recorded(row: JsonObject, recalled: Sequence[Recalled], ids: Mapping[int, MessageId]) -> JsonObject:
     log, refs = row["context_trim_log"], row["prompt_refs"]
     if "estimated_tokens_after" not in log:
         log = {**_derived(row), **log}
     if recalled:
-        rows = [public_row(ids[each.seq], each.score, each.tokens, each.matched) for each in recalled]
+        rows = [each._replace(message_id=ids[each.seq]).public() for each in recalled]
         log = {**log, "recalled": rows}
     if refs and isinstance(refs.get("regions"), str):  # the form before references were lines
         refs = refs | {"regions": _runs(refs["regions"])}

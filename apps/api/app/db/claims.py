@@ -11,10 +11,10 @@ from app.db import tables
 from app.db.database import Transaction, record_of
 from app.db.limits import TENANT_LIMITS, limits_of
 from app.db.messages import NEWEST_CALLS, UNGIVEN
-from app.db.sessions import ON_ITS_NODE, STATE_COLUMNS, state_of
+from app.db.sessions import ON_ITS_NODE, STATE_COLUMNS
 from app.db.sql import CLOCK, Statement, binds, insert_from, insert_row, json_rows, of_session, sql
 from app.db.turns import SHORT_REQUEST, WHOLE_REQUEST, is_stored_apart, parts_of_request
-from app.domain.content import bytea_json, tool_calls_from_json
+from app.domain.content import tool_calls_from_json
 from app.domain.frozen import frozen
 from app.domain.limits import Limits, Scope
 from app.domain.stored import values_of
@@ -98,7 +98,13 @@ _WAITING = sql(f"""
 _OUTPUTS = insert_from(
     tables.messages,
     f"t, {CLOCK}, {json_rows(tables.messages, 'outputs')}, {ON_ITS_NODE}",
-    {"session_id": "sessions.id", "turn_id": "t.id", "role": "'tool'", "created_at": "clock.at"},
+    {
+        "session_id": "sessions.id",
+        "turn_id": "t.id",
+        "seq": ":messages_before + x.seq",
+        "role": "'tool'",
+        "created_at": "clock.at",
+    },
     without=UNGIVEN,
 )
 
@@ -199,7 +205,7 @@ async def claim_turn(tx: Transaction, session: SessionRef, new: NewTurn, lease_s
     if row is None:
         return None
     return Claim(
-        session=state_of(row),
+        session=record_of(SessionState, row),
         turn_id=new.turn_id,
         fence=1,
         seq=row["last_turn_seq"],
@@ -225,18 +231,6 @@ class WaitingTurn:
     looked_back: tuple[tuple[int, str], ...] = ()
 
 
-@frozen
-class ToolOutput:
-    """The output of a tool with its token count; `content` is JSON, `terms` are packed."""
-
-    id: UUID
-    tool_call_id: str
-    content: Any
-    token_estimate: int
-    token_encoding: str
-    terms: bytes
-
-
 async def waiting_turn(tx: Transaction, session: SessionRef, turn_id: TurnId) -> WaitingTurn | None:
     """The turn, whatever its status; None when the tenant has no such turn."""
     row = await tx.fetchrow(_WAITING, **of_session(session), turn_id=turn_id)
@@ -258,13 +252,14 @@ async def reclaim_turn(
     session: SessionRef,
     turn_id: TurnId,
     waiting: WaitingTurn,
-    outputs: Sequence[ToolOutput],
+    outputs: Sequence[JsonObject],
     lease_s: float,
     request: JsonObject | None = None,
     *,
     ended_as: Sequence[TurnStatus] = (),
 ) -> Claim | None:
-    """Stores the outputs and sets the turn to running again, under the session's lock.
+    """Stores the outputs (rows of messages, whose `seq` counts from 1) and sets the turn to running again, under the
+    session's lock.
 
     None if it is no longer as `waiting`, which was read without the lock, or a turn that was not rejected followed it.
     `request`, if given, replaces the stored request. With `ended_as` the turn is one that ended with such a status.
@@ -278,7 +273,8 @@ async def reclaim_turn(
         _RECLAIM_WITH_PARTS if is_stored_apart(request) else _RECLAIM,
         session_id=session.id,
         turn_id=turn_id,
-        outputs=_rows_of(outputs, row["last_message_seq"] - len(outputs)),
+        outputs=outputs,
+        messages_before=row["last_message_seq"] - len(outputs) - 1,
         lease_s=lease_s,
         request=request,
         found_fence=waiting.fence,
@@ -287,7 +283,7 @@ async def reclaim_turn(
     if fence is None:
         return None
     return Claim(
-        session=state_of(row),
+        session=record_of(SessionState, row),
         turn_id=turn_id,
         fence=fence,
         seq=waiting.seq,
@@ -297,13 +293,6 @@ async def reclaim_turn(
         limits=limits_of(row),
         looked_back=waiting.looked_back,
     )
-
-
-def _rows_of(outputs: Sequence[ToolOutput], first_seq: int) -> list[JsonObject]:
-    return [
-        values_of(output) | {"seq": first_seq + at, "terms": bytea_json(output.terms)}
-        for at, output in enumerate(outputs)
-    ]
 
 
 async def renew_lease(tx: Transaction, claim: Claim, lease_s: float) -> bool:

@@ -1,25 +1,30 @@
-"""The pool of connections, and transactions; statements run on asyncpg as `db/sql.py` compiled them."""
+"""The pool of connections, and transactions; statements run on asyncpg as `db/sql.py` compiled them.
+
+A function of this package that takes a `SessionRef` finds only a session of that tenant. Of one that takes a
+`SessionId`, the caller has checked that the tenant owns the session.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic, perf_counter
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from app.core.fairness import FairGate, share_of, tenant_at_work
 from app.db.driver import GONE, LOCKED, Driver, Record, connect, domain_errors, reports_read_only
-from app.db.pages import Fetched
 from app.db.sql import Statement
 from app.domain.errors import DatabaseUnavailable, SessionBusy
+from app.domain.frozen import frozen
 from app.domain.stored import names_of
 
 R = TypeVar("R")
+Made = TypeVar("Made")
 
 _IS_READ_ONLY = Statement("SELECT current_setting('transaction_read_only') = 'on'", ())
 
@@ -28,6 +33,23 @@ _IS_READ_ONLY = Statement("SELECT current_setting('transaction_read_only') = 'on
 _SET_LOCK_TIMEOUT = "SET LOCAL citus.propagate_set_commands = 'local'; SET LOCAL lock_timeout = '{}'"
 
 _NO_BOUND = sys.maxsize
+
+
+@frozen
+class Fetched(Generic[R]):
+    """The rows of a page in list order, and whether more follow."""
+
+    rows: list[R]
+    has_more: bool
+
+    def of(self, made: Callable[[R], Made]) -> Fetched[Made]:
+        """The same page of other values."""
+        return Fetched(list(map(made, self.rows)), self.has_more)
+
+
+def first_of(rows: list[R], limit: int) -> Fetched[R]:
+    """The first `limit` of rows that were fetched with `LIMIT limit + 1`."""
+    return Fetched(rows[:limit], len(rows) > limit)
 
 
 class Transaction:
@@ -82,18 +104,6 @@ class _Pooled:
     is_known: bool = True
 
 
-class PoolWatch(Protocol):
-    """Is notified of every connection that the pool lends."""
-
-    def connection_waited_for(self, seconds: float) -> None:
-        """A wait for a connection ended after this time, with or without one."""
-        ...
-
-    def connection_used(self, seconds: float) -> None:
-        """A connection was returned after this time."""
-        ...
-
-
 class Database:
     """The connection pool. `begin()` is a transaction; `autocommit()` saves a single statement its BEGIN and COMMIT.
 
@@ -126,7 +136,8 @@ class Database:
         self._tenants = FairGate(pool_size, share_of(pool_size, tenant_ratio))
         self._sessions = FairGate(_NO_BOUND, 1)
         self._left_at = -1.0
-        self._watch: PoolWatch | None = None
+        self._waited: Callable[[float], object] = lambda _: None
+        self._used: Callable[[float], object] = lambda _: None
         self._idle: list[_Pooled] = []
         self._is_closed = False
 
@@ -202,9 +213,10 @@ class Database:
         primary, and a connection that the server ended silently is noticed only when it is used."""
         self._left_at = monotonic()
 
-    def watched_by(self, watch: PoolWatch) -> None:
-        """Notifies the watcher of every wait for a connection, and of every use of one."""
-        self._watch = watch
+    def watched_by(self, waited: Callable[[float], object], used: Callable[[float], object]) -> None:
+        """Calls `waited` with the seconds of every wait for a connection, also of one in vain, and `used` with those
+        for which a connection was lent."""
+        self._waited, self._used = waited, used
 
     @asynccontextmanager
     async def _connection(self) -> AsyncGenerator[_Pooled]:
@@ -215,15 +227,13 @@ class Database:
                 pooled = await self._checkout(tenant)
             finally:
                 lent = perf_counter()
-                if self._watch is not None:
-                    self._watch.connection_waited_for(lent - asked)
+                self._waited(lent - asked)
             try:
                 yield pooled
             finally:
                 self._give_back(pooled)
                 self._tenants.release(tenant)
-                if self._watch is not None:
-                    self._watch.connection_used(perf_counter() - lent)
+                self._used(perf_counter() - lent)
 
     async def _checkout(self, tenant: str | None) -> _Pooled:
         """A connection for exclusive use; the gate admits no more than the size of the pool."""

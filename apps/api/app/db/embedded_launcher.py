@@ -2,19 +2,11 @@
 
     python -I -S embedded_launcher.py IDENTITY HOW PROGRAM [ARGUMENT …]
 
-Postgres refuses to run with the effective user id 0, and initdb needs an id that has a name. IDENTITY is one of
+IDENTITY is `self`, `namespace:UID:GID` or `account:UID:GID` (docs/decisions/0002-embedded-postgres.md). HOW is `wait`
+(become PROGRAM), `detach` (start PROGRAM in a session of its own, so that neither Ctrl-C nor a closing terminal reaches
+it, and exit at once) or `probe` (exit with 0 if PROGRAM could be run from the working folder).
 
-- `self`: nothing changes;
-- `namespace:UID:GID`: a user namespace in which this process has UID and GID. Outside of it, files and processes still
-  belong to the caller, so no folder has to be opened to, or given to, another account;
-- `account:UID:GID`: changes to that account for good. If PROGRAM or the working folder cannot be reached by it (a
-  checkout under a home with mode 0700), the process keeps `CAP_DAC_OVERRIDE`, and no other capability of root.
-
-HOW is `wait` (become PROGRAM), `detach` (start PROGRAM in a session of its own, so that neither Ctrl-C nor a closing
-terminal reaches it, and exit at once) or `probe` (exit with 0 if PROGRAM could be run from the working folder).
 The exit status is 93 when the kernel does not allow the identity, or the identity can not reach PROGRAM.
-
-This is a separate process rather than a `preexec_fn`, which is not safe in a process with threads.
 """
 
 from __future__ import annotations

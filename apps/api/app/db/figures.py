@@ -107,7 +107,7 @@ _SUMMARIES = sql("""
 
 
 async def timeline_turns(tx: Transaction, session_id: SessionId, seqs: Sequence[int]) -> list[Record]:
-    """The turns with these numbers, newest first. The caller has checked that the tenant owns the session."""
+    """The turns with these numbers, newest first."""
     return await tx.fetch(_TURNS, session_id=session_id, seqs=list(seqs))
 
 
@@ -231,7 +231,7 @@ _SESSIONS = sql(f"""
 
 
 async def session_figures(tx: Transaction, session_ids: Sequence[UUID]) -> dict[SessionId, SessionFigures]:
-    """The figures of each session. The caller has checked that the tenant owns the sessions."""
+    """The figures of each session."""
     rows = await tx.fetch(_SESSIONS, session_ids=list(session_ids))
     return {SessionId(row["id"]): _figures(row) for row in rows}
 

@@ -10,10 +10,9 @@ from itertools import islice
 from operator import itemgetter
 from uuid import UUID
 
-from app.db.database import Transaction, record_of
+from app.db.database import Fetched, Transaction, record_of
 from app.db.driver import Record
-from app.db.pages import Fetched, in_both_orders, paged
-from app.db.sql import insert_from, of_session, sql
+from app.db.sql import in_both_orders, insert_from, of_session, paged, sql
 from app.db.tables import message_token_counts, messages
 from app.domain.content import tool_calls_from_json
 from app.domain.types import (
@@ -294,15 +293,14 @@ async def messages_in_runs(
 async def page_of_messages(
     tx: Transaction, session_id: SessionId, after_seq: int, before_seq: int, limit: int, *, newest_first: bool
 ) -> Fetched[MessageRecord]:
-    """Messages with `after_seq` < number < `before_seq`, in the form for clients. The caller has checked that the
-    tenant owns the session."""
+    """Messages with `after_seq` < number < `before_seq`, in the form for clients."""
     statement = _PAGES[newest_first]
     page = await tx.fetch_page(statement, limit, session_id=session_id, after_seq=after_seq, before_seq=before_seq)
     return page.of(partial(record_of, MessageRecord))
 
 
 async def has_messages(tx: Transaction, session_id: SessionId, ids: Collection[UUID]) -> bool:
-    """Whether all `ids` are messages of the session. The caller has checked that the tenant owns it."""
+    """Whether all `ids` are messages of the session."""
     return await tx.fetchval(_COUNT_BY_ID, session_id=session_id, ids=list(ids)) == len(ids)
 
 
@@ -342,19 +340,19 @@ async def messages_from_rows(rows: Sequence[Record]) -> list[Message]:
 
 
 async def messages_of_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> list[Message]:
-    """A turn's messages in time order, without withdrawn ones. The caller has checked that the tenant owns them."""
+    """A turn's messages in time order, without withdrawn ones."""
     rows = await tx.fetch(_OF_TURN, session_id=session_id, turn_id=turn_id)
     return [message_from_row(row) for row in rows]
 
 
 async def reply_of_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> Message | None:
-    """The reply that a turn ends with, even if it was withdrawn. The caller has checked that the tenant owns it."""
+    """The reply that a turn ends with, even if it was withdrawn."""
     row = await tx.fetchrow(_NEWEST_OF_TURN, session_id=session_id, turn_id=turn_id)
     return message_from_row(row) if row and row["role"] == "assistant" else None
 
 
 async def withdraw_messages(tx: Transaction, session_id: SessionId, seqs: Sequence[int]) -> None:
-    """Marks messages as withdrawn. The caller has checked that the tenant owns them."""
+    """Marks messages as withdrawn."""
     await tx.execute(_WITHDRAW, session_id=session_id, seqs=list(seqs))
 
 

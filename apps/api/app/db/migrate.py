@@ -4,12 +4,12 @@ refreshes the statistics of its planner."""
 from __future__ import annotations
 
 import asyncio
-import functools
 import random
 import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from enum import StrEnum
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -91,15 +91,13 @@ async def schema_state(transaction: Transaction) -> SchemaState:
 @asynccontextmanager
 async def migration_engine(dsn: str) -> AsyncGenerator[AsyncEngine]:
     """An engine for one connection. Its statements have no names: a pooler before the server can not keep names."""
-
-    async def connect(*_: object, **__: object) -> Any:
-        return await cast(Any, asyncpg).connect(
-            dsn,
-            timeout=CONNECT_TIMEOUT_S,
-            statement_cache_size=0,
-            server_settings={"application_name": "plimsoll migrate"},
-        )
-
+    connect = partial(
+        cast(Any, asyncpg).connect,
+        dsn,
+        timeout=CONNECT_TIMEOUT_S,
+        statement_cache_size=0,
+        server_settings={"application_name": "plimsoll migrate"},
+    )
     engine = create_async_engine(
         "postgresql+asyncpg://",
         poolclass=NullPool,
@@ -170,19 +168,16 @@ def _cause(error: DBAPIError) -> BaseException:
 
 
 def _config() -> Config:
+    package = Path(app.__file__).parent
+    in_the_wheel = package / "_migrations"
+    folder = in_the_wheel if in_the_wheel.exists() else package.parents[2] / "migrations"
     config = Config()
-    config.set_main_option("script_location", str(_folder()).replace("%", "%%"))
+    config.set_main_option("script_location", str(folder).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     return config
 
 
-def _folder() -> Path:
-    package = Path(app.__file__).parent
-    in_the_wheel = package / "_migrations"
-    return in_the_wheel if in_the_wheel.exists() else package.parents[2] / "migrations"
-
-
-@functools.cache
+@cache
 def _revisions() -> tuple[str, ...]:
     """All revisions of this version, the newest first."""
     return tuple(script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions())
@@ -226,6 +221,25 @@ async def reach(dsn: str) -> SchemaState:
         raise DatabaseUnreachable(
             f"DATABASE_URL: what answers there is not a Postgres that can be used: {error}"
         ) from error
+
+
+_NEEDED = (
+    *((table.name, "SELECT") for table in metadata.sorted_tables),
+    *((table.name, "INSERT") for table in metadata.sorted_tables if "session_id" in table.c),
+    *(("sessions", "INSERT"), ("sessions", "UPDATE"), ("turns", "UPDATE")),
+)
+_HAS_RIGHTS = Statement(
+    f"""
+    SELECT coalesce(bool_and(has_table_privilege(to_regclass(name), of)), true)
+    FROM (VALUES {", ".join(map(str, _NEEDED))}) AS needed(name, of)
+    """,
+    (),
+)
+
+
+async def may_take_turns(tx: Transaction) -> bool:
+    """Whether the database's user has the rights on tables that a turn needs; others may be withheld on purpose."""
+    return await tx.fetchval(_HAS_RIGHTS)
 
 
 def _columns(table: sa.Table) -> str:

@@ -1,7 +1,9 @@
-"""The packed terms of messages, from which a session's index is made, and the messages that are chosen with it.
+"""The packed terms of messages, from which a session's index is made, the messages that are chosen with it, and the
+packed vectors of messages.
 
 Terms are in the row of their message and never change. A message that was stored before there were terms has none until
-a turn packs it.
+a turn packs it. Vectors are made in the order of messages, and replace another model's. So a model that is used again,
+after another one in between, may lack some below its newest.
 """
 
 from __future__ import annotations
@@ -11,11 +13,13 @@ from itertools import groupby
 from operator import itemgetter
 from uuid import UUID
 
-from app.db.database import Transaction
+import numpy as np
+
+from app.db.database import Fetched, Transaction
 from app.db.driver import Record
 from app.db.messages import AS_STORED, NOT_REJECTED, message_from_row
-from app.db.pages import Fetched, paged
-from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, sql
+from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, insert_from, paged, sql
+from app.db.tables import message_vectors
 from app.domain.frozen import frozen
 from app.domain.types import SessionId, TenantId, Turn, TurnId, TurnStatus
 
@@ -181,7 +185,7 @@ async def messages_with_words(
     most_of_each: int,
 ) -> Fetched[Record]:
     """The newest messages of each session, after the number given for it, that contain all of the lower-case words:
-    those below `before` by session and number, highest first. The caller has checked that the tenant owns the sessions.
+    those below `before` by session and number, highest first.
     """
     return await tx.fetch_page(
         _WITH_WORDS,
@@ -198,3 +202,75 @@ async def messages_with_words(
 def _turn(turn_id: UUID, rows: Sequence[Record]) -> Turn:
     messages = tuple(message_from_row(row, (row["counted"], row["reasoning_tokens"])) for row in rows)
     return Turn(TurnId(turn_id), 0, TurnStatus(rows[0]["status"]), unresolved=False, messages=messages)
+
+
+_WITHOUT_VECTORS = sql("""
+    SELECT m.seq, m.name, m.content FROM messages m
+    WHERE m.session_id = :session_id AND m.seq > :after_seq AND m.seq <= :through_seq
+        AND NOT EXISTS (SELECT FROM message_vectors v
+            WHERE v.session_id = :session_id AND v.message_seq = m.seq AND v.model = :model)
+        AND m.role IN ('user', 'assistant') AND NOT m.withdrawn
+    ORDER BY m.seq LIMIT :limit
+    """)
+
+_NEW_VECTORS = insert_from(
+    message_vectors,
+    "s, unnest(CAST(:seqs AS bigint[]), CAST(:vectors AS bytea[])) AS x(message_seq, vector)",
+    {"session_id": "s.id", "model": ":model"},
+)
+_SAVE_VECTORS = sql(f"""
+    WITH s AS (SELECT id FROM sessions WHERE id = :session_id FOR KEY SHARE)
+    {_NEW_VECTORS}
+    ON CONFLICT (session_id, message_seq) DO UPDATE SET model = excluded.model, vector = excluded.vector
+        WHERE message_vectors.model <> excluded.model
+    """)
+
+_HAS_VECTORS = sql("SELECT EXISTS (SELECT FROM message_vectors WHERE session_id = :session_id AND model = :model)")
+
+_STORED_VECTORS = sql("""
+    SELECT coalesce(string_agg(int8send(message_seq), ''), '') AS seqs, coalesce(string_agg(vector, ''), '') AS vectors
+    FROM (
+        SELECT message_seq, vector FROM message_vectors
+        WHERE session_id = :session_id AND message_seq > :after_seq AND message_seq <= :through_seq
+            AND model = :model AND octet_length(vector) = :dimensions
+        ORDER BY message_seq LIMIT :limit
+    ) AS v
+    """)
+
+
+async def messages_without_vectors(
+    tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, *, model: str, limit: int
+) -> list[Record]:
+    """The oldest messages of a range for which the model has no vector yet: `seq`, `name` and `content`."""
+    return await tx.fetch(
+        _WITHOUT_VECTORS, session_id=session_id, after_seq=after_seq, through_seq=through_seq, model=model, limit=limit
+    )
+
+
+async def save_vectors(
+    tx: Transaction, session_id: SessionId, model: str, seqs: Sequence[int], vectors: Sequence[bytes]
+) -> None:
+    """Stores packed vectors of messages. Stores nothing if the session has been erased meanwhile."""
+    await tx.execute(_SAVE_VECTORS, session_id=session_id, model=model, seqs=seqs, vectors=vectors)
+
+
+async def has_vectors(tx: Transaction, session_id: SessionId, model: str) -> bool:
+    """Whether a session has any of a model's vectors."""
+    return await tx.fetchval(_HAS_VECTORS, session_id=session_id, model=model)
+
+
+async def stored_vectors(
+    tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, *, model: str, dimensions: int, limit: int
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], bytes]:
+    """A model's first `limit` vectors with this number of dimensions for a range of messages: the messages' numbers,
+    and the vectors concatenated."""
+    row = await tx.fetch_one(
+        _STORED_VECTORS,
+        session_id=session_id,
+        after_seq=after_seq,
+        through_seq=through_seq,
+        model=model,
+        dimensions=dimensions,
+        limit=limit,
+    )
+    return np.frombuffer(row["seqs"], ">i8").astype(np.int64), row["vectors"]

@@ -96,7 +96,7 @@ async def response_of_request(
 
 
 async def erase_response(tx: Transaction, ref: ResponseRef) -> None:
-    """Deletes the row; the turn is kept. The caller has checked that the tenant owns it."""
+    """Deletes the row; the turn is kept."""
     await tx.execute(_ERASE, session_id=ref.session_id, reply_seq=ref.reply_seq)
 
 

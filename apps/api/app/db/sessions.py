@@ -22,10 +22,8 @@ from functools import partial
 from typing import Literal, TypeAlias, get_args
 from uuid import UUID
 
-from app.db.database import Transaction, record_of
-from app.db.driver import Record
-from app.db.pages import Fetched, in_both_orders, paged
-from app.db.sql import binds, insert_row, of_session, sql
+from app.db.database import Fetched, Transaction, record_of
+from app.db.sql import binds, in_both_orders, insert_row, of_session, paged, sql
 from app.db.tables import pins, sessions
 from app.domain.frozen import frozen
 from app.domain.responses import Lifetime
@@ -138,11 +136,6 @@ async def session_exists(tx: Transaction, session: SessionRef) -> bool:
 async def get_state(tx: Transaction, session: SessionRef) -> SessionState | None:
     """The state of the tenant's session, read without a lock."""
     return await tx.fetch_record(SessionState, _STATE, **of_session(session))
-
-
-def state_of(row: Record) -> SessionState:
-    """The session state that a prompt depends on, from a row with the columns of `STATE_COLUMNS`."""
-    return record_of(SessionState, row)
 
 
 async def named_session(

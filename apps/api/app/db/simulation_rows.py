@@ -14,7 +14,7 @@ from app.db.messages import AS_STORED, MESSAGE_BYTES, SLICE_BYTES, STEP_FAILED, 
 from app.db.sql import sql
 from app.db.turns import WHOLE_REQUEST
 from app.domain.stored import StoredMessage, StoredTurn, names_of
-from app.domain.types import Pin, SessionId, TurnStatus
+from app.domain.types import JsonObject, Pin, SessionId, TurnStatus
 
 _TURNS = sql(f"""
     SELECT t.id, t.seq, t.status, t.model_alias, {WHOLE_REQUEST}, t.completion_tokens, t.cost_usd, t.created_at,
@@ -61,31 +61,30 @@ _PINS = sql(f"""
     SELECT {", ".join(names_of(Pin))}, created_at FROM pins WHERE session_id = :session_id ORDER BY created_at, name
     """)
 
-_LATER_SUMMARIES = sql("""
-    SELECT created_at FROM session_summaries
-    WHERE session_id = :session_id AND created_by_turn_id IS NULL ORDER BY created_at
-    """)
-
-_FOLDED = sql("""
-    SELECT count(DISTINCT m.turn_id) AS turns, count(*) AS messages
-    FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
-    WHERE m.session_id = :session_id AND t.status <> 'rejected' AND m.seq <= (
-        SELECT x.to_message_seq FROM session_summaries x WHERE x.session_id = :session_id AND x.status = 'active')
-    """)
-
-_SUMMARY_USAGE = sql("""
-    SELECT CAST(coalesce(sum(u.prompt_tokens), 0) AS bigint) AS prompt_tokens,
-        CAST(coalesce(sum(u.completion_tokens), 0) AS bigint) AS completion_tokens
-    FROM usage_records u LEFT JOIN turns t ON t.session_id = u.session_id AND t.id = u.turn_id
-    WHERE u.session_id = :session_id AND u.purpose = 'summary' AND coalesce(t.seq, 0) <= :through_seq
+_TOTALS = sql("""
+    SELECT
+        ARRAY(SELECT created_at FROM session_summaries
+              WHERE session_id = :session_id AND created_by_turn_id IS NULL ORDER BY created_at) AS later_summaries,
+        folded.*, used.*
+    FROM (
+        SELECT count(DISTINCT m.turn_id) AS folded_turns, count(*) AS folded_messages
+        FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
+        WHERE m.session_id = :session_id AND t.status <> 'rejected' AND m.seq <= (
+            SELECT x.to_message_seq FROM session_summaries x
+            WHERE x.session_id = :session_id AND x.status = 'active')
+    ) folded, (
+        SELECT CAST(coalesce(sum(u.prompt_tokens), 0) AS bigint) AS prompt_tokens,
+            CAST(coalesce(sum(u.completion_tokens), 0) AS bigint) AS completion_tokens
+        FROM usage_records u LEFT JOIN turns t ON t.session_id = u.session_id AND t.id = u.turn_id
+        WHERE u.session_id = :session_id AND u.purpose = 'summary' AND coalesce(t.seq, 0) <= :through_seq
+    ) used
     """)
 
 
 async def stored_turns(
     tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, *, limit: int
 ) -> list[StoredTurn]:
-    """The next turns in time order: at most `limit`, and fewer if their messages have more than `SLICE_BYTES`. The
-    caller has checked that the tenant owns the session.
+    """The next turns in time order: at most `limit`, and fewer if their messages have more than `SLICE_BYTES`.
 
     Rows are converted in a thread: a turn may have tens of thousands of messages, or long logs of many calls.
     """
@@ -117,21 +116,11 @@ async def dated_pins(tx: Transaction, session_id: SessionId) -> list[tuple[datet
     return [(row["created_at"], record_of(Pin, row)) for row in rows]
 
 
-async def later_summaries(tx: Transaction, session_id: SessionId) -> list[datetime]:
-    """When summaries were made for which no call waited: in the background or on request."""
-    return [row["created_at"] for row in await tx.fetch(_LATER_SUMMARIES, session_id=session_id)]
-
-
-async def folded(tx: Transaction, session_id: SessionId) -> tuple[int, int]:
-    """The numbers of turns and of messages that the active summary replaces, without rejected turns."""
-    row = await tx.fetch_one(_FOLDED, session_id=session_id)
-    return row["turns"], row["messages"]
-
-
-async def summary_usage(tx: Transaction, session_id: SessionId, through_seq: int) -> tuple[int, int]:
-    """Prompt and completion tokens of summarizer calls."""
-    row = await tx.fetch_one(_SUMMARY_USAGE, session_id=session_id, through_seq=through_seq)
-    return row["prompt_tokens"], row["completion_tokens"]
+async def stored_totals(tx: Transaction, session_id: SessionId, through_seq: int) -> JsonObject:
+    """What the session's rows say besides its turns: `later_summaries`, when summaries were made for which no call
+    waited (in the background or on request); the turns and messages that the active summary replaces, without rejected
+    turns; and the tokens of summarizer calls through a turn."""
+    return dict(await tx.fetch_one(_TOTALS, session_id=session_id, through_seq=through_seq))
 
 
 def _stored_message(row: Record) -> StoredMessage:

@@ -19,6 +19,8 @@ from app.domain.limits import LimitSpan
 from app.domain.types import OPEN_STATUSES, SessionRef, TurnStatus
 
 _DIALECT = PGDialect_asyncpg()
+_PAGE_BYTES = 8 * 1024 * 1024
+"""Most bytes of a page's rows: with messages of 4 MB, a page of 200 would take gigabytes on its way to the client."""
 CLOCK = "(SELECT statement_timestamp() AS at) AS clock"
 """A FROM item with the database's clock, for use in a CASE, where Citus accepts no clock function.
 
@@ -53,6 +55,28 @@ def sql(text: str) -> Statement:
     """
     compiled = cast(Any, sa.text(text).compile(dialect=_DIALECT))
     return Statement(text=str(compiled), names=tuple(compiled.positiontup or ()))
+
+
+def in_both_orders(text: str) -> Mapping[bool, Statement]:
+    """A list's paged statement by whether the newest come first: fills in `{order}`, and `{beyond}` to compare a
+    position."""
+    orders = ((False, "ASC", ">"), (True, "DESC", "<"))
+    return {newest: paged(text.replace("{order}", order).replace("{beyond}", sign)) for newest, order, sign in orders}
+
+
+def paged(text: str) -> Statement:
+    """A list's statement for `Transaction.fetch_page`. `rows_read` is how many rows it has without a bound on bytes. It
+    ends before the row with which they would have more than `_PAGE_BYTES`, but not before two rows: of a message with
+    several items, a client may have got a part.
+    """
+    return sql(f"""
+        SELECT * FROM (
+            SELECT r.*, count(*) OVER () AS rows_read, row_number() OVER () AS row_number,
+                sum(octet_length(CAST(r AS text))) OVER (ROWS UNBOUNDED PRECEDING) AS bytes_through
+            FROM ({text}) AS r
+        ) AS sized
+        WHERE row_number <= 2 OR bytes_through <= {_PAGE_BYTES}
+        """)
 
 
 def binds(*names: str) -> dict[str, str]:

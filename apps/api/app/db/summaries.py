@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from app.db.claims import Claim
-from app.db.database import Transaction, record_of
+from app.db.database import Fetched, Transaction, record_of
 from app.db.driver import Record
 from app.db.limits import TENANT_LIMITS, limits_of
 from app.db.messages import STEP_FAILED
-from app.db.pages import Fetched, in_both_orders
 from app.db.sessions import ON_ITS_NODE, locked_session
-from app.db.sql import CLOCK, insert_from, json_rows, of_session, sql
+from app.db.sql import CLOCK, in_both_orders, insert_from, json_rows, of_session, sql
 from app.db.tables import session_summaries, usage_records
 from app.domain.frozen import frozen
 from app.domain.limits import Limits, Scope
@@ -263,14 +262,13 @@ async def release_summary_lease(tx: Transaction, session_id: SessionId, lease_id
 async def page_of_summaries(
     tx: Transaction, session_id: SessionId, position: UUID, limit: int, *, newest_first: bool
 ) -> Fetched[StoredSummary]:
-    """Summaries with an id below `position`, newest first; or those above it, oldest first. The caller has checked that
-    the tenant owns the session."""
+    """Summaries with an id below `position`, newest first; or those above it, oldest first."""
     page = await tx.fetch_page(_PAGES[newest_first], limit, session_id=session_id, position=position)
     return page.of(_stored)
 
 
 async def get_summary(tx: Transaction, session_id: SessionId, summary_id: SummaryId | None) -> StoredSummary | None:
-    """The summary, or for None the active one, if any. The caller has checked that the tenant owns the session."""
+    """The summary, or for None the active one, if any."""
     row = await tx.fetchrow(_GET, session_id=session_id, summary_id=summary_id)
     return _stored(row) if row else None
 

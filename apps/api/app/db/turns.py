@@ -5,21 +5,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import partial
-from typing import TypeVar
 from uuid import UUID
 
 from app.db import tables
-from app.db.database import Transaction, record_of
+from app.db.database import Fetched, Transaction, record_of
 from app.db.driver import Record
 from app.db.limits import GIVING_BACK, give_back_of_tenant
 from app.db.messages import AS_STORED, NEWEST_CALLS, NOT_REJECTED, UNGIVEN, messages_from_rows
-from app.db.pages import Fetched, in_both_orders
 from app.db.sessions import ON_ITS_NODE, locked_session
 from app.db.sql import (
     CLOCK,
     OPEN_STATUSES_SQL,
     Statement,
+    in_both_orders,
     insert_from,
     insert_row,
     json_rows,
@@ -30,8 +28,6 @@ from app.domain.content import tool_calls_from_json
 from app.domain.frozen import frozen
 from app.domain.stored import ListedTurn, NewHistory, names_of, values_of
 from app.domain.types import JsonObject, Message, SessionId, SessionRef, TenantId, TurnId, TurnRecord, TurnStatus
-
-T = TypeVar("T", bound=TurnRecord)
 
 _LONG_CHARS = 1_024
 """Longest system prompt or tools of a request, in characters, that are stored in the turn's row."""
@@ -141,21 +137,19 @@ async def turns_begun_by(
 async def page_of_turns(
     tx: Transaction, session_id: SessionId, after_seq: int, before_seq: int, limit: int, *, newest_first: bool
 ) -> Fetched[ListedTurn]:
-    """Turns with `after_seq` < number < `before_seq`. The caller has checked that the tenant owns the session."""
+    """Turns with `after_seq` < number < `before_seq`."""
     statement = _PAGES[newest_first]
     page = await tx.fetch_page(statement, limit, session_id=session_id, after_seq=after_seq, before_seq=before_seq)
-    return page.of(partial(_turn, ListedTurn))
+    return page.of(lambda row: record_of(ListedTurn, row, **_decoded(row)))
 
 
 def turn_record(row: Record) -> TurnRecord:
     """Converts a row with `TURN_COLUMNS` to a `TurnRecord`, with the calls of its `tool_calls`, if it has these."""
-    return _turn(TurnRecord, row)
+    return record_of(TurnRecord, row, **_decoded(row))
 
 
-def _turn(kind: type[T], row: Record) -> T:
-    return record_of(
-        kind, row, status=TurnStatus(row["status"]), tool_calls=tool_calls_from_json(row.get("tool_calls"))
-    )
+def _decoded(row: Record) -> JsonObject:
+    return {"status": TurnStatus(row["status"]), "tool_calls": tool_calls_from_json(row.get("tool_calls"))}
 
 
 def _ending(status: str, session: str, which: str, used: str) -> str:

@@ -92,10 +92,8 @@ class TrimLog:
 
     def public(self) -> JsonObject:
         """Its JSON, without `recalled` and `looked_back` where they are empty."""
-        values = values_of(self, "recalled", "looked_back")
-        values["actions"] = [action.public() for action in self.actions]
-        values |= {"recalled": list(self.recalled)} if self.recalled else {}
-        return values | ({"looked_back": self.looked_back} if self.looked_back else {})
+        values = values_of(self) | {"actions": [action.public() for action in self.actions]}
+        return {name: value for name, value in values.items() if value or name not in ("recalled", "looked_back")}
 
 
 def summary_made(log: Mapping[str, Any]) -> SummaryId | None:

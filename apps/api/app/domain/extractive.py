@@ -320,10 +320,10 @@ def _choose(
         cost = len(unit.sentence.text) + (joint_chars if chosen else 0)
         if cost > room_chars or unit.position in taken.units:
             continue
-        same = taken.take(unit)
-        if same is None:
-            chosen.append(unit)
-            room_chars -= cost
-        else:
+        if (same := taken.like(unit.sentence.words)) is not None:
             taken.add_sources(same, unit)
+            continue
+        taken.add(unit)
+        chosen.append(unit)
+        room_chars -= cost
     return in_time_order(chosen), room_chars

@@ -39,12 +39,17 @@ class IncomingMessage:
 
 @frozen
 class IncomingList:
-    """A whole list: its system and developer messages as one text, and its other messages in order. With a `compaction`
-    they are only those that count in addition to it (`after_compaction`)."""
+    """A whole list: the texts of its system and developer messages, without blank ones, and its other messages in
+    order. With a `compaction` they are only those that count in addition to it (`after_compaction`)."""
 
-    instructions: str | None
+    directions: tuple[str, ...]
     messages: tuple[IncomingMessage, ...]
     compaction: Compaction | None = None
+
+    @property
+    def instructions(self) -> str | None:
+        """The directions as one text."""
+        return "\n\n".join(self.directions) or None
 
 
 def after_compaction(

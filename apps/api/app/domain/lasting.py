@@ -168,13 +168,6 @@ class Taken:
     """By position, with the ids of all sources that say the same."""
     by_word: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict[str, list[int]](list))
 
-    def take(self, unit: PlacedSentence) -> int | None:
-        """Add the unit and return None, or return the position of a unit that says the same."""
-        same = self.like(unit.sentence.words)
-        if same is None:
-            self.add(unit)
-        return same
-
     def like(self, words: tuple[str, ...]) -> int | None:
         """The position of a unit that says the same as these words, or None."""
         known = [*filter(None, map(self.by_word.get, words))]

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from decimal import Decimal
 from math import inf
-from typing import Literal, TypeAlias
+from operator import itemgetter
+from typing import Final, Literal, TypeAlias
 
+from app.domain.errors import LimitExceeded
 from app.domain.frozen import frozen
 
 Scope: TypeAlias = Literal["tenant", "session"]
@@ -18,6 +20,9 @@ LimitUnit: TypeAlias = Literal["turns", "tokens", "usd"]
 LimitSpan: TypeAlias = Literal["minute", "day", "month", "total"]
 Limits: TypeAlias = Mapping[str, Decimal]
 """Values by name; a name is one of `LIMITS`."""
+
+ANOTHER_CALL: Final = "another call of this turn"
+_WHILE_OTHERS_RUN_S: Final = 1
 
 LIMITS: Mapping[str, tuple[LimitUnit, LimitSpan]] = {
     "turns_per_minute": ("turns", "minute"),
@@ -63,49 +68,54 @@ class Used:
         return Decimal({"turns": 0, "tokens": self.reserved_tokens, "usd": self.reserved_usd}[unit])
 
 
-@frozen
-class Exceeded:
-    """A limit that a call exceeds. `used` is without the call, `reserved` is for other running calls, and `needed` is
-    for the call itself. `waits_for_others` is true if the call would fit without the reservations of others.
-    """
-
-    scope: Scope
-    name: str
-    value: Decimal
-    used: Decimal
-    reserved: Decimal
-    needed: Decimal
-    resets_at: datetime | None
-    retry_after_s: int | None
-
-    @property
-    def waits_for_others(self) -> bool:
-        """Whether the call may fit before the span ends."""
-        return self.used + self.needed <= self.value
-
-
 def spans_of(limits: Limits) -> list[LimitSpan]:
     """The spans that have to be counted for these limits."""
     return sorted({LIMITS[name][1] for name in limits})
 
 
-def exceeded(limits: Mapping[Scope, Limits], counted: Iterable[Used], worst: WorstCase) -> Exceeded | None:
-    """The limit that `worst` would exceed, by counts without it; of several the one that resets last.
-
-    A limit that is exactly reached is not exceeded.
-    """
+def check_limits(limits: Mapping[Scope, Limits], counted: Iterable[Used], worst: WorstCase, what: str) -> None:
+    """Raises `LimitExceeded` for the limit that `worst` would exceed, by counts without it; of several the last that
+    resets. A limit that is exactly reached is not exceeded. `what` names the call in the error."""
     by_span = {(used.scope, used.span): used for used in counted}
     needed: Mapping[LimitUnit, Decimal] = {
         "turns": Decimal(worst.turns),
         "tokens": Decimal(worst.tokens),
         "usd": worst.usd,
     }
-    over: list[Exceeded] = []
+    over: list[tuple[float, LimitExceeded]] = []
     for scope, values in limits.items():
         for name, value in values.items():
             unit, span = LIMITS[name]
-            used, own = by_span[scope, span], needed[unit]
-            settled, reserved = used.settled(unit), used.reserved(unit)
-            if settled + reserved + own > value:
-                over.append(Exceeded(scope, name, value, settled, reserved, own, used.ends_at, used.retry_after_s))
-    return max(over, key=lambda found: inf if found.retry_after_s is None else found.retry_after_s, default=None)
+            used = by_span[scope, span]
+            if used.settled(unit) + used.reserved(unit) + needed[unit] > value:
+                resets_after_s = inf if used.retry_after_s is None else used.retry_after_s
+                over.append((resets_after_s, _refusal(name, value, used, needed[unit], what)))
+    if over:
+        raise max(over, key=itemgetter(0))[1]
+
+
+def _refusal(name: str, value: Decimal, counted: Used, needed: Decimal, what: str) -> LimitExceeded:
+    used, reserved = counted.settled(LIMITS[name][0]), counted.reserved(LIMITS[name][0])
+    waits_for_others = used + needed <= value  # the call would fit without what running calls have reserved
+    resets_at = f"{counted.ends_at:%Y-%m-%dT%H:%M:%SZ}" if counted.ends_at else None
+    whose = "The tenant" if counted.scope == "tenant" else "This session"
+    running = " Turns that run now hold the rest of it." if waits_for_others else ""
+    when = f" It starts anew at {resets_at}." if resets_at else ""
+    nothing = "" if what == ANOTHER_CALL else " Nothing was stored or sent to the model."
+    return LimitExceeded(
+        f"{whose} has a limit {name} of {value.normalize():f}, and {what} would go over it.{running}{when}{nothing}",
+        {
+            "scope": counted.scope,
+            "name": name,
+            "value": _number(value),
+            "used": _number(used),
+            "reserved": _number(reserved),
+            "asked": _number(needed),
+            "resets_at": resets_at,
+        },
+        _WHILE_OTHERS_RUN_S if waits_for_others else counted.retry_after_s,
+    )
+
+
+def _number(value: Decimal) -> int | float:
+    return int(value) if value == value.to_integral_value() else float(value)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
-from uuid import UUID
 
 from app.domain.types import REASONING_FORMS, JsonObject, MessageId, ReasoningForm
 
@@ -24,31 +23,25 @@ _MORE: Final = 1 << _BITS
 
 
 class Recalled(NamedTuple):
-    """A recalled message. `score` is what it was chosen by, in hundredths; `tokens` are on the wire; `form` is that of
-    the reasoning it was sent with. `matched` has the user's words that it has, sorted and once each, with a
-    `related_word` in place of some, and a `similar_mark` if it is near in meaning. It is empty for a message that is
-    only next to one that matched."""
+    """A recalled message; in a stored row `message_id` is None. `score` is what it was chosen by, in hundredths;
+    `tokens` are on the wire; `form` is that of the reasoning it was sent with. `matched` has the user's words that it
+    has, sorted and once each, with a `related_word` in place of some, and a `similar_mark` if it is near in meaning. It
+    is empty for a message that is only next to one that matched."""
 
     seq: int
-    message_id: MessageId
+    message_id: MessageId | None
     form: ReasoningForm | None
     score: int
     tokens: int
     matched: tuple[str, ...] = ()
 
     def public(self) -> JsonObject:
-        """The shape of a row of `recalled` in `context_trim_log`."""
-        return public_row(self.message_id, self.score, self.tokens, self.matched)
-
-
-class PackedRow(NamedTuple):
-    """A recalled message as it is stored."""
-
-    seq: int
-    form: ReasoningForm | None
-    score: int
-    tokens: int
-    matched: tuple[str, ...]
+        """The row of `recalled` in `context_trim_log`, without reasons that are empty."""
+        row: JsonObject = {"message_id": str(self.message_id), "score": self.score / 100, "tokens": self.tokens}
+        for name, reason in reasons_of(self.matched).items():
+            if reason not in ([], None):
+                row[name] = reason
+        return row
 
 
 def related_word(word: str, of: str) -> str:
@@ -59,15 +52,6 @@ def related_word(word: str, of: str) -> str:
 def similar_mark(cosine: float) -> str:
     """The entry of `matched` that says how near a message is in meaning, in tenths; no word contains its sign."""
     return f"{_SIMILAR}{cosine:.1f}"
-
-
-def public_row(message_id: UUID, score: int, tokens: int, matched: Sequence[str]) -> JsonObject:
-    """The row of a recalled message in an answer, without reasons that are empty."""
-    row: JsonObject = {"message_id": str(message_id), "score": score / 100, "tokens": tokens}
-    for name, reason in reasons_of(matched).items():
-        if reason not in ([], None):
-            row[name] = reason
-    return row
 
 
 def reasons_of(matched: Sequence[str]) -> JsonObject:
@@ -111,7 +95,7 @@ def recalled_ref(rows: Sequence[Recalled]) -> list[Any]:
     return [RECALLED, b64encode(found).decode(), *places]
 
 
-def rows_of(ref: Sequence[Any]) -> Iterator[PackedRow]:
+def rows_of(ref: Sequence[Any]) -> Iterator[Recalled]:
     """The rows of a reference that `recalled_ref` made."""
     _, text, *words = ref
     seq = 0
@@ -119,7 +103,7 @@ def rows_of(ref: Sequence[Any]) -> Iterator[PackedRow]:
     for distance, tokens, score, bits in zip(numbers, numbers, numbers, numbers, strict=True):
         seq += distance >> 2
         matched = tuple(word for place, word in enumerate(words) if bits >> place & 1)
-        yield PackedRow(seq, REASONING_FORMS[distance & 3], score, tokens, matched)
+        yield Recalled(seq, None, REASONING_FORMS[distance & 3], score, tokens, matched)
 
 
 def _numbers(data: bytes) -> Iterator[int]:
@@ -132,6 +116,6 @@ def _numbers(data: bytes) -> Iterator[int]:
             number = shift = 0
 
 
-def recalled_rows(refs: Mapping[str, Any]) -> list[PackedRow]:
+def recalled_rows(refs: Mapping[str, Any]) -> list[Recalled]:
     """The recalled messages in the references of a prompt."""
     return [row for ref in refs["items"] if ref[0] == RECALLED for row in rows_of(ref)]

@@ -47,7 +47,7 @@ class IncomingTurn:
 
 def read_messages(messages: Sequence[Mapping[str, Any]]) -> IncomingList:
     """Splits a list whose form has been validated (`api/schemas/chat.py`). `check_pairing` checks calls and outputs."""
-    instructions: list[str] = []
+    directions: list[str] = []
     kept: list[IncomingMessage] = []
     for place, message in enumerate(messages):
         role: str = message["role"]
@@ -55,7 +55,7 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> IncomingList:
         name, said_at = message.get("name"), message.get("said_at")
         said_at = said_at and datetime.fromisoformat(said_at)
         if role in ("system", "developer"):
-            instructions.append(content_text(content))
+            directions.append(content_text(content))
         elif role == "assistant":
             calls = tool_calls_from_json(message.get("tool_calls"))
             text = None if content is None else reply_text(content)
@@ -67,7 +67,7 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> IncomingList:
             kept.append(IncomingMessage(place, "tool", content, tool_call_id=call_id, said_at=said_at))
         else:
             kept.append(IncomingMessage(place, "user", content, name=name, said_at=said_at))
-    return IncomingList("\n\n".join(text for text in instructions if text.strip()) or None, tuple(kept))
+    return IncomingList(tuple(text for text in directions if text.strip()), tuple(kept))
 
 
 def check_pairing(messages: Sequence[IncomingMessage], *, may_end_open: bool = False) -> None:
@@ -169,6 +169,7 @@ _CALLS = re.compile(r"(?:\A|\n)Calling tools:\n(?=\[\{'id': )")
 _OBSERVED = re.compile(r"Observation:\n|Call id: \S+\nError:\n")
 _NEXT_TASK = "\nNew task:\n"
 _NOT_STORED = re.compile("[\0\ud800-\udfff]")
+"""NUL and lone surrogates, which a Python literal can escape."""
 _LONGEST_CALLS = 16 * 1024
 """Longest list of calls that is parsed, in characters. It takes up to two microseconds per character."""
 _MOST_READ = 128 * 1024
@@ -222,13 +223,9 @@ def _read(text: str, tools: Collection[str]) -> tuple[ToolCall, ...]:
     except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
         return ()
     texts: list[object] = [text for call in calls for text in (call.id, call.name, call.arguments)]
-    is_known = all(map(_is_storable, texts)) and all(call.name in tools for call in calls)
+    are_storable = all(isinstance(text, str) and _NOT_STORED.search(text) is None for text in texts)
+    is_known = are_storable and all(call.name in tools for call in calls)
     return tuple(calls) if is_known and len({call.id for call in calls}) == len(calls) else ()
-
-
-def _is_storable(text: object) -> bool:
-    """Whether it is a text without NUL and lone surrogates, which a Python literal can escape."""
-    return isinstance(text, str) and _NOT_STORED.search(text) is None
 
 
 def _arguments(function: dict[str, Any]) -> str:

@@ -17,8 +17,7 @@ import orjson
 
 from app.domain.content import arguments_of, call_input, content_text, custom_input
 from app.domain.errors import InvalidRequest
-from app.domain.frozen import frozen
-from app.domain.incoming import Compaction, IncomingMessage, after_compaction, read_handle
+from app.domain.incoming import Compaction, IncomingList, IncomingMessage, after_compaction, read_handle
 from app.domain.responses import item_id
 from app.domain.types import Content, ContentPart, JsonObject, Message, Role, ToolCall
 from app.openai.chat_messages import reply_text
@@ -31,18 +30,9 @@ MOST_DIRECTIONS = 1_000
 """Most different system and developer messages of one list: each is searched for in the session's instructions."""
 
 
-@frozen
-class ReadItems:
-    """System and developer messages as texts, each once, and all other messages in order, each with the place of its
-    first item. If the list has a `compaction`, messages before the last one are left out (see `after_compaction`)."""
-
-    directions: tuple[str, ...]
-    messages: tuple[IncomingMessage, ...]
-    compaction: Compaction | None = None
-
-
-def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Message] | None = None) -> ReadItems:
-    """Splits a list whose form has been validated (`api/schemas/items.py`).
+def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Message] | None = None) -> IncomingList:
+    """Splits a list whose form has been validated (`api/schemas/items.py`): each direction is in it once, and each
+    message has the place of its first item.
 
     `referenced` has the stored messages of which `item_reference` items name an item; an item that is named again is
     left out. Raises `InvalidRequest`, with the item's index, for a reference to no stored item, for a compaction that
@@ -84,7 +74,7 @@ def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Mess
             case _:
                 continue
     kept = tuple(messages) if compaction is None else after_compaction(before, messages)
-    return ReadItems(tuple(text for text in directions if text.strip()), kept, compaction)
+    return IncomingList(tuple(text for text in directions if text.strip()), kept, compaction)
 
 
 def references_of(items: Sequence[Mapping[str, Any]]) -> list[str]:

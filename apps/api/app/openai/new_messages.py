@@ -34,14 +34,6 @@ _LONGEST_RUN = 64
 
 
 @frozen
-class NewMessages:
-    """The new messages of a list. With `repeats_newest` there are none: the list requests the newest turn again."""
-
-    messages: tuple[IncomingMessage, ...]
-    repeats_newest: bool = False
-
-
-@frozen
 class NextStep:
     """How new messages are processed, in this order.
 
@@ -77,8 +69,9 @@ def answerable_list(messages: Sequence[IncomingMessage], *, is_directed: bool) -
     return (*messages, IncomingMessage(last.place + 1, "user", CONTINUE))
 
 
-def new_messages(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> NewMessages:
-    """The messages that the session does not have. `stored` has its newest by time, without those of rejected turns."""
+def new_messages(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> tuple[IncomingMessage, ...] | None:
+    """The messages that the session does not have; None if the list requests the newest turn again. `stored` has the
+    session's newest messages by time, without those of rejected turns."""
     first, known = _after_anchor(messages, stored)
     tail = messages[first:]
     at = taken = 0
@@ -89,16 +82,16 @@ def new_messages(messages: Sequence[IncomingMessage], stored: Sequence[Message])
         unseen = known[taken:]
         # Its reply is stored already, or it has none. Further back in the past it is a branch, and therefore new.
         if not unseen or (unseen[0].role == "assistant" and unseen[0].turn_id == stored[-1].turn_id):
-            return NewMessages((), repeats_newest=True)
-        return NewMessages(tuple(tail))
-    return NewMessages(tuple(tail[at:]))
+            return None
+        return tuple(tail)
+    return tuple(tail[at:])
 
 
 def goes_on(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> bool:
     """Whether a list continues after the newest reply of the session, or repeats the messages that it answered."""
     first, known = _after_anchor(messages, stored)
     is_anchored = first > 0 and all(message.role != "assistant" for message in known)
-    return is_anchored or new_messages(messages, stored).repeats_newest
+    return is_anchored or new_messages(messages, stored) is None
 
 
 def next_step(messages: Sequence[IncomingMessage], *, waiting: bool) -> NextStep:

@@ -26,16 +26,15 @@ import httpx
 from app.domain.content import as_function, with_name
 from app.domain.errors import ProviderError
 from app.domain.frozen import frozen
-from app.domain.types import Completion, CompletionRequest, JsonObject, PromptMessage
+from app.domain.types import CompletionRequest, JsonObject, PromptMessage
 from app.providers.anthropic_answer import MessageAssembly
-from app.providers.base import DeltaSink, Endpoint
+from app.providers.base import Endpoint
 from app.providers.catalogue_file import ModelEntry
 from app.providers.failures import ErrorObject
-from app.providers.remote import RemoteModel
+from app.providers.remote import RemoteModel, WireCall
 from app.providers.transport import RetryPolicy
 from app.providers.wire import MalformedAnswerError, decode_json, fields_of, json_bytes, list_of, token_count
 
-DEFAULT_BASE_URL: Final = "https://api.anthropic.com"
 _VERSION: Final = "2023-06-01"
 _COUNTING_TIMEOUT_S: Final = 3.0
 _COUNTED: Final = ("model", "messages", "system", "tools", "tool_choice", "thinking")
@@ -51,8 +50,6 @@ _CALL_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 @frozen
 class _Form:
-    """What a server accepts, as far as its answers have shown."""
-
     with_cache: bool = True
     with_thinking: bool = True
     with_used_tools: bool = False
@@ -60,32 +57,24 @@ class _Form:
 
 def messages_url(entry: ModelEntry) -> httpx.URL:
     """The base URL with `/v1/messages`; a base that ends in `/v1` already is taken as it is."""
-    base = httpx.URL(entry.base_url or DEFAULT_BASE_URL)
+    base = httpx.URL(entry.address)
     path = base.path.rstrip("/").removesuffix("/v1")
     return base.copy_with(path=f"{path}/v1/messages")
 
 
-class AnthropicProvider(RemoteModel):
-    """One alias over the Messages API. Remembers which forms of a request its server refuses."""
+class AnthropicProvider(RemoteModel[_Form]):
+    """One alias over the Messages API."""
 
     options = frozenset({"temperature", "top_p", "top_k", "stop", "parallel_tool_calls"})
-    takes_any_option = False
 
     def __init__(self, endpoint: Endpoint, *, now: Callable[[], datetime], retry: RetryPolicy | None = None) -> None:
         headers = {**endpoint.headers("x-api-key"), "anthropic-version": _VERSION}
-        super().__init__(endpoint, messages_url(endpoint.entry), headers, now, retry)
-        self._accepted = _Form()
+        super().__init__(endpoint, messages_url(endpoint.entry), headers, _Form(), now, retry)
         self._has_counting = True
 
-    async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
-        """Calls the model, with retries, within the alias's deadline. Raises a `ProviderError`."""
-        first_form = self._accepted
-        call = _MessagesCall(request, self._entry, first_form)
-        answer = await self._call(call, on_delta)
-        if call.form != first_form:  # else what another call has learned meanwhile is kept
-            # Thinking is refused because of one prompt's content; other refusals apply to the server.
-            self._accepted = replace(call.form, with_thinking=True)
-        return answer
+    def _wire_call(self, request: CompletionRequest) -> _MessagesCall:
+        # Thinking is refused because of one prompt's content; other refusals apply to the server.
+        return _MessagesCall(request, self._entry, replace(self._accepted, with_thinking=True))
 
     async def count_tokens(self, request: CompletionRequest) -> int | None:
         """The prompt's exact tokens, counted within 3 s without retries; None if the server cannot count.
@@ -94,7 +83,7 @@ class AnthropicProvider(RemoteModel):
         """
         if not self._has_counting:
             return None
-        body = _body(request, self._entry, self._accepted)
+        body = self._wire_call(request).fields()
         counted = json_bytes({name: body[name] for name in _COUNTED if name in body})
         url = self._url.copy_with(path=self._url.path + "/count_tokens")
         timeout_s = min(_COUNTING_TIMEOUT_S, self._entry.timeout_s)
@@ -108,19 +97,47 @@ class AnthropicProvider(RemoteModel):
         return token_count(fields_of(answer).get("input_tokens"))
 
 
-class _MessagesCall:
-    """One request; its form changes when the server refuses a part of it."""
-
+class _MessagesCall(WireCall[_Form]):
     assembly = MessageAssembly
-    ready = None
-
-    def __init__(self, request: CompletionRequest, entry: ModelEntry, form: _Form) -> None:
-        self.request = request
-        self._entry = entry
-        self.form = form
 
     def body(self, *, stream: bool) -> Sequence[bytes]:
-        return (json_bytes({**_body(self.request, self._entry, self.form), **({"stream": True} if stream else {})}),)
+        return (json_bytes({**self.fields(), **({"stream": True} if stream else {})}),)
+
+    def fields(self) -> JsonObject:
+        """The members of the body, without `stream`."""
+        request, entry, form = self.request, self.entry, self.form
+        thinking = _thinking(request, fields_of(entry.parameters.get("thinking")), form)
+        body: JsonObject = {"model": entry.model, "max_tokens": request.max_output_tokens, **entry.parameters}
+        body.pop("thinking", None)
+        if thinking:
+            body["thinking"] = thinking
+        leading = sum(1 for _ in takewhile(lambda message: message.get("role") == "system", request.messages))
+        system = [
+            block
+            for message in request.messages[:leading]
+            for block in _content_blocks(message.get("content"))
+            if block["type"] == "text"
+        ]
+        if system:
+            body["system"] = system
+        is_thinking = thinking.get("type") not in {None, "disabled"}
+        body["messages"], breakpoints = _alternating(
+            request.messages[leading:], request.lasting_messages - leading, with_thinking=is_thinking
+        )
+        body |= _sampling(request.options, is_thinking=is_thinking)
+        tools = _tools(request, form)
+        if form.with_cache:
+            # In the order of what a cache hit saves; the last system block is the summary, once there is one.
+            for block in [*breakpoints, *system[:-3:-1], *tools[-1:]][:_MOST_BREAKPOINTS]:
+                block["cache_control"] = _EPHEMERAL
+        if tools:
+            body["tools"] = tools
+            choice = _tool_choice(request.tool_choice if request.tools else "none")
+            if request.options.get("parallel_tool_calls") is False and choice != {"type": "none"}:
+                choice = {**(choice or {"type": "auto"}), "disable_parallel_tool_use": True}
+            if choice is not None:
+                body["tool_choice"] = choice
+        return body
 
     def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:  # noqa: ARG002 - the protocol's
         """Drops one thing that the error names; true if this changed the request.
@@ -129,49 +146,13 @@ class _MessagesCall:
         """
         if self.form.with_cache and error.names("cache_control"):
             self.form = replace(self.form, with_cache=False)
-        elif self.form.with_thinking and "thinking" in self._entry.parameters and error.names("thinking"):
+        elif self.form.with_thinking and "thinking" in self.entry.parameters and error.names("thinking"):
             self.form = replace(self.form, with_thinking=False)
         elif not self.form.with_used_tools and not self.request.tools and "must define tools" in error.message:
             self.form = replace(self.form, with_used_tools=True)
         else:
             return False
         return True
-
-
-def _body(request: CompletionRequest, entry: ModelEntry, form: _Form) -> JsonObject:
-    """The body of one call, without `stream`."""
-    thinking = _thinking(request, fields_of(entry.parameters.get("thinking")), form)
-    body: JsonObject = {"model": entry.model, "max_tokens": request.max_output_tokens, **entry.parameters}
-    body.pop("thinking", None)
-    if thinking:
-        body["thinking"] = thinking
-    leading = sum(1 for _ in takewhile(lambda message: message.get("role") == "system", request.messages))
-    system = [
-        block
-        for message in request.messages[:leading]
-        for block in _content_blocks(message.get("content"))
-        if block["type"] == "text"
-    ]
-    if system:
-        body["system"] = system
-    with_thinking = thinking.get("type") != "disabled" and bool(thinking)
-    body["messages"], breakpoints = _alternating(
-        request.messages[leading:], request.lasting_messages - leading, with_thinking=with_thinking
-    )
-    body |= _sampling(request.options, is_thinking=thinking.get("type") not in {None, "disabled"})
-    tools = _tools(request, form)
-    if form.with_cache:
-        # In the order of what a cache hit saves; the last system block is the summary, once there is one.
-        for block in [*breakpoints, *system[:-3:-1], *tools[-1:]][:_MOST_BREAKPOINTS]:
-            block["cache_control"] = _EPHEMERAL
-    if tools:
-        body["tools"] = tools
-        choice = _tool_choice(request.tool_choice if request.tools else "none")
-        if request.options.get("parallel_tool_calls") is False and choice != {"type": "none"}:
-            choice = {**(choice or {"type": "auto"}), "disable_parallel_tool_use": True}
-        if choice is not None:
-            body["tool_choice"] = choice
-    return body
 
 
 def _sampling(options: Mapping[str, Any], *, is_thinking: bool) -> JsonObject:

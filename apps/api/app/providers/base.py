@@ -45,7 +45,7 @@ class Provider(Protocol):
     options: frozenset[str]
     """The `options` of a request that its protocol supports; others are left out."""
 
-    takes_any_option: bool
+    takes_any_option: bool = False
     """Whether options that are not in `options` are sent as well."""
 
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
@@ -57,16 +57,15 @@ class Provider(Protocol):
         """
         ...
 
-    async def count_tokens(self, request: CompletionRequest) -> int | None:
+    async def count_tokens(self, request: CompletionRequest) -> int | None:  # noqa: ARG002 - for those that can count
         """The exact number of tokens in the prompt as the provider counts them, or None if it offers no count.
 
         Makes one call, with its own deadline. Raises a `ProviderError` when the count fails.
         """
-        ...
+        return None
 
     async def aclose(self) -> None:
-        """Closes its connections."""
-        ...
+        """Closes its connections, if it has any."""
 
 
 @frozen

@@ -30,10 +30,15 @@ _OWN_PARAMETERS = frozenset(
     }
 )
 
+_VENDORS: Mapping[str, str] = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
 _MOST_CHARS = 4 * 1024 * 1024
 ProviderName: TypeAlias = Literal["openai", "anthropic", "offline"]
 MaxTokensField: TypeAlias = Literal["max_completion_tokens", "max_tokens"]
 ReturnReasoning: TypeAlias = Literal["never", "signatures", "tool_loop", "tool_turns"]
+
+
+Problem: TypeAlias = tuple[str, str]
+"""The key that a problem concerns, and what is wrong with it."""
 
 
 class CatalogueError(Exception):
@@ -102,6 +107,11 @@ class ModelEntry(_Strict):
     pass_unknown: bool = False
     parameters: Annotated[dict[str, Any], AfterValidator(_parameters)] = Field(default_factory=dict[str, Any])
 
+    @property
+    def address(self) -> str:
+        """Its `base_url`, or the vendor's own; empty for the offline responder."""
+        return self.base_url or _VENDORS.get(self.provider, "")
+
 
 class Instructions(_Strict):
     """`[instructions]`: system layers 1 to 3. The keys of `modes` and `roles` are the names that a session may use."""
@@ -144,19 +154,21 @@ def read_catalogue(path: Path | None, environ: Mapping[str, str]) -> CatalogueEn
         raise CatalogueError(path, ["it is not UTF-8 text"]) from error
     except tomllib.TOMLDecodeError as error:
         raise CatalogueError(path, [f"it is not valid TOML: {error}"]) from error
-    problems: list[str] = []
+    problems: list[Problem] = []
     try:
         entry = CatalogueEntry.model_validate(parsed)
     except ValidationError as error:
-        problems = [_sentence(problem) for problem in error.errors(include_url=False)]
-        entry = _sound_part(parsed, [problem["loc"] for problem in error.errors(include_url=False)])
+        wrong = error.errors(include_url=False)
+        problems = [_problem(each) for each in wrong]
+        entry = _sound_part(parsed, [each["loc"] for each in wrong])
     if entry is not None:
-        named = {_key_of(problem) for problem in problems}
-        more = _problems_between(entry) + _problems_with_keys(entry, environ)
-        problems += [problem for problem in more if _key_of(problem) not in named]
+        named = {key for key, _ in problems}
+        more = (*_problems_between(entry), *_problems_with_keys(entry, environ))
+        problems += [(key, what) for key, what in more if key not in named]
         if not problems:
             return entry
-    raise CatalogueError(path, _with_lines(text, problems))
+    lines = text.split("\n")
+    raise CatalogueError(path, [f"{key}: {what}{_line_of(lines, key)}" for key, what in problems])
 
 
 def _sound_part(parsed: dict[str, Any], wrong: Sequence[tuple[int | str, ...]]) -> CatalogueEntry | None:
@@ -180,17 +192,8 @@ def _sound_part(parsed: dict[str, Any], wrong: Sequence[tuple[int | str, ...]]) 
     return CatalogueEntry.model_validate(sound)
 
 
-def _key_of(problem: str) -> str:
-    return problem.partition(": ")[0]
-
-
-def _with_lines(text: str, problems: list[str]) -> list[str]:
-    lines = [_line_of(text.split("\n"), _key_of(problem)) for problem in problems]
-    return [f"{problem} (line {line})" if line else problem for problem, line in zip(problems, lines, strict=True)]
-
-
-def _line_of(lines: list[str], key: str) -> int | None:
-    """The number of the line that sets the key, or else the nearest table around it; None if there is no such line.
+def _line_of(lines: list[str], key: str) -> str:
+    """The line that sets the key, or else the nearest table around it, in words; empty if there is no such line.
 
     A line sets the key if the file before it lacks the key and the file with its statement has it, however spelled.
     """
@@ -201,9 +204,9 @@ def _line_of(lines: list[str], key: str) -> int | None:
                 continue
             upto = (_keys_in(lines[:end]) for end in range(number + 1, len(lines) + 1))
             if key in next((keys for keys in upto if keys is not None), ()):
-                return number + 1
+                return f" (line {number + 1})"
         key = key.rpartition(".")[0]
-    return None
+    return ""
 
 
 def _keys_in(lines: list[str]) -> set[str] | None:
@@ -220,14 +223,10 @@ def _dotted(table: dict[str, Any], above: str = "") -> Iterator[str]:
             yield from _dotted(cast("dict[str, Any]", value), f"{above}{name}.")
 
 
-def _sentence(problem: Any) -> str:
-    key = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        return f"{key}: there is no such key"
-    if problem["type"] == "missing":
-        return f"{key}: is missing"
-    message: str = problem["msg"]
-    return f"{key}: {message[:1].lower()}{message[1:]}"
+def _problem(error: Any) -> Problem:
+    message: str = error["msg"]
+    worded = {"extra_forbidden": "there is no such key", "missing": "is missing"}.get(error["type"])
+    return ".".join(map(str, error["loc"])), worded or f"{message[:1].lower()}{message[1:]}"
 
 
 def key_of(entry: ModelEntry, environ: Mapping[str, str]) -> str | None:
@@ -235,19 +234,18 @@ def key_of(entry: ModelEntry, environ: Mapping[str, str]) -> str | None:
     return None if entry.api_key_env is None else environ.get(entry.api_key_env, "").strip()
 
 
-def _problems_with_keys(entry: CatalogueEntry, environ: Mapping[str, str]) -> list[str]:
-    problems: list[str] = []
+def _problems_with_keys(entry: CatalogueEntry, environ: Mapping[str, str]) -> Iterator[Problem]:
     for alias, model in entry.models.items():
         key, where = key_of(model, environ), f"models.{alias}.api_key_env"
         if key == "":
             # What has small letters is rather a key that was written in the place of a name.
             name = model.api_key_env if str(model.api_key_env).isupper() else "that it names"
-            problems.append(f"{where}: the environment variable {name} is not set")
+            yield where, f"the environment variable {name} is not set"
         elif key is not None and not (key.isascii() and key.isprintable()):
-            problems.append(f"{where}: {model.api_key_env} holds characters that no HTTP header can carry")
-    return problems
+            yield where, f"{model.api_key_env} holds characters that no HTTP header can carry"
 
 
+_FOR_OFFLINE = frozenset({"provider", "model", "context_window", "encoding", "timeout_s", "fallbacks"})
 _WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
     "anthropic": {
         "max_tokens_field": "",
@@ -256,48 +254,29 @@ _WITHOUT_EFFECT: Mapping[str, Mapping[str, str]] = {
         "custom_tools": ", which has none",
         "pass_unknown": "",
     },
-    "offline": dict.fromkeys(
-        (
-            "base_url",
-            "api_key_env",
-            "api_key_header",
-            "max_tokens_field",
-            "return_reasoning",
-            "exact_counts",
-            "tools",
-            "prompt_cache_key",
-            "custom_tools",
-            "pass_unknown",
-            "parameters",
-        ),
-        "",
-    ),
+    "offline": {key: "" for key in ModelEntry.model_fields if key not in _FOR_OFFLINE},
 }
 """The keys that have no effect for a provider, and why where that is not obvious."""
 
 
-def _problems_between(entry: CatalogueEntry) -> list[str]:
+def _problems_between(entry: CatalogueEntry) -> Iterator[Problem]:
     """Problems that concern several keys together."""
-    problems: list[str] = []
     if entry.default not in entry.models:
-        problems.append(f"default: there is no model {entry.default!r}; there are {', '.join(sorted(entry.models))}")
+        yield "default", f"there is no model {entry.default!r}; there are {', '.join(sorted(entry.models))}"
     for alias, model in entry.models.items():
         where = f"models.{alias}"
         if model.provider != "offline" and model.model is None:
-            problems.append(f"{where}.model: is missing")
+            yield f"{where}.model", "is missing"
         if model.provider != "offline" and model.base_url is None and model.api_key_env is None:
             owner = "OpenAI" if model.provider == "openai" else "Anthropic"
-            problems.append(f"{where}.api_key_env: is missing, and {owner} needs a key")
+            yield f"{where}.api_key_env", f"is missing, and {owner} needs a key"
         if model.provider == "openai" and model.exact_counts:
-            problems.append(f"{where}.exact_counts: chat completions have no endpoint that counts")
-        problems.extend(
-            f"{where}.{key}: means nothing to {model.provider}{why}"
-            for key, why in _WITHOUT_EFFECT.get(model.provider, {}).items()
-            if getattr(model, key)
-        )
+            yield f"{where}.exact_counts", "chat completions have no endpoint that counts"
+        for key, why in _WITHOUT_EFFECT.get(model.provider, {}).items():
+            if getattr(model, key):
+                yield f"{where}.{key}", f"means nothing to {model.provider}{why}"
         for fallback in model.fallbacks:
             if fallback == alias:
-                problems.append(f"{where}.fallbacks: a model cannot stand in for itself")
+                yield f"{where}.fallbacks", "a model cannot stand in for itself"
             elif fallback not in entry.models:
-                problems.append(f"{where}.fallbacks: there is no model {fallback!r}")
-    return problems
+                yield f"{where}.fallbacks", f"there is no model {fallback!r}"

@@ -29,7 +29,7 @@ from app.domain.types import (
     SummaryItem,
     Usage,
 )
-from app.providers.base import DeltaSink
+from app.providers.base import DeltaSink, Provider
 from app.providers.wire import fields_of, list_of, texts_of
 
 LABEL: Final = "[offline responder, not a language model]"
@@ -41,11 +41,10 @@ _A_FEW_WORDS: Final = re.compile(r"(?:\s*\S+){1,4}\s*|\s+")
 _WORD: Final = re.compile(r"\w{3,}")
 
 
-class OfflineProvider:
+class OfflineProvider(Provider):
     """Answers from the request's messages alone. `count` gives the tokens of a text, for the usage it reports."""
 
     options = CHAT_OPTIONS
-    takes_any_option = False
 
     def __init__(self, count: Callable[[str], int]) -> None:
         self._count = count
@@ -66,20 +65,9 @@ class OfflineProvider:
                 await asyncio.sleep(0)  # lets listeners run between two deltas
         return answer
 
-    async def count_tokens(self, request: CompletionRequest) -> int | None:  # noqa: ARG002 - the protocol's
-        """None: the estimate is made by the same counter."""
-        return None
-
-    async def aclose(self) -> None:
-        """Does nothing: it has no connections."""
-
     def _answer(self, request: CompletionRequest, counted: Sequence[str]) -> Completion:
-        if request.recorded_reply is not None:
-            reply = request.recorded_reply
-        elif request.purpose == "summary":
-            reply = RecordedReply(self._summary(request))
-        else:
-            reply = RecordedReply(_reply(request))
+        made = self._summary if request.purpose == "summary" else _reply
+        reply = request.recorded_reply or RecordedReply(made(request))
         return Completion(
             text=reply.content,
             finish_reason="tool_calls" if reply.tool_calls else "stop",

@@ -17,50 +17,34 @@ import numpy as np
 
 from app.domain.content import JsonMessages, as_function, custom_input, is_custom, tool_name, with_name
 from app.domain.frozen import frozen
-from app.domain.types import CHAT_OPTIONS, Completion, CompletionRequest, JsonObject, PromptMessage
-from app.providers.base import DeltaSink, Embedded, Endpoint
+from app.domain.types import CHAT_OPTIONS, CompletionRequest, JsonObject, PromptMessage
+from app.providers.base import Embedded, Endpoint
 from app.providers.catalogue_file import MaxTokensField, ModelEntry
 from app.providers.failures import ErrorObject, unusable_answer
 from app.providers.openai_answer import SIGNATURE, ChatAssembly
-from app.providers.remote import RemoteModel
+from app.providers.remote import RemoteModel, WireCall
 from app.providers.transport import RetryPolicy
 from app.providers.wire import fields_of, json_bytes, list_of, token_count
 
-DEFAULT_BASE_URL: Final = "https://api.openai.com/v1"
 MOST_DIMENSIONS: Final = 4096
 _OTHER_WIRES_ONLY: Final = frozenset({"reasoning", "reasoning_blocks"})
 _FOR_TOOLS: Final = frozenset({"parallel_tool_calls"})
 _NO_SIGNATURE: Final = "skip_thought_signature_validator"
 """What Google documents in the place of the signature of a call that none of its models made."""
+_FIRST_CALL: Final = b'"tool_calls":[{'
+_UNSIGNED: Final = b'"extra_content":{"google":{"%b":"%b"}},' % (SIGNATURE.encode(), _NO_SIGNATURE.encode())
 _AZURE_HOSTS: Final = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
 
 
 def chat_url(entry: ModelEntry, path: str = "/chat/completions") -> httpx.URL:
     """The base URL with a path, its query (Azure's `api-version`) kept."""
-    base = httpx.URL(entry.base_url or DEFAULT_BASE_URL)
+    base = httpx.URL(entry.address)
     return base.copy_with(path=base.path.rstrip("/") + path)
 
 
 def chat_headers(endpoint: Endpoint) -> dict[str, str]:
     """The headers of a request, with the key in `api-key` for Azure, else in `Authorization: Bearer`."""
     return endpoint.headers("api-key" if _is_azure(endpoint.entry) else "authorization")
-
-
-def first_max_tokens_field(entry: ModelEntry) -> MaxTokensField:
-    """The member for the output limit. OpenAI's newer models refuse `max_tokens`; most other servers know only that."""
-    if entry.max_tokens_field is not None:
-        return entry.max_tokens_field
-    return "max_completion_tokens" if _is_openai(entry) else "max_tokens"
-
-
-def takes_cache_key(entry: ModelEntry) -> bool:
-    """Whether `prompt_cache_key` is sent: to OpenAI unless the alias says no, to other servers where it says yes."""
-    return _is_openai(entry) if entry.prompt_cache_key is None else entry.prompt_cache_key
-
-
-def takes_custom_tools(entry: ModelEntry) -> bool:
-    """Whether custom tools are sent as such: to OpenAI unless the alias says no, to other servers where it says yes."""
-    return _is_openai(entry) if entry.custom_tools is None else entry.custom_tools
 
 
 def _is_openai(entry: ModelEntry) -> bool:
@@ -73,8 +57,6 @@ def _is_azure(entry: ModelEntry) -> bool:
 
 @frozen
 class _Form:
-    """What a server accepts, as far as its answers have shown."""
-
     max_tokens_field: MaxTokensField
     with_schema: bool = True
     with_usage: bool = True
@@ -85,32 +67,29 @@ class _Form:
     with_all_signed: bool = False
 
 
-class OpenAIProvider(RemoteModel):
-    """One alias over the chat completions protocol. Remembers which forms of a request its server refuses."""
+def first_form(entry: ModelEntry) -> _Form:
+    """The form of the first request, where the alias does not say: OpenAI's newer models refuse `max_tokens`, and most
+    other servers know only that; nor do they know cache keys and custom tools."""
+    is_openai = _is_openai(entry)
+    return _Form(
+        entry.max_tokens_field or ("max_completion_tokens" if is_openai else "max_tokens"),
+        with_cache_key=is_openai if entry.prompt_cache_key is None else entry.prompt_cache_key,
+        with_custom_tools=is_openai if entry.custom_tools is None else entry.custom_tools,
+    )
+
+
+class OpenAIProvider(RemoteModel[_Form]):
+    """One alias over the chat completions protocol."""
 
     options = CHAT_OPTIONS
 
     def __init__(self, endpoint: Endpoint, *, now: Callable[[], datetime], retry: RetryPolicy | None = None) -> None:
-        super().__init__(endpoint, chat_url(endpoint.entry), chat_headers(endpoint), now, retry)
-        self.takes_any_option: bool = self._entry.pass_unknown
-        self._accepted: _Form = _Form(
-            first_max_tokens_field(self._entry),
-            with_cache_key=takes_cache_key(self._entry),
-            with_custom_tools=takes_custom_tools(self._entry),
-        )
+        entry = endpoint.entry
+        super().__init__(endpoint, chat_url(entry), chat_headers(endpoint), first_form(entry), now, retry)
+        self.takes_any_option: bool = entry.pass_unknown
 
-    async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
-        """Calls the model, with retries, within the alias's deadline. Raises a `ProviderError`."""
-        form = self._accepted
-        call = _ChatCall(request, self._entry, form)
-        answer = await self._call(call, on_delta)
-        if call.form != form:  # only what led to an answer is remembered
-            self._accepted = call.form
-        return answer
-
-    async def count_tokens(self, request: CompletionRequest) -> int | None:  # noqa: ARG002 - the protocol's
-        """None: chat completions have no counting endpoint."""
-        return None
+    def _wire_call(self, request: CompletionRequest) -> _ChatCall:
+        return _ChatCall(request, self._entry, self._accepted)
 
     @property
     def vector_space(self) -> str:
@@ -127,24 +106,14 @@ class OpenAIProvider(RemoteModel):
         return _embeddings(answer, len(texts), self._label)
 
 
-class _ChatCall:
-    """One request; its form changes when the server refuses a part of it."""
-
+class _ChatCall(WireCall[_Form]):
     assembly = ChatAssembly
 
-    def __init__(self, request: CompletionRequest, entry: ModelEntry, form: _Form) -> None:
-        self.request = request
-        self._entry = entry
-        self._first_form = form
-        self.form: _Form = form
-
     @property
-    def ready(self) -> Sequence[bytes] | None:
-        """The messages as JSON in pieces, if they are kept so and nothing of them has to be changed."""
+    def is_ready(self) -> bool:
         messages = self.request.messages
-        if not isinstance(messages, JsonMessages) or messages.with_reasoning or self._names_as_text:
-            return None
-        return None if self._custom_names() or self.form.with_all_signed else messages.pieces
+        is_kept = isinstance(messages, JsonMessages) and not messages.with_reasoning
+        return is_kept and not self._names_as_text and not self._custom_names()
 
     @property
     def _names_as_text(self) -> bool:
@@ -153,7 +122,7 @@ class _ChatCall:
     def body(self, *, stream: bool) -> Sequence[bytes]:
         request, form = self.request, self.form
         custom = self._custom_names()
-        body: JsonObject = {"model": self._entry.model, **self._entry.parameters, **self._options()}
+        body: JsonObject = {"model": self.entry.model, **self.entry.parameters, **self._options()}
         body[form.max_tokens_field] = request.max_output_tokens
         if form.with_cache_key and request.cache_key is not None:
             body.setdefault("prompt_cache_key", request.cache_key)
@@ -170,26 +139,24 @@ class _ChatCall:
             body["stream"] = True
             if form.with_usage:
                 body["stream_options"] = {"include_usage": True}
-        ready = self.ready
-        if ready is not None:
-            return (b'{"messages":[', *ready, b"],", json_bytes(body)[1:])
-        body["messages"] = self._messages(custom)
+        if self.is_ready and isinstance(request.messages, JsonMessages):
+            pieces = request.messages.pieces
+            if form.with_all_signed:
+                pieces = [piece.replace(_FIRST_CALL, _FIRST_CALL + _UNSIGNED) for piece in pieces]
+            return (b'{"messages":[', *pieces, b"],", json_bytes(body)[1:])
+        body["messages"] = [self._message(message, custom) for message in request.messages]
         return (json_bytes(body),)
 
-    def _messages(self, custom: frozenset[str | None]) -> list[PromptMessage]:
-        """The messages in this protocol's form."""
+    def _message(self, given: PromptMessage, custom: frozenset[str | None]) -> PromptMessage:
+        """A message in this protocol's form."""
         left_out = _OTHER_WIRES_ONLY if self.form.with_reasoning else _OTHER_WIRES_ONLY | {"reasoning_content"}
-        sent = [
-            {name: value for name, value in message.items() if name not in left_out}
-            for message in self.request.messages
-        ]
-        for message, given in zip(sent, self.request.messages, strict=True):
-            if "tool_calls" in message and ("reasoning_blocks" in given or self.form.with_all_signed):
-                message["tool_calls"] = self._signed(message["tool_calls"], given.get("reasoning_blocks", ()))
-            if custom and "tool_calls" in message:
-                message["tool_calls"] = [_call(call, custom) for call in message["tool_calls"]]
-            if self._names_as_text and "name" in message:
-                message["content"] = with_name(message.pop("name"), message["content"])
+        sent = {name: value for name, value in given.items() if name not in left_out}
+        if "tool_calls" in sent and ("reasoning_blocks" in given or self.form.with_all_signed):
+            sent["tool_calls"] = self._signed(sent["tool_calls"], given.get("reasoning_blocks", ()))
+        if custom and "tool_calls" in sent:
+            sent["tool_calls"] = [_call(call, custom) for call in sent["tool_calls"]]
+        if self._names_as_text and "name" in sent:
+            sent["content"] = with_name(sent.pop("name"), sent["content"])
         return sent
 
     def _signed(self, calls: Sequence[JsonObject], blocks: Sequence[JsonObject]) -> list[JsonObject]:
@@ -207,7 +174,7 @@ class _ChatCall:
 
     def _options(self) -> JsonObject:
         """The client's options; of a stored request that was made for another alias, those that this one supports."""
-        request, any_option = self.request, self._entry.pass_unknown
+        request, any_option = self.request, self.entry.pass_unknown
         left_out: frozenset[str] = frozenset() if request.tools else _FOR_TOOLS
         return {
             name: value
@@ -223,21 +190,16 @@ class _ChatCall:
         usage, earlier reasoning and the cache key are dropped. After a refusal the schema is dropped whatever the error
         says: servers name it in too many ways, and the answer is validated anyway.
         """
-        form = self.form
-        if form.max_tokens_field == self._first_form.max_tokens_field and _names_unknown(error, form.max_tokens_field):
-            newer = form.max_tokens_field == "max_tokens"
-            self.form = replace(form, max_tokens_field="max_completion_tokens" if newer else "max_tokens")
+        form, messages = self.form, self.request.messages
+        newer = form.max_tokens_field == "max_tokens"
+        other_field: MaxTokensField = "max_completion_tokens" if newer else "max_tokens"
+        if form.max_tokens_field == self.first_form.max_tokens_field and _names_unknown(error, form.max_tokens_field):
+            self.form = replace(form, max_tokens_field=other_field)
         elif form.with_reasoning and _names_unknown(error, "reasoning_content"):
             self.form = replace(form, with_reasoning=False)
-        elif (
-            form.with_names and _names_unknown(error, "name") and any("name" in each for each in self.request.messages)
-        ):
+        elif form.with_names and _names_unknown(error, "name") and any("name" in each for each in messages):
             self.form = replace(form, with_names=False)
-        elif (
-            not form.with_all_signed
-            and error.names(SIGNATURE)
-            and any("tool_calls" in each for each in self.request.messages)
-        ):
+        elif not form.with_all_signed and error.names(SIGNATURE) and any("tool_calls" in each for each in messages):
             self.form = replace(form, with_all_signed=True)
         elif form.with_cache_key and _names_unknown(error, "prompt_cache_key"):
             self.form = replace(form, with_cache_key=False)
@@ -245,15 +207,9 @@ class _ChatCall:
             self.form = replace(form, with_custom_tools=False)
         elif stream and form.with_usage and error.names("stream_options", "include_usage"):
             self.form = replace(form, with_usage=False)
-        elif (
-            self.request.response_schema is not None
-            and form.with_schema
-            and (refused or error.names("response_format", "json_schema"))
-        ):
+        elif self.request.response_schema is not None and (refused or error.names("response_format", "json_schema")):
             self.form = replace(form, with_schema=False)
-        else:
-            return False
-        return True
+        return self.form != form
 
 
 def _choice(choice: str | Mapping[str, Any], custom_names: frozenset[str | None]) -> object:

@@ -6,7 +6,7 @@ Windows and prices of published models come from the data of `genai-prices`; not
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -20,7 +20,6 @@ from app.domain.errors import InvalidRequest
 from app.domain.frozen import frozen
 from app.domain.prices import Prices, call_cost
 from app.domain.types import ReasoningRule, TenantId, Usage
-from app.providers.anthropic import DEFAULT_BASE_URL as ANTHROPIC_BASE_URL
 from app.providers.anthropic import AnthropicProvider, thinking_tokens
 from app.providers.base import Endpoint, Provider
 from app.providers.catalogue_file import (
@@ -32,7 +31,6 @@ from app.providers.catalogue_file import (
     read_catalogue,
 )
 from app.providers.offline import OfflineProvider
-from app.providers.openai import DEFAULT_BASE_URL as OPENAI_BASE_URL
 from app.providers.openai import OpenAIProvider
 from app.providers.wire import fields_of
 
@@ -96,23 +94,19 @@ class Model:
         return self.provider == "anthropic"
 
 
+@dataclass(slots=True, eq=False)
 class Catalogue:
     """The aliases of a process. Only `learn` changes them, and only windows that the catalogue's file does not set."""
 
-    def __init__(
-        self,
-        *,
-        default: str,
-        instructions: Instructions,
-        models: Mapping[str, Model],
-        providers: Mapping[str, Provider],
-    ) -> None:
-        self.default = default
-        self.instructions = instructions
-        self.aliases = tuple(models)
-        self._models = dict(models)
-        self._providers = dict(providers)
-        self._learned: LearnedWindows = {}
+    default: str
+    instructions: Instructions
+    _models: Mapping[str, Model]
+    _providers: Mapping[str, Provider]
+    _learned: LearnedWindows = field(default_factory=dict[tuple[str, TenantId | None], int])
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        return tuple(self._models)
 
     def model(self, alias: str, tenant_id: TenantId | None = None) -> Model:
         """The model of an alias, with its current window: catalogue > learned > published > fallback.
@@ -173,12 +167,12 @@ def load_catalogue(
                 providers[alias] = OpenAIProvider(endpoint, now=now)
             case "anthropic":
                 providers[alias] = AnthropicProvider(endpoint, now=now)
-    return Catalogue(default=entry.default, instructions=entry.instructions, models=models, providers=providers)
+    return Catalogue(entry.default, entry.instructions, models, providers)
 
 
 def _model(alias: str, listed: ModelEntry, name: str, encoding: str, fallback_window: int, at: datetime) -> Model:
     """An alias with its fixed window: the file's, else the published one, else the fallback."""
-    published, prices = (None, None) if listed.provider == "offline" else _published(name, _base_url(listed), at)
+    published, prices = (None, None) if listed.provider == "offline" else _published(name, listed.address, at)
     window, source = fallback_window, "fallback"
     if listed.context_window is not None:
         window, source = listed.context_window, "catalogue"
@@ -202,10 +196,6 @@ def _model(alias: str, listed: ModelEntry, name: str, encoding: str, fallback_wi
     )
 
 
-def _base_url(listed: ModelEntry) -> str:
-    return listed.base_url or (OPENAI_BASE_URL if listed.provider == "openai" else ANTHROPIC_BASE_URL)
-
-
 def _thinking_budget(listed: ModelEntry) -> int | None:
     thinking = fields_of(listed.parameters.get("thinking"))
     budget = thinking.get("budget_tokens")
@@ -223,7 +213,7 @@ def _reasoning_rule(listed: ModelEntry, name: str) -> ReasoningRule | None:
     is_off = thinking.get("type") == "disabled"
     if listed.provider == "anthropic":
         return _RULES["signatures"] if thinking and not is_off else None
-    host = httpx.URL(listed.base_url).host if listed.base_url else ""
+    host = httpx.URL(listed.address).host
     wanted = listed.return_reasoning or ("signatures" if host.endswith(_GEMINI_HOSTS) else None)
     if wanted is not None:
         return _RULES[wanted]

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, TypeVar
 
 import httpx
 
 from app.domain.errors import ProviderDown, ProviderError, ProviderRateLimited, ProviderRefused
 from app.domain.types import Completion, CompletionRequest, Delta
-from app.providers.base import DeltaSink, Endpoint
+from app.providers.base import DeltaSink, Endpoint, Provider
+from app.providers.catalogue_file import ModelEntry
 from app.providers.failures import ErrorObject, error_object, error_status, provider_error, unusable_answer
 from app.providers.stream import (
     MOST_STREAM_BYTES,
@@ -37,39 +39,42 @@ from app.providers.wire import MalformedAnswerError, decode_json
 _ONCE: Final = RetryPolicy(max_attempts=1)
 _INLINE_BODY_BYTES: Final = 262_144
 """Largest request, in bytes, whose messages are encoded on the event loop (a few ms)."""
+F = TypeVar("F")
 
 
-class WireCall(Protocol):
-    """One request in a wire protocol."""
+class WireCall(ABC, Generic[F]):
+    """One request in a wire protocol. Its `form` is what the server accepts of it, as far as its answers have shown."""
+
+    assembly: type[Assembly]
+    """Reads one answer."""
+
+    def __init__(self, request: CompletionRequest, entry: ModelEntry, form: F) -> None:
+        self.request = request
+        self.entry = entry
+        self.first_form = form
+        self.form: F = form
 
     @property
-    def request(self) -> CompletionRequest: ...
+    def is_ready(self) -> bool:
+        """Whether the messages are JSON in this protocol already, so that they need not be encoded."""
+        return False
 
-    @property
-    def ready(self) -> Sequence[bytes] | None:
-        """The messages in this protocol's JSON, in pieces, if they need not be encoded."""
-        ...
-
+    @abstractmethod
     def body(self, *, stream: bool) -> Sequence[bytes]:
         """The body, in pieces."""
-        ...
 
-    def assembly(self) -> Assembly:
-        """A new assembly for each answer."""
-        ...
-
+    @abstractmethod
     def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:
         """Drops one thing that the server refused; true if the next body is different.
 
         Without `refused` the error is a 5xx: then only what the error names is dropped.
         """
-        ...
 
 
-class RemoteModel:
+class RemoteModel(Provider, ABC, Generic[F]):
     """The common part of adapters over HTTP: the model of an endpoint, at a URL of its wire protocol.
 
-    `headers` are sent with every call.
+    `headers` are sent with every call. `form` is that of the first request; what a server refuses of it is remembered.
     """
 
     def __init__(
@@ -77,6 +82,7 @@ class RemoteModel:
         endpoint: Endpoint,
         url: httpx.URL,
         headers: Mapping[str, str],
+        form: F,
         now: Callable[[], datetime],
         retry: RetryPolicy | None,
     ) -> None:
@@ -84,6 +90,7 @@ class RemoteModel:
         self._entry = endpoint.entry
         self._url = url
         self._headers = headers
+        self._accepted: F = form
         self._now = now
         self._retry = retry or RetryPolicy()
         self._transport = HttpTransport(
@@ -91,11 +98,15 @@ class RemoteModel:
         )
 
     async def aclose(self) -> None:
-        """Closes its connections."""
         await self._transport.aclose()
 
-    async def _call(self, call: WireCall, on_delta: DeltaSink | None) -> Completion:
-        """Calls the model, with retries, within the deadline. Raises a `ProviderError`."""
+    @abstractmethod
+    def _wire_call(self, request: CompletionRequest) -> WireCall[F]:
+        """The request in what is accepted of this protocol."""
+
+    async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
+        """Calls the model, with retries, within the alias's deadline. Raises a `ProviderError`."""
+        call = self._wire_call(request)
         tap = DeltaTap(on_delta) if on_delta is not None else None
         stream = tap is not None
         deadline = asyncio.get_running_loop().time() + self._entry.timeout_s
@@ -114,13 +125,16 @@ class RemoteModel:
                 raise
 
         try:
-            return await call_with_retries(
+            answer = await call_with_retries(
                 attempt, timeout_s=self._entry.timeout_s, policy=self._retry, label=self._label
             )
         except ProviderError as error:
             if tap is not None:
                 error.partial, error.usage = tap.partial, tap.usage
             raise
+        if call.form != call.first_form:  # only what led to an answer; else what another call has learned is kept
+            self._accepted = call.form
+        return answer
 
     async def _look_up(self, url: httpx.URL, body: bytes, *, timeout_s: float) -> Any:
         """The JSON answer of another endpoint of the provider, without retries. Raises a `ProviderError`."""
@@ -142,10 +156,10 @@ class RemoteModel:
     def _broke_off(self) -> ProviderDown:
         return ProviderDown(f"The answer of the provider of {self._label!r} broke off before its end.")
 
-    async def _attempt(self, call: WireCall, tap: DeltaTap | None, *, stream: bool, deadline: float) -> Completion:
+    async def _attempt(self, call: WireCall[F], tap: DeltaTap | None, *, stream: bool, deadline: float) -> Completion:
         body = partial(call.body, stream=stream)
         headers = {**call.request.headers, **self._headers}
-        is_large = call.request.size_bytes > _INLINE_BODY_BYTES and call.ready is None
+        is_large = call.request.size_bytes > _INLINE_BODY_BYTES and not call.is_ready
         reply = await self._transport.post(self._url, headers, await asyncio.to_thread(body) if is_large else body())
         try:
             if tap is None or not reply.is_success or not _is_stream(reply, requested=stream):
@@ -165,7 +179,9 @@ class RemoteModel:
         finally:
             await reply.aclose()
 
-    async def _read_whole(self, reply: HttpReply, call: WireCall, tap: DeltaTap | None, *, stream: bool) -> Completion:
+    async def _read_whole(
+        self, reply: HttpReply, call: WireCall[F], tap: DeltaTap | None, *, stream: bool
+    ) -> Completion:
         """An answer without streaming, which a server may send although streaming was requested."""
         if reply.is_success and "json" not in (reply.content_type or "json"):
             raise MalformedAnswerError("it is not JSON by its content type")
@@ -177,7 +193,7 @@ class RemoteModel:
             tap(Delta(completion.text or "", completion.reasoning or ""))
         return completion
 
-    def _failure(self, error: ErrorObject, reply: HttpReply, call: WireCall, *, stream: bool) -> Exception:
+    def _failure(self, error: ErrorObject, reply: HttpReply, call: WireCall[F], *, stream: bool) -> Exception:
         """The error to raise: one that ends the call, or an `AttemptError`. The request may be changed for a retry."""
         status = _status(reply, error)
         mapped = provider_error(status, error, self._label, lambda: b"".join(call.body(stream=stream)))

@@ -205,7 +205,9 @@ def _unpacking() -> Callable[[bytes], Iterator[bytes]]:
 
 
 def _unreachable(label: str, error: Exception) -> AttemptError:
-    return AttemptError(ProviderDown(f"The provider of {label!r} cannot be reached ({type(error).__name__})."))
+    # httpx's transport over aiohttp calls a refused connection and a hang-up a timeout; the cause has their name.
+    what = type(error.__cause__ or error).__name__
+    return AttemptError(ProviderDown(f"The provider of {label!r} cannot be reached ({what})."))
 
 
 T = TypeVar("T")

@@ -7,11 +7,12 @@ import asyncio
 import gc
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from time import thread_time
+from typing import Final
 from uuid import UUID
 
 from app.db.claims import renew_lease
@@ -200,6 +201,16 @@ async def collect_forever(_rt: Runtime, every_s: float = _COLLECT_S) -> None:
         gc.collect()
         postponed = 0
 
+
+LOOPS: Final[Sequence[Callable[[Runtime], Awaitable[None]]]] = (
+    renew_forever,
+    sweep_forever,
+    refresh_forever,
+    calibrate_forever,
+    probe_forever,
+    beat_forever,
+    collect_forever,
+)
 
 SHORTEST_AGE = timedelta(hours=24)
 """Least age that can be purged: an idempotency key is erased with its session, and is promised for this long."""

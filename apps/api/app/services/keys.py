@@ -28,20 +28,30 @@ _NO_SECRET_SHA256 = hashlib.sha256(b"").hexdigest()
 
 
 async def create_key(
-    database: Database, new_id: Callable[[], UUID], tenant_id: TenantId, name: str
+    database: Database,
+    new_id: Callable[[], UUID],
+    tenant_id: TenantId,
+    name: str,
+    show: Callable[[str], object] = lambda _: None,
 ) -> tuple[ApiKey, str]:
-    """Makes a key of the tenant. The second value is the secret, which cannot be retrieved again."""
+    """Makes a key of the tenant. The second value is the secret, which cannot be retrieved again. If `show`, which gets
+    it before the key is committed, raises, there is no key."""
     secret = KEY_PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
-    key = await store_key(database, new_id, tenant_id, name, secret)
+    key = await store_key(database, new_id, tenant_id, name, secret, show)
     return cast(ApiKey, key), secret  # not None, as no other key has a new secret
 
 
 async def store_key(
-    database: Database, new_id: Callable[[], UUID], tenant_id: TenantId, name: str, secret: str
+    database: Database,
+    new_id: Callable[[], UUID],
+    tenant_id: TenantId,
+    name: str,
+    secret: str,
+    show: Callable[[str], object] = lambda _: None,
 ) -> ApiKey | None:
     """Stores the hash of a secret that was made elsewhere. Returns None and changes nothing if a key with it exists.
 
-    A revoked key with the same secret stays revoked.
+    A revoked key with the same secret stays revoked. `show` is as in `create_key`.
     """
     for field, value in (("tenant", tenant_id), ("name", name)):
         if not 0 < len(value) <= _LONGEST_NAME or not value.isprintable():
@@ -50,8 +60,8 @@ async def store_key(
         raise InvalidRequest(
             f"The secret of a key is {KEY_PREFIX} and 32 to 200 letters, digits, hyphens or underscores.", ("secret",)
         )
-    async with database.autocommit() as tx:
-        return await store.insert_key(
+    async with database.begin() as tx:
+        key = await store.insert_key(
             tx,
             key_id=new_id(),
             tenant_id=tenant_id,
@@ -59,6 +69,8 @@ async def store_key(
             prefix=secret[:_SHOWN_CHARACTERS],
             secret_sha256=_sha256(secret.encode()),
         )
+        show(secret)
+        return key
 
 
 async def list_keys(database: Database) -> list[ApiKey]:

@@ -12,17 +12,15 @@ from app.db import limits as store
 from app.db.claims import Claim
 from app.db.database import Database, Transaction
 from app.db.records import Spent
-from app.domain.errors import DatabaseUnavailable, InvalidRequest, LimitExceeded, ProviderError
+from app.domain.errors import DatabaseUnavailable, InvalidRequest, ProviderError
 from app.domain.frozen import frozen
-from app.domain.limits import LIMITS, Exceeded, WorstCase, exceeded
+from app.domain.limits import ANOTHER_CALL, LIMITS, WorstCase, check_limits
 from app.domain.types import Completion, JsonObject, SessionId, TenantId, TurnStatus, Usage
 from app.providers.registry import Model
 from app.services.runtime import Runtime, retried
 
-_ANOTHER_CALL = "another call of this turn"
 _LARGEST = Decimal(10**9)
-_WHILE_OTHERS_RUN_S = 1
-_INSTANT = "%Y-%m-%dT%H:%M:%SZ"
+_USD_DIGITS = 10
 
 
 @frozen
@@ -41,9 +39,12 @@ async def set_limits(database: Database, tenant_id: TenantId, values: Mapping[st
     if not tenant_id.strip():
         raise InvalidRequest("A tenant has a name.", ("tenant",))
     for name, value in values.items():
-        whole = LIMITS[name][0] == "usd" or value == value.to_integral_value()
-        if not (value.is_finite() and 0 <= value <= _LARGEST and whole):
-            raise InvalidRequest(f"{name} is a number from 0 to {_LARGEST:,}; only dollars have fractions.", (name,))
+        digits = _USD_DIGITS if LIMITS[name][0] == "usd" else 0
+        if not (value.is_finite() and 0 <= value <= _LARGEST and value == round(value, digits)):
+            raise InvalidRequest(
+                f"{name} is a number from 0 to {_LARGEST:,}; only dollars have fractions, of {_USD_DIGITS} digits.",
+                (name,),
+            )
     async with database.autocommit() as tx:
         await store.set_limits(tx, tenant_id, values)
 
@@ -70,9 +71,7 @@ async def reserve_call(tx: Transaction, claim: Claim, worst: WorstCase) -> JsonO
     """Reserves what the call may use under the claim's limits; returns the reservation as the turn stores it. Raises
     `LimitExceeded`; the caller must then roll the transaction back."""
     counted, reservation = await store.reserve(tx, claim.session, claim.turn_id, claim.limits, worst)
-    over = exceeded(claim.limits, counted, worst)
-    if over is not None:
-        raise _refusal(over, "this turn")
+    check_limits(claim.limits, counted, worst, "this turn")
     return reservation
 
 
@@ -99,7 +98,7 @@ async def within_limits(
     call: Callable[[], Awaitable[Completion]],
     *,
     turns: int,
-    what: str = _ANOTHER_CALL,
+    what: str = ANOTHER_CALL,
 ) -> Completion:
     """Makes a call other than the turn's first. Before it, the most that it may use is counted; after it, what it used.
 
@@ -126,9 +125,7 @@ async def _count_use(rt: Runtime, session_id: SessionId, worst: WorstCase, what:
         if counted is None:
             return None
         limits, sums, reservation = counted
-        over = exceeded(limits, sums, worst)
-        if over is not None:
-            raise _refusal(over, what)
+        check_limits(limits, sums, worst, what)
     return reservation
 
 
@@ -146,29 +143,3 @@ def _use(model: Model, usage: Usage, turns: int) -> WorstCase:
     """What a call of this usage counts. Without a known price its cost is 0, as in every other sum; limits of tokens
     still apply."""
     return WorstCase(turns, usage.prompt_tokens + usage.completion_tokens, model.cost_of(usage) or Decimal(0))
-
-
-def _refusal(over: Exceeded, what: str) -> LimitExceeded:
-    retry_after_s = _WHILE_OTHERS_RUN_S if over.waits_for_others else over.retry_after_s
-    whose = "The tenant" if over.scope == "tenant" else "This session"
-    when = f" It starts anew at {over.resets_at:{_INSTANT}}." if over.resets_at else ""
-    running = " Turns that run now hold the rest of it." if over.waits_for_others else ""
-    nothing = "" if what == _ANOTHER_CALL else " Nothing was stored or sent to the model."
-    return LimitExceeded(
-        f"{whose} has a limit {over.name} of {over.value.normalize():f}, and {what} would go over it.{running}{when}"
-        + nothing,
-        {
-            "scope": over.scope,
-            "name": over.name,
-            "value": _number(over.value),
-            "used": _number(over.used),
-            "reserved": _number(over.reserved),
-            "asked": _number(over.needed),
-            "resets_at": f"{over.resets_at:{_INSTANT}}" if over.resets_at else None,
-        },
-        retry_after_s,
-    )
-
-
-def _number(value: Decimal) -> int | float:
-    return int(value) if value == value.to_integral_value() else float(value)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 from uuid import UUID
 
-from app.db.pages import Fetched
+from app.db.database import Fetched
 from app.domain.errors import InvalidRequest
 from app.domain.frozen import frozen
 

@@ -24,7 +24,6 @@ from app.engine.recall.index import EMPTY, Index
 from app.engine.recall.vectors import Vectors
 from app.engine.window.columns import Columns
 from app.engine.window.past import Kept
-from app.engine.window.whole_turns import of_texts
 from app.telemetry.metrics import Telemetry
 
 IDLE_S = 600.0
@@ -283,9 +282,9 @@ async def settled_columns(
 async def _add_texts(columns: Columns, texts: StoredTexts) -> None:
     """Adds turns to columns that no other task uses yet. Those of a single long turn are added on a thread."""
     if len(texts.seqs) > 2 * _SLICE_TEXTS:
-        await asyncio.to_thread(lambda: columns.add(of_texts(texts)))
+        await asyncio.to_thread(columns.extend_texts, texts)
     else:
-        columns.add(of_texts(texts))
+        columns.extend_texts(texts)
 
 
 def _more_than_text(texts: StoredTexts) -> tuple[int, int]:

@@ -15,8 +15,7 @@ from app.domain.errors import InvalidRequest, located
 from app.domain.types import JsonObject
 from app.engine.policy.design_names import by_given_name, in_our_names, refuse_extremes
 from app.engine.policy.fields import MEANINGS, check_allocation, check_combination, check_priority
-from app.engine.policy.policy import ContextPolicy
-from app.engine.policy.presets import preset_policy
+from app.engine.policy.policy import ContextPolicy, preset_policy
 from app.services.runtime import Runtime
 
 

@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import field
 from datetime import datetime
 from functools import wraps
+from time import monotonic
 from typing import ParamSpec, TypeVar
 from uuid import UUID
 
@@ -65,16 +67,16 @@ class Runtime:
     catalogue: Catalogue
     tokenizers: Tokenizers
     telemetry: Telemetry
-    leases: Leases
-    chores: Chores
-    calibrations: Calibrations
-    cooldowns: Cooldowns
     pasts: Pasts
     windows: Allowance
     guarded: ContextPolicy
     turn_lease_s: float
     now: Callable[[], datetime]
     new_id: Callable[[], UUID]
+    leases: Leases = field(default_factory=Leases)
+    chores: Chores = field(default_factory=Chores)
+    calibrations: Calibrations = field(default_factory=Calibrations)
+    cooldowns: Cooldowns = field(default_factory=lambda: Cooldowns(monotonic))
     tracer: Tracer = NO_TRACES
     embeddings: Embeddings | None = None
     recognizes_sessions: bool = True

@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from app.db import sessions as store
-from app.db.database import Database, Transaction
+from app.db.database import Database, Transaction, first_of
 from app.db.erasure import erase, lock_session
 from app.db.figures import session_figures
-from app.db.pages import first_of
 from app.db.records import usage_totals
 from app.db.turns import cancel_open_turns
 from app.domain.errors import InvalidRequest, NotFound, existing, located

@@ -8,6 +8,7 @@ up. Labels come from closed sets only.
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
@@ -51,22 +52,27 @@ class Telemetry:
         self._aliases = frozenset(aliases)
         own, self._at_scrape = CollectorRegistry(), CollectorRegistry()
         self._turns = _TurnMetrics(own)
+        self.turns_lost = self._turns.lost.inc
         self._summaries = _SummaryMetrics(own)
         self._calls = _CallMetrics(own)
-        self.database = DatabaseMetrics(own, self._at_scrape)
-        self._lag = _gauge(
+        self.database = DatabaseMetrics(own)
+        self.event_loop_lag = _gauge(
             own,
             "event_loop_lag_seconds",
             "Longest time, in the last half to whole minute, for which one piece of work kept a worker's event loop.",
             mode="livemax",
-        )
-        self._cache = _CacheMetrics(own)
+        ).set
+        self.session_cache_size = _gauge(
+            own, "session_cache_bytes", "Memory of the session caches of all workers.", mode="livesum"
+        ).set
+        self._hits = _counter(own, "session_cache_hits", "Lookups of sessions that were in the cache.")
+        self._misses = _counter(own, "session_cache_misses", "Lookups of sessions that were not in the cache.")
         self._multiprocess_dir = multiprocess_dir
         self._registry = own if multiprocess_dir is None else CollectorRegistry()
         if multiprocess_dir is not None:
             MultiProcessCollector(self._registry, str(multiprocess_dir))
             _fill(multiprocess_dir)
-        self._at_scrape.register(_Means(self._registry))
+        self._at_scrape.register(_ComputedMetrics(self._registry, self.database))
 
     def turn_finished(self, turn: TurnRecord, audits: Sequence[Audit], seconds: float) -> None:
         """Counts a turn, or a round that ends with calls for the client, once it is recorded. `audits` are those of the
@@ -131,24 +137,13 @@ class Telemetry:
             seconds = perf_counter() - started
             self.provider_call(alias=alias, purpose=purpose, seconds=seconds, error_kind=error_kind)
 
-    def turns_lost(self, turns: int) -> None:
-        if turns:
-            self._turns.lost.inc(turns)
-
     def prompt_cache_broken(self, cause: CacheBreak) -> None:
         """Counts a prompt that does not continue the one before it."""
         self._calls.cache_breaks.labels(cause).inc()
 
-    def event_loop_lag(self, seconds: float) -> None:
-        """Sets for how long one piece of work recently blocked this worker's event loop."""
-        self._lag.set(seconds)
-
     def session_looked_up(self, *, hit: bool) -> None:
         """Counts a lookup of a session in the cache; one that is cached in part is a hit."""
-        (self._cache.hits if hit else self._cache.misses).inc()
-
-    def session_cache_size(self, size_bytes: int) -> None:
-        self._cache.size.set(size_bytes)
+        (self._hits if hit else self._misses).inc()
 
     def render(self) -> tuple[bytes, str]:
         """The Prometheus text of all workers, and its content type. It has no lag of ended workers."""
@@ -260,22 +255,12 @@ class _CallMetrics:
             self.cache_breaks.labels(cause)
 
 
-class _CacheMetrics:
+class DatabaseMetrics:
+    """Metrics of the database that all workers and replicas share. Of values that all see alike, the newest counts."""
+
     def __init__(self, own: CollectorRegistry) -> None:
-        self.size = _gauge(own, "session_cache_bytes", "Memory of the session caches of all workers.", mode="livesum")
-        self.hits = _counter(own, "session_cache_hits", "Lookups of sessions that were in the cache.")
-        self.misses = _counter(own, "session_cache_misses", "Lookups of sessions that were not in the cache.")
-
-
-class DatabaseMetrics(Collector):
-    """Metrics of the database that all workers and replicas share. Of values that all see alike, the newest counts.
-
-    `own` has what this process measures, `at_scrape` what is computed at the scrape.
-    """
-
-    def __init__(self, own: CollectorRegistry, at_scrape: CollectorRegistry) -> None:
-        self._count_restarts: Callable[[], int] = lambda: 0
-        at_scrape.register(self)
+        self.count_restarts: Callable[[], int] = lambda: 0
+        """Counts the restarts of an embedded database, at every scrape."""
         self._up = _gauge(own, "database_up", "1 when the database answered the last probe and takes writes, else 0.")
         self._open = _gauge(own, "open_turns", "Turns in the database that are open, by status.", "status")
         self._oldest = _gauge(
@@ -284,20 +269,20 @@ class DatabaseMetrics(Collector):
             "Age of the oldest open turn, by status; of a running one, of its newest message. 0 where there is none.",
             "status",
         )
-        self._wait = _histogram(
+        self.connection_waited_for = _histogram(
             own,
             "db_pool_wait_seconds",
             "Waits for a database connection, including new connections and waits that timed out.",
             _POOL_SECONDS,
-        )
-        self._use = _counter(
+        ).observe
+        self.connection_used = _counter(
             own,
             "db_connection_use_seconds",
             "Seconds for which database connections were in use; its rate is how many are in use.",
-        )
-        self._pool_size = _gauge(
+        ).inc
+        self.pool_of = _gauge(
             own, "db_pool_connections", "Database connections that all workers may have together.", mode="max"
-        )
+        ).set
 
     def probed(self, open_turns: Mapping[TurnStatus, OpenTurnCount] | None) -> None:
         """Records what a probe of the database found; None if it did not answer, or is read-only."""
@@ -309,54 +294,36 @@ class DatabaseMetrics(Collector):
             self._open.labels(status.value).set(found.turns)
             self._oldest.labels(status.value).set(found.oldest_s)
 
-    def pool_of(self, connections: int) -> None:
-        self._pool_size.set(connections)
 
-    def restarts_from(self, count: Callable[[], int]) -> None:
-        """Sets the function that counts the restarts of an embedded database. Every scrape calls it."""
-        self._count_restarts = count
+class _ComputedMetrics(Collector):
+    """Computed at the scrape: ratios over every worker that ever wrote to this registry's files, and restarts of the
+    database."""
 
-    def collect(self) -> Iterator[Metric]:
-        yield CounterMetricFamily(
-            "embedded_database_restarts",
-            "Starts of the embedded database after it ended unexpectedly, since its folder was made.",
-            value=self._count_restarts(),
-        )
-
-    def connection_waited_for(self, seconds: float) -> None:
-        self._wait.observe(seconds)
-
-    def connection_used(self, seconds: float) -> None:
-        self._use.inc(seconds)
-
-
-class _Means(Collector):
-    """Ratios computed at the scrape, over every worker that ever wrote to this registry's files."""
-
-    def __init__(self, source: CollectorRegistry) -> None:
+    def __init__(self, source: CollectorRegistry, database: DatabaseMetrics) -> None:
         self._source = source
+        self._database = database
 
     def collect(self) -> Iterator[Metric]:
-        prompt_tokens, counted, completed, summaries = 0.0, 0.0, 0.0, 0.0
+        sums: dict[tuple[str, str | None], float] = defaultdict(float)
         for family in self._source.collect():
             for sample in family.samples:
-                if sample.name == "prompt_tokens_per_turn_sum":
-                    prompt_tokens += sample.value
-                elif sample.name == "prompt_tokens_per_turn_count":
-                    counted += sample.value
-                elif sample.name == "turn_latency_seconds_count" and sample.labels["status"] == "completed":
-                    completed += sample.value
-                elif sample.name == "context_summary_outcome_total" and sample.labels["outcome"] in _STORED:
-                    summaries += sample.value
+                sums[sample.name, sample.labels.get("status") or sample.labels.get("outcome")] += sample.value
+        counted, completed = sums["prompt_tokens_per_turn_count", None], sums["turn_latency_seconds_count", "completed"]
+        summaries = sum(sums["context_summary_outcome_total", outcome] for outcome in _STORED)
         yield GaugeMetricFamily(
             "avg_prompt_tokens_per_turn",
             "Mean of provider-reported prompt tokens per completed turn.",
-            value=prompt_tokens / counted if counted else 0.0,
+            value=sums["prompt_tokens_per_turn_sum", None] / counted if counted else 0.0,
         )
         yield GaugeMetricFamily(
             "context_summaries_per_hundred_turns",
             "Summaries for every hundred completed turns, including those in the background and on request.",
             value=100 * summaries / completed if completed else 0.0,
+        )
+        yield CounterMetricFamily(
+            "embedded_database_restarts",
+            "Starts of the embedded database after it ended unexpectedly, since its folder was made.",
+            value=self._database.count_restarts(),
         )
 
 

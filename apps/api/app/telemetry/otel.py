@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
-from contextvars import Token
-from types import TracebackType
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 
 from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -19,7 +18,6 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span as OtelSpan
 from opentelemetry.trace import SpanKind, Status, StatusCode, format_trace_id, set_span_in_context
-from opentelemetry.trace import Tracer as OtelTracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from app.domain.errors import PlimsollError
@@ -55,16 +53,31 @@ class OtelTraces:
         self._tracer = self._provider.get_tracer("plimsoll", version)
         self._to_providers = to_providers
 
-    def span(self, name: str, *, calls_out: bool = False) -> _Running:
-        kind = SpanKind.CLIENT if calls_out else SpanKind.INTERNAL
-        return _Running(self._tracer, name, kind, None)
+    def span(self, name: str, *, calls_out: bool = False) -> AbstractContextManager[_Span]:
+        return self._running(name, SpanKind.CLIENT if calls_out else SpanKind.INTERNAL)
 
-    def request(self, method: str, route: str, headers: Mapping[bytes, bytes]) -> _Running:
+    def request(self, method: str, route: str, headers: Mapping[bytes, bytes]) -> AbstractContextManager[_Span]:
         carried = {name: headers[name.encode()].decode("latin-1") for name in _CARRIED if name.encode() in headers}
         # A new context: what ran before on this connection is not part of the request.
-        running = _Running(self._tracer, f"{method} {route}", SpanKind.SERVER, _W3C.extract(carried, Context()))
-        running.first = {"http.request.method": method, "http.route": route}
-        return running
+        caller = _W3C.extract(carried, Context())
+        first = {"http.request.method": method, "http.route": route}
+        return self._running(f"{method} {route}", SpanKind.SERVER, caller, first)
+
+    @contextmanager
+    def _running(
+        self, name: str, kind: SpanKind, parent: Context | None = None, first: Mapping[str, str] | None = None
+    ) -> Generator[_Span]:
+        otel = self._tracer.start_span(name, parent, kind, first)
+        token = attach(set_span_in_context(otel, parent or get_current()))
+        span = _Span(otel)
+        try:
+            yield span
+        except BaseException as error:
+            span.fail(error.code if isinstance(error, PlimsollError) else type(error).__name__)
+            raise
+        finally:
+            detach(token)
+            otel.end()
 
     def outgoing(self) -> Mapping[str, str]:
         carried: dict[str, str] = {}
@@ -92,33 +105,11 @@ def traces_over_http(version: str, *, to_providers: bool) -> OtelTraces:
     return OtelTraces(version, BatchSpanProcessor(exporter), to_providers=to_providers, give_up=exporter.shutdown)
 
 
-class _Running:
-    """A span from the beginning of a block to its end."""
+class _Span:
+    __slots__ = ("_span",)
 
-    __slots__ = ("_kind", "_name", "_parent", "_span", "_token", "_tracer", "first")
-
-    _span: OtelSpan
-    _token: Token[Context]
-
-    def __init__(self, tracer: OtelTracer, name: str, kind: SpanKind, parent: Context | None) -> None:
-        self._tracer = tracer
-        self._name = name
-        self._kind = kind
-        self._parent = parent
-        self.first: Mapping[str, str] | None = None
-
-    def __enter__(self) -> _Running:
-        self._span = self._tracer.start_span(self._name, self._parent, self._kind, self.first)
-        self._token = attach(set_span_in_context(self._span, self._parent or get_current()))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        detach(self._token)
-        if error is not None:
-            self.fail(error.code if isinstance(error, PlimsollError) else type(error).__name__)
-        self._span.end()
+    def __init__(self, span: OtelSpan) -> None:
+        self._span = span
 
     def fail(self, kind: str) -> None:
         self._span.set_attribute("error.type", kind)

@@ -7,8 +7,7 @@ allowed to read conversations.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from types import TracebackType
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, TypeAlias
 
 Attribute: TypeAlias = str | bool | int | float | Sequence[str] | None
@@ -61,25 +60,18 @@ class _NoSpan:
 
     def fail(self, kind: str) -> None: ...
 
-    def __enter__(self) -> _NoSpan:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
 
 class _NoTraces:
-    def span(self, name: str, *, calls_out: bool = False) -> _NoSpan:  # noqa: ARG002 - the protocol's
-        return _NO_SPAN
+    _nothing = nullcontext(_NoSpan())
 
-    def request(self, method: str, route: str, headers: Mapping[bytes, bytes]) -> _NoSpan:  # noqa: ARG002 - as above
-        return _NO_SPAN
+    def span(self, name: str, *, calls_out: bool = False) -> nullcontext[_NoSpan]:  # noqa: ARG002 - the protocol's
+        return self._nothing
+
+    def request(self, method: str, route: str, headers: Mapping[bytes, bytes]) -> nullcontext[_NoSpan]:  # noqa: ARG002 - as above
+        return self._nothing
 
     def outgoing(self) -> Mapping[str, str]:
-        return _NOTHING
+        return {}
 
 
-_NO_SPAN = _NoSpan()
-_NOTHING: Mapping[str, str] = {}
 NO_TRACES: Tracer = _NoTraces()

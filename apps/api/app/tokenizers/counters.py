@@ -134,9 +134,8 @@ class Estimator:
     Counts on the calling thread. A large text that `Tokenizers.count` has counted before is answered from the cache.
     """
 
-    def __init__(self, encoding: str, counter: _Counter | None) -> None:
-        self._counter = counter
-        self._by_length = _BY_LENGTH.get(encoding, heuristic_tokens)
+    def __init__(self, encoding: str, count: Callable[[str], int | None]) -> None:
+        self._count = count
         self.encoding = encoding
         """`o200k_base`, `cl100k_base`, a count by length, or `heuristic` once a count had to fall back."""
         self.used_fallback = False
@@ -145,12 +144,10 @@ class Estimator:
     @property
     def has_vocabulary(self) -> bool:
         """Whether it has a vocabulary and made all its counts with it; other counts are by length."""
-        return self._counter is not None and not self.used_fallback
+        return self.encoding in ENCODINGS
 
     def __call__(self, text: str) -> int:
-        if self._counter is None:
-            return self._by_length(text)
-        counted = self._counter.count(text)
+        counted = self._count(text)
         if counted is None:
             self.used_fallback = True
             self.encoding = HEURISTIC
@@ -173,26 +170,14 @@ class Tokenizers:
     def estimator(self, encoding: str) -> Estimator:
         """A new, light estimator that shares vocabulary and cache. An unknown encoding is counted as `o200k_base`."""
         if encoding in _BY_LENGTH:
-            return Estimator(encoding, None)
+            return Estimator(encoding, _BY_LENGTH[encoding])
         counter = self._counter(encoding)
-        return Estimator(counter.encoding, counter)
+        return Estimator(counter.encoding, counter.count)
 
     async def count(self, encoding: str, texts: Sequence[str]) -> tuple[list[int], str]:
-        """Tokens of each text, and the encoding that was used: `heuristic` for all when the tokenizer failed.
-
-        Little work is done at once, large work on a thread, so that it does not block the event loop.
-        """
-        if encoding in _BY_LENGTH:
-            return [_BY_LENGTH[encoding](text) for text in texts], encoding
-        counter = self._counter(encoding)
-        small = counter.loaded and sum(map(len, texts)) <= _INLINE_CHARS
-        if small:
-            counts = [counter.count(text) for text in texts]
-        else:
-            counts = await self.off_loop(lambda: [counter.count(text) for text in texts])
-        if None in counts:
-            return [heuristic_tokens(text) for text in texts], HEURISTIC
-        return [count for count in counts if count is not None], counter.encoding
+        """Tokens of each text, and the encoding that was used: `heuristic` for all when the tokenizer failed."""
+        chars = sum(map(len, texts))
+        return await self.count_aside(encoding, chars, lambda estimate: [estimate(text) for text in texts])
 
     def count_with(self, encoding: str, count: Callable[[Estimator], T]) -> tuple[T, str]:
         """The result of `count` with an estimator, and the one encoding in which all of it was counted."""
@@ -204,7 +189,7 @@ class Tokenizers:
         return counted, estimator.encoding
 
     async def count_aside(self, encoding: str, chars: int, count: Callable[[Estimator], T]) -> tuple[T, str]:
-        """The same as `count_with` for a text of this many characters. If they are many, it runs on a thread."""
+        """The same as `count_with` for texts of this many characters. If they are many, it runs on a thread."""
         work = partial(self.count_with, encoding, count)
         is_small = chars <= _INLINE_CHARS and (encoding in _BY_LENGTH or self._counter(encoding).loaded)
         return work() if is_small else await self.off_loop(work)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,6 @@ from app.api.openapi import SESSION_HEADER, IdempotencyKey, openai_refusals, ses
 from app.api.routes.turns import check_tool_choice, request_sha256
 from app.api.schemas.chat import ChatCompletion, ChatIn, CompletionIn, TextCompletion
 from app.api.streaming import AnswerForm, answer_turn
-from app.api.vendor_errors import error_of
 from app.domain.content import tool_call_json
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError
 from app.domain.incoming import IncomingMessage
@@ -99,7 +98,16 @@ async def create_completion(
 ) -> Response:
     """Answers a prompt in OpenAI's older form, as a turn of the session in the header, or of a new one."""
     check_model(call.rt, body.model)
-    request = _prompt_request(call, body)
+    raw: JsonObject = call.raw_body
+    request = ChatRequest(
+        messages=(IncomingMessage(0, "user", body.prompt if isinstance(body.prompt, str) else body.prompt[0]),),
+        options=TurnOptions(max_output_tokens=body.max_tokens, provider_options=provider_options(raw)),
+        model_alias=body.model,
+        request_sha256=request_sha256(raw),
+        is_retry=call.is_retry,
+        all_new=True,
+        within="prompt",
+    )
     return await _complete(call, body, named_session(x_session_id, None), request, idempotency_key, CompletionForm)
 
 
@@ -126,21 +134,23 @@ def check_model(rt: Runtime, alias: str | None) -> None:
 async def answer_list(
     call: Call, target: Target, idempotency_key: str | None, form: AnswerForm, *, stream: bool
 ) -> Response:
-    """The answer to a list of messages in its session. Errors have the form's headers too."""
+    """The answer to a list of messages in its session."""
     work = partial(respond, call.rt, target, idempotency_key)
+    return await in_session(call, target, form.headers, answer_turn(call, target.session.id, work, form, stream=stream))
+
+
+async def in_session(
+    call: Call, target: Target, headers: Mapping[str, str], answering: Awaitable[Response]
+) -> Response:
+    """The answer. An error has the headers too, which name the session unless it was erased."""
     try:
-        return await answer_turn(call, target.session.id, work, form, stream=stream)
+        return await answering
     except PlimsollError as error:
-        return await refusal(call, target, error, form.headers)
-
-
-async def refusal(call: Call, target: Target, error: PlimsollError, headers: Mapping[str, str]) -> Response:
-    """The answer to a request that was refused in its session, which the headers name unless it was erased."""
-    if target.made_with_turns is not None:
-        with suppress(PlimsollError):
-            if not await has_session(call.rt, target.session):
-                headers = {name: value for name, value in headers.items() if name != SESSION_HEADER}
-    return problems.answer_to(call.scope["path"], error, headers)
+        if target.made_with_turns is not None:
+            with suppress(PlimsollError):
+                if not await has_session(call.rt, target.session):
+                    headers = {name: value for name, value in headers.items() if name != SESSION_HEADER}
+        return problems.answer_to(call.scope["path"], error, headers)
 
 
 def _request(call: Call, body: ChatIn) -> ChatRequest:
@@ -159,20 +169,6 @@ def _request(call: Call, body: ChatIn) -> ChatRequest:
         model_alias=body.model,
         request_sha256=request_sha256(raw),
         is_retry=call.is_retry,
-    )
-
-
-def _prompt_request(call: Call, body: CompletionIn) -> ChatRequest:
-    raw: JsonObject = call.raw_body
-    prompt = body.prompt if isinstance(body.prompt, str) else body.prompt[0]
-    return ChatRequest(
-        messages=(IncomingMessage(0, "user", prompt),),
-        options=TurnOptions(max_output_tokens=body.max_tokens, provider_options=provider_options(raw)),
-        model_alias=body.model,
-        request_sha256=request_sha256(raw),
-        is_retry=call.is_retry,
-        all_new=True,
-        within="prompt",
     )
 
 
@@ -277,7 +273,7 @@ class ChatForm:
 
     async def failure(self, problem: JsonObject) -> Iterable[bytes]:
         """An error event, and no end mark: the answer before it is incomplete."""
-        return (b"data: %b\n\n" % orjson.dumps({"error": error_of(self._path, problem)}),)
+        return (b"data: %b\n\n" % orjson.dumps({"error": problems.error_of(self._path, problem)}),)
 
     def _chunk(self, delta: JsonObject, finish_reason: str | None = None) -> bytes:
         choice = {"index": 0, **self.piece(delta), "logprobs": None, "finish_reason": finish_reason}

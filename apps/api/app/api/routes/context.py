@@ -12,20 +12,7 @@ from app.api import problems
 from app.api.direct_route import Call, DirectRoute, HeavyRoute
 from app.api.openapi import DEFAULT_LIMIT, READ, WRITE, Cursor, FromSeq, Limit, Order, refusals
 from app.api.routes.turns import turn_request
-from app.api.schemas.context import (
-    FoundInSessions,
-    FoundOut,
-    LookBackOut,
-    OverviewOut,
-    SimulateIn,
-    SimulationOut,
-    SummarizeIn,
-    SummaryOut,
-    SummaryPage,
-    SummaryPatch,
-    TimelinePage,
-    WindowOut,
-)
+from app.api.schemas import context as schemas
 from app.api.schemas.turns import PreviewIn, PreviewOut
 from app.domain.figures import CurrentWindow, TimelineRange, TurnPoint
 from app.domain.stored import StoredSummary
@@ -51,8 +38,8 @@ PageNumber = Annotated[
     Query(ge=1, le=1_000_000, description="Page number; defaults to the first, or the one that matches `q`."),
 ]
 DEFAULT_FOUND = 10
-_NOTHING_GIVEN = SimulateIn()
-_NO_FOCUS = SummarizeIn()
+_NOTHING_GIVEN = schemas.SimulateIn()
+_NO_FOCUS = schemas.SummarizeIn()
 Points = Annotated[int, Query(ge=1, le=500, description="Maximum number of groups.")]
 ThroughSeq = Annotated[
     int | None, Query(ge=1, le=LARGEST, description="Number of the last turn; defaults to the newest.")
@@ -60,20 +47,20 @@ ThroughSeq = Annotated[
 Turns = Annotated[int, Query(ge=1, le=500, description="Maximum page size.")]
 
 
-@router.get("/context", response_model=WindowOut, responses=refusals(*READ), operation_id="get_context")
+@router.get("/context", response_model=schemas.WindowOut, responses=refusals(*READ), operation_id="get_context")
 async def get_window(call: Call, session_id: SessionId) -> CurrentWindow:
     """The current window: tokens by region, budget, limit and its source, turns until the next summary."""
     return await window.window_now(call.rt, call.session_ref(session_id))
 
 
-@router.get("/search", response_model=FoundOut, responses=refusals(*READ), operation_id="search_session")
+@router.get("/search", response_model=schemas.FoundOut, responses=refusals(*READ), operation_id="search_session")
 async def search(call: Call, session_id: SessionId, q: SearchWords, limit: MostFound = DEFAULT_FOUND) -> Found:
     """The session's messages that contain words of `q`, in the window or not, best match first. Writes nothing but
     an embedding model's usage."""
     return await search_session(call.rt, call.session_ref(session_id), q, limit)
 
 
-@router.get("/look-back", response_model=LookBackOut, responses=refusals(*READ), operation_id="look_back")
+@router.get("/look-back", response_model=schemas.LookBackOut, responses=refusals(*READ), operation_id="look_back")
 async def get_look_back(
     call: Call, session_id: SessionId, q: LookBackWords = "", handle: Handle = None, page: PageNumber = None
 ) -> FoundPage:
@@ -83,7 +70,7 @@ async def get_look_back(
 
 
 @search_router.get(
-    "", response_model=FoundInSessions, responses=refusals(401, 422, 429, 503), operation_id="search_messages"
+    "", response_model=schemas.FoundInSessions, responses=refusals(401, 422, 429, 503), operation_id="search_messages"
 )
 async def search_all(
     call: Call, q: SearchWords, limit: MostFound = DEFAULT_FOUND, cursor: Cursor = None
@@ -101,7 +88,7 @@ async def preview(call: Call, session_id: SessionId, body: PreviewIn) -> Preview
     return replace(seen, refusal=seen.refusal and problems.complete(seen.refusal))
 
 
-@router.get("/timeline", response_model=TimelinePage, responses=refusals(*READ))
+@router.get("/timeline", response_model=schemas.TimelinePage, responses=refusals(*READ))
 async def get_timeline(
     call: Call, session_id: SessionId, limit: Turns = 200, cursor: Cursor = None, order: Order = "desc"
 ) -> Page[TurnPoint]:
@@ -110,7 +97,7 @@ async def get_timeline(
     return await read_timeline(call.rt, call.session_ref(session_id), wanted)
 
 
-@router.get("/timeline/overview", response_model=OverviewOut, responses=refusals(*READ))
+@router.get("/timeline/overview", response_model=schemas.OverviewOut, responses=refusals(*READ))
 async def get_overview(
     call: Call, session_id: SessionId, points: Points = 200, from_seq: FromSeq = 1, through_seq: ThroughSeq = None
 ) -> Page[TimelineRange]:
@@ -120,7 +107,7 @@ async def get_overview(
     )
 
 
-@router.get("/summaries", response_model=SummaryPage, responses=refusals(*READ))
+@router.get("/summaries", response_model=schemas.SummaryPage, responses=refusals(*READ))
 async def list_summaries(
     call: Call, session_id: SessionId, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, order: Order = "desc"
 ) -> Page[StoredSummary]:
@@ -129,14 +116,16 @@ async def list_summaries(
     return await summaries.list_summaries(call.rt, call.session_ref(session_id), wanted)
 
 
-@router.post("/summaries", status_code=201, response_model=SummaryOut, responses=refusals(*WRITE, 502, 504))
-async def summarize_now(call: Call, session_id: SessionId, body: SummarizeIn = _NO_FOCUS) -> StoredSummary:
+@router.post("/summaries", status_code=201, response_model=schemas.SummaryOut, responses=refusals(*WRITE, 502, 504))
+async def summarize_now(call: Call, session_id: SessionId, body: schemas.SummarizeIn = _NO_FOCUS) -> StoredSummary:
     """Summarizes now what can be summarized, regardless of thresholds."""
     return await summaries.summarize_now(call.rt, call.session_ref(session_id), body.focus)
 
 
-@router.patch("/summaries/{summary_id}", response_model=SummaryOut, responses=refusals(*WRITE))
-async def edit_summary(call: Call, session_id: SessionId, summary_id: SummaryId, body: SummaryPatch) -> StoredSummary:
+@router.patch("/summaries/{summary_id}", response_model=schemas.SummaryOut, responses=refusals(*WRITE))
+async def edit_summary(
+    call: Call, session_id: SessionId, summary_id: SummaryId, body: schemas.SummaryPatch
+) -> StoredSummary:
     """Stores an edited version of the active summary as the active one. An undo makes the original active again.
 
     Absent fields do not change; a list is replaced as a whole.
@@ -144,30 +133,32 @@ async def edit_summary(call: Call, session_id: SessionId, summary_id: SummaryId,
     return await summaries.edit_summary(call.rt, call.session_ref(session_id), summary_id, _changes(body))
 
 
-@router.post("/summaries/active/undo", response_model=SummaryOut, responses=refusals(*READ, 409))
+@router.post("/summaries/active/undo", response_model=schemas.SummaryOut, responses=refusals(*READ, 409))
 async def undo_active_summary(call: Call, session_id: SessionId) -> StoredSummary:
     """Withdraws the summary that is active now, even one that was made meanwhile. Takes no body."""
     return await summaries.undo_summary(call.rt, call.session_ref(session_id), None)
 
 
-@router.post("/summaries/{summary_id}/undo", response_model=SummaryOut, responses=refusals(*READ, 409))
+@router.post("/summaries/{summary_id}/undo", response_model=schemas.SummaryOut, responses=refusals(*READ, 409))
 async def undo_summary(call: Call, session_id: SessionId, summary_id: SummaryId) -> StoredSummary:
     """Withdraws the active summary: the previous one becomes active again. Takes no body."""
     return await summaries.undo_summary(call.rt, call.session_ref(session_id), summary_id)
 
 
-def _changes(body: SummaryPatch) -> summaries.SummaryChanges:
+def _changes(body: schemas.SummaryPatch) -> summaries.SummaryChanges:
     """The fields that the body has, as the parts of a summary."""
-    given = {name: getattr(body, name) for name in SUMMARY_LISTS if getattr(body, name) is not None}
     lists: dict[str, str | tuple[SummaryItem, ...]] = {
         name: tuple(SummaryItem(item.text, tuple(map(MessageId, item.message_ids)), item.kept) for item in items)
-        for name, items in given.items()
+        for name in SUMMARY_LISTS
+        if (items := getattr(body, name)) is not None
     }
     return lists if body.summary_text is None else lists | {"summary_text": body.summary_text}
 
 
-@simulate_router.post("/simulate", response_model=SimulationOut, responses=refusals(*WRITE), operation_id="simulate")
-async def post_simulation(call: Call, session_id: SessionId, body: SimulateIn = _NOTHING_GIVEN) -> JsonObject:
+@simulate_router.post(
+    "/simulate", response_model=schemas.SimulationOut, responses=refusals(*WRITE), operation_id="simulate"
+)
+async def post_simulation(call: Call, session_id: SessionId, body: schemas.SimulateIn = _NOTHING_GIVEN) -> JsonObject:
     """Computes the session's turns under other policies and models. Calls no model and writes nothing."""
     variants = THRESHOLDS if body.policies is None else tuple(map(variant_of, call.raw_body["policies"]))
     aliases = body.model_aliases or []

@@ -8,15 +8,7 @@ from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import OPENAI_READ, openai_refusals
 from app.api.response_json import conversation_json, list_json
 from app.api.routes.responses import After, ItemLimit, Order
-from app.api.schemas.items import (
-    ConversationIn,
-    ConversationOut,
-    ConversationPatch,
-    DeletedOut,
-    ItemListOut,
-    ItemOut,
-    ItemsIn,
-)
+from app.api.schemas import items as schemas
 from app.domain.errors import existing
 from app.domain.responses import read_conversation_id
 from app.domain.types import JsonObject, SessionRef
@@ -25,13 +17,13 @@ from app.services.openai.conversations import get_item, page_of_items
 from app.services.paging import PageRequest
 
 _WRITE = (400, 401, 404, 408, 409, 413, 415, 503)
-_NOTHING = ConversationIn()
+_NOTHING = schemas.ConversationIn()
 
 router = APIRouter(prefix="/v1/conversations", tags=["conversations"], route_class=DirectRoute)
 
 
-@router.post("", response_model=ConversationOut, responses=openai_refusals(*_WRITE))
-async def create_conversation(call: Call, body: ConversationIn = _NOTHING) -> JsonObject:
+@router.post("", response_model=schemas.ConversationOut, responses=openai_refusals(*_WRITE))
+async def create_conversation(call: Call, body: schemas.ConversationIn = _NOTHING) -> JsonObject:
     """Creates a conversation: a session of the default model, with these items as its history."""
     items = call.raw_body["items"] if body.items else ()
     session = await conversations.create_conversation(call.rt, call.tenant_id, body.metadata or {}, items)
@@ -39,20 +31,20 @@ async def create_conversation(call: Call, body: ConversationIn = _NOTHING) -> Js
     return conversation_json(session)
 
 
-@router.get("/{conversation_id}", response_model=ConversationOut, responses=openai_refusals(*OPENAI_READ))
+@router.get("/{conversation_id}", response_model=schemas.ConversationOut, responses=openai_refusals(*OPENAI_READ))
 async def get_conversation(call: Call, conversation_id: str) -> JsonObject:
     """A conversation."""
     return conversation_json(await conversations.get_conversation(call.rt, _session(call, conversation_id)))
 
 
-@router.post("/{conversation_id}", response_model=ConversationOut, responses=openai_refusals(*_WRITE))
-async def change_conversation(call: Call, conversation_id: str, body: ConversationPatch) -> JsonObject:
+@router.post("/{conversation_id}", response_model=schemas.ConversationOut, responses=openai_refusals(*_WRITE))
+async def change_conversation(call: Call, conversation_id: str, body: schemas.ConversationPatch) -> JsonObject:
     """Replaces a conversation's metadata."""
     session, metadata = _session(call, conversation_id), body.metadata or {}
     return conversation_json(await conversations.change_conversation(call.rt, session, metadata))
 
 
-@router.delete("/{conversation_id}", response_model=DeletedOut, responses=openai_refusals(*OPENAI_READ))
+@router.delete("/{conversation_id}", response_model=schemas.DeletedOut, responses=openai_refusals(*OPENAI_READ))
 async def delete_conversation(call: Call, conversation_id: str) -> JsonObject:
     """Permanently deletes a conversation with its items, responses, turns and audits."""
     await conversations.delete_conversation(call.rt, _session(call, conversation_id))
@@ -61,11 +53,11 @@ async def delete_conversation(call: Call, conversation_id: str) -> JsonObject:
 
 @router.post(
     "/{conversation_id}/items",
-    response_model=ItemListOut,
+    response_model=schemas.ItemListOut,
     responses=openai_refusals(*_WRITE),
     operation_id="create_conversation_items",
 )
-async def create_items(call: Call, conversation_id: str, body: ItemsIn) -> JsonObject:  # noqa: ARG001 - used as received
+async def create_items(call: Call, conversation_id: str, body: schemas.ItemsIn) -> JsonObject:  # noqa: ARG001 - used as received
     """Appends items to the conversation without calling a model."""
     items = await conversations.add_items(call.rt, _session(call, conversation_id), call.raw_body["items"])
     return list_json(items, has_more=False)
@@ -73,7 +65,7 @@ async def create_items(call: Call, conversation_id: str, body: ItemsIn) -> JsonO
 
 @router.get(
     "/{conversation_id}/items",
-    response_model=ItemListOut,
+    response_model=schemas.ItemListOut,
     responses=openai_refusals(*OPENAI_READ),
     operation_id="list_conversation_items",
 )
@@ -86,7 +78,9 @@ async def list_items(
     return list_json(*await page_of_items(call.rt, session, PageRequest(limit, after, newest_first=order == "desc")))
 
 
-@router.get("/{conversation_id}/items/{item_id}", response_model=ItemOut, responses=openai_refusals(*OPENAI_READ))
+@router.get(
+    "/{conversation_id}/items/{item_id}", response_model=schemas.ItemOut, responses=openai_refusals(*OPENAI_READ)
+)
 async def get_conversation_item(call: Call, conversation_id: str, item_id: str) -> JsonObject:
     """An item."""
     session = _session(call, conversation_id)
@@ -96,7 +90,7 @@ async def get_conversation_item(call: Call, conversation_id: str, item_id: str) 
 
 @router.delete(
     "/{conversation_id}/items/{item_id}",
-    response_model=ConversationOut,
+    response_model=schemas.ConversationOut,
     responses=openai_refusals(*OPENAI_READ, 409),
     operation_id="delete_conversation_item",
 )

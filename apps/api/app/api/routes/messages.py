@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from fastapi import APIRouter
 from starlette.responses import Response
 
@@ -9,6 +11,7 @@ from app.anthropic.messages import conversation_of, read_list
 from app.api.direct_route import Call, DirectRoute, json_response
 from app.api.message_json import MessageForm
 from app.api.openapi import SESSION_HEADER, IdempotencyKey, messages_refusals, session_answers
+from app.api.problems import request_id_header
 from app.api.routes.chat import (
     NewSessionHeader,
     SessionHeader,
@@ -19,21 +22,8 @@ from app.api.routes.chat import (
     recognizable,
 )
 from app.api.routes.turns import request_sha256
-from app.api.schemas.messages import (
-    ClearToolUsesEdit,
-    ContextManagement,
-    CountIn,
-    MessageOut,
-    MessagesIn,
-    MessagesMetadata,
-    PromptIn,
-    SomeTokens,
-    SomeUses,
-    TokenCountOut,
-    ToolByName,
-)
+from app.api.schemas import messages as schemas
 from app.api.streaming import events_response
-from app.api.vendor_errors import request_id_header
 from app.domain.errors import InvalidRequest, located
 from app.domain.types import JsonObject, ToolDefinition
 from app.services.openai.chat import ChatRequest, count_behind
@@ -56,15 +46,17 @@ _ANSWERS = session_answers("The message, or with `stream: true` its events", {"t
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _COMPACT_AT = 150_000
 """Input tokens at which a request compacts if it names no number; Anthropic's default."""
-_NO_METADATA = MessagesMetadata()
+_NO_METADATA = schemas.MessagesMetadata()
 
 router = APIRouter(prefix="/v1/messages", tags=["messages"], route_class=DirectRoute)
 
 
-@router.post("", response_model=MessageOut, responses=_ANSWERS | messages_refusals(), operation_id="create_message")
+@router.post(
+    "", response_model=schemas.MessageOut, responses=_ANSWERS | messages_refusals(), operation_id="create_message"
+)
 async def create_message(
     call: Call,
-    body: MessagesIn,
+    body: schemas.MessagesIn,
     x_session_id: SessionHeader = None,
     x_session_new: NewSessionHeader = False,
     idempotency_key: IdempotencyKey = None,
@@ -103,9 +95,12 @@ async def create_message(
 
 
 @router.post(
-    "/count_tokens", response_model=TokenCountOut, responses=messages_refusals(), operation_id="count_message_tokens"
+    "/count_tokens",
+    response_model=schemas.TokenCountOut,
+    responses=messages_refusals(),
+    operation_id="count_message_tokens",
 )
-async def count_message_tokens(call: Call, body: CountIn) -> Response:
+async def count_message_tokens(call: Call, body: schemas.CountIn) -> Response:
     """Counts a prompt as a turn would. Calls no language model; behind a compaction, an embedding model and the
     provider's count may be called, as for a preview. Stores nothing but an embedding model's usage."""
     request = await call.aside(lambda: _request(call, body))
@@ -119,17 +114,14 @@ async def count_message_tokens(call: Call, body: CountIn) -> Response:
 class _ThreadUnsupported(InvalidRequest):
     """Anthropic's clients recognize this refusal by its details: their tool runners retry without `thread`."""
 
-    def __init__(self) -> None:
-        super().__init__("Threads are not supported; X-Session-Id names a conversation.", ("body", "thread"))
-
-    def members(self) -> JsonObject:
-        return {"details": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}}
+    carries = ("details",)
+    details: Final = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 
 
-def _request(call: Call, body: PromptIn) -> ChatRequest:
+def _request(call: Call, body: schemas.PromptIn) -> ChatRequest:
     check_model(call.rt, body.model)
     if body.thread is not None:
-        raise _ThreadUnsupported
+        raise _ThreadUnsupported("Threads are not supported; X-Session-Id names a conversation.", ("body", "thread"))
     raw: JsonObject = call.raw_body
     with located("body", "messages"):
         listed = read_list(raw.get("system"), raw["messages"])
@@ -150,7 +142,7 @@ def _request(call: Call, body: PromptIn) -> ChatRequest:
     )
 
 
-def _policy(management: ContextManagement | None) -> JsonObject | None:
+def _policy(management: schemas.ContextManagement | None) -> JsonObject | None:
     """The policy of a request with these edits; None if they change nothing."""
     compact = management and management.compact_edit()
     clear = management and management.clear_edit()
@@ -162,10 +154,10 @@ def _policy(management: ContextManagement | None) -> JsonObject | None:
     return policy or None
 
 
-def _clearing(edit: ClearToolUsesEdit) -> JsonObject:
+def _clearing(edit: schemas.ClearToolUsesEdit) -> JsonObject:
     given = {
-        "trigger_tokens": edit.trigger.value if isinstance(edit.trigger, SomeTokens) else None,
-        "trigger_uses": edit.trigger.value if isinstance(edit.trigger, SomeUses) else None,
+        "trigger_tokens": edit.trigger.value if isinstance(edit.trigger, schemas.SomeTokens) else None,
+        "trigger_uses": edit.trigger.value if isinstance(edit.trigger, schemas.SomeUses) else None,
         "keep": edit.keep and edit.keep.value,
         "at_least_tokens": edit.clear_at_least and edit.clear_at_least.value,
         "exclude_tools": edit.exclude_tools,
@@ -180,18 +172,18 @@ def _tool(tool: JsonObject) -> ToolDefinition:
     return {"type": "function", "function": {"name": tool["name"], **described, "parameters": tool["input_schema"]}}
 
 
-def _tool_choice(body: PromptIn) -> str | JsonObject | None:
+def _tool_choice(body: schemas.PromptIn) -> str | JsonObject | None:
     choice = body.tool_choice
     if choice is None:
         return None
-    if not isinstance(choice, ToolByName):
+    if not isinstance(choice, schemas.ToolByName):
         return _CHOICES[choice.type]
     if choice.name not in {tool.name for tool in body.tools or ()}:
         raise InvalidRequest("tool_choice names a tool that tools does not have.", ("body", "tool_choice"))
     return {"type": "function", "function": {"name": choice.name}}
 
 
-def _chat_options(raw: JsonObject, body: PromptIn) -> JsonObject:
+def _chat_options(raw: JsonObject, body: schemas.PromptIn) -> JsonObject:
     """The options of a body, by their names in chat completions."""
     choice = body.tool_choice
     form = (body.output_config and body.output_config.format) or body.output_format

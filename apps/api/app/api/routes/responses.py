@@ -19,22 +19,14 @@ from app.api.routes.chat import (
     NewSessionHeader,
     SessionHeader,
     check_model,
+    in_session,
     named_session,
     provider_options,
     recognizable,
-    refusal,
 )
 from app.api.routes.turns import check_offered, request_sha256
+from app.api.schemas import responses as schemas
 from app.api.schemas.items import DeletedOut, ItemListOut
-from app.api.schemas.responses import (
-    AllowedTools,
-    CompactIn,
-    CompactionOut,
-    ConversationRef,
-    NamedTool,
-    ResponseIn,
-    ResponseOut,
-)
 from app.api.streaming import Work, answer_turn
 from app.domain.content import tool_name
 from app.domain.errors import InvalidRequest, PlimsollError, existing, located
@@ -47,7 +39,6 @@ from app.services.openai.conversations import referenced
 from app.services.openai.open_session import Target, respond
 from app.services.openai.responses import ResponseRequest, compact, compaction_policy, resolve_target
 from app.services.paging import PageRequest
-from app.services.runtime import Runtime
 from app.services.turn.types import Listener, TurnEvent, TurnOptions, TurnOutcome
 
 ItemLimit = Annotated[int, Query(ge=1, le=100, description="Maximum page size.")]
@@ -58,10 +49,10 @@ router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=Direc
 compact_router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=DirectRoute)
 
 
-@router.post("", response_model=ResponseOut, responses=_ANSWERS | openai_refusals())
+@router.post("", response_model=schemas.ResponseOut, responses=_ANSWERS | openai_refusals())
 async def create_response(
     call: Call,
-    body: ResponseIn,
+    body: schemas.ResponseIn,
     x_session_id: SessionHeader = None,
     x_session_new: NewSessionHeader = False,
     idempotency_key: IdempotencyKey = None,
@@ -83,14 +74,11 @@ async def create_response(
     call.note(session_id=str(target.session.id))
     headers = {SESSION_HEADER: str(target.session.id)} if target.is_kept else {}
     form = ResponseForm(target.session.id, note.form, note.created_at, request.chat.model_alias, headers)
-    try:
-        return await _answer(call, body, target, form, idempotency_key)
-    except PlimsollError as error:
-        return await refusal(call, target, error, headers)
+    return await in_session(call, target, headers, _answer(call, body, target, form, idempotency_key))
 
 
 async def _answer(
-    call: Call, body: ResponseIn, target: Target, form: ResponseForm, idempotency_key: str | None
+    call: Call, body: schemas.ResponseIn, target: Target, form: ResponseForm, idempotency_key: str | None
 ) -> Response:
     async def work(listen: Listener | None) -> TurnOutcome:
         outcome = await respond(call.rt, target, idempotency_key, listen)
@@ -121,14 +109,14 @@ async def _begin(call: Call, work: Work, form: ResponseForm) -> JsonObject:
         with suppress(PlimsollError):  # the turn's record has the error
             await task
 
-    call.service.run_aside(ended())
+    call.rt.chores.start(ended(), "a response in the background")
     return form.begun(begun.result())
 
 
-@compact_router.post("/compact", response_model=CompactionOut, responses=openai_refusals())
+@compact_router.post("/compact", response_model=schemas.CompactionOut, responses=openai_refusals())
 async def compact_response(
     call: Call,
-    body: CompactIn,
+    body: schemas.CompactIn,
     x_session_id: SessionHeader = None,
     x_session_new: NewSessionHeader = False,
     idempotency_key: IdempotencyKey = None,
@@ -156,7 +144,7 @@ async def compact_response(
     return json_response(answer, headers={SESSION_HEADER: session_id})
 
 
-@router.get("/{response_id}", response_model=ResponseOut, responses=openai_refusals(*OPENAI_READ))
+@router.get("/{response_id}", response_model=schemas.ResponseOut, responses=openai_refusals(*OPENAI_READ))
 async def get_response(call: Call, response_id: str, stream: Annotated[str | None, Query()] = None) -> JsonObject:
     """A stored response; while it runs it is `in_progress`."""
     if stream == "true":
@@ -171,7 +159,9 @@ async def delete_response(call: Call, response_id: str) -> JsonObject:
     return {"id": response_id, "object": "response", "deleted": True}
 
 
-@router.post("/{response_id}/cancel", response_model=ResponseOut, responses=openai_refusals(*OPENAI_READ, 408, 413))
+@router.post(
+    "/{response_id}/cancel", response_model=schemas.ResponseOut, responses=openai_refusals(*OPENAI_READ, 408, 413)
+)
 async def cancel_response(call: Call, response_id: str) -> JsonObject:
     """Cancels a running response. One that has ended is returned unchanged."""
     return stored_json(await responses.cancel_response(call.rt, call.tenant_id, _ref(call, response_id)))
@@ -219,7 +209,7 @@ def _items_of_input(raw: JsonObject) -> list[JsonObject]:
 
 def _chat_request(
     call: Call,
-    body: ResponseIn | CompactIn,
+    body: schemas.ResponseIn | schemas.CompactIn,
     items: Sequence[JsonObject],
     referenced: Mapping[str, Message],
     options: TurnOptions,
@@ -238,10 +228,14 @@ def _chat_request(
     )
 
 
-def _response_request(call: Call, body: ResponseIn, referenced: Mapping[str, Message]) -> ResponseRequest:
+def _response_request(call: Call, body: schemas.ResponseIn, referenced: Mapping[str, Message]) -> ResponseRequest:
     """The request in a body. Raises `InvalidRequest`, and `NotFound` for an id of an impossible form."""
     rt, raw = call.rt, call.raw_body
-    _check_body(rt, body)
+    if body.conversation is not None and body.previous_response_id is not None:
+        raise InvalidRequest("Name a conversation or a previous response, not both.", ("body", "previous_response_id"))
+    if body.background and body.store is False:
+        raise InvalidRequest("What runs in the background has to be stored to be fetched.", ("body", "background"))
+    check_model(rt, body.model)
     previous = _previous_of(body.previous_response_id)
     tools, tool_choice = _tools(raw, body)
     conversation, stored = _conversation(body), body.store is not False
@@ -261,7 +255,7 @@ def _response_request(call: Call, body: ResponseIn, referenced: Mapping[str, Mes
     return ResponseRequest(chat=chat, previous=previous, conversation=conversation, store=stored)
 
 
-def _policy(body: ResponseIn) -> JsonObject:
+def _policy(body: schemas.ResponseIn) -> JsonObject:
     """The policy for the request's own compaction. Raises `InvalidRequest` if it could not be stored or sent."""
     if not body.context_management:
         return {}
@@ -291,42 +285,34 @@ def _in_session(
     return replace(request, chat=recognizable(call, request.chat)) if recognize and request.store else request
 
 
-def _check_body(rt: Runtime, body: ResponseIn) -> None:
-    if body.conversation is not None and body.previous_response_id is not None:
-        raise InvalidRequest("Name a conversation or a previous response, not both.", ("body", "previous_response_id"))
-    if body.background and body.store is False:
-        raise InvalidRequest("What runs in the background has to be stored to be fetched.", ("body", "background"))
-    check_model(rt, body.model)
-
-
 def _previous_of(named: str | None) -> ResponseRef | None:
     """The response that a body names. Raises `NotFound` if the text cannot be the id of a response."""
     return None if named is None else existing(read_response_id(named), "previous_response")
 
 
-def _conversation(body: ResponseIn) -> SessionId | None:
+def _conversation(body: schemas.ResponseIn) -> SessionId | None:
     if body.conversation is None:
         return None
-    named = body.conversation.id if isinstance(body.conversation, ConversationRef) else body.conversation
+    named = body.conversation.id if isinstance(body.conversation, schemas.ConversationRef) else body.conversation
     return existing(read_conversation_id(named), "conversation")
 
 
-def _tools(raw: JsonObject, body: ResponseIn) -> tuple[tuple[ToolDefinition, ...], str | JsonObject | None]:
+def _tools(raw: JsonObject, body: schemas.ResponseIn) -> tuple[tuple[ToolDefinition, ...], str | JsonObject | None]:
     """Tools and tool choice in the form of chat completions, in which they are stored and sent."""
     tools = [chat_tool(tool) for tool in raw.get("tools") or ()]
     names = set(map(tool_name, tools))
     choice = body.tool_choice
-    if isinstance(choice, NamedTool):
+    if isinstance(choice, schemas.NamedTool):
         check_offered({choice.name}, names)
         return tuple(tools), {"type": "function", "function": {"name": choice.name}}
-    if isinstance(choice, AllowedTools):
+    if isinstance(choice, schemas.AllowedTools):
         allowed = {tool.name for tool in choice.tools}
         check_offered(allowed, names)
         return tuple(tool for tool in tools if tool_name(tool) in allowed), choice.mode
     return tuple(tools), choice
 
 
-def _chat_options(raw: JsonObject, body: ResponseIn) -> JsonObject:
+def _chat_options(raw: JsonObject, body: schemas.ResponseIn) -> JsonObject:
     """The options of a body, by their names in chat completions."""
     text: JsonObject = raw.get("text") or {}
     return {
@@ -347,7 +333,7 @@ def _response_format(text_format: JsonObject | None) -> JsonObject | None:
     return {"type": "json_schema", "json_schema": schema}
 
 
-def _repeated_form(raw: JsonObject, body: ResponseIn, conversation: SessionId | None) -> JsonObject:
+def _repeated_form(raw: JsonObject, body: schemas.ResponseIn, conversation: SessionId | None) -> JsonObject:
     """The fields of a request that its response repeats."""
     text: JsonObject = raw.get("text") or {}
     given = {name: value for name, value in text.items() if value is not None}

@@ -15,18 +15,8 @@ from starlette.responses import Response, StreamingResponse
 
 from app.api.direct_route import Call, DirectRoute, UnreadRoute, plain_json
 from app.api.openapi import DEFAULT_LIMIT, READ, WRITE, Cursor, Figures, Limit, Order, Words, refusals
+from app.api.schemas import sessions as schemas
 from app.api.schemas.archive import Document, ImportIn, read_import
-from app.api.schemas.sessions import (
-    ForkIn,
-    PinIn,
-    PinOut,
-    PinPage,
-    SessionDetail,
-    SessionIn,
-    SessionOut,
-    SessionPage,
-    SessionPatch,
-)
 from app.archive.document import FORMAT, SECTIONS, VERSION
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.stored import values_of
@@ -38,19 +28,19 @@ from app.services.views.context import pin_figures
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=DirectRoute)
 
-_NO_FIELDS = SessionIn()
-_WHOLE = ForkIn()
+_NO_FIELDS = schemas.SessionIn()
+_WHOLE = schemas.ForkIn()
 
 
-@router.post("", status_code=201, response_model=SessionOut, responses=refusals(401, 408, 413, 415, 422, 503))
-async def create_session(call: Call, body: SessionIn = _NO_FIELDS) -> Session:
+@router.post("", status_code=201, response_model=schemas.SessionOut, responses=refusals(401, 408, 413, 415, 422, 503))
+async def create_session(call: Call, body: schemas.SessionIn = _NO_FIELDS) -> Session:
     """Creates a session. `mode` and `agent_role` name instructions of the catalogue; if it has none, all are valid."""
     session = await sessions.create_session(call.rt, call.tenant_id, _given(call, body))
     call.note(session_id=str(session.id))
     return session
 
 
-@router.get("", response_model=SessionPage, responses=refusals(401, 422, 429, 503))
+@router.get("", response_model=schemas.SessionPage, responses=refusals(401, 422, 429, 503))
 async def list_sessions(
     call: Call,
     limit: Limit = DEFAULT_LIMIT,
@@ -74,7 +64,7 @@ async def list_sessions(
     return {"items": items, "next_cursor": page.next_cursor}
 
 
-@router.get("/{session_id}", response_model=SessionDetail, responses=refusals(*READ))
+@router.get("/{session_id}", response_model=schemas.SessionDetail, responses=refusals(*READ))
 async def get_session(call: Call, session_id: SessionId) -> JsonObject:
     """One session with its state, and its tokens and cost so far by model and purpose."""
     session = await sessions.get_session(call.rt, call.session_ref(session_id))
@@ -82,8 +72,8 @@ async def get_session(call: Call, session_id: SessionId) -> JsonObject:
     return values_of(session) | {"usage": await sessions.session_usage(call.rt, session.id), "figures": figures}
 
 
-@router.patch("/{session_id}", response_model=SessionOut, responses=refusals(*WRITE))
-async def change_session(call: Call, session_id: SessionId, body: SessionPatch) -> Session:
+@router.patch("/{session_id}", response_model=schemas.SessionOut, responses=refusals(*WRITE))
+async def change_session(call: Call, session_id: SessionId, body: schemas.SessionPatch) -> Session:
     """Sets the fields in the body. Null removes a value; `policy`, `metadata` and `limits` are replaced as a whole."""
     fields = _given(call, body)
     return await sessions.change_session(call.rt, call.session_ref(session_id), fields)
@@ -99,11 +89,11 @@ async def delete_session(call: Call, session_id: SessionId) -> Response:
 @router.post(
     "/{session_id}/fork",
     status_code=201,
-    response_model=SessionOut,
+    response_model=schemas.SessionOut,
     responses=refusals(*WRITE),
     operation_id="fork_session",
 )
-async def post_fork(call: Call, session_id: SessionId, body: ForkIn = _WHOLE) -> Session:
+async def post_fork(call: Call, session_id: SessionId, body: schemas.ForkIn = _WHOLE) -> Session:
     """Creates a session with the same history, through the given turn, or the last one that has ended."""
     through = None if body.through_turn_id is None else TurnId(body.through_turn_id)
     forked = await fork_session(call.rt, call.session_ref(session_id), through)
@@ -111,7 +101,7 @@ async def post_fork(call: Call, session_id: SessionId, body: ForkIn = _WHOLE) ->
     return forked
 
 
-def _given(call: Call, body: SessionIn) -> JsonObject:
+def _given(call: Call, body: schemas.SessionIn) -> JsonObject:
     """The fields of the body, as received."""
     return {name: call.raw_body[name] for name in body.model_fields_set}
 
@@ -126,7 +116,7 @@ PinName = Annotated[
 PinFiguresQuery = Annotated[bool, Query(description="Adds each pin's tokens and relevance.")]
 
 
-@pins_router.get("", response_model=PinPage, responses=refusals(*READ))
+@pins_router.get("", response_model=schemas.PinPage, responses=refusals(*READ))
 async def list_pins(
     call: Call,
     session_id: SessionId,
@@ -143,8 +133,8 @@ async def list_pins(
     return {"items": items, "next_cursor": page.next_cursor}
 
 
-@pins_router.put("/{name:path}", response_model=PinOut, responses=refusals(*WRITE))
-async def put_pin(call: Call, session_id: SessionId, name: PinName, body: PinIn) -> Pin:
+@pins_router.put("/{name:path}", response_model=schemas.PinOut, responses=refusals(*WRITE))
+async def put_pin(call: Call, session_id: SessionId, name: PinName, body: schemas.PinIn) -> Pin:
     """Adds content to every prompt of the session, or replaces the pin of this name."""
     if not _can_be_a_name(name):
         raise InvalidRequest(f"A pin's name is 1 to {_LONGEST_NAME} printable characters.", ("path", "name"))
@@ -152,7 +142,7 @@ async def put_pin(call: Call, session_id: SessionId, name: PinName, body: PinIn)
     return await sessions.put_pin(call.rt, call.session_ref(session_id), pin)
 
 
-@pins_router.get("/{name:path}", response_model=PinOut, responses=refusals(*READ))
+@pins_router.get("/{name:path}", response_model=schemas.PinOut, responses=refusals(*READ))
 async def get_pin(call: Call, session_id: SessionId, name: PinName) -> Pin:
     """One pin."""
     if not _can_be_a_name(name):
@@ -200,7 +190,7 @@ async def get_export(call: Call, session_id: SessionId) -> Response:
 @import_router.post(
     "/import",
     status_code=201,
-    response_model=SessionOut,
+    response_model=schemas.SessionOut,
     responses=refusals(401, 408, 413, 415, 422, 429, 503),
     operation_id="import_session",
 )

@@ -28,19 +28,8 @@ from app.api.openapi import (
     Round,
     refusals,
 )
+from app.api.schemas import turns as schemas
 from app.api.schemas.chat import ChatIn
-from app.api.schemas.turns import (
-    AuditOut,
-    MessagePage,
-    PromptOut,
-    RegeneratedAnswer,
-    RegenerateIn,
-    ToolOutputsIn,
-    TurnAnswer,
-    TurnIn,
-    TurnOut,
-    TurnPage,
-)
 from app.api.streaming import answer_turn, encoded_event
 from app.domain.content import canonical_bytes, tool_call_json, tool_calls_from_json
 from app.domain.errors import DatabaseUnavailable, InvalidRequest, LimitExceeded, NotFound, PlimsollError
@@ -72,13 +61,15 @@ MessageIds = Annotated[
         description="Only these ids: at most 100, separated by commas, all on one page.",
     ),
 ]
-_AS_IT_WAS = RegenerateIn()
+_AS_IT_WAS = schemas.RegenerateIn()
 _TURN_ANSWERS = STREAMED | refusals(*WRITE, 502, 504)
 
 
-@router.post("/turns", status_code=201, response_model=TurnAnswer, responses=_TURN_ANSWERS, operation_id="post_turn")
+@router.post(
+    "/turns", status_code=201, response_model=schemas.TurnAnswer, responses=_TURN_ANSWERS, operation_id="post_turn"
+)
 async def create_turn(
-    call: Call, session_id: SessionId, body: TurnIn, idempotency_key: IdempotencyKey = None
+    call: Call, session_id: SessionId, body: schemas.TurnIn, idempotency_key: IdempotencyKey = None
 ) -> Response:
     """Sends a message within the token budget, and returns the turn and how its context was built."""
     request = turn_request(call, body)
@@ -86,8 +77,12 @@ async def create_turn(
     return await answer_turn(call, session_id, work, TurnForm(call, session_id), stream=body.stream, status=201)
 
 
-@router.post("/turns/{turn_id}/tool-outputs", status_code=201, response_model=TurnAnswer, responses=_TURN_ANSWERS)
-async def post_tool_outputs(call: Call, session_id: SessionId, turn_id: TurnId, body: ToolOutputsIn) -> Response:
+@router.post(
+    "/turns/{turn_id}/tool-outputs", status_code=201, response_model=schemas.TurnAnswer, responses=_TURN_ANSWERS
+)
+async def post_tool_outputs(
+    call: Call, session_id: SessionId, turn_id: TurnId, body: schemas.ToolOutputsIn
+) -> Response:
     """Answers all open tool calls of a turn, and runs its next round."""
     request = OutputsRequest(
         outputs=tuple((output["tool_call_id"], output["content"]) for output in call.raw_body["outputs"]),
@@ -97,7 +92,9 @@ async def post_tool_outputs(call: Call, session_id: SessionId, turn_id: TurnId, 
     return await answer_turn(call, session_id, work, TurnForm(call, session_id), stream=body.stream, status=201)
 
 
-@router.post("/turns/{turn_id}/cancel", response_model=TurnOut, responses=refusals(*WRITE), operation_id="cancel_turn")
+@router.post(
+    "/turns/{turn_id}/cancel", response_model=schemas.TurnOut, responses=refusals(*WRITE), operation_id="cancel_turn"
+)
 async def post_cancel(call: Call, session_id: SessionId, turn_id: TurnId) -> JsonObject:
     """Ends a turn that runs or waits for tools. Its message is kept; later prompts have no unanswered tool calls."""
     return _turn_json(await cancel_turn(call.rt, call.session_ref(session_id), turn_id))
@@ -106,12 +103,12 @@ async def post_cancel(call: Call, session_id: SessionId, turn_id: TurnId) -> Jso
 @router.post(
     "/turns/{turn_id}/regenerate",
     status_code=201,
-    response_model=RegeneratedAnswer,
+    response_model=schemas.RegeneratedAnswer,
     responses=_TURN_ANSWERS,
     operation_id="regenerate_turn",
 )
 async def post_regenerate(
-    call: Call, session_id: SessionId, turn_id: TurnId, body: RegenerateIn = _AS_IT_WAS
+    call: Call, session_id: SessionId, turn_id: TurnId, body: schemas.RegenerateIn = _AS_IT_WAS
 ) -> Response:
     """Runs the session's last turn again in a fork that ends before it, with the fields of the body changed.
 
@@ -134,7 +131,7 @@ async def post_regenerate(
         return problems.answer(call.scope["path"], problem, problems.headers_of(error))
 
 
-@router.get("/turns", response_model=TurnPage, responses=refusals(*READ))
+@router.get("/turns", response_model=schemas.TurnPage, responses=refusals(*READ))
 async def list_turns(
     call: Call,
     session_id: SessionId,
@@ -149,13 +146,13 @@ async def list_turns(
     return {"items": [_turn_json(turn) for turn in page.items], "next_cursor": page.next_cursor}
 
 
-@router.get("/turns/{turn_id}", response_model=TurnOut, responses=refusals(*READ))
+@router.get("/turns/{turn_id}", response_model=schemas.TurnOut, responses=refusals(*READ))
 async def get_turn(call: Call, session_id: SessionId, turn_id: TurnId) -> JsonObject:
     """One turn."""
     return _turn_json(await turns.get_turn(call.rt, call.session_ref(session_id), turn_id))
 
 
-@router.get("/turns/{turn_id}/audit", response_model=AuditOut, responses=refusals(*READ))
+@router.get("/turns/{turn_id}/audit", response_model=schemas.AuditOut, responses=refusals(*READ))
 async def get_audit(
     call: Call,
     session_id: SessionId,
@@ -171,13 +168,13 @@ async def get_audit(
     return values_of(audit, "prompt_refs")
 
 
-@router.get("/turns/{turn_id}/prompt", response_model=PromptOut, responses=refusals(*READ))
+@router.get("/turns/{turn_id}/prompt", response_model=schemas.PromptOut, responses=refusals(*READ))
 async def get_prompt(call: Call, session_id: SessionId, turn_id: TurnId, round: Round = None) -> SentPrompt:  # noqa: A002 - the parameter's public name
     """The exact messages and tools that were sent, rebuilt from stored rows."""
     return await turns.get_prompt(call.rt, call.session_ref(session_id), turn_id, round)
 
 
-@router.get("/messages", response_model=MessagePage, responses=refusals(*READ))
+@router.get("/messages", response_model=schemas.MessagePage, responses=refusals(*READ))
 async def list_messages(
     call: Call,
     session_id: SessionId,
@@ -200,7 +197,7 @@ def request_sha256(body: JsonObject) -> str:
     return hashlib.sha256(canonical_bytes(compared)).hexdigest()
 
 
-def turn_request(call: Call, body: TurnIn | RegenerateIn) -> TurnRequest:
+def turn_request(call: Call, body: schemas.TurnIn | schemas.RegenerateIn) -> TurnRequest:
     """The turn that a body requests. Raises `InvalidRequest`."""
     if body.model_alias is not None:
         check_alias(call.rt, body.model_alias)
@@ -284,7 +281,7 @@ def _recorded(body: JsonObject) -> RecordedReply | None:
     return RecordedReply(reply.get("content"), tool_calls_from_json(reply.get("tool_calls")))
 
 
-def check_tool_choice(body: TurnIn | RegenerateIn | ChatIn) -> None:
+def check_tool_choice(body: schemas.TurnIn | schemas.RegenerateIn | ChatIn) -> None:
     """Raises `InvalidRequest` if `tool_choice` names a function that `tools` does not have."""
     if body.tool_choice is not None and not isinstance(body.tool_choice, str):
         check_offered({body.tool_choice.function.name}, {tool.function.name for tool in body.tools or ()})

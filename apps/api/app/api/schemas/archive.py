@@ -18,10 +18,11 @@ from pydantic import (
     Tag,
     TypeAdapter,
     ValidationError,
+    create_model,
     field_validator,
 )
 
-from app.api.schemas.bodies import parse_body, parse_object, places, where
+from app.api.schemas.bodies import parse_body, parse_object, places
 from app.api.schemas.chat import ChatIn, ChatMessageIn
 from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, StoredToolIn, ToolCallIn, ToolChoice
 from app.api.schemas.context import SummaryFields
@@ -217,19 +218,16 @@ ROWS: Final[Mapping[str, type[BaseModel]]] = {
 }
 
 
-class ExportHead(Open):
-    """A document with its rows as lists of anything: each row is validated by itself."""
+_HEAD: dict[str, Any] = {
+    "format": (Literal["plimsoll.session"], ...),
+    "version": (Literal[1], ...),
+    "session": (SessionRow, ...),
+    **dict.fromkeys(ROWS, (list[Any], ...)),
+}
 
-    format: Literal["plimsoll.session"]
-    version: Literal[1]
-    session: SessionRow
-    pins: list[Any]
-    blocks: list[Any]
-    turns: list[Any]
-    messages: list[Any]
-    steps: list[Any]
-    summaries: list[Any]
-    audits: list[Any]
+
+class ExportHead(create_model("ExportHead", __base__=In, **_HEAD)):
+    """A document with its rows as lists of anything: each row is validated by itself."""
 
 
 class ArchivedConversationIn(SessionIn):
@@ -255,20 +253,23 @@ Schema = TypeVar("Schema", bound=BaseModel)
 
 
 def read_import(raw: bytes) -> JsonObject | ImportedMessages:
-    """Parse the body of an import and validate each of its rows by itself. CPU-bound. Raises `InvalidRequest`."""
+    """Parse the body of an import, an exported document or messages, and validate each of its rows by itself.
+    CPU-bound. Raises `InvalidRequest`."""
     document = parse_object(raw, max(_MOST_VALUES, len(raw) // _LEAST_BYTES_A_VALUE))
     try:
         body = ImportIn.model_validate(document)
     except ValidationError as error:
         raise InvalidFields(places(error, "body")) from None
-    return _conversation(document) if body.format is None else _export(document)
+    if body.format is None:
+        conversation = _validated(ArchivedConversationIn, document)
+        fields = {name: document[name] for name in conversation.model_fields_set - {"messages"}}
+        return ImportedMessages(fields, document["messages"])
+    _check_rows(document)
+    return document
 
 
-def _export(document: JsonObject) -> JsonObject:
-    head = _validated(ExportHead, document)
-    unknown = sorted((head.model_extra or {}).keys())
-    if unknown:
-        raise ImportRefused([(where("body", unknown[0]), "There is no such field")])
+def _check_rows(document: JsonObject) -> None:
+    _validated(ExportHead, document)
     faults: list[tuple[str, str]] = []
     for section, model in ROWS.items():
         for at, row in enumerate(document[section]):
@@ -285,7 +286,6 @@ def _export(document: JsonObject) -> JsonObject:
         faults = _faults_of_blocks(document)[:MOST_FAULTS]
     if faults:
         raise ImportRefused(faults)
-    return document
 
 
 def _faults_of_blocks(document: JsonObject) -> list[tuple[str, str]]:
@@ -305,12 +305,6 @@ def _faults_of_blocks(document: JsonObject) -> list[tuple[str, str]]:
             except (ValidationError, InvalidRequest):
                 faults.append((f"body.blocks.{at}.content", "A prompt needs this to be JSON of another form."))
     return faults
-
-
-def _conversation(document: JsonObject) -> ImportedMessages:
-    conversation = _validated(ArchivedConversationIn, document)
-    fields = {name: document[name] for name in conversation.model_fields_set - {"messages"}}
-    return ImportedMessages(fields, document["messages"])
 
 
 def _validated(model: type[Schema], document: JsonObject) -> Schema:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, cast
 
 import orjson
@@ -12,7 +13,10 @@ from pydantic_core import ErrorDetails
 from app.api.schemas.content import PARTS_TAG, TEXT_TAG
 from app.domain.errors import InvalidRequest
 
-_UNION_TAGS = (TEXT_TAG, PARTS_TAG)
+_BRANCH_OF_UNION = re.compile(
+    rf"{re.escape(TEXT_TAG)}|{re.escape(PARTS_TAG)}|str|(?:literal|list)\[.*\]"
+    "|ToolChoice|NamedTool|AllowedTools|ConversationRef"
+)
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 _MOST_ERRORS = 20
 _MOST_DESCRIBED = 1_000
@@ -117,7 +121,7 @@ def where(*path: object) -> str:
     joined = ".".join(
         str(part)
         for at, part in enumerate(path)
-        if part not in _UNION_TAGS and not (part in _ROLES and path[at - 2 : at - 1] == ("messages",))
+        if not _BRANCH_OF_UNION.fullmatch(str(part)) and not (part in _ROLES and path[at - 2 : at - 1] == ("messages",))
     )
     return joined if len(joined) <= _LONGEST_WHERE else joined[:_LONGEST_WHERE] + "…"
 

@@ -20,8 +20,7 @@ from math import ceil
 from typing import NamedTuple, TypeAlias
 
 from app.domain.types import ContentPart
-from app.engine.messages.media import ImageTokens, flat_image_tokens, image_detail, image_size
-from app.engine.messages.media_headers import Size
+from app.engine.messages.media import ImageTokens, Size, flat_image_tokens, image_detail, image_size
 
 _ASSUMED_SIZES: tuple[Size, ...] = ((2048, 2048), (2048, 768))
 

@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from app.domain.content import canonical_json
 from app.domain.incoming import IncomingMessage
-from app.domain.types import Content, ContentPart, JsonObject, Message, ToolCall, ToolDefinition
+from app.domain.types import Content, JsonObject, Message, ToolCall, ToolDefinition
 from app.engine.messages.media import FLAT_IMAGE_TOKENS, ImageTokens, file_text, is_media, media_tokens
 
 Estimate: TypeAlias = Callable[[str], int]
@@ -44,13 +44,7 @@ def tokens_of_parts(parts: Sequence[str], estimate: Estimate) -> int:
 
 
 def framing_tokens(messages: int) -> int:
-    """The framing tokens of a prompt of this many messages."""
     return MESSAGE_FRAMING_TOKENS * messages + PROMPT_FRAMING_TOKENS
-
-
-def part_text(part: ContentPart) -> str | None:
-    """The text that a part's tokens are counted from: its own, or that of a plain text file; None for other parts."""
-    return file_text(part) if is_media(part) else str(part.get("text", ""))
 
 
 def content_tokens(content: Content, estimate: Estimate) -> int:
@@ -59,7 +53,7 @@ def content_tokens(content: Content, estimate: Estimate) -> int:
         return 0
     if isinstance(content, str):
         return estimate(content)
-    texts = ((part, part_text(part)) for part in content)
+    texts = ((part, file_text(part) if is_media(part) else str(part.get("text", ""))) for part in content)
     return sum(media_tokens(part) if text is None else estimate(text) for part, text in texts)
 
 
@@ -80,14 +74,6 @@ def images_over_flat(content: Content, image_tokens: ImageTokens) -> int:
     return sum(image_tokens(part) - FLAT_IMAGE_TOKENS for part in content if part.get("type") == "image_url")
 
 
-def tool_calls_tokens(tool_calls: Iterable[ToolCall], estimate: Estimate) -> int:
-    """Tokens of the calls of an assistant message: id, type, name and arguments of each."""
-    return sum(
-        estimate(call.id) + estimate(call.name) + estimate(call.arguments) + TOOL_CALL_FRAMING_TOKENS
-        for call in tool_calls
-    )
-
-
 def message_tokens(
     content: Content,
     estimate: Estimate,
@@ -97,16 +83,14 @@ def message_tokens(
     name: str | None = None,
 ) -> int:
     """Tokens of everything that a message has on the wire, without its framing and its reasoning."""
-    return (
-        content_tokens(content, estimate)
-        + (estimate(name) + NAME_FRAMING_TOKENS if name else 0)
-        + tool_calls_tokens(tool_calls, estimate)
-        + (estimate(tool_call_id) if tool_call_id else 0)
-    )
+    tokens = content_tokens(content, estimate)
+    tokens += estimate(name) + NAME_FRAMING_TOKENS if name else 0
+    for call in tool_calls:
+        tokens += estimate(call.id) + estimate(call.name) + estimate(call.arguments) + TOOL_CALL_FRAMING_TOKENS
+    return tokens + (estimate(tool_call_id) if tool_call_id else 0)
 
 
 def tokens_of(message: Message | IncomingMessage, estimate: Estimate) -> int:
-    """`message_tokens` of a message."""
     return message_tokens(
         message.content,
         estimate,
@@ -138,5 +122,4 @@ def _block_tokens(block: JsonObject, estimate: Estimate) -> int:
 
 
 def tools_tokens(tools: Sequence[ToolDefinition], estimate: Estimate) -> int:
-    """Tokens of the tool definitions of a prompt."""
     return sum(estimate(canonical_json(tool)) + TOOL_DEFINITION_FRAMING_TOKENS for tool in tools)

@@ -12,8 +12,7 @@ from app.domain.frozen import frozen
 from app.domain.types import JsonObject
 from app.engine.policy.budget import LEAST_OUTPUT_TOKENS, budget_for, part_of
 from app.engine.policy.fields import SUM_ROUNDING
-from app.engine.policy.policy import Allocation
-from app.engine.policy.presets import PRESETS
+from app.engine.policy.policy import PRESETS, Allocation
 
 Convert: TypeAlias = Callable[[object], object]
 """Converts a value in the design's unit to our field's. Raises `ValueError`. A value that the design does not allow

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from app.domain.errors import InvalidRequest
-from app.engine.policy.policy import PRIORITY_REGIONS, Allocation, ClearToolResults, ContextPolicy, Recall
+from app.engine.policy.policy import PRIORITY_REGIONS, Allocation, ContextPolicy
 
 MEANINGS: Mapping[str, str] = {
     "preset": "The design that the values of all other fields come from, unless they are set.",
@@ -82,13 +82,8 @@ SUM_ROUNDING: Final = 1e-9
 
 def policy_values(policy: ContextPolicy) -> dict[str, Any]:
     """The policy's fields and values as JSON. Given as overrides, they resolve to the same policy."""
-    return {name: _plain(getattr(policy, name)) for name in MEANINGS}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (Allocation, Recall, ClearToolResults)):
-        return asdict(value)
-    return list(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else value
+    values = asdict(policy)
+    return {name: values[name] for name in MEANINGS} | {"context_priority": list(policy.context_priority)}
 
 
 def check_allocation(allocation: Allocation | None) -> Allocation | None:

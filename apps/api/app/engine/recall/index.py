@@ -112,6 +112,7 @@ class Index:
         is_term[at] = is_term[at + 1] = False
         terms = words[is_term].astype(np.uint64)
         position = np.repeat(np.arange(len(self), len(self) + len(at), dtype=np.uint64), distinct)
+        days = np.full(len(at), NO_DAY) if new.days is None else new.days
         added = np.sort((terms >> _POSITION_SHIFT) << _TERM_SHIFT | position << _POSITION_SHIFT | terms & np.uint64(31))
         return Index(
             through_seq=through_seq,
@@ -121,7 +122,7 @@ class Index:
             texts=np.concatenate((self.texts, (words[at + 1] >> 5).astype(np.int32))),
             kinds=np.concatenate((self.kinds, (header >> 6 & 3).astype(np.uint8))),
             questions=np.concatenate((self.questions, (header >> 5 & 1).astype(np.bool_))),
-            days=np.concatenate((self.days, _days_of(new))),
+            days=np.concatenate((self.days, days.astype(np.int32))),
             keys=np.insert(self.keys, self.keys.searchsorted(added), added),  # much faster than to sort them all again
         )
 
@@ -148,25 +149,15 @@ class Index:
         return first, self.keys.searchsorted(wanted | np.uint64(messages << 5)) - first
 
 
-def _days_of(new: Packed) -> npt.NDArray[np.int32]:
-    if new.days is None:
-        return np.full(len(new.seqs), NO_DAY, np.int32)
-    return new.days.astype(np.int32)
-
-
-def _empty() -> Index:
-    none = np.zeros(0, np.int32)
-    return Index(
-        through_seq=0,
-        seqs=none.astype(np.int64),
-        tokens=none,
-        lengths=none,
-        texts=none,
-        kinds=none.astype(np.uint8),
-        questions=none.astype(np.bool_),
-        days=none,
-        keys=none.astype(np.uint64),
-    )
-
-
-EMPTY: Final = _empty()
+_NONE: Final = np.zeros(0, np.int32)
+EMPTY: Final = Index(
+    through_seq=0,
+    seqs=_NONE.astype(np.int64),
+    tokens=_NONE,
+    lengths=_NONE,
+    texts=_NONE,
+    kinds=_NONE.astype(np.uint8),
+    questions=_NONE.astype(np.bool_),
+    days=_NONE,
+    keys=_NONE.astype(np.uint64),
+)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate, islice, pairwise
@@ -146,7 +147,7 @@ def page_of_message(message: Message, words: str, number: int | None, page_token
     pages = _cut(text, most_tokens, estimate)
     places = _densest_places(text, words) if words and number is None and len(pages) > 1 else [0]
     place = places[0]
-    number = number or _page_at(pages, place)
+    number = number or min(len(pages), bisect_right([*accumulate(map(len, pages))], place) + 1)
     heading = f"{handle_of(message.seq)}, {_ROLES[message.role]}"
     if number > len(pages):
         return TextPage(f"{heading}: there is no page {number}; it has {len(pages)}.", number, (), len(pages))
@@ -274,12 +275,6 @@ def _cut(text: str, most_tokens: int, estimate: Estimate) -> list[str]:
         parts.append(part)
         at += len(part)
     return parts
-
-
-def _page_at(pages: Sequence[str], place: int) -> int:
-    """The number of the page that contains this position of the joined text."""
-    ends = accumulate(map(len, pages))
-    return next((number for number, end in enumerate(ends, start=1) if place < end), len(pages))
 
 
 def _around(text: str, places: Sequence[int], most_chars: int) -> str:

@@ -9,7 +9,7 @@ is pure and works on arrays: no text of the past is read to rank it, only the te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import sqrt
@@ -123,60 +123,49 @@ def candidates(
     values = shares[alone] * np.where(index.questions[alone], _QUESTION_FACTOR, 1.0)
     values /= np.sqrt(index.tokens[alone] + (MESSAGE_FRAMING_TOKENS + _TOKENS_OF_ANY))
     groups = _groups(index, shares, at[index.kinds[at] >= CALL].tolist(), room_tokens)
-    best = max([float(values.max(initial=0.0)), *(group.score for group in groups)])
+    best = max([float(values.max(initial=0.0)), *(score for score, *_ in groups)])
     good = values >= min_score_ratio * best
     alone, values = alone[good], values[good]
     order = np.lexsort((-alone, -values))[:MOST_CANDIDATES]
     alone, values = alone[order], values[order]
     columns = (values, alone, alone + 1, index.tokens[alone] + MESSAGE_FRAMING_TOKENS, index.texts[alone])
-    found: Iterable[_Row] = zip(*[column.tolist() for column in columns], strict=True)
+    found: Iterable[_Found] = zip(*[column.tolist() for column in columns], strict=True)
     if groups:
-        good_groups = [group for group in groups if group.score >= min_score_ratio * best]
-        found = sorted((*found, *good_groups), key=lambda row: (-row[0], -row[2]))
+        good_groups = [group for group in groups if group[0] >= min_score_ratio * best]
+        found = sorted((*found, *good_groups), key=lambda unit: (-unit[0], -unit[2]))
     return _with_words(index, hits, _with_room(found, room_tokens))
 
 
-_Row: TypeAlias = tuple[float, int, int, int, int]
-"""The fields of a `_Found`, which is only made for the few of many matches that are chosen."""
+_Found: TypeAlias = tuple[float, int, int, int, int]
+"""A unit: its score, the position of its first message, that behind its last, its wire tokens, its text's hash."""
 
 
-class _Found(NamedTuple):
-    """A unit: the positions of its messages, `end` excluded; its wire `tokens`; and `text`, the hash of its text."""
-
-    score: float
-    first: int
-    end: int
-    tokens: int
-    text: int
-
-
-def _with_room(found: Iterable[_Row], room_tokens: int) -> list[_Found]:
+def _with_room(found: Iterable[_Found], room_tokens: int) -> list[_Found]:
     """The units that fit into `room_tokens` together, chosen best first."""
     chosen: list[_Found] = []
     texts: set[int] = set()
-    for score, first, end, tokens, text in found:
+    for unit in found:
+        _, _, _, tokens, text = unit
         if room_tokens <= MESSAGE_FRAMING_TOKENS:
             break
         if tokens <= room_tokens and text not in texts:
             texts.add(text)
             room_tokens -= tokens
-            chosen.append(_Found(score, first, end, tokens, text))
+            chosen.append(unit)
     return chosen
 
 
 def _with_words(index: Index, hits: Hits, chosen: Sequence[_Found]) -> tuple[Candidate, ...]:
     """The chosen units, with the words that each message matched, and how near it is in meaning."""
-    positions = [at for unit in chosen for at in range(unit.first, unit.end)]
+    positions = [at for _, first, end, *_ in chosen for at in range(first, end)]
     matched, seqs = hits.matched(positions), dict(zip(positions, index.seqs[positions].tolist(), strict=True))
-    units = [(unit, range(unit.first, unit.end)) for unit in chosen]
-    return tuple(
-        [
-            Candidate(
-                tuple([seqs[at] for at in theirs]), unit.score, unit.tokens, tuple([matched[at] for at in theirs])
-            )
-            for unit, theirs in units
-        ]
-    )
+    candidates = list[Candidate]()
+    for score, first, end, tokens, _ in chosen:
+        theirs = range(first, end)
+        candidates.append(
+            Candidate(tuple([seqs[at] for at in theirs]), score, tokens, tuple([matched[at] for at in theirs]))
+        )
+    return tuple(candidates)
 
 
 def _groups(index: Index, shares: Floats, members: Sequence[int], most_tokens: int) -> list[_Found]:
@@ -194,7 +183,7 @@ def _groups(index: Index, shares: Floats, members: Sequence[int], most_tokens: i
             continue
         wire_tokens = int(tokens.sum(dtype=np.int64)) + MESSAGE_FRAMING_TOKENS * (end - first)
         score = float(shares[first:end].max()) / sqrt(wire_tokens + _TOKENS_OF_ANY)
-        found[first] = _Found(score, first, end, wire_tokens, -end)
+        found[first] = (score, first, end, wire_tokens, -end)
     return list(found.values())
 
 
@@ -259,36 +248,26 @@ def choose(
     fit is skipped for the next ones.
     """
     units = {unit.messages[0].seq: unit for turn in evicted.turns for unit in sendable_units(turn)}
-    chosen = _chosen(evicted.candidates, units, set(sent), lambda _tokens, _messages, _days: True, nobodys_day)
-    found = [message for unit, _ in chosen for message in unit.messages]
-    days = {day(unit.messages[0]) for unit, _ in chosen}
-    if not fits(sum([message.tokens for message in found]), len(found), days):  # nearly always all fit
-        chosen = _chosen(evicted.candidates, units, set(sent), fits, day)
-    return tuple(sorted(chosen, key=lambda found: found[0].messages[0].seq))
+    found = [(units[each.seqs[0]], each) for each in evicted.candidates if each.seqs[0] in units]
+    new = [each for each in found if each[0].messages[1:] or spoken_text(each[0].messages[0]) not in sent]
+    tokens = [message.tokens for unit, _ in new for message in unit.messages]
+    if not fits(sum(tokens), len(tokens), {day(unit.messages[0]) for unit, _ in new}):  # nearly always all fit
+        new = _fitting(new, fits, day)
+    return tuple(sorted(new, key=lambda found: found[0].messages[0].seq))
 
 
-def _chosen(
-    candidates: Sequence[Candidate],
-    units: Mapping[int, Unit],
-    texts: set[str],
+def _fitting(
+    found: Sequence[tuple[Unit, Candidate]],
     fits: Callable[[int, int, Collection[int | None]], bool],
     day: Callable[[Message], int | None],
 ) -> list[tuple[Unit, Candidate]]:
     chosen: list[tuple[Unit, Candidate]] = []
     tokens = messages = 0
-    days: set[int | None] = set()
-    for candidate in candidates:
-        unit = units.get(candidate.seqs[0])
-        if unit is None:
-            continue
-        first, *others = unit.messages
-        text = None if others else spoken_text(first)
-        more_tokens = tokens + first.tokens + sum([message.tokens for message in others])
-        more_messages = messages + 1 + len(others)
-        more_days = days | {day(first)}
-        if text not in texts and fits(more_tokens, more_messages, more_days):
+    days = frozenset[int | None]()
+    for unit, candidate in found:
+        more_tokens = tokens + sum([message.tokens for message in unit.messages])
+        more = more_tokens, messages + len(unit.messages), days | {day(unit.messages[0])}
+        if fits(*more):
             chosen.append((unit, candidate))
-            tokens, messages, days = more_tokens, more_messages, more_days
-            if text is not None:
-                texts.add(text)
+            tokens, messages, days = more
     return chosen

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,13 +31,6 @@ _MOST_SIMILAR: Final = 256
 """Most messages, nearest in meaning first, whose scores are raised."""
 _NEAREST_SHARE: Final = 0.5
 """Share of the highest cosine from which on a message is reported as similar."""
-
-
-class Similar(NamedTuple):
-    """Messages whose vectors have a similar direction to a text's: their `seq`, ascending, and cosines above 0."""
-
-    seqs: Ints
-    cosines: Floats
 
 
 def packed_vectors(vectors: npt.NDArray[np.floating]) -> list[bytes]:
@@ -96,14 +89,15 @@ class Vectors:
             total=self.total + new.sum(0, dtype=np.int64),
         )
 
-    def similar(self, query: Rows, through_seq: int, most: int) -> Similar:
-        """The messages through `through_seq` that are nearest to a packed query, `most` at most.
+    def similar(self, query: Rows, through_seq: int, most: int) -> tuple[Ints, Floats]:
+        """The messages through `through_seq` that are nearest to a packed query, `most` at most: their `seq`,
+        ascending, and cosines above 0.
 
         Their mean is subtracted from all vectors: what a whole conversation has in common does not discriminate.
         """
         count = int(np.searchsorted(self.seqs, through_seq, "right"))
         if not count or len(query) != self.dimensions:
-            return Similar(self.seqs[:0], np.zeros(0))
+            return self.seqs[:0], np.zeros(0)
         mean = ((self.total - self._sum_behind(count)) / count).astype(np.float32)
         aim = query - mean
         compared = self._to_compare(aim, count)
@@ -116,7 +110,7 @@ class Vectors:
         lengths = np.sqrt(np.maximum(squares, _LEAST_NORM)) * float(np.linalg.norm(aim))
         cosines = dots[nearest].astype(np.float64) / np.maximum(lengths, _LEAST_NORM)
         found = cosines > 0
-        return Similar(self.seqs[best[found]], cosines[found])
+        return self.seqs[best[found]], cosines[found]
 
     def _sum_behind(self, count: int) -> Ints:
         """The sum of the rows from position `count` on: those of messages newer than the searched ones."""
@@ -175,10 +169,10 @@ def with_similar(
     cosines of the nearest, by position."""
     if meaning is None or not len(index):
         return found, scores, {}
-    near = meaning.vectors.similar(meaning.query, through_seq, _MOST_SIMILAR)
-    at = np.searchsorted(index.seqs, near.seqs)
-    known = index.seqs.take(at, mode="clip") == near.seqs
-    at, cosines = at[known], near.cosines[known]
+    seqs, cosines = meaning.vectors.similar(meaning.query, through_seq, _MOST_SIMILAR)
+    at = np.searchsorted(index.seqs, seqs)
+    known = index.seqs.take(at, mode="clip") == seqs
+    at, cosines = at[known], cosines[known]
     if not len(at):
         return found, scores, {}
     best, most = float(scores.max(initial=0.0)) or 1.0, cosines.max()

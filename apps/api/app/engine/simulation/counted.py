@@ -8,9 +8,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from app.domain.frozen import frozen
 from app.domain.types import Message, Pin, ReasoningRule, ToolDefinition, Turn, TurnStatus
-from app.engine.messages.reasoning import with_reasoning
 from app.engine.messages.tokens import Estimate, tools_tokens
-from app.engine.messages.turns import framed_tokens, sendable_messages, wire_tokens_of
+from app.engine.messages.turns import framed_tokens, sendable_messages, wire_tokens_of, with_reasoning
 from app.engine.window.pieces import Piece, pieces_of
 from app.engine.window.window import head_items
 
@@ -133,7 +132,6 @@ class TurnCounter:
 
 
 def tokens_of_users(turn: Turn) -> int:
-    """Tokens of all users' messages of the turn."""
     return sum([message.tokens for message in turn.messages if message.role == "user"])
 
 

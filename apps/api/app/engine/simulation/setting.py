@@ -30,8 +30,6 @@ class Summarizer:
 
 @frozen
 class SimulatedModel:
-    """A model for which turns are simulated under one policy."""
-
     alias: str
     encoding: str
     budget: Budget
@@ -66,7 +64,6 @@ class Bill:
         self._last: tuple[Prices | None, list[int]] = (None, [])
 
     def add(self, prices: Prices, prompt_tokens: int, output_tokens: int) -> None:
-        """Add this many tokens at these prices."""
         if prices is not self._last[0]:  # they rarely change, and looking them up is most of the work
             self._last = prices, self._tokens.setdefault(prices, [0, 0])
         tokens = self._last[1]

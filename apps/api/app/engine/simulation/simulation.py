@@ -1,8 +1,7 @@
 """A session's stored turns under another policy or model: what would have been triggered, sent and lost.
 
 No model is called. Every call is decided as in a real turn, with the window that this policy would have left. The
-replies are the stored ones. Where a summary is due, the extractive fallback makes it at the fold's cap. Beside them
-stands what resending everything would take, which no policy is measured against kindly.
+replies are the stored ones. Where a summary is due, the extractive fallback makes it at the fold's cap.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from app.domain.types import Summary, SummaryId, Turn, TurnId, TurnStatus, Usage
-from app.engine.messages.reasoning import with_reasoning
 from app.engine.messages.tokens import framing_tokens
+from app.engine.messages.turns import with_reasoning
 from app.engine.recall.index import EMPTY, Packed
 from app.engine.recall.ranking import evicted_among
 from app.engine.simulation.counted import CountedTurn, CountKey, HeadCost, PastTurn, SimulatedCall, tokens_of_users
@@ -29,7 +28,7 @@ from app.engine.window.past import Past
 from app.engine.window.plan import Ready, Refused, SummaryDue, passes_whole, plan
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Removal, Snapshot
-from app.engine.window.triggers import fold_after_turn, may_fold_behind_answer, turns_to_next_summary
+from app.engine.window.triggers import fold_after_turn, may_fold_behind_answer
 from app.engine.window.window import Cost, Window
 
 _NOTHING = Usage(0, 0)
@@ -126,7 +125,9 @@ class Simulation:
         if sent is not None and of_users:
             figures.user_share = sent.user_tokens / of_users
         figures.calls, figures.wire_tokens = len(prompts), sum(prompts)
-        if past.completion_tokens is not None and _has_all_answers(turn, prompts):
+        if past.completion_tokens is not None and all(
+            call.output_tokens is None for call in turn.calls[len(prompts) :]
+        ):
             figures.output_tokens = past.completion_tokens
         if not figures.rejected:
             self._settle(past, turn)
@@ -155,7 +156,7 @@ class Simulation:
         if not passes_whole(cost):
             return None
         spoken = sum([message.tokens for message in call.current.messages if message.role == "user"])
-        user_tokens = self._raw_user_tokens(model) + spoken
+        user_tokens = self._user_tokens[model.key] - self._folded_user_tokens[model.key] + spoken
         return _Sent(snapshot, cost.wire_tokens, cost.input_tokens, cost.input_tokens, user_tokens)
 
     def _fitted(self, snapshot: Snapshot, model: SimulatedModel, figures: TurnFigures) -> _Sent | None:
@@ -165,29 +166,19 @@ class Simulation:
             return None
         window, accounts = decided.window, decided.accounts
         self.losses.note(accounts.actions)
-        user_tokens = verbatim_user_tokens(window, self._raw_user_tokens(model))
-        laid_out = window.log.tokens_after_summary
+        laid_out, user_tokens = window.log.tokens_after_summary, _verbatim_user_tokens(window)
         return _Sent(window.snapshot, window.wire_tokens, accounts.tokens_after_prune, laid_out, user_tokens)
 
-    def _raw_user_tokens(self, model: SimulatedModel) -> int:
-        """Tokens of users' text in the raw window."""
-        return self._user_tokens[model.key] - self._folded_user_tokens[model.key]
-
     def _decided(self, snapshot: Snapshot, model: SimulatedModel, figures: TurnFigures) -> Ready | Refused:
-        """The decision on a call, after a summary if one is due."""
-        # If a summary is made, recall searches after it. What is recalled does not affect the decision on a summary.
-        by_count = snapshot.policy.summarizes_before_calls and turns_to_next_summary(snapshot) == 0
-        decided = plan(snapshot if by_count else self._with_evicted(snapshot, model), model.estimate)
+        decided = plan(self._with_evicted(snapshot, model), model.estimate)
         if isinstance(decided, SummaryDue):
             self._completed = 0
             made = self._summarize(decided.fold, model, figures)
             figures.summary = figures.summary or made is not None
             again = decided.with_summary(made, model.estimate) if made else decided.snapshot
             decided = plan(self._with_evicted(again, model), model.estimate, may_summarize=False)
-        else:
-            self._completed = 0 if decided.summary_worthless else self._completed
-            if by_count:
-                decided = plan(self._with_evicted(snapshot, model), model.estimate, may_summarize=False)
+        elif decided.summary_worthless:
+            self._completed = 0
         figures.prune = figures.prune or decided.accounts.prune_triggered
         return decided
 
@@ -245,7 +236,6 @@ class Simulation:
         return replace(snapshot, evicted=replace(found, turns=turns))
 
     def _past_for(self, key: CountKey) -> Past:
-        """The raw window counted for a model."""
         past, unresolved = self._pasts[key], self._unresolved
         return past if unresolved is None else past.extended((unresolved.versions[key].latest,))
 
@@ -288,16 +278,8 @@ class Simulation:
             self._settled |= dict.fromkeys((message.seq for message in turn.turn.messages), past)
 
 
-def _has_all_answers(turn: CountedTurn, prompts: Sequence[int]) -> bool:
-    """Whether every answered call of the turn was sent."""
-    return all(call.output_tokens is None for call in turn.calls[len(prompts) :])
-
-
-def verbatim_user_tokens(window: Window, raw_tokens: int) -> int:
-    """Tokens of users' messages that are sent verbatim. `raw_tokens` are those of all users' messages in the past."""
+def _verbatim_user_tokens(window: Window) -> int:
     recalled = [item.tokens for item in window.recalled if item.message and item.message.role == "user"]
-    if not window.log.actions:
-        return raw_tokens + sum([piece.tokens for piece in window.current if piece.kind == "user"]) + sum(recalled)
     spoken = [piece for piece in window.pieces if piece.kind == "user"]
     changed = [item.tokens for piece in spoken for item in piece.items if item.block]
     return sum([piece.tokens for piece in spoken]) + sum(recalled) - sum(changed)
@@ -318,7 +300,6 @@ class FullHistory:
         self._past_tokens: Counter[CountKey] = Counter()
 
     def feed(self, past: PastTurn) -> None:
-        """Add up the turn's calls, then add the turn to the history."""
         model = self.setting.models[past.model_alias]
         turn = past.versions[model.key]
         head = turn.head

@@ -74,7 +74,6 @@ class StoredLosses:
             at = max(at, sent_last + 1)
 
     def targets_of(self, kind: str) -> int:
-        """The number of targets of the actions of this kind."""
         clusters: list[_Range] = []
         for each in sorted(self._ranges.get(kind, ())):
             if clusters and each.first <= clusters[-1].last:

@@ -89,7 +89,7 @@ def _sources(fold: Fold) -> Iterator[tuple[str, tuple[MessageId, ...]]]:
         for name in SUMMARY_LISTS:
             for item in getattr(fold.previous.body, name):
                 yield item.text, item.message_ids
-    for message, text in zip(fold.sources, fold.source_texts, strict=True):
+    for message, text in fold.source_texts:
         yield text, (message.id,)
     for message in fold.context:
         yield source_text(message), (message.id,)
@@ -102,8 +102,6 @@ def _plain(text: str) -> str:
 
 @frozen
 class CallChoice:
-    """The call by which a summary is made, and the reason for it."""
-
     call: SummaryCall
     reason: SummaryCallReason
 

@@ -44,8 +44,7 @@ def fallback_summary(fold: Fold, estimate: Estimate, read: Reading = READING, *,
 
 
 def _sources_of(fold: Fold) -> list[SourceText]:
-    texts = zip(fold.sources, fold.source_texts, strict=True)
-    return [SourceText(message.id, message.role, text) for message, text in texts]
+    return [SourceText(message.id, message.role, text) for message, text in fold.source_texts]
 
 
 def _previous_of(fold: Fold) -> SummaryBody | None:

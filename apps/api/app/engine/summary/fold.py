@@ -49,9 +49,8 @@ class Fold:
         return sendable_messages(self.turns)
 
     @cached_property
-    def source_texts(self) -> tuple[str, ...]:
-        """The text of each of the sources for a summarizer."""
-        return tuple([source_text(message) for message in self.sources])
+    def source_texts(self) -> tuple[tuple[Message, str], ...]:
+        return tuple([(message, source_text(message)) for message in self.sources])
 
     @cached_property
     def context(self) -> tuple[Message, ...]:

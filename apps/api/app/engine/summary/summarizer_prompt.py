@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any, Final, NamedTuple, TypeGuard, cast
+from typing import Any, Final, TypeAlias, TypeGuard, cast
 
 from app.domain.frozen import frozen
 from app.domain.types import (
@@ -100,43 +100,32 @@ class SummarizerPrompt:
 
     @property
     def messages(self) -> tuple[PromptMessage, ...]:
-        """The messages to send."""
         document: PromptMessage = {"role": "user", "content": "".join(self.document)}
         return {"role": "system", "content": self.instructions}, document
 
     def tokens(self, estimate: Estimate) -> int:
-        """The tokens of the prompt."""
         return estimate(self.instructions) + tokens_of_parts(self.document, estimate) + framing_tokens(2)
 
 
-class SourceMessage(NamedTuple):
-    """A message, or a part of a long one, as a summarizer is shown it; `day` is the day on which it was sent."""
-
-    id: MessageId
-    role: str
-    text: str
-    day: int | None = None
+Shown: TypeAlias = tuple[Message, str]
+"""A message and its text, or a part of a long one, as a summarizer is shown it."""
 
 
-def _source(message: Message, text: str) -> SourceMessage:
-    return SourceMessage(message.id, message.role, text, day_said(message))
-
-
-def split_for_summarizer(fold: Fold, room_tokens: int, estimate: Estimate) -> list[tuple[SourceMessage, ...]]:
+def split_for_summarizer(fold: Fold, room_tokens: int, estimate: Estimate) -> list[tuple[Shown, ...]]:
     """The sendable messages of the fold, in time order, in chunks of at most `room_tokens`.
 
     A longer message is split into parts. A part exceeds `room_tokens` only if it is a single character.
     """
-    chunks: list[tuple[SourceMessage, ...]] = []
-    chunk: list[SourceMessage] = []
+    chunks: list[tuple[Shown, ...]] = []
+    chunk: list[Shown] = []
     used = 0
-    for message, text in zip(fold.sources, fold.source_texts, strict=True):
+    for message, text in fold.source_texts:
         for part in _parts(text, room_tokens, estimate):
             cost = estimate(part) + _WRAPPING_TOKENS
             if chunk and used + cost > room_tokens:
                 chunks.append(tuple(chunk))
                 chunk, used = [], 0
-            chunk.append(_source(message, part))
+            chunk.append((message, part))
             used += cost
     if chunk:
         chunks.append(tuple(chunk))
@@ -168,7 +157,7 @@ def summarizer_room(summarizer_input_tokens: int, cap_tokens: int, estimate: Est
 
 
 def summarizer_prompt(
-    chunk: Sequence[SourceMessage],
+    chunk: Sequence[Shown],
     *,
     previous: SummaryBody | None,
     context: Sequence[Message],
@@ -185,14 +174,14 @@ def summarizer_prompt(
     """
     known: dict[str, tuple[MessageId, ...]] = {}
     shown = _document_messages("m", "messages", chunk, known)
-    room = room_tokens - sum(estimate(source.text) + _WRAPPING_TOKENS for source in chunk)
-    around: list[SourceMessage] = []
+    room = room_tokens - sum(estimate(text) + _WRAPPING_TOKENS for _, text in chunk)
+    around: list[Shown] = []
     for message in reversed(context):
         text = source_text(message)
         room -= estimate(text) + _WRAPPING_TOKENS
         if room < 0:
             break
-        around.insert(0, _source(message, text))
+        around.insert(0, (message, text))
     document = (
         '{"previous_summary":',
         *(_document_summary(previous, known) if previous else (" null,",)),
@@ -212,19 +201,20 @@ _json: Final = json.encoder.encode_basestring
 
 
 def _document_messages(
-    prefix: str, name: str, sources: Sequence[SourceMessage], known: dict[str, tuple[MessageId, ...]]
+    prefix: str, name: str, shown: Sequence[Shown], known: dict[str, tuple[MessageId, ...]]
 ) -> list[str]:
     """The messages with short ids, which are added to `known`. The first message of each day has a date."""
     parts: list[str] = []
     day: int | None = None
-    for at, source in enumerate(sources, start=1):
+    for at, (message, text) in enumerate(shown, start=1):
         short_id = f"{prefix}{at}"
-        known[short_id] = (source.id,)
-        parts.append(f' {{"id": "{short_id}", "role": "{source.role}",')
-        if source.day is not None and source.day != day:
-            parts.append(f' "date": "{day_text(source.day)}",')
-            day = source.day
-        parts.append(f' "text": {_json(source.text)}}},')
+        known[short_id] = (message.id,)
+        parts.append(f' {{"id": "{short_id}", "role": "{message.role}",')
+        said = day_said(message)
+        if said is not None and said != day:
+            parts.append(f' "date": "{day_text(said)}",')
+            day = said
+        parts.append(f' "text": {_json(text)}}},')
     return _document_list(name, parts)
 
 

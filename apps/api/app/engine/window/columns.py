@@ -17,20 +17,29 @@ from uuid import UUID
 
 import orjson
 
+from app.domain.stored import StoredTexts
 from app.domain.types import REASONING_FORMS, Message, MessageId, Turn, TurnId, TurnStatus
+from app.engine.messages.media import has_media
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
+from app.engine.messages.turns import sendable_units
 from app.engine.recall.dates import day_of
-from app.engine.window.pieces import Piece
-from app.engine.window.prompt import OPENING, Hash, PromptItem, Run, Stretch, message_of
-from app.engine.window.whole_turns import (
+from app.engine.window.column_codes import (
     ANSWERED,
+    FORMATS_OF_LETTERS,
+    MARKS,
+    MARKS_OF_LETTERS,
     MEDIA,
     NEWEST,
     STATUSES,
     UNIT_KINDS,
-    WholeTurns,
     instant_of,
-    of_turns,
+    microseconds_of,
+    most_tokens_of,
+    traits_of,
+    traits_of_letters,
 )
+from app.engine.window.pieces import Piece
+from app.engine.window.prompt import OPENING, Hash, PromptItem, Run, Stretch, message_json, message_of
 
 _ID_BYTES: Final = 16
 _MOST_KEPT_BYTES: Final = 65_536
@@ -75,7 +84,6 @@ class Columns:
 
     @property
     def turns(self) -> int:
-        """The number of turns."""
         return len(self.turn_seqs)
 
     @property
@@ -85,7 +93,6 @@ class Columns:
 
     @property
     def wire_bytes(self) -> int:
-        """Bytes of the messages' JSON."""
         return len(self._wire)
 
     @property
@@ -105,41 +112,80 @@ class Columns:
         """Append settled turns, with tokens and reasoning form as they are sent. Turns that are stored already, or were
         rejected, are skipped. Appending many at once is faster than one by one."""
         last_seq = self.turn_seqs[-1] if self.turn_seqs else 0
-        # Convert before any change: a message without canonical JSON raises here, as it does where it is sent.
-        self.add(of_turns([turn for turn in turns if turn.seq > last_seq and turn.status is not TurnStatus.REJECTED]))
+        new = [turn for turn in turns if turn.seq > last_seq and turn.status is not TurnStatus.REJECTED]
+        messages = [message for turn in new for message in turn.messages]
+        # Encoded before any change: a message without canonical JSON raises here, as it does where it is sent.
+        wires = [message_json(message) for message in messages]
+        place = at = len(self._seqs)
+        self._ids += b"".join([message.id.bytes for message in messages])
+        self._message_tokens.extend([message.tokens for message in messages])
+        self._said_at.extend([microseconds_of(message.said_at) for message in messages])
+        marks = bytes([MARKS[message.role, message.reasoning_sent] for message in messages])
+        self._add_messages([message.seq for message in messages], marks, wires)
+        units = [sendable_units(turn) for turn in new]
+        for of_turn, turn in zip(units, new, strict=True):
+            have_media = [any(has_media(message.content) for message in unit.messages) for unit in of_turn]
+            self._traits += traits_of([unit.kind for unit in of_turn], have_media)
+            end = at + len(turn.messages)
+            for unit in of_turn:
+                at = self._seqs.index(unit.messages[0].seq, at)
+                self._first_messages.append(at)
+                at += len(unit.messages)
+            at = end
+        tokens = [[message.tokens for message in unit.messages] for of_turn in units for unit in of_turn]
+        self._longest.extend(map(max, tokens))
+        _extend_sums(self.tokens, map(sum, tokens))
+        _extend_sums(self.messages, map(len, tokens))
+        self._extend_stretches(place, sum(map(len, tokens)))
+        self._turn_ids += b"".join([turn.id.bytes for turn in new])
+        self.turn_seqs.extend([turn.seq for turn in new])
+        self._statuses += bytes([STATUSES.index(turn.status) for turn in new])
+        _extend_sums(self._turn_messages, [len(turn.messages) for turn in new])
+        _extend_sums(self._turn_pieces, map(len, units))
+        _extend_sums(self._most_tokens, [sum(map(most_tokens_of, turn.messages)) for turn in new])
 
-    def add(self, new: WholeTurns) -> None:
-        """Append turns that follow the stored ones."""
-        place = len(self._seqs)
-        self._ids += new.ids
-        self._seqs.extend(new.seqs)
-        self._message_tokens.extend(new.message_tokens)
-        self._said_at.extend(new.said_at)
-        self._marks += new.marks
-        self.has_reasoning = self.has_reasoning or any(mark >> 2 for mark in new.marks)
-        self._wire += b"".join(new.wires)
-        _extend_sums(self._ends, [len(wire) for wire in new.wires])
-        self.other_seqs.extend([seq for seq, mark in zip(new.seqs, new.marks, strict=True) if mark & 3])
-        self._traits += new.traits
-        self._first_messages.extend([place + first for first in new.first_messages])
-        self._longest.extend(new.longest)
-        _extend_sums(self.tokens, new.tokens)
-        _extend_sums(self.messages, new.messages)
-        self._extend_stretches(new, place)
-        self._turn_ids += new.turn_ids
-        self.turn_seqs.extend(new.turn_seqs)
-        self._statuses += new.statuses
-        _extend_sums(self._turn_messages, new.turn_messages)
-        _extend_sums(self._turn_pieces, new.turn_pieces)
-        _extend_sums(self._most_tokens, new.most_tokens)
+    def extend_texts(self, texts: StoredTexts) -> None:
+        """Append completed turns that have only text: each message is a piece, with its stored token count."""
+        count, place = len(texts.seqs), len(self._seqs)
+        ends = [*accumulate(texts.turn_messages, initial=0)]
+        wires = [FORMATS_OF_LETTERS[letter] % text for letter, text in zip(texts.roles, texts.contents, strict=True)]
+        self._ids += texts.ids
+        self._message_tokens.extend(texts.tokens)
+        self._said_at.extend(texts.said_at)
+        self._add_messages(texts.seqs, texts.roles.translate(MARKS_OF_LETTERS).encode(), wires)
+        self._traits += b"".join([traits_of_letters(texts.roles[first:end]) for first, end in pairwise(ends)])
+        self._first_messages.extend(range(place, place + count))
+        self._longest.extend(texts.tokens)
+        _extend_sums(self.tokens, texts.tokens)
+        _extend_sums(self.messages, [1] * count)
+        self._extend_stretches(place, count)
+        self._turn_ids += texts.turn_ids
+        self.turn_seqs.extend(texts.turn_seqs)
+        self._statuses += bytes([STATUSES.index(TurnStatus.COMPLETED)]) * len(texts.turn_seqs)
+        _extend_sums(self._turn_messages, texts.turn_messages)
+        _extend_sums(self._turn_pieces, texts.turn_messages)
+        most = [
+            sum(tokens) + MESSAGE_FRAMING_TOKENS for tokens in zip(texts.tokens, texts.reasoning_tokens, strict=True)
+        ]
+        _extend_sums(self._most_tokens, [sum(most[first:end]) for first, end in pairwise(ends)])
 
-    def _extend_stretches(self, new: WholeTurns, place: int) -> None:
-        """Add the new pieces, whose messages begin at this position, to the last stretch or to new ones."""
-        if new.is_one_stretch:
-            self._stretch(range(place, place + len(new.seqs)))
+    def _add_messages(self, seqs: Sequence[int], marks: bytes, wires: Sequence[bytes]) -> None:
+        self._seqs.extend(seqs)
+        self._marks += marks
+        self.has_reasoning = self.has_reasoning or any(mark >> 2 for mark in marks)
+        self.other_seqs.extend([seq for seq, mark in zip(seqs, marks, strict=True) if mark & 3])
+        self._wire += b"".join(wires)
+        _extend_sums(self._ends, map(len, wires))
+
+    def _extend_stretches(self, place: int, sent: int) -> None:
+        """Add the pieces whose messages begin at this position, `sent` in all, to the last stretch or to new ones."""
+        seqs, marks = self._seqs[place:], self._marks[place:]
+        if sent == len(seqs) > 0 and seqs[-1] - seqs[0] == sent - 1 and len({mark >> 2 for mark in set(marks)}) == 1:
+            self._stretch(range(place, place + sent))
             return
-        for first, size in zip(new.first_messages, new.messages, strict=True):
-            for at in range(place + first, place + first + size):
+        for piece in range(bisect_left(self._first_messages, place), len(self._first_messages)):
+            first = self._first_messages[piece]
+            for at in range(first, first + self._size(piece)):
                 self._stretch(range(at, at + 1))
 
     def _stretch(self, places: range) -> None:
@@ -160,7 +206,6 @@ class Columns:
         return Turn(turn_id, self.turn_seqs[at], status, False, tuple([self._message(m, turn_id) for m in messages]))
 
     def completed(self, first_turn: int, end_turn: int) -> int:
-        """How many of these turns are completed."""
         return self._statuses.count(STATUSES.index(TurnStatus.COMPLETED), first_turn, end_turn)
 
     def most_tokens(self, first_turn: int, end_turn: int) -> int:
@@ -172,7 +217,6 @@ class Columns:
         return self._turn_pieces[turn]
 
     def first_seq(self, turn: int) -> int:
-        """The number of a turn's first message."""
         return self._seqs[self._turn_messages[turn]]
 
     def last_seq(self, end_turn: int) -> int:
@@ -191,7 +235,6 @@ class Columns:
         return bisect_right(self.turn_seqs, turn_seq)
 
     def turn_of(self, piece: int) -> int:
-        """The position of a piece's turn."""
         return bisect_right(self._turn_pieces, piece) - 1
 
     def pieces_citing(self, message_ids: frozenset[MessageId], first: int, end: int) -> Iterator[int]:
@@ -243,7 +286,6 @@ class Columns:
         )
 
     def items(self, place: int) -> tuple[PromptItem, ...]:
-        """The messages of a piece as they are sent."""
         first, turn_id = self._first_messages[place], self.turn_id(place)
         return tuple([self._item(message, turn_id) for message in range(first, first + self._size(place))])
 
@@ -256,9 +298,7 @@ class Columns:
 
     def label(self, place: int) -> str:
         """The name of a piece's first message in trim logs."""
-        at = self._first_messages[place] * _ID_BYTES
-        name = self._ids[at : at + _ID_BYTES].hex()
-        return f"message:{name[:8]}-{name[8:12]}-{name[12:16]}-{name[16:20]}-{name[20:]}"
+        return f"message:{self._message_id(self._first_messages[place])}"
 
     def day(self, place: int) -> int | None:
         """The day of a piece's first message; None if its time is not known."""
@@ -266,11 +306,9 @@ class Columns:
         return None if said_at is None else day_of(said_at)
 
     def turn_id(self, place: int) -> TurnId:
-        """The id of a piece's turn."""
         return self._turn_id(self.turn_of(place))
 
     def run(self, first: int, end: int) -> Run:
-        """These pieces as a part of a prompt."""
         return Run(self, first, end, self.tokens[end] - self.tokens[first], self.messages[end] - self.messages[first])
 
     def largest_of_run(self, first: int, end: int, count: int) -> list[PromptItem]:
@@ -281,8 +319,9 @@ class Columns:
 
     def json_of_run(self, first: int, end: int) -> bytes:
         """The canonical JSON of these pieces' messages, each with a leading comma."""
-        wire = memoryview(self._wire)  # copied once
-        return b"".join([wire[self._ends[part.start] : self._ends[part.stop]] for part in self._stretches(first, end)])
+        # Slices and no view of it: while a view exists, in a thread, the columns cannot grow.
+        wire, ends = self._wire, self._ends
+        return b"".join([wire[ends[part.start] : ends[part.stop]] for part in self._stretches(first, end)])
 
     def stretches_of_run(self, first: int, end: int) -> Iterator[Stretch]:
         """The messages of these pieces in stretches of consecutive numbers whose reasoning is sent in one form."""
@@ -345,6 +384,6 @@ class Columns:
         )
 
 
-def _extend_sums(sums: array[int], more: Sequence[int]) -> None:
+def _extend_sums(sums: array[int], more: Iterable[int]) -> None:
     """Append the running sums of these numbers to `sums`, continuing from its last entry."""
     sums.extend([*accumulate(more, initial=sums[-1])][1:])

@@ -12,8 +12,8 @@ from app.domain.content import tool_calls_from_json
 from app.domain.figures import LaidOut
 from app.domain.types import JsonObject, Message, Region, Turn, TurnId, TurnStatus
 from app.engine.messages.media import ImageTokens
-from app.engine.messages.reasoning import sent_reasoning_tokens
 from app.engine.messages.tokens import Estimate, counted, message_tokens, tokens_of, with_images_by_rule
+from app.engine.messages.turns import sent_reasoning_tokens
 from app.engine.window.clearing import cleared_items
 from app.engine.window.past import past_of
 from app.engine.window.pieces import Piece

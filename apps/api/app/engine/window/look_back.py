@@ -1,8 +1,7 @@
 """The look-back tool of the service, with which the model of a turn reads messages that are no longer in its window.
 
-This module defines the tool, how its calls are parsed, what it may read in one turn, and the messages that a look-back
-adds to the turn's prompts. Those messages are sent in that turn only, because another look-back can read their content
-again.
+The messages that a look-back adds to the turn's prompts are sent in that turn only, because another look-back can read
+their content again.
 """
 
 from __future__ import annotations
@@ -70,7 +69,6 @@ class LookBack:
     page: int | None
 
     def arguments(self) -> JsonObject:
-        """The arguments of a call for it."""
         values = {"query": self.query or None, "handle": self.handle, "page": self.page}
         return {name: value for name, value in values.items() if value is not None}
 

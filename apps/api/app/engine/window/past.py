@@ -1,8 +1,7 @@
 """A session's settled past as it may be sent. It depends only on the session's messages, not on policy or turn.
 
-Its tokens and messages, and those of any range of turns, are differences of prefix sums. It begins with the turns that
-are kept as columns, whose texts become messages only when they are read. The newest turns follow as `Turn` values. A
-past is only appended to (`extended`), except that an unresolved latest turn is evaluated again.
+Its tokens and messages, and those of any range of turns, are differences of prefix sums. The texts of turns that are
+kept as columns become messages only when they are read.
 
 Rejected turns are in no past, since they are not sent. If they were protected, a client that repeats an oversized
 message would push the real conversation out.
@@ -37,7 +36,6 @@ class Kept:
 
     @property
     def turns(self) -> int:
-        """The number of turns."""
         return self.end_turn - self.first_turn
 
     @property
@@ -76,7 +74,6 @@ class Past:
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """All turns."""
         return self.turns_between(0, self.turn_count)
 
     def turns_between(self, first: int, end: int) -> tuple[Turn, ...]:
@@ -101,7 +98,6 @@ class Past:
 
     @property
     def pieces(self) -> Sequence[Piece]:
-        """All pieces."""
         kept = self.kept
         if not kept.turns:
             return self.newest_pieces
@@ -211,7 +207,6 @@ class Past:
 
 
 def _with_sums(sums: tuple[int, ...], more: Iterable[int]) -> tuple[int, ...]:
-    """The running sums, continued with these numbers."""
     return sums + tuple(accumulate(more, initial=sums[-1]))[1:]
 
 
@@ -248,7 +243,6 @@ class Pieces(Sequence[Piece]):
         return self._columns.pieces(self._first + place, self._first + place + 1)[0]
 
     def parts(self) -> list[PromptItem | Run]:
-        """The parts of a prompt that they become."""
         run = [self._columns.run(self._first, self._end)] if self._first < self._end else []
         return [*run, *(item for piece in self._newest for item in piece.items)]
 
@@ -257,8 +251,6 @@ def parts_of(pieces: Sequence[Piece]) -> list[PromptItem | Run]:
     """The parts of a prompt that these pieces become, in order. Consecutive kept pieces sent whole are one `Run`."""
     if isinstance(pieces, Pieces):
         return pieces.parts()
-    if not any([piece.stored for piece in pieces]):  # noqa: C419 - a list is faster than a generator here
-        return [item for piece in pieces for item in piece.made]
     parts: list[PromptItem | Run] = []
     for _, run in groupby(enumerate(pieces), _neighbours):
         of_run = [piece for _, piece in run]
@@ -282,6 +274,5 @@ def past_of(turns: Iterable[Turn]) -> Past:
 
 
 def past_of_kept(kept: Kept, newest: Iterable[Turn] = ()) -> Past:
-    """The past made of turns kept as columns, followed by the `newest`."""
     run = kept.columns.run(kept.first_piece, kept.end_piece)
     return Past(kept=kept, tokens=(run.tokens,), messages=(run.messages,)).extended(newest)

@@ -52,7 +52,6 @@ class Piece(NamedTuple):
 
     @property
     def turn_id(self) -> TurnId:
-        """The id of its turn."""
         return self.stored.turn_id(self.place) if self.stored else self.stored_messages[0].turn_id
 
     @property

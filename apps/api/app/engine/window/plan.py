@@ -1,8 +1,7 @@
 """What a turn sends: `plan` decides it, `assemble` turns the decision into the exact messages.
 
 When `plan` returns `SummaryDue`, the caller tries that summary and plans again: from `due.with_summary(...)` if it was
-made, else from `due.snapshot`. Nothing here does I/O: the caller reads the snapshot, makes the summary, calls the model
-and records the figures.
+made, else from `due.snapshot`.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ from app.domain.types import (
     ToolDefinition,
     TurnId,
 )
-from app.engine.messages.reasoning import NO_REASONING
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate, framing_tokens
+from app.engine.messages.turns import NO_REASONING
 
 OPENING: Final = b'{"messages":['
 """Beginning of the canonical JSON of every prompt."""
@@ -62,7 +62,6 @@ class Block:
 
     @property
     def content(self) -> Content:
-        """The content of the message that is sent."""
         return json.loads(self.text) if self.is_json else self.text
 
 
@@ -89,7 +88,6 @@ class PromptItem:
 
     @property
     def wire_tokens(self) -> int:
-        """Its tokens including the framing of one message."""
         return self.tokens + MESSAGE_FRAMING_TOKENS
 
     @property
@@ -103,7 +101,6 @@ class PromptItem:
 
     @property
     def with_reasoning(self) -> bool:
-        """Whether it is sent with its reasoning."""
         return self.message is not None and self.message.reasoning_sent is not None
 
     def json(self) -> bytes:
@@ -307,7 +304,6 @@ def goal_text(room_goal: str | None, mode: str | None) -> str | None:
 
 
 def without_inputs(message: Message) -> Message:
-    """The message with the arguments of its calls removed."""
     return replace(message, tool_calls=tuple([replace(call, arguments="{}") for call in message.tool_calls]))
 
 
@@ -373,5 +369,4 @@ def text_format(role: Role) -> bytes:
 
 
 def tools_block(tools: Sequence[ToolDefinition]) -> Block:
-    """The tool definitions as one block."""
     return Block("tools", canonical_json(list(tools)))

@@ -70,11 +70,7 @@ class Needed:
     user_runs: tuple[tuple[int, int], ...] = ()
 
 
-def refs_of(
-    prompt: Prompt,
-    recalled: Sequence[Recalled],
-    others_between: Callable[[int, int], int],
-) -> JsonObject:
+def refs_of(prompt: Prompt, recalled: Sequence[Recalled], others_between: Callable[[int, int], int]) -> JsonObject:
     """The references of a prompt with these recalled messages.
 
     `others_between` is the number of the past's messages between two numbers that are not a user's, sent or not. Users'
@@ -86,9 +82,20 @@ def refs_of(
     for is_recalled, parts in groupby(prompt.parts, _is_recalled):
         if is_recalled:
             items.append(recalled_ref([next(rest) for _ in parts]))
-        else:
-            _add_refs(runs, items, parts)
-    regions = [[region, sum(part.messages for part in run)] for region, run in groupby(prompt.parts, _region)]
+            continue
+        for part in parts:
+            if isinstance(part, Run):
+                for stretch in part.past.stretches_of_run(part.first, part.end):
+                    runs.add(stretch)
+            elif part.message is not None and not part.is_shortened:
+                seq = part.message.seq
+                runs.add(Stretch(part.message.reasoning_sent, seq, seq, int(part.message.role == "user")))
+            else:
+                runs.end()
+                items.append(_ref_of(part))
+    regions = [
+        [region, sum(part.messages for part in run)] for region, run in groupby(prompt.parts, attrgetter("region"))
+    ]
     return {"items": items, "tools": tools_block(prompt.tools).sha256 if prompt.tools else None, "regions": regions}
 
 
@@ -96,26 +103,10 @@ def _is_recalled(part: Part) -> bool:
     return isinstance(part, PromptItem) and part.region == "recall" and part.message is not None
 
 
-def _add_refs(runs: _Runs, items: list[list[Any]], parts: Iterable[Part]) -> None:
-    for part in parts:
-        if isinstance(part, Run):
-            for stretch in part.past.stretches_of_run(part.first, part.end):
-                runs.add(stretch)
-        elif part.message is not None and part.inputs_cleared:
-            runs.end()
-            items.append([_CLEARED_RUN[part.message.reasoning_sent], part.message.seq, part.message.seq])
-        elif part.message is not None and part.block is None:
-            seq = part.message.seq
-            runs.add(Stretch(part.message.reasoning_sent, seq, seq, int(part.message.role == "user")))
-        else:
-            runs.end()
-            items.append(_block_ref(part))
-
-
-_region = attrgetter("region")
-
-
-def _block_ref(item: PromptItem) -> list[Any]:
+def _ref_of(item: PromptItem) -> list[Any]:
+    """The reference of an item that is not a message as it is stored."""
+    if item.message is not None and item.inputs_cleared:
+        return [_CLEARED_RUN[item.message.reasoning_sent], item.message.seq, item.message.seq]
     if item.block is None:
         raise ValueError(f"{item.label} has neither a message nor a block")
     if item.message is None:
@@ -315,7 +306,6 @@ def rebuilt_parts(
 
 
 def _of_run(message: Message, kind: str) -> Message:
-    """A message as it was sent in runs of this kind."""
     sent = replace(message, reasoning_sent=_FORM_OF_RUN[kind])
     return without_inputs(sent) if kind in _CLEARED else sent
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil, floor
-from typing import Literal, TypeAlias
 
 from app.domain.errors import StatedOverflow
-from app.domain.frozen import frozen
 from app.domain.types import SummaryBody
 from app.engine.messages.tokens import Estimate
 from app.engine.messages.turns import wire_tokens_of
@@ -35,17 +33,6 @@ _MARGIN_SHARE = 0.03
 _MIN_MARGIN_TOKENS = 16
 _BLIND_SHARE = 0.7
 
-ReactionBasis: TypeAlias = Literal["overage", "limit", "share"]
-
-
-@frozen
-class Reaction:
-    """The budget to plan with again, and its basis: the overage or the window that the provider stated, or a share of
-    what was sent."""
-
-    budget: Budget
-    basis: ReactionBasis
-
 
 def react(
     reactions_so_far: int,
@@ -56,8 +43,9 @@ def react(
     budget: Budget,
     max_output_tokens: int,
     calibration_ratio: float = 1.0,
-) -> Reaction | None:
-    """The budget of another try, or None after two.
+) -> Budget | None:
+    """The budget of another try, or None after two. It is based on the overage or the window that the provider stated,
+    or on a share of what was sent.
 
     `sent` is the rejected prompt, `output_tokens` its requested output, `budget` the budget it was planned with, and
     `max_output_tokens` the cap of an output reserve. A prompt with the same tools that fits the new budget has fewer
@@ -73,16 +61,15 @@ def react(
     margin = max(_MIN_MARGIN_TOKENS, ceil(sent.wire_tokens * _MARGIN_SHARE * (reactions_so_far + 1)))
     overage = _overage(stated, sent.wire_tokens, output_tokens)
     room = new.wire_room(overhead_tokens=sent.overhead_tokens, calibration_ratio=calibration_ratio)
-    basis: ReactionBasis
     if overage is not None:
-        basis, target = "overage", sent.wire_tokens - overage - margin
+        target = sent.wire_tokens - overage - margin
     elif limit is not None and room <= sent.wire_tokens - margin:
-        basis, target = "limit", room
+        target = room
     else:
-        basis, target = "share", floor(part_of(_BLIND_SHARE, sent.wire_tokens))
+        target = floor(part_of(_BLIND_SHARE, sent.wire_tokens))
     # Messages are removed and tools are kept, so the overhead of the next prompt is at most that of this one.
     input_tokens = floor(target * calibration_ratio) - min(new.overhead_reserve, sent.overhead_tokens)
-    return Reaction(replace(new, input_budget=min(input_tokens, budget.input_budget, new.input_budget)), basis)
+    return replace(new, input_budget=min(input_tokens, budget.input_budget, new.input_budget))
 
 
 def learned_limit(stated: StatedOverflow, *, configured: int, sent_wire_tokens: int, output_tokens: int) -> int | None:

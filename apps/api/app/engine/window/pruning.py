@@ -19,7 +19,7 @@ from typing import Final
 from app.domain.audit import TrimKind
 from app.domain.content import content_text
 from app.domain.sentences import demands
-from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
+from app.engine.messages.tokens import Estimate
 from app.engine.messages.turns import UnitKind
 from app.engine.policy.budget import part_of
 from app.engine.policy.policy import ContextPolicy
@@ -35,8 +35,6 @@ _WORTH: Final = 1.0
 _WORTH_OF_USERS: Final = 2.0
 _WORTH_OF_A_RESULT: Final = 0.5
 
-_seq = attrgetter("seq")
-
 
 def prune_older(window: Window) -> Window:
     """Prune what is older than the protected turns until the input tokens are under the prune threshold.
@@ -44,26 +42,18 @@ def prune_older(window: Window) -> Window:
     A policy that prunes by value or in blocks repeats the prunes of earlier calls, so that what they removed stays out
     of the prompt. Otherwise new messages would, by value, bring old ones back into the middle of the prompt.
     """
-    policy, input_budget = window.snapshot.policy, window.budget.input_budget
-    threshold = window.prune_from
-    by_value = policy.prune_order == "value"
+    snapshot, policy = window.snapshot, window.snapshot.policy
+    by_value, in_blocks = policy.prune_order == "value", policy.prune_block_share > 0
     prune = Prune(window, "prune_threshold")
     queue = _queue(prune, window.may_drop, _kind_of_turns(policy), by_value=by_value)
-
-    def prune_before(end: int, to_tokens: int) -> None:
+    to_tokens = window.prune_from - floor(part_of(policy.prune_block_share, window.budget.input_budget))
+    for at in prune.calls(window.prune_from, again=by_value or in_blocks):
+        # The first turn that was protected when this was the newest piece.
+        first = snapshot.first_protected(snapshot.past.place_of_turn(prune.pieces[at].turn_seq))
+        end = bisect_left(prune.pieces, snapshot.past.seq_from(first), key=attrgetter("seq"))
         if policy.prune_unit == "message":
             prune.shorten(to_tokens, end)
         prune.drop(queue, to_tokens, end)
-
-    if not by_value and not policy.prune_block_share:
-        prune_before(prune.place_of(window.snapshot.protected_from), threshold)
-        return prune.window_now()
-    to_tokens = threshold - floor(part_of(policy.prune_block_share, input_budget))
-    past = window.snapshot.past
-    for piece in prune.calls(threshold):
-        # The first turn that was protected when this was the newest piece.
-        first = window.snapshot.protected_from_before(past.place_of_turn(piece.turn_seq))
-        prune_before(prune.place_of(first), to_tokens)
     return prune.window_now()
 
 
@@ -76,19 +66,12 @@ def prune_protected(window: Window) -> Window:
     if kind := _kind_of_turns(policy):
         turns = _queue(prune, window.may_drop, kind)
         messages = _queue(prune, lambda piece: piece.state != "settled" and window.may_drop(piece))
-
-    def prune_before(end: int, to_tokens: int) -> None:
-        if turns is not None:
-            prune.drop(turns, to_tokens, end)
-        prune.shorten(to_tokens, end)
-        prune.drop(messages, to_tokens, end)
-
-    if not policy.prune_block_share:
-        prune_before(len(window.pieces), over)
-        return prune.window_now()
     to_tokens = over - floor(part_of(policy.prune_block_share, window.budget.input_budget))
-    for piece in prune.calls(over):
-        prune_before(prune.place_of(piece.seq), to_tokens)
+    for at in prune.calls(over, again=policy.prune_block_share > 0):
+        if turns is not None:
+            prune.drop(turns, to_tokens, at)
+        prune.shorten(to_tokens, at)
+        prune.drop(messages, to_tokens, at)
     return prune.window_now()
 
 
@@ -125,7 +108,6 @@ class _Queue:
     waiting: list[tuple[tuple[bool, float], int]] = field(default_factory=list[tuple[tuple[bool, float], int]])
 
     def group(self, at: int) -> slice:
-        """The positions of a group's pieces."""
         return slice(self.ends[at - 1] if at else 0, self.ends[at])
 
 
@@ -142,44 +124,37 @@ class Prune:
         self.pieces = window.pieces
         self.kept: list[Piece | None] = list(self.pieces)
         self.tokens = self.messages = self.history_tokens = 0
-        self._wire_tokens, self._overhead_tokens = window.wire_tokens, window.overhead_tokens
         self.actions: list[Removal] = []
         # Positions of the pieces that may be shortened, the next one last.
         longest = min(LONG_TOOL_RESULT_TOKENS, window.budget.input_budget)
         self._long = [at for at, piece in enumerate(self.pieces) if piece.longest_tokens > longest][::-1]
         self._media = [at for at, piece in enumerate(self.pieces) if piece.has_media][::-1]
 
-    def place_of(self, seq: int) -> int:
-        """The position of the first piece with at least this `seq`."""
-        return bisect_left(self.pieces, seq, key=_seq)
-
     def costs(self, at_tokens: int) -> bool:
         """Whether the window has at least this many input tokens, and more history than its floor."""
         if self.window.history_tokens - self.history_tokens <= self.window.history_floor:
             return False
-        framing = MESSAGE_FRAMING_TOKENS * self.messages
-        input_tokens = self.window.budget.input_tokens(
-            wire_tokens=self._wire_tokens - self.tokens - framing,
-            overhead_tokens=self._overhead_tokens - framing,
-            calibration_ratio=self.window.snapshot.calibration_ratio,
-        )
-        return input_tokens >= at_tokens
+        return self.window.input_tokens_without(self.tokens, self.messages) >= at_tokens
 
-    def calls(self, from_tokens: int) -> Iterator[Piece]:
-        """Yield the newest piece at each call so far at which the window, as pruned until then, had this many tokens.
+    def calls(self, from_tokens: int, *, again: bool = True) -> Iterator[int]:
+        """Yield the position of the newest piece at the call being decided, and `again` at each call before it at which
+        the window, as pruned until then, had this many tokens. The newest piece itself is never removed.
 
         Prunes are not stored. What earlier prompts lost is found again by letting the window grow once more, piece by
         piece. So what was removed stays out, and the beginning of the prompt stays the same.
         """
+        last = len(self.pieces) - 1
+        if not again:
+            yield last
+            return
         self.tokens = sum([piece.tokens for piece in self.pieces])
         self.messages = sum([piece.messages for piece in self.pieces])
         self.history_tokens = sum([piece.tokens for piece in self.pieces if piece.region == "history"])
-        last = len(self.pieces) - 1
         for at, piece in enumerate(self.pieces):
             self._note(piece, -1)
             # A model is called after a user's or a tool's message. The last piece is that of the call being decided.
             if (piece.kind != "assistant" or at == last) and self.costs(from_tokens):
-                yield piece
+                yield at
 
     def shorten(self, to_tokens: int, end: int) -> None:
         """Shorten long texts, then replace media by markers, in the pieces before position `end`."""
@@ -194,7 +169,6 @@ class Prune:
                     self.replace_items(at, piece, done)
 
     def replace_items(self, at: int, piece: Piece, done: Sequence[Shortening]) -> None:
-        """Replace the shortened items in the piece at this position."""
         self.kept[at] = piece.with_items(each.now for each in done)
         self.actions += (each.action(self.reason, piece.seq, piece.last_seq) for each in done)
         removed = sum(each.tokens_removed for each in done)
@@ -237,7 +211,6 @@ class Prune:
         self.actions.append(self._removal(left, queue.kind_of_turn))
 
     def _removal(self, left: Sequence[Piece], kind_of_turn: TrimKind | None) -> Removal:
-        """The log entry of a dropped group."""
         piece, wire_tokens = left[0], sum([piece.wire_tokens for piece in left])
         if kind_of_turn is not None:
             turn_seq = piece.turn_seq
@@ -274,7 +247,6 @@ def _kind_of_turns(policy: ContextPolicy) -> TrimKind | None:
 
 
 def _ends_of_turns(pieces: Sequence[Piece]) -> list[int]:
-    """The positions after the last piece of each turn."""
     between = [at for at, (one, after) in enumerate(pairwise(pieces), 1) if one.turn_seq != after.turn_seq]
     return [*between, len(pieces)] if pieces else []
 
@@ -285,7 +257,6 @@ def shortened_media(piece: Piece, window: Window) -> list[Shortening]:
 
 
 def marked_media(piece: Piece, estimate: Estimate) -> list[Shortening]:
-    """The replacements of the piece's media by markers."""
     found = (mark_media(item, estimate) for item in piece.items)
     return [each for each in found if each is not None]
 

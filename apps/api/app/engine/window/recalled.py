@@ -49,7 +49,6 @@ def show_days(window: Window) -> Window:
 
 
 def day_item(day: int, region: Region, estimate: Estimate) -> PromptItem:
-    """A day line."""
     text = f"[{day_text(day)}]"
     return block_item(region, f"day:{day_text(day)}", "user", text, estimate)
 
@@ -126,7 +125,6 @@ def _sent_texts(window: Window) -> Iterator[str]:
 
 
 def looked_back_tokens(window: Window) -> int:
-    """Tokens of the window's look-backs, without framing."""
     return sum([piece.tokens for piece in window.current if piece.kind == "look_back"])
 
 

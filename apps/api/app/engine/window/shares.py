@@ -16,7 +16,7 @@ from math import floor
 from app.domain.frozen import frozen
 from app.engine.messages.tokens import Estimate, tools_tokens
 from app.engine.policy.budget import part_of, with_output_share
-from app.engine.policy.policy import Allocation, PriorityRegion
+from app.engine.policy.policy import PRIORITY_REGIONS, Allocation, PriorityRegion
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS
 from app.engine.window.foldable import Foldable, foldable, remains, room_beside
 from app.engine.window.pieces import Piece
@@ -124,16 +124,16 @@ def _division(window: Window, *, summary_tokens: int | None = None) -> Division:
     assert policy.allocation is not None
     regions = window.prompt.regions()
     # Removing messages removes their framing, and the use of the overhead reserve for it: take the smaller result.
-    overheads = (window.overhead_tokens, window.with_pieces(()).overhead_tokens)
-    room_tokens = min(_room(window, regions, overhead) for overhead in overheads)
+    ratio, overheads = (
+        window.snapshot.calibration_ratio,
+        (window.overhead_tokens, window.with_pieces(()).overhead_tokens),
+    )
+    rooms = [window.budget.wire_room(overhead_tokens=each, calibration_ratio=ratio) - each for each in overheads]
+    room_tokens = min(rooms) - regions["system"] - regions["user"]
     whole = _history_tokens(remains(window, shortened=False))
     least = _history_tokens(remains(window))
-    wanted: dict[PriorityRegion, int] = {
-        "goal": regions["goal"],
-        "pins": regions["pins"],
-        "summary": regions["summary"] if summary_tokens is None else summary_tokens,
-        "history": regions["history"],
-    }
+    wanted: dict[PriorityRegion, int] = {region: regions[region] for region in PRIORITY_REGIONS}
+    wanted["summary"] = wanted["summary"] if summary_tokens is None else summary_tokens
     needed: dict[PriorityRegion, int] = {
         "goal": regions["goal"],
         "pins": 0,
@@ -144,15 +144,7 @@ def _division(window: Window, *, summary_tokens: int | None = None) -> Division:
     return divide(room_tokens, policy.allocation, policy.context_priority, wanted=wanted, least=needed)
 
 
-def _room(window: Window, regions: Mapping[str, int], overhead_tokens: int) -> int:
-    """Tokens, without framing, that this overhead leaves to goal, pins, summary and history."""
-    ratio = window.snapshot.calibration_ratio
-    wire_room = window.budget.wire_room(overhead_tokens=overhead_tokens, calibration_ratio=ratio)
-    return wire_room - overhead_tokens - regions["system"] - regions["user"]
-
-
 def _history_tokens(pieces: Iterable[Piece]) -> int:
-    """Tokens of the history among the pieces, without framing."""
     return sum(piece.tokens for piece in pieces if piece.region == "history")
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from app.domain.audit import ShorteningKind
 from app.domain.content import canonical_json
 from app.domain.frozen import frozen
-from app.domain.types import Pin
+from app.domain.types import Message, Pin
 from app.engine.messages.media import has_media, marked_parts, marked_text
 from app.engine.messages.tokens import Estimate, tokens_of
 from app.engine.recall.look_back_pages import handle_of
@@ -158,14 +158,13 @@ def shorten_text(item: PromptItem, keep_chars: int, estimate: Estimate, *, with_
     if message is None or message.role == "user":
         return None
     text = marked_text(message.content)
-    left_out = len(text) - keep_chars
-    if left_out <= 0:
+    if len(text) <= keep_chars:
         return None
     is_result = message.role == "tool"
     handle = handle_of(message.seq) if with_handle else None
     shorter = without_middle(text, keep_chars, "tool result" if is_result else "answer", handle)
     kind: ShorteningKind = "tool_result_shortened" if is_result else "assistant_shortened"
-    return _replaced(kind, item, Block(message.role, shorter), estimate)
+    return _replaced(kind, item, message, Block(message.role, shorter), estimate)
 
 
 def without_middle(text: str, keep_chars: int, noun: str, handle: str | None = None) -> str:
@@ -186,7 +185,7 @@ def mark_media(item: PromptItem, estimate: Estimate) -> Shortening | None:
     if message is None or item.block is not None or not has_media(message.content):
         return None
     parts = canonical_json(marked_parts(message.content))
-    return _replaced("media_marked", item, Block(message.role, parts, is_json=True), estimate)
+    return _replaced("media_marked", item, message, Block(message.role, parts, is_json=True), estimate)
 
 
 def fit_results(
@@ -242,9 +241,8 @@ def _longest_that_fits(
     return found
 
 
-def _replaced(kind: ShorteningKind, item: PromptItem, block: Block, estimate: Estimate) -> Shortening | None:
-    message = item.message
-    if message is None:
-        return None
+def _replaced(
+    kind: ShorteningKind, item: PromptItem, message: Message, block: Block, estimate: Estimate
+) -> Shortening | None:
     tokens = tokens_of(replace(message, content=block.content), estimate)
     return Shortening(kind, item, replace(item, tokens=tokens, block=block)) if tokens < item.tokens else None

@@ -101,11 +101,7 @@ class Snapshot:
     @cached_property
     def protected_from(self) -> int:
         """The number (`seq`) of the first protected message; without a protected turn, the one after the past."""
-        return self.protected_from_before(None)
-
-    def protected_from_before(self, end: int | None) -> int:
-        """The same if the past ended before the turn at position `end`."""
-        return self.past.seq_from(self.first_protected(end))
+        return self.past.seq_from(self.first_protected())
 
     def first_protected(self, end: int | None = None) -> int:
         """The position of the oldest protected turn if the past ended before the turn at position `end`."""
@@ -131,9 +127,8 @@ def in_ranges(removals: Iterable[Removal]) -> tuple[TrimAction, ...]:
 
 
 def _as_one(removals: Sequence[Removal]) -> TrimAction:
-    one = removals[0]
-    if len(removals) == 1:
-        return TrimAction(one.kind, one.target, one.reason, one.tokens_removed)
-    first, last = min(each.first_seq for each in removals), max(each.last_seq for each in removals)
-    target = f"{one.target.partition(':')[0]}s:{first}-{last}"
+    one, target = removals[0], removals[0].target
+    if len(removals) > 1:
+        first, last = min(each.first_seq for each in removals), max(each.last_seq for each in removals)
+        target = f"{target.partition(':')[0]}s:{first}-{last}"
     return TrimAction(one.kind, target, one.reason, sum(each.tokens_removed for each in removals), len(removals))

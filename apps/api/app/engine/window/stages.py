@@ -91,7 +91,6 @@ def fit(window: Window) -> Window:
 
 
 def fits(window: Cost) -> bool:
-    """Whether the window can be sent."""
     return window.budget.input_budget > 0 and not window.is_over
 
 

@@ -62,7 +62,6 @@ class Cost:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is over its input budget."""
         return self.input_tokens > self.budget.input_budget
 
     @property
@@ -90,8 +89,7 @@ class Window(Cost):
     `past` has the pieces of the past turns, `current` those of the running turn. `added` are day lines and recalled
     messages, in order, each with the position in `past` of the piece that it precedes; what precedes the running turn
     is behind the last piece. `tokens` and `messages` are sums over the whole window, without framing and tools.
-    `history_tokens` is that of pieces and day lines without the user's current message. Prunes end when it is at most
-    `history_floor`.
+    Prunes end when `history_tokens` is at most `history_floor`.
     """
 
     estimate: Estimate
@@ -99,7 +97,6 @@ class Window(Cost):
     summary: PromptItem | None
     past: Sequence[Piece]
     current: tuple[Piece, ...]
-    history_tokens: int
     log: PlanLog
     history_floor: int = -1
     added: tuple[tuple[int, PromptItem], ...] = ()
@@ -116,7 +113,6 @@ class Window(Cost):
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """The pieces of the past and of the running turn, in time order."""
         return (*self.past, *self.current)
 
     @property
@@ -130,9 +126,13 @@ class Window(Cost):
         own, over = super().prune_from, self.budget.input_budget + 1
         return max(own, over) if any(piece.kind == "look_back" for piece in self.current) else own
 
+    @cached_property
+    def history_tokens(self) -> int:
+        """Tokens of pieces and day lines without the user's current message."""
+        return sum([part.tokens for part in (*self.pieces, *self.beside) if part.region == "history"])
+
     @property
     def offers_look_back(self) -> bool:
-        """Whether the model is offered the look-back tool."""
         return self.snapshot.offers_look_back
 
     def leaves_of(self, piece: Piece) -> Leaves:
@@ -152,11 +152,9 @@ class Window(Cost):
         return "whole" if settled or not whole_turns else "marked"
 
     def may_drop(self, piece: Piece) -> bool:
-        """Whether the whole piece may be dropped."""
         return self.leaves_of(piece) in {"dropped", "whole"}
 
     def may_mark(self, piece: Piece) -> bool:
-        """Whether its media may be replaced by markers."""
         return self.leaves_of(piece) in {"marked", "whole"}
 
     def may_drop_with_its_turn(self, piece: Piece) -> bool:
@@ -167,7 +165,6 @@ class Window(Cost):
 
     @cached_property
     def prompt(self) -> Prompt:
-        """What is sent to the model."""
         summary = () if self.summary is None else (self.summary,)
         parts = (*self.head, *summary, *self._parts_of_past(), *parts_of(self.current))
         return Prompt(parts, self.snapshot.tools, self.tools_tokens)
@@ -181,22 +178,17 @@ class Window(Cost):
         yield from parts_of(self.past[first:])
 
     def with_pins(self, pins: Sequence[PromptItem]) -> Window:
-        """A copy with these pins."""
         head = (*(item for item in self.head if item.region != "pins"), *pins)
         return self._resized(self.pins, pins, head=head)
 
     def with_summary(self, summary: PromptItem | None) -> Window:
-        """A copy with this summary."""
         before, now = ((item,) if item else () for item in (self.summary, summary))
         return self._resized(before, now, summary=summary)
 
     def with_added(self, added: Sequence[tuple[int, PromptItem]], recalled: tuple[Recalled, ...] = ()) -> Window:
         """A copy with these items beside its pieces; `recalled` are the rows of the recalled messages among them."""
-        now = [item for _, item in added]
-        more = sum([item.tokens for item in now if item.region == "history"])
-        less = sum([item.tokens for item in self.beside if item.region == "history"])
-        changed = {"history_tokens": self.history_tokens + more - less, "log": replace(self.log, recalled=recalled)}
-        return self._resized(self.beside, now, added=tuple(added), **changed)
+        log = replace(self.log, recalled=recalled)
+        return self._resized(self.beside, [item for _, item in added], added=tuple(added), log=log)
 
     def with_pieces(self, pieces: Sequence[Piece], actions: Iterable[Removal] = ()) -> Window:
         """A copy with these pieces, and with the actions that led to them added to its log."""
@@ -204,27 +196,20 @@ class Window(Cost):
         while cut and pieces[cut - 1].state == "running":
             cut -= 1
         parts = (*self.head, *((self.summary,) if self.summary else ()), *self.beside, *pieces)
-        tokens = sum([part.tokens for part in parts])
         return replace(
             self,
             past=tuple(pieces[:cut]),
             current=tuple(pieces[cut:]),
-            tokens=tokens,
+            tokens=sum([part.tokens for part in parts]),
             messages=sum([part.messages for part in parts]),
-            history_tokens=self.history_tokens + tokens - self.tokens,
         ).logged(actions)
 
     def logged(self, actions: Iterable[Removal]) -> Window:
-        """A copy with these actions added to its log."""
         return replace(self, log=replace(self.log, actions=(*self.log.actions, *actions)))
 
     def after_overflow(self, budget: Budget) -> Snapshot:
-        """The snapshot to plan from after a provider rejected this window as too long; `budget` is the smaller one.
-
-        No summary is made then, because the client has waited for one call already. Protected turns are pruned whatever
-        the policy says. When nothing is left to prune, whole turns are dropped, oldest first. Goal, system layers, the
-        running turn, and pins (up to their share, if they have one) are kept.
-        """
+        """The snapshot to plan from after a provider rejected this window as too long; `budget` is the smaller one. No
+        summary is made then, because the client has waited for one call already."""
         return replace(self.snapshot, budget=budget, log=self.log.without_stages(), overflowed=True)
 
     def _resized(self, before: Sequence[PromptItem], now: Sequence[PromptItem], **changes: Any) -> Window:
@@ -254,7 +239,6 @@ def lay_out(snapshot: Snapshot, estimate: Estimate) -> Window:
         tools_tokens=tools,
         tokens=tokens,
         messages=messages,
-        history_tokens=past.tokens[-1] + sum([piece.tokens for piece in current if piece.kind != "user"]),
         log=replace(log, tokens_after_summary=input_tokens)
         if log
         else PlanLog(cost.wire_tokens, input_tokens, input_tokens, tools),

@@ -25,7 +25,6 @@ from app.domain.responses import Lifetime
 from app.domain.types import OPEN_STATUSES, Content, Message, SessionRef, TenantId, TurnStatus
 from app.openai.new_messages import (
     KnownList,
-    NewMessages,
     NextStep,
     answerable_list,
     new_messages,
@@ -180,7 +179,7 @@ async def count_behind(rt: Runtime, tenant_id: TenantId, request: ChatRequest, c
     async with rt.database.autocommit() as tx:
         newest = existing(await store.newest_of(tx, session), "compaction")
         stored = await compared_messages(tx, session, request)
-    new = (await new_in_list(request, stored)).messages
+    new = await new_in_list(request, stored) or ()
     is_waiting = newest.status is TurnStatus.AWAITING_TOOLS
     step = await divided(request, new, waiting=is_waiting) if new else None
     if step is not None and step.content is not None and not step.past and not is_waiting:
@@ -199,12 +198,12 @@ async def compared_messages(tx: Transaction, session: SessionRef, request: ChatR
     return await store.newest_messages(tx, session.id, limit, _MOST_COMPARED_BYTES)
 
 
-async def new_in_list(request: ChatRequest, stored: Sequence[Message]) -> NewMessages:
-    """The messages of the request's list that are new to a session with these newest messages."""
+async def new_in_list(request: ChatRequest, stored: Sequence[Message]) -> tuple[IncomingMessage, ...] | None:
+    """The messages of the request's list that are new to a session with these newest messages; None as there."""
     if request.all_new and not stored:
-        return NewMessages(request.messages)
+        return request.messages
     found = await _aside(request, partial(new_messages, request.messages, stored))
-    return NewMessages(request.messages) if request.all_new and not found.repeats_newest else found
+    return found if found is None or not request.all_new else request.messages
 
 
 def _may_repeat(newest: Newest, request: ChatRequest) -> bool:
@@ -264,9 +263,9 @@ async def _read_step(
     if newest.status is TurnStatus.RUNNING or request.after_turn_seq not in (None, newest.last_turn_seq):
         raise TurnInProgress(_IN_PROGRESS)
     new = await new_in_list(request, stored)
-    if newest.turn_id is not None and (new.repeats_newest or request.repeats(newest)):
+    if newest.turn_id is not None and (new is None or request.repeats(newest)):
         return newest, None
-    return newest, await divided(request, new.messages, waiting=newest.status is TurnStatus.AWAITING_TOOLS)
+    return newest, await divided(request, new or (), waiting=newest.status is TurnStatus.AWAITING_TOOLS)
 
 
 async def _additions(

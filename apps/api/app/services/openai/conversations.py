@@ -16,9 +16,10 @@ from app.db.messages import (
 )
 from app.db.sessions import session_exists
 from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, located
+from app.domain.incoming import IncomingList
 from app.domain.responses import read_item_id
 from app.domain.types import JsonObject, Message, Session, SessionRef, TenantId, TurnId, TurnStatus
-from app.openai.items import ReadItems, joined_directions, message_items, read_items, references_of
+from app.openai.items import joined_directions, message_items, read_items, references_of
 from app.openai.new_messages import past_step
 from app.services import sessions
 from app.services.archive.transfer import add_history, draft_history
@@ -142,7 +143,7 @@ def _group_of(message: Message, of_turn: Sequence[Message]) -> list[int]:
     return group if message.seq in group else []  # another request has removed it
 
 
-async def _read(rt: Runtime, tenant_id: TenantId, items: Sequence[Mapping[str, Any]]) -> ReadItems:
+async def _read(rt: Runtime, tenant_id: TenantId, items: Sequence[Mapping[str, Any]]) -> IncomingList:
     messages = await referenced(rt, tenant_id, references_of(items))
     with located("body", "items"):
         read = read_items(items, messages)

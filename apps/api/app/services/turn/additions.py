@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from app.db import sessions, turns
-from app.db.additions import Added
-from app.db.claims import ToolOutput, WaitingTurn, reclaim_turn, waiting_turn
+from app.db.claims import WaitingTurn, reclaim_turn, waiting_turn
 from app.db.database import Transaction
+from app.db.records import Added
 from app.db.turns import Newest
+from app.domain.content import bytea_json
 from app.domain.errors import InvalidRequest, ToolOutputsMismatch, TurnInProgress, TurnNotOpen, existing
 from app.domain.frozen import frozen
 from app.domain.stored import NewHistory
-from app.domain.types import Content, SessionRef, TurnId, TurnStatus
+from app.domain.types import Content, JsonObject, SessionRef, TurnId, TurnStatus
 from app.openai.items import joined_directions
 from app.services.archive.transfer import add_history
 from app.services.runtime import Runtime
@@ -36,7 +37,7 @@ class Additions:
     """
 
     newest: Newest
-    outputs: Sequence[ToolOutput] | None
+    outputs: Sequence[JsonObject] | None
     history: NewHistory | None
     directions: tuple[str, ...]
 
@@ -62,13 +63,13 @@ async def add(rt: Runtime, tx: Transaction, session: SessionRef, additions: Addi
 
 
 async def _end_waiting(
-    rt: Runtime, tx: Transaction, session: SessionRef, turn_id: TurnId, outputs: Sequence[ToolOutput]
+    rt: Runtime, tx: Transaction, session: SessionRef, turn_id: TurnId, outputs: Sequence[JsonObject]
 ) -> None:
     waiting = await waiting_turn(tx, session, turn_id) if outputs else None
     if waiting is None:
         await turns.cancel_turn(tx, session, turn_id)
         return
-    check_outputs(waiting, [output.tool_call_id for output in outputs])
+    check_outputs(waiting, [output["tool_call_id"] for output in outputs])
     await reclaim_turn(tx, session, turn_id, waiting, outputs, rt.turn_lease_s)
     await turns.complete_answered_turn(tx, session.id, turn_id)
 
@@ -106,14 +107,24 @@ def check_outputs(waiting: WaitingTurn, answered: Sequence[str]) -> None:
         raise ToolOutputsMismatch(missing, unknown, ("body", "outputs"))
 
 
-async def draft_outputs(rt: Runtime, outputs: Sequence[tuple[str, Content]]) -> list[ToolOutput]:
-    """Counts outputs before a database connection is taken."""
+async def draft_outputs(rt: Runtime, outputs: Sequence[tuple[str, Content]]) -> list[JsonObject]:
+    """Outputs as rows of messages, counted before a database connection is taken. `seq` counts from 1."""
     encoding = rt.catalogue.model(rt.catalogue.default).encoding
-    drafted: list[ToolOutput] = []
+    drafted: list[JsonObject] = []
     packed = await pack_messages([("tool", content, False, None) for _, content in outputs])
     for at, ((call_id, content), terms) in enumerate(zip(outputs, packed, strict=True), 1):
         if at % _SLICE == 0:
             await asyncio.sleep(0)  # counting a short output never yields to the event loop
         tokens, used = await count_message(rt, encoding, content, tool_call_id=call_id)
-        drafted.append(ToolOutput(rt.new_id(), call_id, content, tokens, used, terms))
+        drafted.append(
+            {
+                "id": rt.new_id(),
+                "seq": at,
+                "tool_call_id": call_id,
+                "content": content,
+                "token_estimate": tokens,
+                "token_encoding": used,
+                "terms": bytea_json(terms),
+            }
+        )
     return drafted

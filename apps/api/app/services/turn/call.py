@@ -163,7 +163,7 @@ async def _smaller(
             await learn(rt.database, rt.catalogue, claim.session.tenant_id, claim.turn_id, model.alias, limit)
     if policy.whole_past:
         return None
-    reaction = react(
+    budget = react(
         reactions,
         stated,
         sent=prompt,
@@ -172,7 +172,7 @@ async def _smaller(
         max_output_tokens=policy.max_output_tokens,
         calibration_ratio=plan.snapshot.calibration_ratio,
     )
-    return await decide_within(record, plan, reaction.budget) if reaction else None
+    return await decide_within(record, plan, budget) if budget else None
 
 
 async def _fall_back(record: Record, plan: TurnPlan, fallbacks: list[str]) -> TurnPlan | None:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from app.domain.errors import ProviderError
 from app.domain.types import CompletionRequest, Message, Summary, Turn, TurnId
-from app.engine.messages.reasoning import with_reasoning
+from app.engine.messages.turns import with_reasoning
 from app.engine.policy.budget import Budget
 from app.engine.window.look_back import may_look_back, with_look_backs, without_newest
 from app.engine.window.plan import Decision, Ready, Refused, SummaryDue, plan, summary_actions

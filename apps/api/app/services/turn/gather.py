@@ -24,8 +24,8 @@ from app.domain.types import (
     TurnStatus,
 )
 from app.engine.messages.image_rules import image_rule_for
-from app.engine.messages.reasoning import with_reasoning
 from app.engine.messages.tokens import with_images_by_rule
+from app.engine.messages.turns import with_reasoning
 from app.engine.policy.budget import Budget, budget_for
 from app.engine.policy.policy import ContextPolicy
 from app.engine.recall.ranking import Evicted

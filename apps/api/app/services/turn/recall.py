@@ -15,14 +15,17 @@ import numpy as np
 from app.db.database import Transaction
 from app.db.recall import (
     StoredTerms,
+    has_vectors,
+    messages_without_vectors,
     save_terms,
+    save_vectors,
     settled_seq,
     stored_terms,
+    stored_vectors,
     turns_with,
     unpacked_messages,
 )
 from app.db.records import add_usages
-from app.db.vectors import has_vectors, messages_without_vectors, save_vectors, stored_vectors
 from app.domain.content import content_text, named
 from app.domain.errors import NotFound
 from app.domain.types import Content, JsonObject, Message, Pin, SessionId, SessionRef, TenantId, Turn, Usage

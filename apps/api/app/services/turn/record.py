@@ -43,7 +43,7 @@ from app.domain.types import (
     TurnStatus,
     Usage,
 )
-from app.engine.messages.reasoning import with_reasoning
+from app.engine.messages.turns import with_reasoning
 from app.engine.window.cache_break import cache_break
 from app.engine.window.look_back import Read
 from app.engine.window.plan import Assembled

@@ -321,7 +321,7 @@ def _is_long(fold: Fold) -> bool:
     """Whether the messages of the fold are so many, or so long, that reading them would block the event loop."""
     if sum([len(turn.messages) for turn in fold.turns]) > INLINE_MESSAGES:
         return True
-    return sum(map(len, fold.source_texts)) > _INLINE_CHARS
+    return sum([len(text) for _, text in fold.source_texts]) > _INLINE_CHARS
 
 
 async def _computed(work: Callable[..., _T], *given: Any, is_long: bool) -> _T:

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
-from app.db.additions import Added
 from app.db.claims import Claim
+from app.db.records import Added
 from app.db.responses import ResponseNote
 from app.domain.audit import Audit, CacheBreak, TrimLog
 from app.domain.frozen import frozen

@@ -10,10 +10,9 @@ from contextlib import suppress
 from typing import Any
 
 from app.db.audits import all_regions
-from app.db.database import record_of
+from app.db.database import first_of, record_of
 from app.db.driver import Record
 from app.db.figures import summaries_between, timeline_ranges, timeline_turns
-from app.db.pages import first_of
 from app.domain.errors import InvalidRequest
 from app.domain.figures import (
     CurrentWindow,

@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any, Literal, cast
 
 from app.db.database import record_of
-from app.db.migrate import SchemaState, schema_state
+from app.db.migrate import SchemaState, may_take_turns, schema_state
 from app.domain.errors import DatabaseUnavailable, NotFound
 from app.domain.frozen import frozen
 from app.domain.prices import Prices
@@ -15,7 +15,7 @@ from app.domain.stored import values_of
 from app.domain.types import JsonObject, TenantId
 from app.engine.policy.design_names import DESIGN_NAMES
 from app.engine.policy.fields import MEANINGS, policy_values
-from app.engine.policy.presets import PRESETS, preset_policy
+from app.engine.policy.policy import PRESETS, preset_policy
 from app.services.policies import overrides_schema
 from app.services.runtime import Runtime
 
@@ -38,7 +38,8 @@ async def readiness(rt: Runtime) -> Readiness:
     try:
         read_only = await rt.database.is_read_only()
         async with rt.database.autocommit() as tx:
-            return Readiness("read_only" if read_only else "ok", await schema_state(tx))
+            state, may_take = await schema_state(tx), await may_take_turns(tx)
+            return Readiness("read_only" if read_only else "ok" if may_take else "unavailable", state)
     except DatabaseUnavailable:
         return Readiness("unavailable", None)
 

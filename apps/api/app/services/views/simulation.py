@@ -95,10 +95,8 @@ async def simulate(
             if progress is not None:
                 progress(done, through_seq)
         async with rt.heavy.database.read_only() as tx:
-            summarizer_tokens = await store.summary_usage(tx, session.id, through_seq)
-            later = await store.later_summaries(tx, session.id)
-            in_summary = await store.folded(tx, session.id) if through_seq == stored else None
-        return await job.do(SimulationJob.report, summarizer_tokens, later, in_summary)
+            totals = await store.stored_totals(tx, session.id, through_seq)
+        return await job.do(SimulationJob.report, totals)
 
 
 async def _batch(rt: Runtime, session_id: SessionId, after_seq: int, through_seq: int) -> list[StoredTurn]:

@@ -91,17 +91,11 @@ class SimulationJob:
             for each in self._all:
                 each.feed(past)
 
-    def report(
-        self,
-        summarizer_tokens: tuple[int, int],
-        later_summaries: Sequence[datetime],
-        folded: tuple[int, int] | None,
-    ) -> JsonObject:
-        """The whole answer, with the database's totals of what happened. `folded` are the turns and messages that the
-        current summary replaces, None if not all turns are simulated. Tokens are estimates, costs US dollars (null
+    def report(self, totals: JsonObject) -> JsonObject:
+        """The whole answer, with the database's totals of what happened. Tokens are estimates, costs US dollars (null
         if a price is not known). Aliases that are not in the catalogue now are replaced by the session's own model."""
         plan, happened = self._plan, self._happened
-        happened.note_later_summaries(later_summaries)
+        happened.note_later_summaries(totals["later_summaries"])
         return {
             "session_id": plan.session_id,
             "stored_turns": plan.stored_turns,
@@ -110,7 +104,7 @@ class SimulationJob:
             "gone_aliases": list(plan.gone_aliases),
             "summaries_from": SUMMARIES_FROM,
             "assumed": list(ASSUMED),
-            "happened": _happened(happened, summarizer_tokens, folded or (None, None)),
+            "happened": _happened(happened, totals, all_turns=plan.through_seq == plan.stored_turns),
             "full_history": [_full_history(alias, history) for alias, history in self._histories.items()],
             "policies": [_lane(planned, simulation) for planned, simulation in self._lanes],
         }
@@ -234,18 +228,15 @@ def _per_turn(turns: Sequence[TurnFigures]) -> list[JsonObject]:
     return [values_of(turn, "output_tokens", "summarizer", "user_share") for turn in turns]
 
 
-def _happened(
-    happened: Happened,
-    summarizer_tokens: tuple[int, int],
-    folded: tuple[int | None, int | None],
-) -> JsonObject:
+def _happened(happened: Happened, totals: JsonObject, *, all_turns: bool) -> JsonObject:
+    """The current summary may replace turns beyond those that are simulated: then nothing is said of it."""
     return _totals(happened.turns) | {
-        "summarizer_prompt_tokens": summarizer_tokens[0],
-        "summarizer_completion_tokens": summarizer_tokens[1],
+        "summarizer_prompt_tokens": totals["prompt_tokens"],
+        "summarizer_completion_tokens": totals["completion_tokens"],
         "cost_usd": happened.cost_usd,
         "lost": {
-            "turns_folded": folded[0],
-            "messages_folded": folded[1],
+            "turns_folded": totals["folded_turns"] if all_turns else None,
+            "messages_folded": totals["folded_messages"] if all_turns else None,
             "actions": {
                 kind: {"times": times, "targets": happened.losses.targets_of(kind)}
                 for kind, times in sorted(happened.losses.times.items())
