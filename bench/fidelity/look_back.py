@@ -55,7 +55,7 @@ class Archive:
         )
 
     def matches(self, lookup: LookBack, turn: LookedBack, tokens: int, estimate: Estimate) -> TextPage | None:
-        """A page of the messages that match, as `services/turn/look_back.py` reads it."""
+        """A page of the messages that match, as `services/turn/recall.py` reads it."""
         window = turn.decided.window
         said_day = day_said(window.snapshot.current.messages[0])
         wanted = next_search(lookup, turn.read, seqs_beside_result(window, tokens + estimate(lookup.query)), said_day)

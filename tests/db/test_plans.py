@@ -27,7 +27,7 @@ from app.db.settled import settled_through
 from app.db.sql import Statement
 from app.db.turns import newest_messages
 from app.domain.types import SessionId, TenantId, Turn
-from app.services.settled_columns import settled_columns
+from app.services.pasts import settled_columns
 from tests.services.service import service
 
 TURNS, MESSAGES = 300, 600

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from app.domain.types import TurnStatus
-from app.services.turn.types import to_nobody
 from app.services.views.turns import get_turn
 from tests.providers.hostile import HOSTILE, Hostile
 from tests.providers.playing import threaded_serving
@@ -25,7 +24,7 @@ async def test_a_strange_answer_is_stored_and_the_session_goes_on(
         extra = f"{alias}context_window = 65536\ntimeout_s = 60\n"
         async with service(database_url, models_toml(sound, window=65536, extra=extra), folder=tmp_path) as own:
             session = await own.session(model_alias="strange", policy={"summarize_when": "never"})
-            first = await own.turn(session.id, "Hello", listen=to_nobody if hostile.stream else None)
+            first = await own.turn(session.id, "Hello", listen=(lambda _: None) if hostile.stream else None)
             stored = await get_turn(own.rt, ref_of(session.id), first.turn.id)
             assert (stored.assistant_output, stored.tool_calls) == (first.turn.assistant_output, first.turn.tool_calls)
             assert stored.prompt_tokens is None or 0 <= stored.prompt_tokens < 2**31

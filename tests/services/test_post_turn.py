@@ -14,7 +14,8 @@ from app.engine.window.triggers import fold_on_request
 from app.services.sessions import change_session
 from app.services.summaries import list_summaries, summarize_now
 from app.services.turn.gather import no_turn, session_window, snapshot_of
-from app.services.turn.summarize import STALE, SummaryJob, summarize, summarize_after_turn
+from app.services.turn.summarize import STALE, summarize, summarize_after_turn
+from app.services.turn.summarizer_call import SummaryJob
 from app.services.views.turns import get_prompt
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.services.service import NEWEST, Service, is_summary, model, models_toml, ref_of, service, sound_summary
@@ -220,12 +221,11 @@ async def test_a_summary_of_what_another_replica_has_summarized_meanwhile_is_not
         session = await at.session(policy=POLICY | {"auto_summarize": False})
         await _fill(at, session.id, 7)
         rows = await session_window(at.rt, ref_of(session.id))
-        estimate = at.rt.tokenizers.estimator(rows.encoding)
         snapshot = await snapshot_of(at.rt, rows, no_turn(rows.turn_seq))
-        fold = fold_on_request(snapshot, estimate)
+        fold = fold_on_request(snapshot, rows.estimate)
         assert fold is not None
         await summarize_now(replica.rt, ref_of(session.id))
-        attempt = await summarize(at.rt, rows, SummaryJob(fold, snapshot, "post_turn", rows.turn_seq), estimate)
+        attempt = await summarize(at.rt, SummaryJob(rows, fold, snapshot, "post_turn", rows.turn_seq))
         assert (attempt.failure, attempt.summary) == (STALE, None)
         assert len([request for request in server.seen if is_summary(request)]) == 1
         assert await _statuses(at, session.id) == ["active"]

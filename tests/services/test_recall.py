@@ -16,8 +16,10 @@ from app.engine.recall.ranking import candidates
 from app.engine.window.recalled import RECALL_NOTE
 from app.services import pasts
 from app.services.archive.transfer import export_session, fork_session
-from app.services.pasts import Pasts, extended_index, settled_index
+from app.services.pasts import Pasts
 from app.services.sessions import delete_session
+from app.services.turn import recall
+from app.services.turn.recall import extended_index, settled_index
 from app.services.views.context import read_timeline, window_now
 from app.services.views.turns import get_audit, get_prompt
 from app.telemetry.metrics import Telemetry
@@ -136,7 +138,7 @@ async def test_every_message_is_stored_with_its_packed_terms(database_url: str, 
 async def test_messages_without_packed_terms_get_them_a_batch_a_turn_and_are_found_at_once(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pasts, "PACKED_A_TURN", 5)
+    monkeypatch.setattr(recall, "PACKED_A_TURN", 5)
     async with (
         serving(model(_reply)) as server,
         service(database_url, models_toml(server, window=8192), folder=tmp_path) as at,

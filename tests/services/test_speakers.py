@@ -164,7 +164,7 @@ async def test_a_copy_has_who_said_what_and_when(database_url: str, tmp_path: Pa
             last = (await at.rows("SELECT id FROM turns ORDER BY seq DESC LIMIT 1"))[0]["id"]
             prepared = await prepare_regeneration(at.rt, ref_of(source), last, TurnRequest(None, "again"))
             await regenerate_turn(at.rt, TENANT, prepared)
-            copy = prepared.session.id
+            copy = prepared[0].id
         ours, theirs = [(await list_messages(at.rt, ref_of(each), OLDEST)).items for each in (source, copy)]
         assert [(each.name, each.said_at) for each in theirs[::2]] == [(each.name, each.said_at) for each in ours[::2]]
 

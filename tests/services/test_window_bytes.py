@@ -177,9 +177,9 @@ async def test_a_page_ends_before_it_grows_too_large_and_its_cursor_continues_th
         seqs: list[int] = []
         cursor, more = None, True
         while more:
-            page = await page_of_items(at.rt, ref_of(session_id), PageRequest(100, cursor, newest_first))
-            cursor, more = page.items[-1]["id"], page.has_more
-            seqs += [at_item[1] for item in page.items if (at_item := read_item_id(item["id"]))]
+            items, more = await page_of_items(at.rt, ref_of(session_id), PageRequest(100, cursor, newest_first))
+            cursor = items[-1]["id"]
+            seqs += [at_item[1] for item in items if (at_item := read_item_id(item["id"]))]
         assert seqs == sorted(range(1, len(sizes) + 1), reverse=newest_first)
 
 

@@ -135,7 +135,7 @@ def _drain_first(drain: Drain, shutdown_delay_s: float) -> None:
     leaving: list[asyncio.Task[None]] = []
 
     async def leave(hand_on: Callable[[], object]) -> None:
-        drain.announce()
+        drain.announced = True
         await asyncio.sleep(shutdown_delay_s)
         drain.close()
         await drain.until_idle(DRAIN_S)

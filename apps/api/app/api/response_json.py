@@ -23,7 +23,6 @@ from app.domain.types import (
     Usage,
 )
 from app.openai.items import client_tools, compaction_item, reasoning_item, reply_items, text_item
-from app.services.openai.conversations import ItemPage
 from app.services.openai.responses import is_running
 from app.services.turn.types import TurnEvent, TurnOutcome
 
@@ -156,14 +155,14 @@ def conversation_json(session: Session) -> JsonObject:
     }
 
 
-def list_json(page: ItemPage) -> JsonObject:
-    """A page of items."""
+def list_json(items: list[JsonObject], has_more: bool) -> JsonObject:
+    """A page of items, and whether more follow."""
     return {
         "object": "list",
-        "data": page.items,
-        "first_id": page.items[0]["id"] if page.items else None,
-        "last_id": page.items[-1]["id"] if page.items else None,
-        "has_more": page.has_more,
+        "data": items,
+        "first_id": items[0]["id"] if items else None,
+        "last_id": items[-1]["id"] if items else None,
+        "has_more": has_more,
     }
 
 

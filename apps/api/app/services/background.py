@@ -1,5 +1,5 @@
 """The loops that a process runs in the background for as long as it lives, also while the database cannot be reached;
-and retention: erasing sessions that have not been used for a while, in batches."""
+and the erasure of sessions that have not been used for a while."""
 
 from __future__ import annotations
 
@@ -126,7 +126,6 @@ async def _end_lost_turns_of(database: Database, session_id: SessionId) -> int:
 
 
 async def probe_forever(rt: Runtime) -> None:
-    """Probes the database every ten seconds."""
     while True:
         await probe_database(rt)
         await asyncio.sleep(_PROBE_S)

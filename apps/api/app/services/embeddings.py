@@ -89,8 +89,7 @@ class Embeddings:
             raise
 
     async def _one_by_one(self, texts: Sequence[str]) -> Embedded:
-        """Embeds texts one by one that were refused together. Otherwise a single text that is always refused would
-        hold up all texts after it, and keep the model resting for all tenants."""
+        """Embeds texts one by one that were refused together: one that always is must not hold up the others."""
         plain = await self._measured([_PLAIN_TEXT])
         rows = [np.zeros_like(plain.vectors) for _ in texts]
         tokens = plain.prompt_tokens or 0
@@ -198,7 +197,6 @@ def _key(tenant_id: TenantId, text: str) -> tuple[TenantId, bytes]:
 
 
 def _keep(kept: OrderedDict[K, V], key: K, value: V) -> None:
-    """Caches the value as the newest entry and evicts the oldest ones."""
     kept[key] = value
     kept.move_to_end(key)
     while len(kept) > _MOST_KEPT:

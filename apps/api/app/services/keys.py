@@ -92,10 +92,7 @@ async def any_key_exists(database: Database) -> bool:
 
 
 class Authenticator:
-    """The tenant of a request's key. The database's answer is cached for `ttl_s`, so a turn needs no statement for it.
-
-    `monotonic` is a clock in seconds that never goes back.
-    """
+    """The tenant of a request's key. The database's answer is cached for `ttl_s`: a turn needs no statement for it."""
 
     def __init__(self, database: Database, monotonic: Callable[[], float], ttl_s: float = 5.0) -> None:
         self._database = database

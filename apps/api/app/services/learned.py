@@ -75,7 +75,6 @@ class Calibrations:
                 self._keep(key, _with_all(each, self._pending.get(key, [])))
 
     async def load(self, database: Database) -> None:
-        """Loads what all processes observed lately."""
         async with database.autocommit() as tx:
             stored = await store.recent_calibrations(tx, self._most_known)
         by_alias: dict[tuple[str, str], list[Calibration]] = defaultdict(list)
@@ -91,7 +90,6 @@ class Calibrations:
 
     @staticmethod
     async def forget_unused(database: Database) -> None:
-        """Deletes the rows of tenants and aliases that are no longer used."""
         async with database.autocommit() as tx:
             await store.forget_unused_calibrations(tx, UNUSED.total_seconds())
 

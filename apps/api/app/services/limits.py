@@ -68,11 +68,8 @@ async def list_limits(database: Database, tenant_id: TenantId | None) -> list[Te
 
 
 async def reserve_call(tx: Transaction, claim: Claim, worst: WorstCase) -> JsonObject:
-    """Reserves what the call may use under the claim's limits; returns the reservation as the turn stores it.
-
-    Raises `LimitExceeded`. The caller must then roll the transaction back: nothing of the turn is stored, and no model
-    is called.
-    """
+    """Reserves what the call may use under the claim's limits; returns the reservation as the turn stores it. Raises
+    `LimitExceeded`; the caller must then roll the transaction back."""
     counted, reservation = await store.reserve(tx, claim.session, claim.turn_id, claim.limits, worst)
     check_limits(claim.limits, counted, worst, "this turn")
     return reservation

@@ -2,13 +2,8 @@
 and vectors that recall uses, and the prompt that was sent last.
 
 A past is append-only and says how far it goes: a cached past may be too short but is never wrong, whatever other
-processes write. The turn that ended last is never cached, since only that one may be tried again. Three operations do
-change a settled past, and raise the session's `past_version`, which a claim reads under the session's lock: a message
-is withdrawn (`db/messages.withdraw_messages`), a turn that ended runs again (`db/claims.reclaim_turn`, with
-`ended_as`), or turns are rejected with the one that they were added with (`db/records.py`). An import and a
-fork fill a new session; a summary, even one that is undone, only says where the window begins; counts in another
-encoding are added and never change. An erased session is never read, so every process removes its past within
-`IDLE_S`.
+processes write. What changes a settled past raises the session's `past_version`, which a claim reads under its lock
+(docs/decisions/0016-kept-pasts.md). An erased session is never read, so every process removes its past within `IDLE_S`.
 """
 
 from __future__ import annotations
@@ -17,20 +12,18 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, takewhile
-
-import numpy as np
+from itertools import accumulate, chain, pairwise, takewhile
 
 from app.db.database import Transaction
-from app.db.recall import StoredTerms, save_terms, stored_terms, stored_vectors, unpacked_messages
-from app.domain.content import content_text
+from app.db.messages import UNCOUNTED, window_turns
+from app.db.settled import settled_texts
 from app.domain.frozen import frozen
-from app.domain.types import Content, ReasoningRule, Role, SessionId, Turn, Usage
-from app.engine.recall.index import EMPTY, Index, Packed, packed_terms
+from app.domain.stored import StoredTexts
+from app.domain.types import ReasoningRule, SessionId, Turn, Usage
+from app.engine.recall.index import EMPTY, Index
 from app.engine.recall.vectors import Vectors
 from app.engine.window.columns import Columns
 from app.engine.window.past import Kept
-from app.services.settled_columns import extended_columns
 from app.telemetry.metrics import Telemetry
 
 IDLE_S = 600.0
@@ -38,16 +31,15 @@ IDLE_S = 600.0
 PROMPT_CACHE_S = 240.0
 """Seconds for which a provider is assumed to keep an unused prompt in its cache: OpenAI and Anthropic state at least
 five minutes, and the next call takes some of that."""
-PACKED_A_TURN = 500
-"""Messages without packed terms that one turn packs (a few tenths of a second); later turns pack the others."""
-_SLICE_MESSAGES = 4096
-_INLINE_BYTES = 256 * 1024
-"""Largest index, with its new part, that is extended on the event loop: some 2,000 chat messages, a few ms."""
-_INLINE_CHARS = 32_768
-_MESSAGE_CHARS = 64
-"""Characters that take as long to pack as the fixed work for one message."""
 ENTRY_BYTES = 4096
 """Bytes counted for a session besides its columns and its index: the overhead of the Python objects."""
+_SLICE_TEXTS = 2048
+_SLICE_TURNS = 128
+_SLICE_CHARS = 1_048_576
+"""Characters of messages that are added to columns in one step (a few milliseconds). A turn with far more is added on a
+thread."""
+_ADDED_CHARS = 1_024
+"""Characters that take as long to add to columns as the fixed work for one message."""
 _LEAST_TRIMMED = 256
 """Up to this many turns before the window stay in the columns: removing them is not worth copying the rest."""
 
@@ -102,7 +94,6 @@ class Pasts:
 
     @property
     def keeps_any(self) -> bool:
-        """Whether the cache may hold anything at all."""
         return self._most_bytes > 0
 
     def kept(self, session_id: SessionId, counting: Counting, after_seq: int, last_seq: int) -> Kept:
@@ -157,7 +148,6 @@ class Pasts:
         return found if found and is_same else Vectors.none_of(model, dimensions)
 
     def keep_vectors(self, session_id: SessionId, vectors: Vectors) -> None:
-        """Caches vectors in place of those before."""
         past = self._pasts.get(session_id) or _Entry()
         past.vectors = vectors
         self._put(session_id, past)
@@ -247,79 +237,96 @@ class Pasts:
         self._telemetry.session_cache_size(self.size_bytes)
 
 
-async def settled_index(
-    pasts: Pasts, tx: Transaction, session_id: SessionId, settled_seq: int, *, pack: bool = False
-) -> tuple[Index, int]:
-    """The index of a session's messages, at least through `settled_seq`, below which nothing is written any more; and
-    how many of them are missing in it, because they have no packed terms yet. With `pack`, some of those are packed.
+async def settled_columns(
+    tx: Transaction,
+    session_id: SessionId,
+    after_seq: int,
+    through_seq: int,
+    encoding: str,
+    as_sent: Callable[[Turn], Turn],
+    take_bytes: Callable[[int], None],
+    slice_messages: int = _SLICE_TEXTS,
+) -> Columns:
+    """The turns of a range of messages as columns, up to the first turn with a message that has no count. The range
+    holds whole turns, all of them settled. `as_sent` counts and marks a turn as it is sent to the model.
 
-    Reads what is not cached, and caches the index if nothing is missing.
+    Turns that are nothing but text never become `Message` objects, except between turns that do. One statement reads
+    `slice_messages` messages, or more if a single turn has more. `take_bytes` is called as by `window_turns`.
     """
-    kept = pasts.index(session_id)
-    index, unpacked = await extended_index(tx, session_id, kept, settled_seq)
-    if unpacked and pack:
-        await _pack_oldest(tx, session_id, settled_seq)
-        index, unpacked = await extended_index(tx, session_id, kept, settled_seq)
-    if not unpacked:
-        pasts.keep_index(session_id, index)
-    return index, unpacked
+    columns, size = Columns(after_seq), slice_messages
+    while after_seq < through_seq:
+        texts = await settled_texts(tx, session_id, after_seq, through_seq, encoding, size)
+        last_seq = through_seq
+        if len(texts.seqs) == size:
+            if len(texts.turn_seqs) < 2:
+                size *= 2
+                continue
+            texts = texts.part(0, len(texts.turn_seqs) - 1)  # the last one may continue in the next slice
+            last_seq = texts.seqs[-1]
+        take_bytes(sum([len(text) for text in texts.contents if text]))
+        first, end = _more_than_text(texts)
+        await _add_texts(columns, texts.part(0, first))
+        if first < end:
+            begins = texts.part(0, first).seqs[-1] if first else after_seq
+            ends = texts.part(first, end).seqs[-1]
+            turns = await window_turns(tx, session_id, begins, ends, encoding, step_failed=False, take_bytes=take_bytes)
+            counted = list(takewhile(_is_counted, turns))
+            columns = await extended_columns(columns, counted, as_sent)
+            if len(counted) < len(turns):
+                break
+            await _add_texts(columns, texts.part(end, len(texts.turn_seqs)))
+        after_seq = last_seq
+    return columns
 
 
-async def settled_vectors(
-    pasts: Pasts, tx: Transaction, session_id: SessionId, through_seq: int, *, model: str, dimensions: int
-) -> Vectors:
-    """The vectors that a model has made of a session's messages through `through_seq`. Reads and caches new ones."""
-    vectors = new = pasts.vectors(session_id, model, dimensions)
-    has_more = new.through_seq < through_seq
-    while has_more:
-        seqs, packed = await stored_vectors(
-            tx, session_id, new.through_seq, through_seq, model=model, dimensions=dimensions, limit=_SLICE_MESSAGES
-        )
-        new = new.extended(seqs, packed) if len(seqs) else new
-        has_more = len(seqs) == _SLICE_MESSAGES
-    if new is not vectors:
-        pasts.keep_vectors(session_id, new)
-    return new
-
-
-async def extended_index(tx: Transaction, session_id: SessionId, index: Index, through_seq: int) -> tuple[Index, int]:
-    """The index extended by the messages through `through_seq`, and how many of those have no packed terms.
-
-    The messages are read in slices. A large index is extended on a thread, off the event loop.
-    """
-    slices: list[StoredTerms] = []
-    read_seq = index.through_seq
-    while read_seq < through_seq:
-        slices.append(await stored_terms(tx, session_id, read_seq, through_seq, _SLICE_MESSAGES))
-        read_seq = slices[-1].through_seq
-    if not slices:
-        return index, 0
-    numbers = (
-        np.frombuffer(b"".join(parts), ">i8")
-        for parts in zip(*((s.seqs, s.tokens, s.days) for s in slices), strict=True)
-    )
-    terms = b"".join(part.terms for part in slices)
-    seqs, tokens, days = numbers
-    new = Packed(seqs, tokens, terms, days)
-    if index.size_bytes + len(terms) <= _INLINE_BYTES:
-        index = index.extended(new, through_seq)
+async def _add_texts(columns: Columns, texts: StoredTexts) -> None:
+    """Adds turns to columns that no other task uses yet. Those of a single long turn are added on a thread."""
+    if len(texts.seqs) > 2 * _SLICE_TEXTS:
+        await asyncio.to_thread(columns.extend_texts, texts)
     else:
-        index = await asyncio.to_thread(index.extended, new, through_seq)
-    return index, sum(part.unpacked for part in slices)
+        columns.extend_texts(texts)
 
 
-async def pack_messages(messages: Sequence[tuple[Role, Content, bool, str | None]]) -> list[bytes]:
-    """The packed terms of messages, given by role, content, whether they call tools, and who spoke. Many characters
-    are packed on a thread, off the event loop."""
+def _more_than_text(texts: StoredTexts) -> tuple[int, int]:
+    """The index of the first turn that has more than text or was not completed, and the index after the last one."""
+    ends = [*accumulate(texts.turn_messages, initial=0)]
+    places = [
+        at
+        for at, (first, end) in enumerate(pairwise(ends))
+        if not texts.turn_completed[at] or "-" in texts.roles[first:end]
+    ]
+    return (places[0], places[-1] + 1) if places else (len(texts.turn_seqs), len(texts.turn_seqs))
 
-    def packed() -> list[bytes]:
-        return [packed_terms(role, content, has_calls=calls, name=name) for role, content, calls, name in messages]
 
-    chars = sum(len(content_text(content)) + _MESSAGE_CHARS for _, content, _, _ in messages)
-    return packed() if chars <= _INLINE_CHARS else await asyncio.to_thread(packed)
+def _is_counted(turn: Turn) -> bool:
+    return all(message.tokens != UNCOUNTED for message in turn.messages)
 
 
-async def _pack_oldest(tx: Transaction, session_id: SessionId, through_seq: int) -> None:
-    rows = await unpacked_messages(tx, session_id, through_seq, PACKED_A_TURN)
-    terms = await pack_messages([(row["role"], row["content"], row["has_calls"], row["name"]) for row in rows])
-    await save_terms(tx, session_id, [row["seq"] for row in rows], terms)
+async def extended_columns(
+    columns: Columns, turns: Iterable[Turn], as_sent: Callable[[Turn], Turn] | None = None
+) -> Columns:
+    """The columns with these turns, added in slices, so that the event loop is not blocked.
+
+    This is a copy if a turn is so long that it is added on a thread: other tasks may append to the columns meanwhile.
+    """
+    part: list[Turn] = []
+    chars = 0
+    for turn in turns:
+        part.append(turn)
+        chars += sum([len(message.content) for message in turn.messages if isinstance(message.content, str)])
+        chars += _ADDED_CHARS * len(turn.messages)
+        if chars > 2 * _SLICE_CHARS:
+            columns = columns.copy()
+            await asyncio.to_thread(_add, columns, part, as_sent)
+            part, chars = [], 0
+        elif len(part) == _SLICE_TURNS or chars > _SLICE_CHARS:
+            _add(columns, part, as_sent)
+            part, chars = [], 0
+            await asyncio.sleep(0)
+    if part:
+        _add(columns, part, as_sent)
+    return columns
+
+
+def _add(columns: Columns, turns: Sequence[Turn], as_sent: Callable[[Turn], Turn] | None) -> None:
+    columns.extend(map(as_sent, turns) if as_sent else turns)

@@ -1,8 +1,5 @@
-"""What a process keeps in memory beside the database: the turns it runs, background tasks, models that failed lately,
-whether it still takes requests, and what tenants share of it (event streams, request bodies, heavy work).
-
-Shares limit what is in use at one moment; quotas of use over time are in `services/limits.py`.
-"""
+"""What a process keeps in memory beside the database. Shares limit what is in use at one moment; quotas of use over
+time are in `services/limits.py`."""
 
 from __future__ import annotations
 
@@ -56,7 +53,6 @@ class Leases:
                 self._held[session_id, turn_id][1].cancel()
 
     def held(self) -> tuple[tuple[Claim, asyncio.Task[Any]], ...]:
-        """The claims, each with the task that runs its turn."""
         return tuple(self._held.values())
 
     async def drain(self, timeout_s: float) -> None:
@@ -79,7 +75,6 @@ class Chores:
         task.add_done_callback(self._ended)
 
     def runs(self, name: str) -> bool:
-        """Whether a task of this name is running."""
         return any(task.get_name() == name for task in self._tasks)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
@@ -91,7 +86,6 @@ class Chores:
             logger.error("%s broke", task.get_name(), exc_info=error)
 
     async def settle(self) -> None:
-        """Waits until no task is running."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -117,7 +111,6 @@ class Cooldowns:
         self._until[model_alias] = self._monotonic() + COOLDOWN_S
 
     def is_resting(self, model_alias: str) -> bool:
-        """Whether the alias should not be called now."""
         until = self._until.get(model_alias)
         return until is not None and self._monotonic() < until
 
@@ -153,14 +146,9 @@ class Drain:
                 self._idle.set()
 
     async def until_idle(self, timeout_s: float) -> None:
-        """Returns once no request runs, or after `timeout_s`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
-
-    def announce(self) -> None:
-        """Announces that this process is about to end."""
-        self.announced = True
 
     def close(self) -> None:
         """Refuses new requests from now on; a retry reaches another process."""
@@ -226,10 +214,8 @@ class WindowBytes:
 
 
 class HeavyWork:
-    """Work that reads or writes whole sessions: fork, import, export, simulate, erase.
-
-    It has its own connections, which only the holder of a slot may use, so turns never wait for a connection behind it.
-    """
+    """Work that reads or writes whole sessions. It has its own connections, which only the holder of a slot may use, so
+    turns never wait for a connection behind it."""
 
     def __init__(self, database: Database, tenant_ratio: float) -> None:
         self.database = database

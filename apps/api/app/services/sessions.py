@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from app.db import sessions as store
 from app.db.database import Database, Transaction, first_of
@@ -37,6 +38,8 @@ from app.services.paging import (
 )
 from app.services.policies import given_policy, resolve_policy
 from app.services.runtime import Runtime, retried
+
+T = TypeVar("T")
 
 LOOKED_THROUGH = 2000
 """Most sessions that one search reads."""
@@ -98,9 +101,11 @@ async def has_session(rt: Runtime, session: SessionRef) -> bool:
         return await store.session_exists(tx, session)
 
 
-async def not_found(tx: Transaction, session: SessionRef, noun: str) -> NotFound:
-    """The error for something that a session does not have; it names the session if that does not exist either."""
-    return NotFound(noun if await store.session_exists(tx, session) else "session")
+async def existing_in(tx: Transaction, session: SessionRef, found: T | None, noun: str) -> T:
+    """Returns `found`. Raises `NotFound` with the noun if it is None, or with the session if that does not exist."""
+    if found is None:
+        raise NotFound(noun if await store.session_exists(tx, session) else "session")
+    return found
 
 
 async def session_usage(rt: Runtime, session_id: SessionId) -> list[SessionUsage]:
@@ -243,10 +248,7 @@ async def put_pin(rt: Runtime, session: SessionRef, pin: Pin) -> Pin:
 async def get_pin(rt: Runtime, session: SessionRef, name: str) -> Pin:
     """The pin of that name. Raises `NotFound`."""
     async with rt.database.autocommit() as tx:
-        pin = await store.get_pin(tx, session, name)
-        if pin is None:
-            raise await not_found(tx, session, "pin")
-    return pin
+        return await existing_in(tx, session, await store.get_pin(tx, session, name), "pin")
 
 
 async def list_pins(rt: Runtime, session: SessionRef, limit: int, cursor: str | None) -> Page[Pin]:
@@ -263,5 +265,4 @@ async def list_pins(rt: Runtime, session: SessionRef, limit: int, cursor: str | 
 async def delete_pin(rt: Runtime, session: SessionRef, name: str) -> None:
     """Deletes the pin; prompts that contained it can still be rebuilt. Raises `NotFound`."""
     async with rt.database.autocommit() as tx:
-        if not await store.delete_pin(tx, session, name):
-            raise await not_found(tx, session, "pin")
+        await existing_in(tx, session, await store.delete_pin(tx, session, name) or None, "pin")

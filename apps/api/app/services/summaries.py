@@ -25,13 +25,15 @@ from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session
 from app.services.turn.gather import (
     budget_of,
+    encoding_of,
     no_turn,
     session_policy,
     session_window,
     snapshot_of,
 )
 from app.services.turn.planning import planned
-from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryJob, new_summary, summarize
+from app.services.turn.summarize import IN_PROGRESS, STALE, new_summary, summarize
+from app.services.turn.summarizer_call import SummaryJob
 
 SummaryChanges: TypeAlias = Mapping[str, str | tuple[SummaryItem, ...]]
 """The new values of a summary's parts, by the part's name."""
@@ -61,17 +63,17 @@ async def summarize_now(
     if any(turn.status in OPEN_STATUSES for turn in rows.turns):
         raise TurnInProgress("The session runs a turn; summarize when it is done.")
     if own:
-        rows = replace(rows, policy=session_policy(rt, rows.session.policy, own))
+        policy = session_policy(rt, rows.session.policy, own)
+        rows = replace(rows, policy=policy, estimate=rt.tokenizers.estimator(encoding_of(rows.model, policy)))
     if focus is not None:
         rows = replace(rows, policy=replace(rows.policy, focus=focus))
-    estimate = rt.tokenizers.estimator(rows.encoding)
     snapshot = await snapshot_of(rt, rows, no_turn(rows.turn_seq))
-    fold = await planned(snapshot, lambda: fold_on_request(snapshot, estimate))
+    fold = await planned(snapshot, lambda: fold_on_request(snapshot, rows.estimate))
     if fold is None:
         raise NothingToSummarize(
             "Beyond the turns that the policy protects there is nothing that a summary would make smaller."
         )
-    attempt = await summarize(rt, rows, SummaryJob(fold, snapshot, "requested", rows.turn_seq), estimate)
+    attempt = await summarize(rt, SummaryJob(rows, fold, snapshot, "requested", rows.turn_seq))
     if attempt.summary is None and attempt.failure in (STALE, IN_PROGRESS):
         async with rt.database.autocommit() as tx:
             await check_session(tx, session)  # an erased session is `NotFound`, not in progress
@@ -105,8 +107,7 @@ async def edit_summary(
     version = replace(active, id=SummaryId(rt.new_id()), body=replace(active.body, **changes), origin="person")
     if version.body == active.body:
         raise InvalidRequest("Nothing of the summary would be changed.")
-    estimate = rt.tokenizers.estimator(rows.encoding)
-    new = await asyncio.to_thread(new_summary, session.id, version, active, edited.model_alias, estimate)
+    new = await asyncio.to_thread(new_summary, session.id, version, active, edited.model_alias, rows.estimate)
     most_tokens = rows.policy.most_summary_tokens(budget_of(rows.model, rows.policy).input_budget)
     if new.token_estimate > most_tokens:
         raise InvalidRequest(f"It has {new.token_estimate} tokens; the policy lets a summary have {most_tokens}.")

@@ -13,7 +13,7 @@ from app.domain.errors import existing
 from app.domain.responses import read_conversation_id
 from app.domain.types import JsonObject, SessionRef
 from app.services.openai import conversations
-from app.services.openai.conversations import ItemPage, get_item, page_of_items
+from app.services.openai.conversations import get_item, page_of_items
 from app.services.paging import PageRequest
 
 _WRITE = (400, 401, 404, 408, 409, 413, 415, 503)
@@ -60,7 +60,7 @@ async def delete_conversation(call: Call, conversation_id: str) -> JsonObject:
 async def create_items(call: Call, conversation_id: str, body: schemas.ItemsIn) -> JsonObject:  # noqa: ARG001 - used as received
     """Appends items to the conversation without calling a model."""
     items = await conversations.add_items(call.rt, _session(call, conversation_id), call.raw_body["items"])
-    return list_json(ItemPage(items, has_more=False))
+    return list_json(items, has_more=False)
 
 
 @router.get(
@@ -75,7 +75,7 @@ async def list_items(
     """The conversation's items."""
     session = _session(call, conversation_id)
     await conversations.get_conversation(call.rt, session)
-    return list_json(await page_of_items(call.rt, session, PageRequest(limit, after, newest_first=order == "desc")))
+    return list_json(*await page_of_items(call.rt, session, PageRequest(limit, after, newest_first=order == "desc")))
 
 
 @router.get(

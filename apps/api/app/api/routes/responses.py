@@ -178,7 +178,7 @@ async def list_input_items(
 ) -> JsonObject:
     """The input of a response, without earlier items."""
     wanted = PageRequest(limit, after, newest_first=order == "desc")
-    return list_json(await responses.input_items(call.rt, call.tenant_id, _ref(call, response_id), wanted))
+    return list_json(*await responses.input_items(call.rt, call.tenant_id, _ref(call, response_id), wanted))
 
 
 def _ref(call: Call, response_id: str) -> ResponseRef:

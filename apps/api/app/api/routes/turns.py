@@ -117,7 +117,7 @@ async def post_regenerate(
     prepared = await prepare_regeneration(
         call.rt, call.session_ref(session_id), turn_id, turn_request(call, body), keeps_tools=body.tools is None
     )
-    made = prepared.session
+    made, _ = prepared
     call.note(forked_session_id=str(made.id))
     work = partial(regenerate_turn, call.rt, call.tenant_id, prepared)
     try:

@@ -221,10 +221,7 @@ def _summary_row(row: JsonObject, ids: Mapping[str, str], seqs: Mapping[str, int
 
 
 def _count(tools: Tools, rows: Mapping[str, Sequence[JsonObject]], own: str) -> None:
-    """Counts every row again, whatever counts the document has: only our own counts keep a prompt within its budget.
-
-    The terms of messages are packed again as well.
-    """
+    """Counts rows and packs terms again: only our own counts keep a prompt within its budget."""
     for row in rows["messages"]:
         message = archived_message(row)
         message, used = tools.tokenizers.count_with(_known(row["token_encoding"], own), partial(counted, message))
@@ -256,16 +253,8 @@ class ImportedMessages:
     messages: Sequence[Mapping[str, Any]]
 
 
-@frozen
-class GivenSession:
-    """The fields of the session to be created, as a body has them."""
-
-    is_export: bool
-    fields: JsonObject
-
-
 BodyReader: TypeAlias = Callable[[bytes], JsonObject | ImportedMessages]
-"""It returns an exported document whose rows are valid one by one, or messages."""
+"""Reads a body: messages, or the document of an exported session, whose rows are valid one by one."""
 
 
 class ImportJob:
@@ -276,8 +265,9 @@ class ImportJob:
         self._source: JsonObject | IncomingList | None = None
         self._parts: Iterator[NewHistory | NewRows | Counters] = iter(())
 
-    def read(self, read: BodyReader, raw: bytes) -> GivenSession:
-        """Checks the whole body and returns the session's fields. Raises `InvalidRequest` with the places of errors.
+    def read(self, read: BodyReader, raw: bytes) -> tuple[JsonObject, bool]:
+        """Checks the whole body and returns the session's fields, and whether it is an export. Raises `InvalidRequest`
+        with the places of errors.
 
         The system and developer messages of a conversation are appended to the session's instructions.
         """
@@ -285,7 +275,7 @@ class ImportJob:
         if not isinstance(source, ImportedMessages):
             check_document(source, SentHashes)
             self._source = source
-            return GivenSession(is_export=True, fields=source["session"])
+            return source["session"], True
         listed = read_messages(source.messages)
         if not listed.messages:
             raise InvalidRequest("There is no message of a user, an assistant or a tool.", ("body", "messages"))
@@ -293,15 +283,11 @@ class ImportJob:
             check_pairing(listed.messages)
         texts = [text for text in (source.fields.get("instructions"), listed.instructions) if text]
         self._source = listed
-        return GivenSession(is_export=False, fields=source.fields | {"instructions": "\n\n".join(texts) or None})
+        return source.fields | {"instructions": "\n\n".join(texts) or None}, False
 
     def draft(self, model_alias: str, encoding: str) -> None:
-        """Numbers and counts what was read, for a session of this model.
-
-        Each turn of a conversation begins with the user's messages. A turn that ends with an assistant message is
-        `completed`, with that text as `assistant_output`. A turn without a final answer is `cancelled`: later prompts
-        contain the user's messages and its complete tool groups.
-        """
+        """Numbers and counts what was read, for a session of this model. A conversation's turn without a final answer
+        is `cancelled`: later prompts contain the user's messages and its complete tool groups."""
         source, self._source = self._source, None
         if isinstance(source, IncomingList):
             turns = cut_turns(source.messages)

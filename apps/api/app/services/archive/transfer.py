@@ -67,17 +67,14 @@ async def _spelled_out(tx: Transaction, session_id: SessionId, audits: list[Json
 
 
 async def import_session(rt: Runtime, tenant_id: TenantId, raw: bytes, read: BodyReader) -> Session:
-    """Makes a session from a body in one transaction: all of it, or nothing.
+    """Makes a session from a body in one transaction: all of it, or nothing. `read` validates the body by itself;
+    `ImportJob` says how it is stored.
 
-    `read` validates the body by itself; `ImportJob` says how it is stored. Ids are new. Every message is counted in the
-    encoding of the session's model, or in the one that an export names. Raises `InvalidRequest` (`ImportRefused`) with
-    the places of the errors, and as `HeavyJobs.job`.
+    Raises `InvalidRequest` (`ImportRefused`) with the places of the errors, and as `HeavyJobs.job`.
     """
     async with rt.jobs.job(ImportJob, small=len(raw) <= SMALL_BYTES) as job:
-        given = await job.do(ImportJob.read, read, raw)
-        fields = (
-            _of_export(rt, given.fields) if given.is_export else with_defaults(rt, with_given_policy(rt, given.fields))
-        )
+        given, is_export = await job.do(ImportJob.read, read, raw)
+        fields = _of_export(rt, given) if is_export else with_defaults(rt, with_given_policy(rt, given))
         alias = fields["model_alias"]
         await job.do(ImportJob.draft, alias, rt.catalogue.model(alias).encoding)
         async with rt.heavy.database.begin() as tx:
@@ -130,11 +127,10 @@ async def add_history(tx: Transaction, session: SessionRef, history: NewHistory)
 async def fork_session(
     rt: Runtime, session: SessionRef, through_turn_id: TurnId | None, lifetime: Lifetime = Lifetime.UNTIL_DELETED
 ) -> Session:
-    """A new session of the tenant with the past of another, through the given turn or the last that has ended.
+    """A new session of the tenant with the settings, pins and past of another, through the given turn or the last that
+    has ended. All has the same ids, so that its prompts are rebuilt as in the source.
 
-    It has the same settings, pins, turns, messages, audits and summaries, with the same ids. Its turns decide as they
-    would in the source, and its prompts are rebuilt as there. The source does not change. Raises `NotFound` for the
-    session or the turn, `TurnInProgress` if the turn has not ended, and as `HeavyWork.slot`.
+    Raises `NotFound` for the session or the turn, `TurnInProgress` if the turn has not ended, and as `HeavyWork.slot`.
     """
     async with _of_source(rt, session) as tx:
         through_seq = None

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from io import BufferedReader
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import UUID
 
 from app.domain.frozen import frozen
@@ -44,44 +44,25 @@ class Tools:
     new_id: Callable[[], UUID]
 
 
-@frozen
-class Begin:
-    """Starts a new job in place of the one before. It is answered, like every step."""
-
-    kind: Callable[[Tools], object]
-
-
-@frozen
-class JobStep:
-    """A method of the job, and its arguments."""
-
-    method: Callable[..., Any]
-    arguments: tuple[Any, ...]
-
-
-@frozen
-class StepResult:
-    """What a step returned or raised."""
-
-    value: Any = None
-    error: Exception | None = None
+Step: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...] | None]
+"""A method of the job and its arguments; with None, what makes a new job from `Tools` in place of the one before."""
+StepResult: TypeAlias = tuple[Any, Exception | None]
+"""What a step returned, or raised."""
 
 
 class JobFailed(Exception):
     """A job raised an unexpected error; the child's log says where."""
 
 
-def written(message: Begin | JobStep | StepResult | None) -> list[bytes | memoryview]:
-    """The message as pieces to be sent in order; large `bytes` among a step's arguments are not copied. None releases
-    the job, and is not answered."""
-    if isinstance(message, JobStep):
-        message = JobStep(message.method, tuple(map(_beside, message.arguments)))
+def written(message: Step | StepResult | None) -> list[bytes | memoryview]:
+    """The message as pieces to be sent in order. None releases the job, and is not answered."""
     beside: list[pickle.PickleBuffer] = []
     pieces = [pickle.dumps(message, protocol=5, buffer_callback=beside.append), *(each.raw() for each in beside)]
     return [b"".join([_COUNT.pack(len(pieces)), *(_SIZE.pack(len(piece)) for piece in pieces)]), *pieces]
 
 
-def _beside(argument: object) -> object:
+def without_copy(argument: object) -> object:
+    """The argument of a step. Large `bytes` are wrapped, so that they are sent without a copy."""
     if isinstance(argument, bytes) and len(argument) > _BESIDE_BYTES:
         return pickle.PickleBuffer(argument)
     return argument
@@ -124,7 +105,7 @@ def main(log_level: Any, log_format: Any) -> None:
         sys.stderr.write(f"plimsoll: the process for heavy work cannot start: {type(error).__name__}: {error}\n")
         sys.exit(1)
     with suppress(ConnectionError, EOFError):
-        _send(connection, StepResult())
+        _send(connection, (None, None))
         collect_seldom()
         _serve(connection, tools)
 
@@ -155,16 +136,17 @@ def _serve(connection: socket.socket, tools: Tools) -> None:
         if message is None:
             job = None
             continue
+        method, arguments = message
         try:
-            if isinstance(message, Begin):
+            if arguments is None:
                 job = None  # freed before the next one is made
-                job = message.kind(tools)
-                answer = StepResult()
+                job = method(tools)
+                answer = (None, None)
             else:
-                answer = StepResult(message.method(job, *message.arguments))
+                answer = (method(job, *arguments), None)
         except Exception as error:
-            answer = StepResult(error=_sendable(error))
-        del message
+            answer = (None, _sendable(error))
+        del message, method, arguments
         _send(connection, answer)
 
 

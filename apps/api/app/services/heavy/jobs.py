@@ -1,7 +1,5 @@
-"""Heavy pure work (an import's checks and counts, a simulation) in separate processes, step by step.
-
-In the serving process it would hold the interpreter for tens of milliseconds at a time, which would delay every turn.
-A job is an object, in a child process or, if it is small, on a thread; its methods are called from here.
+"""Heavy pure work (an import's checks and counts, a simulation) in separate processes, step by step: in the serving
+process it would hold the interpreter for tens of milliseconds at a time, which would delay every turn.
 """
 
 from __future__ import annotations
@@ -17,17 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
 from app.domain.errors import ProcessBusy
-from app.services.heavy.child import (
-    COUNT_BYTES,
-    Begin,
-    JobStep,
-    StepResult,
-    Tools,
-    head_size,
-    read,
-    sizes_in,
-    written,
-)
+from app.services.heavy.child import COUNT_BYTES, Step, Tools, head_size, read, sizes_in, without_copy, written
 from app.services.process_state import BUSY_RETRY_S
 
 logger = logging.getLogger(__name__)
@@ -84,7 +72,6 @@ class HeavyJobs:
 
     @property
     def idle_pids(self) -> list[int]:
-        """The ids of the processes that wait for a job."""
         return [child.pid for child in self._idle]
 
     @asynccontextmanager
@@ -99,8 +86,8 @@ class HeavyJobs:
             return
         child = self._idle_child() or await self._started()
         try:
-            await child.ask(Begin(kind))
-            yield Job[T](lambda method, given: child.ask(JobStep(method, given)))
+            await child.ask((kind, None))
+            yield Job[T](lambda method, given: child.ask((method, tuple(map(without_copy, given)))))
         finally:
             self._take_back(child)
 
@@ -165,7 +152,7 @@ class _Child:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    async def ask(self, message: Begin | JobStep) -> Any:
+    async def ask(self, message: Step) -> Any:
         """The child's answer. Raises what the child raised, and `ProcessBusy` if it has ended."""
         loop = asyncio.get_running_loop()
         pieces = await asyncio.to_thread(written, message)  # dataclasses are pickled by Python code
@@ -181,13 +168,13 @@ class _Child:
         """The next answer, to a message or to the start."""
         try:
             sizes = sizes_in(await self._exactly(head_size(await self._exactly(COUNT_BYTES))))
-            answer: StepResult = read([await self._exactly(size) for size in sizes])
-        except _GONE as error:
-            raise self.gone() from error
+            value, error = read([await self._exactly(size) for size in sizes])
+        except _GONE as gone:
+            raise self.gone() from gone
         self._asked, self._ready = False, True
-        if answer.error is not None:
-            raise answer.error
-        return answer.value
+        if error is not None:
+            raise error
+        return value
 
     async def _exactly(self, size: int) -> bytearray:
         loop = asyncio.get_running_loop()

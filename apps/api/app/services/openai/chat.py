@@ -79,15 +79,6 @@ class ChatRequest:
         return self.is_retry and newest.request_sha256 == self.request_sha256
 
 
-@frozen
-class _State:
-    """The session's newest state, and the stored outcome of the request's idempotency key, if there is one."""
-
-    newest: Newest
-    messages: Sequence[Message] = ()
-    answered: TurnOutcome | None = None
-
-
 def answerable(request: ChatRequest) -> ChatRequest:
     """The request with a list that ends with something to answer; `known` still describes the client's own list."""
     is_directed = bool(request.options.instructions or request.directions)
@@ -106,16 +97,16 @@ async def complete_chat(
     Raises as `take_turn` and `continue_turn`.
     """
     for _ in range(_MOST_TRIES):
-        state, step = await _read_step(rt, session, request, idempotency_key)
-        if state.answered is not None:
-            return state.answered
+        newest, step = await _read_step(rt, session, request, idempotency_key)
         if step is None:
-            if (again := await _answer_again(rt, session, state.newest, request, listen)) is not None:
-                return again
+            step = await _answer_again(rt, session, newest, request, listen)
+        if step is None:
             request = replace(request, is_retry=False)  # the turn's messages were removed, so the request is new
             continue
+        if isinstance(step, TurnOutcome):
+            return step
         try:
-            return await _answer_next(rt, session, request, state.newest, step, idempotency_key, listen)
+            return await _answer_next(rt, session, request, newest, step, idempotency_key, listen)
         except TurnInProgress:  # another request changed the session: read it again
             request = replace(request, is_retry=True)  # what overtook an equal request is a retry of it
     raise TurnInProgress(_IN_PROGRESS)
@@ -130,11 +121,8 @@ async def _answer_next(
     idempotency_key: str | None,
     listen: Listener | None,
 ) -> TurnOutcome:
-    """Takes the turn of the step, or continues the one that waits for its outputs; the past of the step and the
-    request's directions are stored with that.
-
-    Raises as `take_turn` and `continue_turn`, and `TurnInProgress` if the session is no longer as in `newest`.
-    """
+    """Takes the turn of the step, or continues the one that waits for its outputs, with the past of the step and the
+    request's directions. Raises as these, and `TurnInProgress` if the session is no longer as in `newest`."""
     options = _noted(request.options, newest.last_message_seq + 1)
     additions = await _additions(rt, request, newest, step, ends_waiting=not step.goes_on)
     if step.content is not None:
@@ -155,12 +143,11 @@ async def new_turn(rt: Runtime, session: SessionRef, request: ChatRequest) -> tu
     """
     for _ in range(_MOST_TRIES):
         try:
-            state, step = await _read_step(rt, session, request)
+            newest, step = await _read_step(rt, session, request)
         except TurnInProgress:
             return None
-        newest = state.newest
         is_known = newest.status in OPEN_STATUSES or newest.request_sha256 == request.request_sha256
-        if step is None or step.content is None or is_known:
+        if not isinstance(step, NextStep) or step.content is None or is_known:
             return None
         with suppress(TurnInProgress):
             newest = await _store(rt, session, request, newest, step)
@@ -175,10 +162,10 @@ async def store_list(rt: Runtime, session: SessionRef, request: ChatRequest, *, 
     `NotFound`, `InvalidRequest`, and `TurnInProgress` while a turn runs.
     """
     for _ in range(_MOST_TRIES):
-        state, step = await _read_step(rt, session, request)
+        newest, step = await _read_step(rt, session, request)
         with suppress(TurnInProgress):
-            step = step or NextStep((), ())
-            return await _store(rt, session, request, state.newest, step, keeps_session=keeps_session)
+            new = step if isinstance(step, NextStep) else NextStep((), ())
+            return await _store(rt, session, request, newest, new, keeps_session=keeps_session)
     raise TurnInProgress(_IN_PROGRESS)
 
 
@@ -202,12 +189,6 @@ async def count_behind(rt: Runtime, tenant_id: TenantId, request: ChatRequest, c
     return window.estimated_wire_tokens + await count_tokens(
         rt, tenant_id, request.model_alias, new, request.options, is_new=False
     )
-
-
-def _check_free(newest: Newest, request: ChatRequest) -> None:
-    """Raises `TurnInProgress` while a turn runs, and if the session got a turn since the request was resolved."""
-    if newest.status is TurnStatus.RUNNING or request.after_turn_seq not in (None, newest.last_turn_seq):
-        raise TurnInProgress(_IN_PROGRESS)
 
 
 async def compared_messages(tx: Transaction, session: SessionRef, request: ChatRequest) -> list[Message]:
@@ -258,43 +239,33 @@ def turn_of(step: NextStep, request: ChatRequest, options: TurnOptions, last_tur
     return TurnRequest(step.content, sha256, options, request.model_alias, seq, name=step.name, said_at=step.said_at)
 
 
+@retried
 async def _read_step(
     rt: Runtime, session: SessionRef, request: ChatRequest, idempotency_key: str | None = None
-) -> tuple[_State, NextStep | None]:
-    """The session's state, and how what is new in the list is processed; None for a request that was answered before,
-    under its key or as the newest turn. Raises `NotFound`, `InvalidRequest`, `TurnInProgress`."""
-    state = await _read_state(rt, session, request, idempotency_key)
-    newest = state.newest
-    if state.answered is not None:
-        return state, None
-    _check_free(newest, request)
-    new = await new_in_list(request, state.messages)
-    if newest.turn_id is not None and (new is None or request.repeats(newest)):
-        return state, None
-    return state, await divided(request, new or (), waiting=newest.status is TurnStatus.AWAITING_TOOLS)
-
-
-@retried
-async def _read_state(
-    rt: Runtime, session: SessionRef, request: ChatRequest, idempotency_key: str | None = None
-) -> _State:
+) -> tuple[Newest, NextStep | TurnOutcome | None]:
+    """The session's state, and how what is new in the list is processed; or the stored outcome of the key, or None if
+    the list requests the newest turn again. Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a turn runs
+    or if the session got a turn since the request was resolved."""
+    stored, answered = list[Message](), None
     async with rt.database.begin() as tx:
         # Locked, so that the turn and the messages are read at the same moment.
         newest = existing(await store.newest_of(tx, session, lock=True), "session")
         lost = await store.fail_lost_turns(tx, session.id) if newest.status is TurnStatus.RUNNING else 0
         if lost:
             newest = existing(await store.newest_of(tx, session), "session")
-        found = None
-        if idempotency_key is not None:
-            found = await store.turn_by_key(tx, session, idempotency_key)
-        if found is not None:
-            state = _State(newest, answered=await answer_again(tx, session, *found, request.request_sha256))
+        if idempotency_key is not None and (found := await store.turn_by_key(tx, session, idempotency_key)):
+            answered = await answer_again(tx, session, *found, request.request_sha256)
         elif _may_repeat(newest, request):
-            state = _State(newest, await compared_messages(tx, session, request))
-        else:
-            state = _State(newest)
+            stored = await compared_messages(tx, session, request)
     rt.telemetry.turns_lost(lost)
-    return state
+    if answered is not None:
+        return newest, answered
+    if newest.status is TurnStatus.RUNNING or request.after_turn_seq not in (None, newest.last_turn_seq):
+        raise TurnInProgress(_IN_PROGRESS)
+    new = await new_in_list(request, stored)
+    if newest.turn_id is not None and (new is None or request.repeats(newest)):
+        return newest, None
+    return newest, await divided(request, new or (), waiting=newest.status is TurnStatus.AWAITING_TOOLS)
 
 
 async def _additions(
@@ -310,6 +281,7 @@ async def _additions(
     return Additions(newest, outputs, history, request.directions)
 
 
+@retried
 async def _store(
     rt: Runtime,
     session: SessionRef,
@@ -322,11 +294,8 @@ async def _store(
     """Stores the past of a step of which nothing is answered; returns the session's state after that. Raises
     `TurnInProgress` and stores nothing if the session has changed since `newest` was read."""
     additions = await _additions(rt, request, newest, step, ends_waiting=bool(step.outputs or step.past))
-    return newest if additions is None else await _stored(rt, session, additions, keeps_session=keeps_session)
-
-
-@retried
-async def _stored(rt: Runtime, session: SessionRef, additions: Additions, *, keeps_session: bool) -> Newest:
+    if additions is None:
+        return newest
     async with rt.database.begin(locking=session.id) as tx:
         await add(rt, tx, session, additions)
         if keeps_session:

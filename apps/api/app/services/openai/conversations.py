@@ -16,7 +16,6 @@ from app.db.messages import (
 )
 from app.db.sessions import session_exists
 from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, located
-from app.domain.frozen import frozen
 from app.domain.incoming import IncomingList
 from app.domain.responses import read_item_id
 from app.domain.types import JsonObject, Message, Session, SessionRef, TenantId, TurnId, TurnStatus
@@ -155,19 +154,12 @@ async def _read(rt: Runtime, tenant_id: TenantId, items: Sequence[Mapping[str, A
     return read
 
 
-@frozen
-class ItemPage:
-    """Items in list order, and whether more follow."""
-
-    items: list[JsonObject]
-    has_more: bool
-
-
 async def page_of_items(
     rt: Runtime, session: SessionRef, wanted: PageRequest, *, first_seq: int = 0, last_seq: int = 2**62
-) -> ItemPage:
-    """The items of the messages with these numbers, after the item that `cursor` names. Raises `InvalidRequest` if that
-    is an item of another session. The caller has checked that the session belongs to the tenant.
+) -> tuple[list[JsonObject], bool]:
+    """The items of the messages with these numbers, after the item that `cursor` names; and whether more follow. Raises
+    `InvalidRequest` if that is an item of another session. The caller has checked that the session belongs to the
+    tenant.
     """
     limit, after, newest_first = wanted.limit, wanted.cursor, wanted.newest_first
     at = None if after is None else read_item_id(after)
@@ -188,7 +180,7 @@ async def page_of_items(
             ids = [item["id"] for item in of_message]
             of_message = of_message[ids.index(after) + 1 :] if after in ids else []
         items += of_message
-    return ItemPage(items[:limit], messages.has_more or len(items) > limit)
+    return items[:limit], messages.has_more or len(items) > limit
 
 
 async def get_item(rt: Runtime, session: SessionRef, item_id: str) -> tuple[Message, JsonObject]:

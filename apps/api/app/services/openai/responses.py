@@ -1,9 +1,5 @@
-"""Responses: finds the session and place that a request continues, and takes one more turn there; and compaction, as
-OpenAI's and Anthropic's clients request it.
-
-A conversation is a session. A previous response is continued in its session if nothing followed it, else in a fork that
-ends with it. A request that is not to be stored is answered in its own session, which is erased with the answer.
-"""
+"""Responses: finds the session and place that a request continues, and takes one more turn there
+(docs/decisions/0012-responses-as-turns.md); and compaction, as OpenAI's and Anthropic's clients request it."""
 
 from __future__ import annotations
 
@@ -41,7 +37,7 @@ from app.domain.types import (
 from app.engine.summary.block import render_summary
 from app.services.archive.transfer import fork_session, fork_within
 from app.services.openai.chat import ChatRequest, divided, new_turn, store_list
-from app.services.openai.conversations import ItemPage, of_conversation, page_of_items
+from app.services.openai.conversations import of_conversation, page_of_items
 from app.services.openai.open_session import (
     Target,
     answered_in,
@@ -116,7 +112,7 @@ async def _after(
     if request.store and newest and chat.repeats(newest):
         return Target(session, chat)
     if found.reply is None:
-        if found.turn_status is TurnStatus.RUNNING and found.is_last_of_turn:
+        if is_running(found):
             raise TurnInProgress("The previous response is still in progress.")
         raise InvalidRequest("The previous response has no output to go on with.", ("body", "previous_response_id"))
     await divided(chat, chat.messages, waiting=bool(found.reply.tool_calls))
@@ -151,8 +147,10 @@ async def response_of_outcome(
     return existing(found, "response")
 
 
-async def input_items(rt: Runtime, tenant_id: TenantId, ref: ResponseRef, wanted: PageRequest) -> ItemPage:
-    """The input items of a response. Raises `NotFound`, and `InvalidRequest` as `page_of_items`."""
+async def input_items(
+    rt: Runtime, tenant_id: TenantId, ref: ResponseRef, wanted: PageRequest
+) -> tuple[list[JsonObject], bool]:
+    """The input items of a response, as `page_of_items`. Raises `NotFound`, `InvalidRequest`."""
     found = await stored_response(rt, tenant_id, ref)
     session = SessionRef(tenant_id, ref.session_id)
     return await page_of_items(rt, session, wanted, first_seq=found.first_seq, last_seq=ref.reply_seq - 1)
@@ -188,7 +186,6 @@ async def delete_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) ->
 
 
 def is_running(found: StoredResponse) -> bool:
-    """Whether the model call of a response is running."""
     return found.reply is None and found.is_last_of_turn and found.turn_status is TurnStatus.RUNNING
 
 

@@ -1,5 +1,4 @@
-"""What a request adds to its session besides the message that is answered: it is stored with the claim of its turn, so
-that a request which is refused adds nothing."""
+"""What a request adds to its session besides the message that is answered, stored with the claim of its turn."""
 
 from __future__ import annotations
 
@@ -19,9 +18,8 @@ from app.domain.stored import NewHistory
 from app.domain.types import Content, JsonObject, SessionRef, TurnId, TurnStatus
 from app.openai.items import joined_directions
 from app.services.archive.transfer import add_history
-from app.services.pasts import pack_messages
 from app.services.runtime import Runtime
-from app.services.turn.planning import count_message
+from app.services.turn.planning import count_message, pack_messages
 
 MOST_DIRECTIONS_CHARS = 4 * 1024 * 1024
 """Longest instructions of a session, in characters, once lists of items have added theirs. Every turn reads them."""

@@ -1,8 +1,11 @@
-"""The model call of a round, with retries: a smaller prompt if it is too long, a fallback if the model is down."""
+"""The answer of a turn's model: its calls, with retries (a smaller prompt if it is too long, a fallback if the model is
+down), and its look-backs, which are answered within the turn."""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
+from math import ceil
 
 from app.domain.errors import (
     DatabaseUnavailable,
@@ -12,40 +15,89 @@ from app.domain.errors import (
     ProviderRateLimited,
     ProviderTimeout,
 )
-from app.domain.types import Completion, CompletionRequest, JsonObject
+from app.domain.types import Completion, CompletionRequest, JsonObject, ToolCall, Usage
+from app.engine.recall.dates import day_said
+from app.engine.recall.look_back_pages import TextPage, handle_of
+from app.engine.window.look_back import (
+    AT_THE_CAP,
+    MOST_CALLS,
+    NOT_THERE,
+    NOT_UNDERSTOOD,
+    NOTHING_FOUND,
+    LookBack,
+    is_own,
+    look_back_messages,
+    next_page_tokens,
+    next_search,
+    read_call,
+)
 from app.engine.window.plan import Ready
 from app.engine.window.provider_overflow import learned_limit, react
+from app.engine.window.recalled import looked_back_tokens, room_for_result, seqs_beside_result
 from app.services.learned import learn
-from app.services.runtime import Runtime
-from app.services.turn.decide import decide, decide_within, read_again
+from app.services.limits import within_limits
+from app.services.turn.decide import decide, decide_after_look_back, decide_within, read_again
 from app.services.turn.planning import assembled
-from app.services.turn.provider_call import call_model
+from app.services.turn.provider_call import call_model, with_own_ids
+from app.services.turn.recall import read_page
 from app.services.turn.record import Record
-from app.services.turn.types import ClaimedTurn, TurnOptions, TurnPlan
+from app.services.turn.types import TurnPlan
 
 
-async def call(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Record) -> Completion:
+async def answered(record: Record, plan: TurnPlan) -> Completion:
+    """The model's answer after its look-backs. Its tool calls are calls of the client's tools only.
+
+    Raises the errors of `_call`, and the `LimitExceeded` of a call after a look-back.
+    """
+    completion = await _call(record, plan)
+    while _wants_look_back(record, completion):
+        answer, again = await _look_back(record, completion)
+        if answer is not None:
+            return answer
+        completion = await _call_again(record, await decide_after_look_back(record, again=again))
+    return completion
+
+
+async def _call_again(record: Record, plan: TurnPlan) -> Completion:
+    """Calls the model again; limits count this call separately."""
+    if record.turn.reservation is None:
+        return await _call(record, plan)
+    prompt_tokens = ceil(plan.decided.prompt.wire_tokens * plan.snapshot.calibration_ratio)
+    most = Usage(prompt_tokens, plan.snapshot.budget.output_reserve)
+
+    async def counted() -> Completion:
+        try:
+            return await _call(record, plan)
+        except ProviderError as error:
+            error.usage = await record.delivered_usage(error.usage)
+            raise
+
+    return await within_limits(record.rt, record.turn.claim.session_id, plan.model, most, counted, turns=0)
+
+
+async def _call(record: Record, plan: TurnPlan) -> Completion:
     """Calls the model with no database connection held, and retries where that can help.
 
     A prompt that the provider rejects as too long is made smaller, at most twice. If the alias is down, times out or is
     rate-limited, its fallbacks are called, each with a prompt for its own budget. Nothing is retried once a delta was
     delivered. Raises a `ProviderError`; the turn is then stored as failed.
     """
+    rt, session_id = record.rt, record.turn.claim.session_id
     started_at, calls = rt.now(), list[JsonObject]()
     fallbacks, reactions = list(plan.model.fallbacks), 0
     while True:
-        request = await _prepare(plan, turn.options, record)
-        answer: JsonObject = {"model_alias": plan.model.alias}
+        request = await _prepare(record, plan)
+        tried: JsonObject = {"model_alias": plan.model.alias}
         try:
-            completion = await call_model(rt, turn.claim.session_id, plan.model, request, record.on_delta)
+            completion = await call_model(rt, session_id, plan.model, request, record.on_delta)
         except ProviderError as error:
-            calls.append(answer | {"attempts": error.attempts, "code": error.code})
+            calls.append(tried | {"attempts": error.attempts, "code": error.code})
             again = None
             if isinstance(error, ProviderOverflow) and error.partial is None:
-                again = await _smaller(rt, turn, plan, record, error, request.max_output_tokens, reactions)
+                again = await _smaller(record, plan, error, request.max_output_tokens, reactions)
                 reactions += 1
             elif isinstance(error, ProviderDown | ProviderTimeout | ProviderRateLimited) and error.partial is None:
-                again = await _fall_back(rt, turn, plan, record, fallbacks)
+                again = await _fall_back(record, plan, fallbacks)
                 reactions = 0
             if again is None:
                 record.steps.add("model_call", started_at, _detail(calls), "failed")
@@ -54,9 +106,9 @@ async def call(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Record) -
             plan = again
         else:
             if completion.usage:
-                rt.pasts.note_cached(turn.claim.session_id, completion.usage)
+                rt.pasts.note_cached(session_id, completion.usage)
             calls.append(
-                answer
+                tried
                 | {
                     "attempts": completion.attempts,
                     "finish_reason": completion.finish_reason,
@@ -67,7 +119,7 @@ async def call(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Record) -
             return completion
 
 
-async def _prepare(plan: TurnPlan, options: TurnOptions, record: Record) -> CompletionRequest:
+async def _prepare(record: Record, plan: TurnPlan) -> CompletionRequest:
     """The request for a plan whose prompt fits. The prompt is recorded as about to be sent."""
     if not isinstance(plan.decided, Ready):
         raise TypeError("a refused prompt would be sent")
@@ -75,6 +127,7 @@ async def _prepare(plan: TurnPlan, options: TurnOptions, record: Record) -> Comp
         prompt = await assembled(plan.decided)
         detail |= {"messages": len(prompt.messages), "wire_tokens": plan.decided.prompt.wire_tokens}
     record.sends(plan, prompt)
+    options = record.turn.options
     reserve = plan.snapshot.budget.output_reserve
     return CompletionRequest(
         messages=prompt.messages,
@@ -91,18 +144,13 @@ async def _prepare(plan: TurnPlan, options: TurnOptions, record: Record) -> Comp
 
 
 async def _smaller(
-    rt: Runtime,
-    turn: ClaimedTurn,
-    plan: TurnPlan,
-    record: Record,
-    error: ProviderOverflow,
-    output_tokens: int,
-    reactions: int,
+    record: Record, plan: TurnPlan, error: ProviderOverflow, output_tokens: int, reactions: int
 ) -> TurnPlan | None:
     """The plan of the turn within the limit that the rejection implies, which is learned; None if nothing can be done.
 
     `reactions` is the number of prompts that were already made smaller for this model.
     """
+    rt, claim = record.rt, record.turn.claim
     stated, model, policy, prompt = error.stated, plan.model, plan.rows.policy, plan.decided.prompt
     limit = learned_limit(
         stated, configured=model.context_window, sent_wire_tokens=prompt.wire_tokens, output_tokens=output_tokens
@@ -112,7 +160,7 @@ async def _smaller(
         record.observe(plan, stated.prompt_tokens)
     if limit is not None and model.context_limit_source != "catalogue":
         with suppress(DatabaseUnavailable):
-            await learn(rt.database, rt.catalogue, turn.claim.session.tenant_id, turn.claim.turn_id, model.alias, limit)
+            await learn(rt.database, rt.catalogue, claim.session.tenant_id, claim.turn_id, model.alias, limit)
     if policy.whole_past:
         return None
     budget = react(
@@ -124,19 +172,18 @@ async def _smaller(
         max_output_tokens=policy.max_output_tokens,
         calibration_ratio=plan.snapshot.calibration_ratio,
     )
-    return await decide_within(rt, turn, record, plan, budget) if budget else None
+    return await decide_within(record, plan, budget) if budget else None
 
 
-async def _fall_back(
-    rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Record, fallbacks: list[str]
-) -> TurnPlan | None:
+async def _fall_back(record: Record, plan: TurnPlan, fallbacks: list[str]) -> TurnPlan | None:
     """The plan of the turn for the next fallback in whose window it fits. Removes from the list what it tried."""
-    rt.cooldowns.rest(plan.model.alias)
+    cooldowns = record.rt.cooldowns
+    cooldowns.rest(plan.model.alias)
     while fallbacks:
         alias = fallbacks.pop(0)
-        if rt.cooldowns.is_resting(alias):
+        if cooldowns.is_resting(alias):
             continue
-        plan = await decide(rt, turn, record, await read_again(rt, turn, alias))
+        plan = await decide(record, await read_again(record, alias))
         if isinstance(plan.decided, Ready):
             return plan
     return None
@@ -146,3 +193,84 @@ def _detail(calls: list[JsonObject]) -> JsonObject:
     """The detail of the `model_call` step: the newest outcome, and the earlier ones if there are any."""
     *before, newest = calls
     return newest | ({"before": before} if before else {})
+
+
+def _wants_look_back(record: Record, completion: Completion) -> bool:
+    """Whether the model called the look-back tool, which its prompt or an earlier one of the turn offered."""
+    sent = record.sent
+    offered = bool(record.turn.looked_back) or (sent is not None and sent.decided.window.offers_look_back)
+    return offered and any(map(is_own, completion.tool_calls))
+
+
+async def _look_back(record: Record, completion: Completion) -> tuple[Completion | None, bool]:
+    """Answers the model's look-back calls. A call beyond the turn's limits gets a result that says so.
+
+    Returns an answer or None, and whether the model may look back once more. There is an answer if the model also
+    called tools of the client, which must be run first, or if look-backs were not offered any more; it has the client's
+    calls only. With None the turn is in its next round. No database connection is held except while reading.
+    """
+    plan, turn = record.sent, record.turn
+    claim = turn.claim
+    if plan is None:
+        raise RuntimeError("a reply to a prompt that was never sent")
+    others = tuple(call for call in completion.tool_calls if not is_own(call))
+    finish = completion.finish_reason if others or completion.finish_reason != "tool_calls" else "stop"
+    answer = replace(completion, tool_calls=others, finish_reason=finish)
+    if not plan.decided.window.offers_look_back:
+        return answer, False  # no more look-backs: a result has said so
+    started_at = record.rt.now()
+    results = [message.content for message in turn.looked_back if message.role == "tool"]
+    calls, before = len(results), sum(plan.rows.estimate(text) for text in results if isinstance(text, str))
+    used_tokens = before
+    # Of many calls at once, the first one beyond the limit gets the result that says so; the rest are left out.
+    own = tuple(call for call in completion.tool_calls if is_own(call))[: MOST_CALLS + 1]
+    answered: list[tuple[ToolCall, LookBack | None, str]] = []
+    rows: list[JsonObject] = []
+    for call in with_own_ids(own, f"{claim.turn_id.hex[-8:]}_back", claim.round):
+        lookup = read_call(call)
+        page, text = await _result(record, plan, lookup, calls, used_tokens, before)
+        if lookup is not None and page is not None:
+            record.read += ((lookup, page),)
+        tokens = plan.rows.estimate(text)
+        calls, used_tokens = calls + 1, used_tokens + tokens
+        answered.append((call, lookup, text))
+        found = [handle_of(seq) for seq in page.seqs] if page else []
+        rows.append({**(lookup.arguments() if lookup else {}), "messages": found, "tokens": tokens})
+    again = all(text != AT_THE_CAP for _, _, text in answered)
+    new = look_back_messages(claim.turn_id, claim.assistant_seq - 1, completion, answered)
+    record.turn = replace(turn, looked_back=(*turn.looked_back, *new))
+    record.note_look_back(plan, new, started_at, {"calls": rows, "may_look_back_again": again})
+    if others:
+        return answer, again
+    record.goes_on(completion)
+    return None, again
+
+
+async def _result(
+    record: Record, plan: TurnPlan, lookup: LookBack | None, calls: int, used_tokens: int, before: int
+) -> tuple[TextPage | None, str]:
+    """The page that a call reads, and the text of its result.
+
+    `calls` is the number of the turn's look-back calls so far, `used_tokens` are those of their results, and `before`
+    is the number of these that are already in the prompt.
+    """
+    window = plan.decided.window
+    if lookup is None:
+        return None, NOT_UNDERSTOOD if calls < MOST_CALLS else AT_THE_CAP
+    of_round = used_tokens - before + plan.rows.estimate(lookup.query)
+    size = next_page_tokens(
+        lookup,
+        window.budget.input_budget,
+        calls,
+        used_tokens,
+        room_for_result(window, of_round),
+        looked_back_tokens(window),
+    )
+    if size is None:
+        return None, AT_THE_CAP
+    claim = record.turn.claim
+    last_seq, said_day = claim.assistant_seq - 1, day_said(window.snapshot.current.messages[0])
+    wanted = next_search(lookup, record.read, seqs_beside_result(window, of_round + size), said_day)
+    page = await read_page(record.rt, claim.session, lookup, wanted, last_seq, size, plan.rows.estimate)
+    nothing = NOT_THERE if lookup.handle else NOTHING_FOUND
+    return page, page.text if page else nothing

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from decimal import Decimal
 from math import ceil
@@ -16,7 +15,6 @@ from app.db.audits import get_audit
 from app.db.claims import (
     Claim,
     NewTurn,
-    WaitingTurn,
     claim_turn,
     reclaim_turn,
     renew_lease,
@@ -25,7 +23,6 @@ from app.db.claims import (
 from app.db.database import Transaction, record_of
 from app.db.driver import UniqueViolated
 from app.db.messages import reply_of_turn
-from app.db.records import Added
 from app.db.responses import keep_response
 from app.db.summaries import get_summary
 from app.db.turns import fail_lost_turns
@@ -59,12 +56,11 @@ from app.engine.summary.block import render_summary
 from app.engine.window.look_back import LOOK_BACK, of_sent
 from app.providers.registry import Model
 from app.services.limits import reserve_call
-from app.services.pasts import pack_messages
 from app.services.runtime import Runtime, retried
-from app.services.sessions import not_found
+from app.services.sessions import existing_in
 from app.services.turn.additions import Additions, add, check_outputs, draft_outputs
 from app.services.turn.gather import WindowRows, budget_of, layers_of, read_window, session_policy
-from app.services.turn.planning import count_message
+from app.services.turn.planning import count_message, pack_messages
 from app.services.turn.recall import prepare_question
 from app.services.turn.types import (
     ClaimedTurn,
@@ -74,8 +70,8 @@ from app.services.turn.types import (
     TurnRequest,
 )
 
-_Claimed: TypeAlias = tuple[Claim | None, TurnOptions, str]
-"""The claim, or None when the turn already runs; and the options and the model alias of the round."""
+_Claimed: TypeAlias = tuple[Claim, TurnOptions, str]
+"""The claim, and the options and the model alias of the round."""
 
 
 _CHARS_PER_TOKEN = 2
@@ -90,8 +86,8 @@ async def claim(
 ) -> ClaimedTurn | TurnOutcome:
     """Stores a new turn with its message and claims it. Returns the stored outcome if its idempotency key has one.
 
-    Raises `NotFound`, `InvalidRequest`, `TurnInProgress`, the idempotency errors and `LimitExceeded`. The turn is not
-    stored when it raises.
+    Raises `NotFound`, `InvalidRequest`, `TurnInProgress`, the idempotency errors and `LimitExceeded`; then nothing is
+    stored.
     """
     draft = await draft_turn(rt, request, idempotency_key)
     await prepare_question(rt, session, request.content)
@@ -115,12 +111,12 @@ async def claim_outputs(rt: Runtime, session: SessionRef, turn_id: TurnId, reque
         outputs = await draft_outputs(rt, request.outputs)
 
         async def answered(tx: Transaction) -> _Claimed:
-            waiting = await _found(tx, session, turn_id)
+            waiting = await existing_in(tx, session, await waiting_turn(tx, session, turn_id), "turn")
             check_outputs(waiting, [call_id for call_id, _ in request.outputs])
             options = _options_again(waiting.request, request)
             stored = options.stored() if request.options else None
             claim = await reclaim_turn(tx, session, turn_id, waiting, outputs, rt.turn_lease_s, stored)
-            return claim, options, request.model_alias or waiting.model_alias
+            return _ours(claim), options, request.model_alias or waiting.model_alias
 
         return await _transaction_one(rt, session, answered, request.additions, turns=0)
 
@@ -134,7 +130,7 @@ async def claim_retry(
     """
 
     async def found_ended(tx: Transaction) -> _Claimed:
-        ended = await _found(tx, session, turn_id)
+        ended = await existing_in(tx, session, await waiting_turn(tx, session, turn_id), "turn")
         claim = await reclaim_turn(
             tx,
             session,
@@ -145,7 +141,7 @@ async def claim_retry(
             options.stored(),
             ended_as=(TurnStatus.FAILED, TurnStatus.CANCELLED, TurnStatus.COMPLETED),
         )
-        return claim, options, awake_alias(rt, model_alias)
+        return _ours(claim), options, awake_alias(rt, model_alias)
 
     try:
         with rt.tracer.span("claim"):
@@ -180,45 +176,32 @@ async def _transaction_one(
     *,
     turns: int,
 ) -> ClaimedTurn:
-    """Transaction one: stores the additions, claims the turn, reads all that a decision needs, and reserves what the
-    call may use.
-
-    `turns` is the number of turns that the round counts as under limits.
-    """
+    """Stores the additions, claims the turn, reads all that a decision needs, and reserves what the call may use.
+    `turns` is the number of turns that the round counts as under limits."""
     gathered_at = rt.now()
-    async with _begun(rt, session, additions) as (tx, added):
-        began_at = perf_counter()
-        claim, options, model_alias = await claimed(tx)
-        if claim is None:
-            raise TurnInProgress("The turn was continued meanwhile, or another turn followed it.")
-        policy = policy_of_turn(rt, claim.session.policy, options.policy)
-        policy = with_whole_past(policy) if options.whole_past else policy
-        with rt.tracer.span("gather"):
-            rows = await read_window(tx, rt, claim.session, policy, model_alias, turn_seq=claim.seq)
-        check_recorded(rows.model, options.recorded_reply)
-        if options.note is not None:
-            await keep_response(tx, claim, options.note)
-        reservation = None
-        if claim.limits:
-            reservation = await reserve_call(tx, claim, _most_of_call(rt, rows, options, turns=turns))
-        if perf_counter() - began_at > rt.turn_lease_s / _OF_THE_LEASE:
-            await renew_lease(tx, claim, rt.turn_lease_s)
-    looked_back = tuple(of_sent(claim.turn_id, after_seq, json.loads(sent)) for after_seq, sent in claim.looked_back)
-    return ClaimedTurn(claim, rows, gathered_at, options, reservation, looked_back, added=added)
-
-
-@asynccontextmanager
-async def _begun(
-    rt: Runtime, session: SessionRef, additions: Additions | None
-) -> AsyncGenerator[tuple[Transaction, Added | None]]:
-    """A transaction in which the additions are stored. If it fails, what was cached of them is removed."""
     try:
         async with rt.database.begin(locking=session.id) as tx:
-            yield tx, None if additions is None else await add(rt, tx, session, additions)
+            added = None if additions is None else await add(rt, tx, session, additions)
+            began_at = perf_counter()
+            claim, options, model_alias = await claimed(tx)
+            policy = policy_of_turn(rt, claim.session.policy, options.policy)
+            policy = with_whole_past(policy) if options.whole_past else policy
+            with rt.tracer.span("gather"):
+                rows = await read_window(tx, rt, claim.session, policy, model_alias, turn_seq=claim.seq)
+            check_recorded(rows.model, options.recorded_reply)
+            if options.note is not None:
+                await keep_response(tx, claim, options.note)
+            reservation = None
+            if claim.limits:
+                reservation = await reserve_call(tx, claim, _most_of_call(rt, rows, options, turns=turns))
+            if perf_counter() - began_at > rt.turn_lease_s / _OF_THE_LEASE:
+                await renew_lease(tx, claim, rt.turn_lease_s)
     except BaseException:
-        if additions is not None:
+        if additions is not None:  # the pasts that were cached in the transaction have them
             rt.pasts.forget(session.id)
         raise
+    looked_back = tuple(of_sent(claim.turn_id, after_seq, json.loads(sent)) for after_seq, sent in claim.looked_back)
+    return ClaimedTurn(claim, rows, gathered_at, options, reservation, looked_back, added=added)
 
 
 def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns: int) -> WorstCase:
@@ -251,11 +234,10 @@ def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns:
     return WorstCase(turns, prompt + output, max(model.cost_of(usage) or Decimal(0) for model in models))
 
 
-async def _found(tx: Transaction, session: SessionRef, turn_id: TurnId) -> WaitingTurn:
-    turn = await waiting_turn(tx, session, turn_id)
-    if turn is None:
-        raise await not_found(tx, session, "turn")
-    return turn
+def _ours(claim: Claim | None) -> Claim:
+    if claim is None:
+        raise TurnInProgress("The turn was continued meanwhile, or another turn followed it.")
+    return claim
 
 
 def _in_progress() -> TurnInProgress:
@@ -263,10 +245,8 @@ def _in_progress() -> TurnInProgress:
 
 
 async def draft_turn(rt: Runtime, request: TurnRequest, idempotency_key: str | None) -> NewTurn:
-    """Counts the user's message before a database connection is taken.
-
-    The session's model is not known yet, so the encoding is guessed. After a wrong guess the message is counted again.
-    """
+    """Counts the user's message before a database connection is taken. The session's model is not known yet, so the
+    encoding is guessed. After a wrong guess the message is counted again."""
     alias = request.model_alias or rt.catalogue.default
     with rt.tracer.span("count"):
         encoding = rt.catalogue.model(alias).encoding

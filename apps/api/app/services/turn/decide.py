@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TypeVar
 
 from app.domain.errors import ProviderError
-from app.domain.frozen import frozen
 from app.domain.types import CompletionRequest, Message, Summary, Turn, TurnId
 from app.engine.messages.turns import with_reasoning
 from app.engine.policy.budget import Budget
@@ -35,13 +34,12 @@ from app.services.turn.summarize import (
     IN_PROGRESS,
     STALE,
     SummaryAttempt,
-    SummaryJob,
     note_emergency,
     restart_count,
     summarize,
 )
-from app.services.turn.types import ClaimedTurn, TurnOptions, TurnPlan
-from app.tokenizers.counters import Estimator
+from app.services.turn.summarizer_call import SummaryJob
+from app.services.turn.types import TurnOptions, TurnPlan
 
 _MOST_COUNTS = 2
 """Token counts by the provider in one round: one for the prompt as it was read, one for the prompt after a summary."""
@@ -49,57 +47,41 @@ _MOST_COUNTS = 2
 _D = TypeVar("_D", bound=Decision)
 
 
-@frozen
-class _Basis:
-    """The data of a decision. `estimate` and `rows` are those of the model that is to be called."""
-
-    rows: WindowRows
-    estimate: Estimator
-    snapshot: Snapshot
-    counted_by_provider: bool
-
-    def plan(self, decided: Ready | Refused) -> TurnPlan:
-        return TurnPlan(self.rows, self.estimate, decided, self.counted_by_provider)
-
-
-async def decide(rt: Runtime, turn: ClaimedTurn, record: Record, rows: WindowRows | None = None) -> TurnPlan:
+async def decide(record: Record, window: WindowRows | None = None) -> TurnPlan:
     """Counts the messages that have no count yet, tries a summary if one is due, and returns the plan or a refusal.
 
-    `rows` are given when another model is called than the one that the turn was claimed for: it has another window and
+    `window` is given when another model is called than the one that the turn was claimed for: it has another window and
     may have another encoding.
     """
-    basis = await _basis_of(rt, turn, record, rows or turn.rows)
-    decided = await _traced(rt, basis.snapshot, lambda: plan(basis.snapshot, basis.estimate))
+    rows, snapshot = await _counted(record, window or record.turn.rows)
+    decided = await _traced(record.rt, snapshot, lambda: plan(snapshot, rows.estimate))
     if isinstance(decided, SummaryDue):
-        return await _decide_with_summary(rt, turn, record, basis, decided)
+        return await _decide_with_summary(record, rows, snapshot, decided)
     if decided.summary_worthless:
-        await restart_count(rt, basis.rows.session.id, turn.claim.seq)
-    return basis.plan(decided)
+        await restart_count(record.rt, rows.session.id, record.turn.claim.seq)
+    return TurnPlan(rows, decided)
 
 
-async def _basis_of(rt: Runtime, turn: ClaimedTurn, record: Record, rows: WindowRows) -> _Basis:
+async def _counted(record: Record, rows: WindowRows) -> tuple[WindowRows, Snapshot]:
+    rt, turn = record.rt, record.turn
     record.model_alias = rows.model.alias
-    estimate = rt.tokenizers.estimator(rows.encoding)
     with rt.tracer.span("count"):
-        rows, found = await first_snapshot(rt, rows, turn.claim.turn_id, turn.options, looked_back=turn.looked_back)
-    snapshot = await counted_by_provider(rt, rows, found, estimate, record.steps)
-    return _Basis(rows, estimate, snapshot, snapshot is not found)
+        rows, snapshot = await first_snapshot(rt, rows, turn.claim.turn_id, turn.options, looked_back=turn.looked_back)
+    return await with_exact_count(rt, rows, snapshot, record.steps)
 
 
-async def decide_within(
-    rt: Runtime, turn: ClaimedTurn, record: Record, refused: TurnPlan, budget: Budget
-) -> TurnPlan | None:
+async def decide_within(record: Record, refused: TurnPlan, budget: Budget) -> TurnPlan | None:
     """The plan of the turn within the budget that a provider's rejection implies; None when it does not fit."""
-    snapshot = await _leave_at_once(rt, turn, record, refused, refused.decided.window.after_overflow(budget))
-    decided = await _traced(rt, snapshot, lambda: plan(snapshot, refused.estimate, may_summarize=False))
-    return replace(refused, decided=decided) if isinstance(decided, Ready) else None
+    snapshot = await _leave_at_once(record, refused.rows, refused.decided.window.after_overflow(budget))
+    smaller = await _without_summary(record, refused.rows, snapshot)
+    return smaller if isinstance(smaller.decided, Ready) else None
 
 
-async def read_again(rt: Runtime, turn: ClaimedTurn, model_alias: str) -> WindowRows:
+async def read_again(record: Record, model_alias: str) -> WindowRows:
     """Reads the window for this model again, as it is stored now."""
+    rt, claim, policy = record.rt, record.turn.claim, record.turn.rows.policy
     with rt.tracer.span("gather"):
         async with rt.database.autocommit() as tx:
-            claim, policy = turn.claim, turn.rows.policy
             return await read_window(tx, rt, claim.session, policy, model_alias, turn_seq=claim.seq)
 
 
@@ -144,19 +126,19 @@ async def _current(rt: Runtime, rows: WindowRows, turn_id: TurnId, looked_back: 
     return with_look_backs(current, [(await recounted(rt, rows.encoding, message))[0] for message in looked_back])
 
 
-async def decide_after_look_back(rt: Runtime, turn: ClaimedTurn, record: Record, *, again: bool) -> TurnPlan:
+async def decide_after_look_back(record: Record, *, again: bool) -> TurnPlan:
     """The plan of the call after a look-back. It starts from the snapshot of the prompt before; no summary is made.
 
     `again` says whether the model may look back once more. If the messages that were read do not fit, they are replaced
     by a notice or left out: after a prompt that fitted, a look-back never makes the turn fail.
     """
-    before = record.sent
+    turn, before = record.turn, record.sent
     if before is None:
         raise RuntimeError("a look-back without a prompt")
-    rows, estimate, snapshot = before.rows, before.estimate, before.snapshot
+    rows, snapshot = before.rows, before.snapshot
     bare = snapshot.tools[:-1] if snapshot.offers_look_back else snapshot.tools
     for looked_back, offered in ((turn.looked_back, again), (without_newest(turn.looked_back), False), ((), False)):
-        current = await _current(rt, rows, turn.claim.turn_id, looked_back)
+        current = await _current(record.rt, rows, turn.claim.turn_id, looked_back)
         found = replace(
             snapshot,
             current=with_reasoning(current, rows.model.reasoning_rule),
@@ -164,25 +146,27 @@ async def decide_after_look_back(rt: Runtime, turn: ClaimedTurn, record: Record,
             may_look_back=offered,
             log=None,
         )
-        decided = await _traced(rt, found, lambda found=found: plan(found, estimate, may_summarize=False))
-        if isinstance(decided, Ready):
-            return replace(before, decided=decided)
+        following = await _without_summary(record, rows, found)
+        if isinstance(following.decided, Ready):
+            return following
     raise RuntimeError("a prompt that was sent does not fit without what was added to it")
 
 
-async def counted_by_provider(
-    rt: Runtime, rows: WindowRows, snapshot: Snapshot, estimate: Estimator, steps: Steps
-) -> Snapshot:
+async def with_exact_count(
+    rt: Runtime, rows: WindowRows, snapshot: Snapshot, steps: Steps
+) -> tuple[WindowRows, Snapshot]:
     """The snapshot, calibrated by the provider's own token count if the alias has `exact_counts` and the estimate is
-    too near a threshold to decide. The same object if the provider does not count or its count is not credible."""
+    too near a threshold to decide; the rows then say so. Nothing changes if the provider does not count, or its count
+    is not credible."""
     if not rows.model.exact_counts or sum(step["kind"] == "count_tokens" for step in steps.rows) >= _MOST_COUNTS:
-        return snapshot
-    window = await planned(snapshot, lambda: lay_out(snapshot, estimate))
+        return rows, snapshot
+    window = await planned(snapshot, lambda: lay_out(snapshot, rows.estimate))
     if not is_near_threshold(window):
-        return snapshot
-    prompt = window.prompt
-    ratio = await _ratio_by_provider(rt, rows.model, prompt, snapshot.budget.output_reserve, steps)
-    return snapshot if ratio is None else replace(snapshot, calibration_ratio=ratio)
+        return rows, snapshot
+    ratio = await _ratio_by_provider(rt, rows.model, window.prompt, snapshot.budget.output_reserve, steps)
+    if ratio is None:
+        return rows, snapshot
+    return replace(rows, counted_by_provider=True), replace(snapshot, calibration_ratio=ratio)
 
 
 async def _ratio_by_provider(
@@ -211,22 +195,18 @@ async def _ratio_by_provider(
     return ratio
 
 
-async def _decide_with_summary(
-    rt: Runtime, turn: ClaimedTurn, record: Record, basis: _Basis, due: SummaryDue
-) -> TurnPlan:
-    """Tries the summary that is due and plans again, with the summary or without it."""
-    attempt = await _try_summary(rt, turn, record, basis, due, whatever_others_do=False)
-    decided = await _after_summary(rt, record, basis, due, attempt)
-    if attempt.failure == IN_PROGRESS and _loses(decided.decided):
+async def _decide_with_summary(record: Record, rows: WindowRows, snapshot: Snapshot, due: SummaryDue) -> TurnPlan:
+    attempt = await _try_summary(record, rows, snapshot, due, whatever_others_do=False)
+    found = await _after_summary(record, rows, due, attempt.summary)
+    if attempt.failure == IN_PROGRESS and _loses(found.decided):
         # While another process makes the summary, its turns are sent in full. If they do not fit, this turn makes one
         # itself. It does not wait, since the other process may be dead, and nothing is dropped because of it.
-        attempt = await _try_summary(rt, turn, record, basis, due, whatever_others_do=True)
-        decided = await _after_summary(rt, record, basis, due, attempt)
-    if attempt.failure == STALE and _loses(decided.decided):
+        attempt = await _try_summary(record, rows, snapshot, due, whatever_others_do=True)
+        found = await _after_summary(record, rows, due, attempt.summary)
+    if attempt.failure == STALE and _loses(found.decided):
         # Another process's summary was stored first: the turn may fit with that one.
-        basis = await _basis_of(rt, turn, record, await read_again(rt, turn, basis.rows.model.alias))
-        decided = await _without_another_summary(rt, basis)
-    return decided
+        found = await _without_summary(record, *await _counted(record, await read_again(record, rows.model.alias)))
+    return found
 
 
 def _loses(decided: Ready | Refused) -> bool:
@@ -234,22 +214,24 @@ def _loses(decided: Ready | Refused) -> bool:
 
 
 async def _try_summary(
-    rt: Runtime, turn: ClaimedTurn, record: Record, basis: _Basis, due: SummaryDue, *, whatever_others_do: bool
+    record: Record, rows: WindowRows, snapshot: Snapshot, due: SummaryDue, *, whatever_others_do: bool
 ) -> SummaryAttempt:
     def still_too_large(summary: Summary) -> bool:
-        return would_be_pruned(basis.snapshot.with_summary(due.fold, summary), basis.estimate)
+        return would_be_pruned(snapshot.with_summary(due.fold, summary), rows.estimate)
 
+    claim = record.turn.claim
     job = SummaryJob(
+        rows,
         due.fold,
         due.snapshot,
         "preflight",
-        turn.claim.seq,
-        turn.claim,
-        still_too_large if basis.rows.policy.incremental else None,
+        claim.seq,
+        claim,
+        still_too_large if rows.policy.incremental else None,
         whatever_others_do,
     )
     with record.steps.step("summarize") as detail:
-        attempt = await summarize(rt, basis.rows, job, basis.estimate)
+        attempt = await summarize(record.rt, job)
         detail |= {
             "reason": due.fold.reason,
             "turns": len(due.fold.turns),
@@ -273,33 +255,29 @@ async def _try_summary(
     return attempt
 
 
-async def _after_summary(
-    rt: Runtime, record: Record, basis: _Basis, due: SummaryDue, attempt: SummaryAttempt
-) -> TurnPlan:
-    rows, estimate, snapshot, is_counted = basis.rows, basis.estimate, due.snapshot, basis.counted_by_provider
-    if (summary := attempt.summary) is not None:
-        found = await planned(due.snapshot, lambda: due.with_summary(summary, estimate))
-        found = await with_recall_anew(rt, rows, found)
-        snapshot = await counted_by_provider(rt, rows, found, estimate, record.steps)
-        is_counted = is_counted or snapshot is not found
-    return await _without_another_summary(rt, replace(basis, snapshot=snapshot, counted_by_provider=is_counted))
+async def _after_summary(record: Record, rows: WindowRows, due: SummaryDue, summary: Summary | None) -> TurnPlan:
+    rt, snapshot = record.rt, due.snapshot
+    if summary is not None:
+        snapshot = await planned(snapshot, lambda: due.with_summary(summary, rows.estimate))
+        snapshot = await with_recall_anew(rt, rows, snapshot)
+        rows, snapshot = await with_exact_count(rt, rows, snapshot, record.steps)
+    return await _without_summary(record, rows, snapshot)
 
 
-async def _without_another_summary(rt: Runtime, basis: _Basis) -> TurnPlan:
-    snapshot, estimate = basis.snapshot, basis.estimate
-    return basis.plan(await _traced(rt, snapshot, lambda: plan(snapshot, estimate, may_summarize=False)))
+async def _without_summary(record: Record, rows: WindowRows, snapshot: Snapshot) -> TurnPlan:
+    """The plan of the snapshot; no further summary is made."""
+    decided = await _traced(record.rt, snapshot, lambda: plan(snapshot, rows.estimate, may_summarize=False))
+    return TurnPlan(rows, decided)
 
 
-async def _leave_at_once(
-    rt: Runtime, turn: ClaimedTurn, record: Record, refused: TurnPlan, snapshot: Snapshot
-) -> Snapshot:
+async def _leave_at_once(record: Record, rows: WindowRows, snapshot: Snapshot) -> Snapshot:
     """The snapshot without the turns that the policy's emergency path drops after a provider's rejection."""
-    rows, estimate = refused.rows, refused.estimate
+    rt, estimate = record.rt, rows.estimate
     fold = emergency_fold(snapshot, estimate)
     if fold is None:
         return snapshot
     with record.steps.step("emergency_drop") as detail:
-        noted = await note_emergency(rt, rows, fold, estimate, turn.claim)
+        noted = await note_emergency(rt, rows, fold, record.turn.claim)
         detail |= {"turns": len(fold.turns), "stored": noted is not None}
     if noted is None:
         return snapshot

@@ -35,15 +35,14 @@ from app.engine.window.prompt import goal_text
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Snapshot
 from app.providers.registry import Model
-from app.services.pasts import Counting
+from app.services.pasts import Counting, settled_columns
 from app.services.policies import resolve_policy
 from app.services.process_state import WindowBytes
 from app.services.runtime import Runtime
 from app.services.sessions import session_state
-from app.services.settled_columns import settled_columns
 from app.services.turn.planning import INLINE_MESSAGES, count_long_texts, planned, recounted
 from app.services.turn.recall import look_up, meaning_of_pins
-from app.tokenizers.counters import TWO_FIFTHS
+from app.tokenizers.counters import HEURISTIC, TWO_FIFTHS, Estimator
 
 _FEW_MESSAGES = 64
 """Messages up to which an uncached window is read row by row: that is faster than two more statements."""
@@ -59,11 +58,13 @@ class WindowRows:
 
     `kept` are the turns that this process has cached, `turns` those after them. `turn_seq` is the number of the running
     turn, or the one that the next turn would get. `held` are the bytes that the process counts for what was read.
+    `estimate` counts in the model's encoding; with `counted_by_provider` the prompt was counted by the provider.
     """
 
     session: SessionState
     policy: ContextPolicy
     model: Model
+    estimate: Estimator
     turn_seq: int
     context: PromptContext
     kept: Kept
@@ -72,15 +73,21 @@ class WindowRows:
     evicted: Evicted | None = None
     fell_back: bool = False
     """Whether a message had to be counted by the heuristic because the tokenizer failed."""
+    counted_by_provider: bool = False
 
     @property
     def encoding(self) -> str:
-        """The encoding in which messages are counted."""
         return encoding_of(self.model, self.policy)
 
     @property
+    def counted_by(self) -> str:
+        """What counted the prompt: the encoding, the heuristic if the tokenizer failed, or the provider."""
+        if self.counted_by_provider:
+            return "provider"
+        return HEURISTIC if self.fell_back else self.estimate.encoding
+
+    @property
     def turn_count(self) -> int:
-        """The number of all turns of the window."""
         return self.kept.turns + len(self.turns)
 
     def read_messages(self) -> Iterator[Message]:
@@ -153,7 +160,8 @@ async def read_window(
         # Turns have run since the session was read without a lock. Its newest turn then can only be seen in the rows.
         kept = Kept(Columns(after_seq))
         turns = await turns_after(after_seq)
-    rows = WindowRows(session, policy, model, before_seq, context, kept, tuple(turns), held)
+    estimate = rt.tokenizers.estimator(counting.encoding)
+    rows = WindowRows(session, policy, model, estimate, before_seq, context, kept, tuple(turns), held)
     if not (after_seq and policy.recall.enabled):
         return rows
     return await _with_evicted(tx, rt, rows, query, for_turn=turn_seq is not None)
@@ -170,10 +178,8 @@ async def session_window(rt: Runtime, session: SessionRef) -> WindowRows:
 async def _with_evicted(
     tx: Transaction, rt: Runtime, rows: WindowRows, query: Message | None, *, for_turn: bool
 ) -> WindowRows:
-    """The rows with the matching messages among those that the active summary replaces.
-
-    For a running turn, some messages without packed terms get them; otherwise nothing is written.
-    """
+    """The rows with the matching messages among those that the active summary replaces. Only for a running turn
+    something is written: some messages without packed terms get them."""
     summary = rows.context.summary
     running = [turn for turn in rows.turns if for_turn and turn.status is TurnStatus.RUNNING]
     message = running[-1].messages[0] if running else query
@@ -196,10 +202,7 @@ async def _with_evicted(
 
 async def with_all_counts(rt: Runtime, rows: WindowRows, *, store: bool = True) -> WindowRows:
     """The rows with every message counted for the model. Settled turns are cached, and with `store` new counts are
-    stored, once for each message and encoding.
-
-    A stored count uses the flat figure for images; it is corrected here by the model's rule.
-    """
+    stored. A stored count uses the flat figure for images; it is corrected here by the model's rule."""
     missing = [message for message in rows.read_messages() if message.tokens == UNCOUNTED]
     if missing:
         rows = await _count_missing(rt, rows, missing, store=store)
@@ -326,10 +329,10 @@ async def snapshot_of(
         else None,
         may_look_back=may_look_back,
     )
-    await count_long_texts(rt.tokenizers, rows.encoding, snapshot)
+    await count_long_texts(rt.tokenizers, rows.estimate, snapshot)
     if rows.policy.allocation is None:
         return snapshot
-    return await planned(snapshot, lambda: with_shared_budget(snapshot, rt.tokenizers.estimator(rows.encoding)))
+    return await planned(snapshot, lambda: with_shared_budget(snapshot, rows.estimate))
 
 
 def _are_long(turns: Sequence[Turn]) -> bool:
@@ -338,9 +341,7 @@ def _are_long(turns: Sequence[Turn]) -> bool:
 
 async def with_recall_anew(rt: Runtime, rows: WindowRows, snapshot: Snapshot, *, for_turn: bool = True) -> Snapshot:
     """The snapshot after a new summary, with recall looked up again, since the summarized turns can be recalled now.
-
-    Without `for_turn` nothing is written.
-    """
+    Without `for_turn` nothing is written."""
     query = snapshot.current.messages[0]
     if not rows.policy.recall.enabled:
         return snapshot

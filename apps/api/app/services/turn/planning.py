@@ -9,13 +9,15 @@ from typing import TypeVar
 
 import orjson
 
-from app.domain.types import Content, Message, ToolCall
+from app.domain.content import content_text
+from app.domain.types import Content, Message, Role, ToolCall
 from app.engine.messages.tokens import Estimate, counted, message_tokens, tools_tokens
+from app.engine.recall.index import packed_terms
 from app.engine.window.plan import Assembled, Ready, assemble
 from app.engine.window.prompt import pin_text
 from app.engine.window.snapshot import Snapshot
 from app.services.runtime import Runtime
-from app.tokenizers.counters import Tokenizers
+from app.tokenizers.counters import Estimator, Tokenizers
 
 _LONG_CHARS = 16_384
 """Longest text around the messages, in characters, that is counted on the event loop."""
@@ -26,15 +28,19 @@ INLINE_MESSAGES = 1_000
 _INLINE_PAST_CHARS = 1_048_576
 """Characters of a past whose messages are built from JSON and hashed on the event loop (a few ms)."""
 
+_PACKED_CHARS = 32_768
+"""Characters of messages whose terms are packed on the event loop."""
+_MESSAGE_CHARS = 64
+"""Characters that take as long to pack as the fixed work for one message."""
+
 _T = TypeVar("_T")
 
 
-async def count_long_texts(tokenizers: Tokenizers, encoding: str, snapshot: Snapshot) -> None:
+async def count_long_texts(tokenizers: Tokenizers, estimate: Estimator, snapshot: Snapshot) -> None:
     """Counts the long texts around the messages off the event loop. The engine's own count of them is then a hit in the
     cache that this fills."""
     if _chars_around(snapshot) <= _LONG_CHARS:
         return
-    estimate = tokenizers.estimator(encoding)
 
     def count() -> None:
         texts = [text for _, text in snapshot.layers] + [snapshot.goal or ""]
@@ -63,6 +69,17 @@ async def recounted(rt: Runtime, encoding: str, message: Message) -> tuple[Messa
     chars = _chars_of(message.content, message.tool_calls) + len(message.reasoning or "")
     chars += sum([len(str(block.get("thinking", ""))) for block in message.reasoning_blocks])
     return await rt.tokenizers.count_aside(encoding, chars, partial(counted, message))
+
+
+async def pack_messages(messages: Sequence[tuple[Role, Content, bool, str | None]]) -> list[bytes]:
+    """The packed terms of messages, given by role, content, whether they call tools, and who spoke. Many characters
+    are packed on a thread, off the event loop."""
+
+    def packed() -> list[bytes]:
+        return [packed_terms(role, content, has_calls=calls, name=name) for role, content, calls, name in messages]
+
+    chars = sum(len(content_text(content)) + _MESSAGE_CHARS for _, content, _, _ in messages)
+    return packed() if chars <= _PACKED_CHARS else await asyncio.to_thread(packed)
 
 
 async def planned(snapshot: Snapshot, decision: Callable[[], _T]) -> _T:

@@ -1,9 +1,5 @@
-"""One call of a model, for a turn or a summary: measured, traced, priced, and logged with its content if the deployment
-sets `PLIMSOLL_LOG_CONTENT`.
-
-The log has one line for each prompt and one for each reply. A line holds a bounded part of the content, the newest
-first; the database has all of it (`GET …/turns/{tid}/prompt`). Keys and connection strings are hidden, as in all lines.
-"""
+"""One call of a model, for a turn or a summary: measured, traced, priced, and logged with a bounded part of its content
+if the deployment sets `PLIMSOLL_LOG_CONTENT`."""
 
 from __future__ import annotations
 
@@ -64,10 +60,8 @@ async def call_model(
 
 
 def used_row(rt: Runtime, model: Model, purpose: Purpose, usage: Usage, round_number: int | None = None) -> JsonObject:
-    """The usage row of a call, by column. It is also counted in the metrics. `cost_usd` is None if no price is known.
-
-    `round_number` is the round of its turn in which the call was made.
-    """
+    """The usage row of a call in a round of its turn, by column, which is also counted in the metrics. `cost_usd` is
+    None if no price is known."""
     cost = model.cost_of(usage)
     rt.telemetry.model_usage(alias=model.alias, purpose=purpose, usage=usage, cost_usd=cost)
     return {
@@ -117,7 +111,6 @@ def _log_prompt(content_log: BoundLogger, request: CompletionRequest) -> None:
 
 
 def _log_reply(content_log: BoundLogger, completion: Completion) -> None:
-    """Logs a line with a model's answer: its text, its reasoning, and its tool calls."""
     calls = "\n".join(f"{call.name} {call.arguments}" for call in completion.tool_calls)
     texts = {"text": completion.text, "reasoning": completion.reasoning, "tool_calls": calls}
     shown = {name: _shortened(text) for name, text in texts.items() if text}
@@ -125,7 +118,6 @@ def _log_reply(content_log: BoundLogger, completion: Completion) -> None:
 
 
 def _log_failure(content_log: BoundLogger, error: ProviderError) -> None:
-    """Logs a line with the text that was streamed before an answer failed."""
     shown = {"text": _shortened(error.partial)} if error.partial else {}
     content_log.info("model_reply", error=error.code, **shown)
 

@@ -1,8 +1,6 @@
-"""Recall for a turn: looks up messages before the window that match the user's message by words and by meaning.
-
-The vector of the user's message (a question) is requested before the turn is claimed. Those of messages that have left
-the window, and of pins, are made after turns (docs/decisions/0020-embeddings.md).
-"""
+"""Looks up stored messages: for a turn's recall those before the window that match the user's message by words and by
+meaning, and for look-backs pages of one message or of those that match some words. When vectors are made:
+docs/decisions/0020-embeddings.md."""
 
 from __future__ import annotations
 
@@ -15,23 +13,45 @@ from typing import Final, TypeVar
 import numpy as np
 
 from app.db.database import Transaction
-from app.db.recall import has_vectors, messages_without_vectors, save_vectors, settled_seq, turns_with
+from app.db.recall import (
+    StoredTerms,
+    has_vectors,
+    messages_without_vectors,
+    save_terms,
+    save_vectors,
+    settled_seq,
+    stored_terms,
+    stored_vectors,
+    turns_with,
+    unpacked_messages,
+)
 from app.db.records import add_usages
 from app.domain.content import content_text, named
 from app.domain.errors import NotFound
 from app.domain.types import Content, JsonObject, Message, Pin, SessionId, SessionRef, TenantId, Turn, Usage
+from app.engine.messages.tokens import Estimate
 from app.engine.policy.policy import Recall
 from app.engine.recall.bm25 import posting_count
 from app.engine.recall.dates import date_keys, day_said
-from app.engine.recall.index import Index
+from app.engine.recall.index import Index, Packed
+from app.engine.recall.look_back_pages import (
+    TextPage,
+    matching_seqs,
+    messages_to_read,
+    page_of_matches,
+    page_of_message,
+    seq_of,
+)
 from app.engine.recall.ranking import MOST_RECALLED_TOKENS, Evicted, candidates, most_recalled_tokens, seqs_of
 from app.engine.recall.relevance import text_of
 from app.engine.recall.terms import query_terms
 from app.engine.recall.vectors import Meaning, Vectors, packed_vectors
+from app.engine.window.look_back import LookBack, Search
 from app.providers.base import Embedded
 from app.services.embeddings import MOST_EMBEDDED_CHARS, Embeddings
-from app.services.pasts import Pasts, extended_index, settled_index, settled_vectors
+from app.services.pasts import Pasts
 from app.services.runtime import Runtime, retried
+from app.services.turn.planning import pack_messages
 from app.services.turn.provider_call import used_row
 
 EMBEDDED_A_TURN: Final = 500
@@ -45,7 +65,13 @@ _INLINE_MESSAGES: Final = 4_096
 _INLINE_POSTINGS: Final = 65_536
 """An index of `_INLINE_MESSAGES` messages, or of this many messages and postings, is ranked on the event loop. A larger
 one could block it for too long. A thread uses twice the CPU, because it and the event loop wait for each other."""
+_INLINE_CHARS: Final = 32_768
 _T = TypeVar("_T")
+PACKED_A_TURN: Final = 500
+"""Messages without packed terms that one turn packs (a few tenths of a second); later turns pack the others."""
+_SLICE_MESSAGES: Final = 4096
+_INLINE_BYTES: Final = 256 * 1024
+"""Largest index, with its new part, that is extended on the event loop: some 2,000 chat messages, a few ms."""
 _SIGNS_A_POSTING = 8
 """64-bit words of vector signs that are compared in the time of one posting, including the work on their vectors."""
 
@@ -128,6 +154,112 @@ async def settled_meaning(
         return None
     vectors = await settled_vectors(pasts, tx, session.id, through_seq, model=embeddings.model, dimensions=len(vector))
     return Meaning(vector, vectors)
+
+
+async def settled_index(
+    pasts: Pasts, tx: Transaction, session_id: SessionId, settled_seq: int, *, pack: bool = False
+) -> tuple[Index, int]:
+    """The index of a session's messages, at least through `settled_seq`, below which nothing is written any more; and
+    how many of them are missing in it, because they have no packed terms yet. With `pack`, some of those are packed.
+
+    Reads what is not cached, and caches the index if nothing is missing.
+    """
+    kept = pasts.index(session_id)
+    index, unpacked = await extended_index(tx, session_id, kept, settled_seq)
+    if unpacked and pack:
+        await _pack_oldest(tx, session_id, settled_seq)
+        index, unpacked = await extended_index(tx, session_id, kept, settled_seq)
+    if not unpacked:
+        pasts.keep_index(session_id, index)
+    return index, unpacked
+
+
+async def settled_vectors(
+    pasts: Pasts, tx: Transaction, session_id: SessionId, through_seq: int, *, model: str, dimensions: int
+) -> Vectors:
+    """The vectors that a model has made of a session's messages through `through_seq`. Reads and caches new ones."""
+    vectors = new = pasts.vectors(session_id, model, dimensions)
+    has_more = new.through_seq < through_seq
+    while has_more:
+        seqs, packed = await stored_vectors(
+            tx, session_id, new.through_seq, through_seq, model=model, dimensions=dimensions, limit=_SLICE_MESSAGES
+        )
+        new = new.extended(seqs, packed) if len(seqs) else new
+        has_more = len(seqs) == _SLICE_MESSAGES
+    if new is not vectors:
+        pasts.keep_vectors(session_id, new)
+    return new
+
+
+async def extended_index(tx: Transaction, session_id: SessionId, index: Index, through_seq: int) -> tuple[Index, int]:
+    """The index extended by the messages through `through_seq`, and how many of those have no packed terms.
+
+    The messages are read in slices. A large index is extended on a thread, off the event loop.
+    """
+    slices: list[StoredTerms] = []
+    read_seq = index.through_seq
+    while read_seq < through_seq:
+        slices.append(await stored_terms(tx, session_id, read_seq, through_seq, _SLICE_MESSAGES))
+        read_seq = slices[-1].through_seq
+    if not slices:
+        return index, 0
+    numbers = (
+        np.frombuffer(b"".join(parts), ">i8")
+        for parts in zip(*((s.seqs, s.tokens, s.days) for s in slices), strict=True)
+    )
+    terms = b"".join(part.terms for part in slices)
+    seqs, tokens, days = numbers
+    new = Packed(seqs, tokens, terms, days)
+    if index.size_bytes + len(terms) <= _INLINE_BYTES:
+        index = index.extended(new, through_seq)
+    else:
+        index = await asyncio.to_thread(index.extended, new, through_seq)
+    return index, sum(part.unpacked for part in slices)
+
+
+async def _pack_oldest(tx: Transaction, session_id: SessionId, through_seq: int) -> None:
+    rows = await unpacked_messages(tx, session_id, through_seq, PACKED_A_TURN)
+    terms = await pack_messages([(row["role"], row["content"], row["has_calls"], row["name"]) for row in rows])
+    await save_terms(tx, session_id, [row["seq"] for row in rows], terms)
+
+
+async def read_page(
+    rt: Runtime, session: SessionRef, lookup: LookBack, wanted: Search, last_seq: int, tokens: int, estimate: Estimate
+) -> TextPage | None:
+    """A page of at most `tokens` tokens: of the message with the handle, or of the messages through `last_seq` that
+    match. None if there is no such message.
+
+    Runs at most three statements, and two for vectors. No database connection is held while texts are counted or a
+    vector is made. The caller has checked that the session belongs to the tenant.
+    """
+    if lookup.handle is None:
+        await prepare_search(rt, session, lookup.query)
+    async with rt.database.autocommit() as tx:
+        if lookup.handle is not None:
+            seq = seq_of(lookup.handle)
+            found = await _messages(tx, session.id, [] if seq is None else [seq])
+        else:
+            index, _, meaning = await searchable(tx, rt, session, lookup.query, last_seq)
+            match = partial(matching_seqs, index, lookup.query, last_seq, wanted.without, wanted.said_day, meaning)
+            seqs = await ranked(index, lookup.query, last_seq, meaning, match)
+            found = await _messages(tx, session.id, seqs[: messages_to_read(wanted.number, tokens)])
+    if not found:
+        return None
+
+    def made() -> TextPage | None:
+        if lookup.handle is not None:
+            return page_of_message(found[0], lookup.query, lookup.page, tokens, estimate)
+        return page_of_matches(found, lookup.query, wanted.number, tokens, estimate, wanted.shown_number)
+
+    chars = sum(len(str(message.content)) for message in found)
+    return made() if chars <= _INLINE_CHARS else await asyncio.to_thread(made)
+
+
+async def _messages(tx: Transaction, session_id: SessionId, seqs: Sequence[int]) -> list[Message]:
+    """The messages with these numbers, in the same order, without those that do not exist."""
+    turns = await turns_with(tx, session_id, seqs, "") if seqs else ()
+    found = {message.seq: message for turn in turns for message in turn.messages}
+    return [found[seq] for seq in seqs if seq in found]
 
 
 async def prepare_question(rt: Runtime, session: SessionRef, content: Content) -> None:

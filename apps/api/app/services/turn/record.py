@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -44,18 +45,19 @@ from app.domain.types import (
 )
 from app.engine.messages.turns import with_reasoning
 from app.engine.window.cache_break import cache_break
+from app.engine.window.look_back import Read
 from app.engine.window.plan import Assembled
 from app.engine.window.prompt import whole_message_block
 from app.openai.new_messages import with_reply
 from app.services.limits import spent_of
-from app.services.pasts import LastPrompt, pack_messages
+from app.services.pasts import LastPrompt
 from app.services.runtime import Runtime
-from app.services.turn.planning import count_message, recounted
+from app.services.turn.planning import count_message, pack_messages, recounted
 from app.services.turn.provider_call import sum_of, total_cost, used_row, with_own_ids
 from app.services.turn.recall import start_pin_vectors, start_vectors
 from app.services.turn.steps import Steps, of_audit, of_turn
 from app.services.turn.summarize import start_after_turn
-from app.services.turn.types import ClaimedTurn, Listener, TurnEvent, TurnOutcome, TurnPlan, to_nobody
+from app.services.turn.types import ClaimedTurn, Listener, TurnEvent, TurnOutcome, TurnPlan
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +79,8 @@ async def recording(rt: Runtime, turn: ClaimedTurn, started: float, listen: List
     add_request_fields(session_id=str(claim.session_id), turn_id=str(claim.turn_id))
     record = Record(rt, turn, started, listen)
     created = {"id": claim.turn_id, "session_id": claim.session_id, "seq": claim.seq, "status": TurnStatus.RUNNING}
-    record.listen(TurnEvent("turn.created", {"turn": created}, claim.assistant_seq))
+    if listen is not None:
+        listen(TurnEvent("turn.created", {"turn": created}, claim.assistant_seq))
     try:
         yield record
     except (ContextBudgetExceeded, ProviderError, TurnCancelled, TurnLost):
@@ -93,11 +96,12 @@ class Record:
     `model_alias` is the model that is to be called now; `sent` is the newest prompt that was sent. With a listener the
     reply is streamed into `on_delta`. `summary` is the first summary that was made before a call.
     `found_summary_in_progress` is true when a summary was due that another process or a background task was making.
+    `read` are the pages that the turn's look-backs have read since the claim.
     """
 
     def __init__(self, rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None) -> None:
-        self._rt = rt
-        self._turn = turn
+        self.rt = rt
+        self.turn = turn
         self._started = started
         self._first_round = turn.claim.round
         self._audits: list[Audit] = []
@@ -106,13 +110,13 @@ class Record:
         self._looked_back: list[Completion] = []
         self._usages: list[JsonObject] = []
         self._before_text = self._before_reasoning = ""
-        self.listen = listen or to_nobody
-        self._is_streamed = listen is not None
+        self._listen = listen
         self.model_alias = turn.rows.model.alias
         self.sent: TurnPlan | None = None
         self.summary: Summary | None = None
         self.summary_costs: list[Decimal | None] = []
         self.found_summary_in_progress = False
+        self.read: Read = ()
         self.steps = Steps(rt, after=turn.claim.steps)
         summary = turn.rows.context.summary
         found = {"turns": turn.rows.turn_count, "summary_id": str(summary.id) if summary else None}
@@ -122,16 +126,16 @@ class Record:
     def on_delta(self) -> Callable[[Delta], None] | None:
         """Gets the pieces of a streamed reply. Made when it is read: kept, it would refer to its own owner in a circle,
         and the window of the turn would stay in memory until the next collection."""
-        return self._deliver if self._is_streamed else None
+        return partial(self._deliver, self._listen) if self._listen is not None else None
 
     def sends(self, plan: TurnPlan, assembled: Assembled) -> None:
         """Records a prompt that is about to be sent: its audit, and the blocks that it is rebuilt from."""
-        claim = self._turn.claim
+        claim = self.turn.claim
         attempts = sum(audit.round == claim.round for audit in self._audits)
-        broken_by = note_prompt(self._rt, self._turn, plan, assembled)
-        audit = plan.audit(claim, self._rt.new_id(), attempts + 1, assembled, broken_by)
-        if self.sent is None and self._is_streamed:
-            self.listen(TurnEvent("context.assembled", {"context": audit.public()}, summary=self.summary))
+        broken_by = note_prompt(self.rt, self.turn, plan, assembled)
+        audit = plan.audit(claim, self.rt.new_id(), attempts + 1, assembled, broken_by)
+        if self.sent is None and self._listen is not None:
+            self._listen(TurnEvent("context.assembled", {"context": audit.public()}, summary=self.summary))
         self.sent = plan
         self._audits.append(audit)
         self._blocks |= assembled.blocks
@@ -139,8 +143,8 @@ class Record:
     def observe(self, plan: TurnPlan, prompt_tokens: int) -> None:
         """Adds the provider's count and our raw estimate of the same prompt to the calibration."""
         if plan.model.is_language_model:
-            self._rt.calibrations.observe(
-                self._turn.claim.session.tenant_id,
+            self.rt.calibrations.observe(
+                self.turn.claim.session.tenant_id,
                 plan.model.alias,
                 plan.rows.encoding,
                 estimated=plan.decided.prompt.wire_tokens,
@@ -152,7 +156,7 @@ class Record:
     ) -> None:
         """Records a look-back as a step, and its `new` messages as blocks, in the form in which a later round sends
         them."""
-        claim = self._turn.claim
+        claim = self.turn.claim
         alone = Turn(claim.turn_id, claim.seq, TurnStatus.RUNNING, unresolved=True, messages=new)
         sent = with_reasoning(alone, plan.model.reasoning_rule).messages
         blocks = [whole_message_block(message) for message in sent]
@@ -160,52 +164,51 @@ class Record:
         of_step = {"after_seq": new[0].seq} | detail | {"blocks": [block.sha256 for block in blocks]}
         self.steps.add("look_back", started_at, of_step)
 
-    def goes_on(self, turn: ClaimedTurn, completion: Completion) -> None:
-        """Records the end of a round in which the model only looked back. `turn` has the next round's number."""
+    def goes_on(self, completion: Completion) -> None:
+        """Records the end of a round in which the model only looked back, and begins the next one."""
         self._usages += self._used(completion)
         self._looked_back.append(completion)
         self._delivered = []
         # The text before a look-back is a separate paragraph, in the stream and in the stored answer.
         self._before_text = PARAGRAPH if any(each.text for each in self._looked_back) else ""
         self._before_reasoning = PARAGRAPH if any(each.reasoning for each in self._looked_back) else ""
-        self._turn = turn
+        claim = self.turn.claim
+        self.turn = replace(self.turn, claim=replace(claim, round=claim.round + 1))
 
     async def rejected(self, plan: TurnPlan, error: ContextBudgetExceeded) -> None:
         """Ends a turn whose prompt does not fit; nothing was sent."""
-        self._audits = [plan.audit(self._turn.claim, self._rt.new_id(), 1, None)]
+        self._audits = [plan.audit(self.turn.claim, self.rt.new_id(), 1, None)]
         self._blocks = {}
-        cost_usd, added = total_cost(self.summary_costs), self._turn.added
-        await self._end(self._end_as(TurnStatus.REJECTED, [], cost_usd, error=error.stored(), added=added))
+        await self._end(TurnStatus.REJECTED, (), error=error.stored(), added=self.turn.added)
 
     async def failed(self, error: ProviderError) -> None:
         """Ends a turn whose model call failed or broke off; the user's message is kept."""
         partial = {"partial_output": error.partial} if error.partial else {}
-        await self._end(await self._end_as_failed(error.stored() | partial, error.usage))
+        await self._fail(error.stored() | partial, error.usage)
 
     async def broken(self, error: Exception) -> None:
         """Ends a turn that failed because of an error that is not the model's."""
-        end = await self._end_as_failed(error.stored() if isinstance(error, PlimsollError) else _OUR_FAULT, None)
         if not isinstance(error, PlimsollError):
-            end = replace(end, audits=[], blocks=[])  # the error may be theirs
+            self._audits, self._blocks = [], {}  # the error may be theirs
         # After a database wait that failed, the end is tried only once: the expiry of the lease ends the turn.
-        await self._end(end, patience_s=0.0 if isinstance(error, DatabaseUnavailable) else None)
+        patience_s = 0.0 if isinstance(error, DatabaseUnavailable) else None
+        await self._fail(error.stored() if isinstance(error, PlimsollError) else _OUR_FAULT, None, patience_s)
 
     async def completed(self, completion: Completion) -> TurnOutcome:
         """Ends a turn that was answered; a turn whose reply calls tools waits for their outputs."""
-        plan, claim = self.sent, self._turn.claim
+        plan, claim = self.sent, self.turn.claim
         if plan is None:
             raise RuntimeError("a reply to a prompt that was never sent")
         calls = with_own_ids(completion.tool_calls, claim.turn_id.hex[-8:], claim.round)
         usages = [*self._usages, *self._used(completion)]
         completion = joined_completion([*self._looked_back, replace(completion, tool_calls=calls)])
         usage = completion.usage
-        with self._rt.tracer.span("count"):
-            reply, encoding = await recounted(self._rt, plan.rows.encoding, self._reply_of(completion))
-        of_list = self._turn.options.list_sha256
-        end = self._end_as(
+        with self.rt.tracer.span("count"):
+            reply, encoding = await recounted(self.rt, plan.rows.encoding, self._reply_of(completion))
+        of_list = self.turn.options.list_sha256
+        turn = await self._end(
             TurnStatus.AWAITING_TOOLS if calls else TurnStatus.COMPLETED,
             usages,
-            total_cost([*self.summary_costs, *([used["cost_usd"] for used in usages] or [None])]),
             messages=[await _message_row(reply, encoding)],
             assistant_output=None if calls else completion.text or "",
             finish_reason=completion.finish_reason,
@@ -213,23 +216,22 @@ class Record:
             completion_tokens=usage.completion_tokens if usage else None,
             conversation_sha256=of_list and with_reply(of_list, completion.text, calls),
         )
-        turn = await self._end(end)
         summary = plan.snapshot.summary if plan.rows.policy.recall.enabled else None
-        start_vectors(self._rt, claim.session, summary.to_message_seq if summary else 0)
-        if self._rt.embeddings and any(each.kind in PIN_KINDS for each in plan.decided.window.log.actions):
-            start_pin_vectors(self._rt, claim.session, plan.snapshot.pins)
+        start_vectors(self.rt, claim.session, summary.to_message_seq if summary else 0)
+        if self.rt.embeddings and any(each.kind in PIN_KINDS for each in plan.decided.window.log.actions):
+            start_pin_vectors(self.rt, claim.session, plan.snapshot.pins)
         if not calls and not self.found_summary_in_progress:  # the one in progress is enough
             succeeded = all(step["status"] == "success" for step in self.steps.rows)
             is_sound = succeeded and encoding == plan.rows.encoding
-            start_after_turn(self._rt, self._turn, plan, replace(reply, said_at=turn.completed_at), is_sound=is_sound)
+            start_after_turn(self.rt, self.turn, plan, replace(reply, said_at=turn.completed_at), is_sound=is_sound)
         turn = replace(turn, tool_calls=calls) if calls else turn
         return TurnOutcome(turn, self._audits[-1].public(), completion, claim.assistant_seq, self.summary)
 
     def _reply_of(self, completion: Completion) -> Message:
         return Message(
-            id=MessageId(self._rt.new_id()),
-            turn_id=self._turn.claim.turn_id,
-            seq=self._turn.claim.assistant_seq,
+            id=MessageId(self.rt.new_id()),
+            turn_id=self.turn.claim.turn_id,
+            seq=self.turn.claim.assistant_seq,
             role="assistant",
             content=completion.text,
             tokens=UNCOUNTED,
@@ -245,16 +247,16 @@ class Record:
             return []
         self._audits[-1] = replace(self._audits[-1], actual_prompt_tokens=usage.prompt_tokens)
         self.observe(plan, usage.prompt_tokens)
-        return [used_row(self._rt, plan.model, "turn", usage, self._turn.claim.round)]
+        return [used_row(self.rt, plan.model, "turn", usage, self.turn.claim.round)]
 
-    def _deliver(self, delta: Delta) -> None:
+    def _deliver(self, listen: Listener, delta: Delta) -> None:
         text, reasoning = delta.text, delta.reasoning
         if text:
             text, self._before_text = self._before_text + text, ""
         if reasoning:
             reasoning, self._before_reasoning = self._before_reasoning + reasoning, ""
         self._delivered += (text, reasoning)
-        self.listen(TurnEvent("output.delta", {"text": text} | ({"reasoning": reasoning} if reasoning else {})))
+        listen(TurnEvent("output.delta", {"text": text} | ({"reasoning": reasoning} if reasoning else {})))
 
     async def delivered_usage(self, reported: Usage | None) -> Usage | None:
         """The usage of an answer that broke off after a part of it was delivered; None if nothing was.
@@ -264,7 +266,7 @@ class Record:
         plan = self.sent
         if plan is None or not self._delivered:
             return None
-        tokens, _ = await count_message(self._rt, plan.rows.encoding, "".join(self._delivered))
+        tokens, _ = await count_message(self.rt, plan.rows.encoding, "".join(self._delivered))
         usage = reported or Usage(0, 0)
         return replace(
             usage,
@@ -272,46 +274,43 @@ class Record:
             completion_tokens=max(usage.completion_tokens, tokens),
         )
 
-    async def _end_as_failed(self, error: JsonObject, usage: Usage | None) -> TurnEnd:
-        """The end of a turn that failed; `usage` is what the provider reported of an answer that broke off."""
+    async def _fail(self, error: JsonObject, usage: Usage | None, patience_s: float | None = None) -> None:
+        """Ends a turn that failed; `usage` is what the provider reported of an answer that broke off."""
         plan, delivered, usages = self.sent, await self.delivered_usage(usage), self._usages
         if plan is not None and delivered is not None:
-            usages = [*usages, used_row(self._rt, plan.model, "turn", delivered, self._turn.claim.round)]
-        costs = [*self.summary_costs, *(used["cost_usd"] for used in usages)]
-        return self._end_as(TurnStatus.FAILED, usages, total_cost(costs), error=error)
+            usages = [*usages, used_row(self.rt, plan.model, "turn", delivered, self.turn.claim.round)]
+        await self._end(TurnStatus.FAILED, usages, error=error, patience_s=patience_s)
 
-    def _end_as(
-        self, status: TurnStatus, usages: Sequence[JsonObject], cost_usd: Decimal | None, **fields: Any
-    ) -> TurnEnd:
-        """The end of the turn with all that was recorded in the round."""
+    async def _end(
+        self, status: TurnStatus, usages: Sequence[JsonObject], *, patience_s: float | None = None, **fields: Any
+    ) -> TurnRecord:
+        """Runs transaction two with all that was recorded, and reports the turn's metrics. Raises as `store_end`."""
+        costs = [*self.summary_costs, *(used["cost_usd"] for used in usages)]
+        if not usages and status in (TurnStatus.COMPLETED, TurnStatus.AWAITING_TOOLS):
+            costs.append(None)  # of the answer, whose usage was not reported
+        if self.turn.reservation is not None:
+            # Limits count further calls of the same claim separately (`services/limits.py`).
+            of_call = [used for used in usages if used["round"] == self._first_round]
+            fields["spent"] = spent_of(self.turn.reservation, status, of_call)
         blocks = [{"sha256": sha256, "content": text} for sha256, text in self._blocks.items()]
         alias = self.sent.model.alias if self.sent else self.model_alias
-        return TurnEnd(status, alias, self.steps.rows, self._audits, blocks, usages=usages, cost_usd=cost_usd, **fields)
-
-    async def _end(self, end: TurnEnd, *, patience_s: float | None = None) -> TurnRecord:
-        """Runs transaction two and reports the turn's metrics. Raises the errors of `store_end`."""
-        audit = end.audits[-1] if end.audits else None
-        if self._turn.reservation is not None:
-            # Limits count further calls of the same claim separately (`services/limits.py`).
-            of_call = [used for used in end.usages if used["round"] == self._first_round]
-            end = replace(end, spent=spent_of(self._turn.reservation, end.status, of_call))
-        with self._rt.tracer.span("settle") as span:
-            turn = await store_end(self._rt, self._turn.claim, end, patience_s=patience_s)
+        recorded = (self.steps.rows, self._audits, blocks)
+        end = TurnEnd(status, alias, *recorded, usages=usages, cost_usd=total_cost(costs), **fields)
+        with self.rt.tracer.span("settle") as span:
+            turn = await store_end(self.rt, self.turn.claim, end, patience_s=patience_s)
             if span.recording:
-                span.set({**of_turn(turn), **(of_audit(audit) if audit else {})})
-        self._rt.telemetry.turn_finished(turn, end.audits, perf_counter() - self._started)
+                span.set({**of_turn(turn), **(of_audit(self._audits[-1]) if self._audits else {})})
+        self.rt.telemetry.turn_finished(turn, self._audits, perf_counter() - self._started)
         return turn
 
 
 async def store_end(rt: Runtime, claim: Claim, end: TurnEnd, *, patience_s: float | None = None) -> TurnRecord:
-    """Stores the end of the turn at once, in one statement if `record_end` needs no other. While the database is
-    unavailable, it retries for `patience_s`, by default the time of a lease, after which the turn no longer belongs to
-    this process.
-
-    Unavailable means down or out of a resource, or that the statement was rolled back for a lock or a conflict.
+    """Stores the end of the turn at once, in one statement if `record_end` needs no other. While the database is down,
+    out of a resource, or rolls the statement back for a lock or a conflict, it retries for `patience_s`, by default the
+    time of a lease, after which the turn no longer belongs to this process.
 
     A commit whose answer was lost is found by the retry and not made twice. Raises `DatabaseUnavailable` when the time
-    is over. Raises `TurnCancelled` when the turn was cancelled or its session erased, and `TurnLost` when it was ended
+    is over, `TurnCancelled` when the turn was cancelled or its session erased, and `TurnLost` when it was ended
     otherwise; nothing is written then.
     """
     pause_s = _FIRST_PAUSE_S
@@ -367,7 +366,6 @@ def note_prompt(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, assembled: Assem
 
 
 async def _message_row(reply: Message, encoding: str) -> JsonObject:
-    """The row of the assistant's message, by column."""
     return {
         "id": reply.id,
         "seq": reply.seq,

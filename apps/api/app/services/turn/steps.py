@@ -48,7 +48,6 @@ class Steps:
                     span.set(of_step(detail))
 
     def add(self, kind: str, started_at: datetime, detail: JsonObject, status: str = "success") -> None:
-        """Records a finished step."""
         self.rows.append(
             {
                 "id": self._rt.new_id(),

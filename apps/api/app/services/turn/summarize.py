@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from time import perf_counter
-from typing import Literal, TypeAlias
 from uuid import UUID
 
 from app.db import summaries as store
@@ -39,13 +37,12 @@ from app.domain.types import (
     TurnStatus,
     Usage,
 )
-from app.engine.summary.block import fit_summary, render_summary
+from app.engine.summary.block import render_summary
 from app.engine.summary.cached_call import CallChoice
 from app.engine.summary.extractive import fallback_summary
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold
 from app.engine.summary.summarizer_prompt import shrinks, summary_of
 from app.engine.window.provider_overflow import emergency_summary
-from app.engine.window.snapshot import Snapshot
 from app.engine.window.triggers import fold_behind_answer, may_fold_behind_answer
 from app.services.runtime import Runtime, retried
 from app.services.turn.gather import (
@@ -58,9 +55,9 @@ from app.services.turn.gather import (
     with_all_counts,
 )
 from app.services.turn.planning import planned
-from app.services.turn.provider_call import total_cost, used_row
+from app.services.turn.provider_call import sum_of, total_cost, used_row
 from app.services.turn.recall import start_vectors
-from app.services.turn.summarizer_call import SummarizerCall, SummarizerResult, call_summarizer, chosen_call
+from app.services.turn.summarizer_call import Summarizer, SummaryJob, chosen_call
 from app.services.turn.types import ClaimedTurn, TurnPlan
 from app.telemetry.metrics import SummaryOutcome
 from app.tokenizers.counters import Estimator
@@ -69,35 +66,15 @@ logger = logging.getLogger(__name__)
 
 BREAKER_FAILURES = 3
 BREAKER_REST = timedelta(minutes=10)
+_BREAKER_OPEN = "breaker_open"
 _LEASE_SLACK_S = 10.0
 """Added to the summarizer's own deadline for the time that counting and storing take."""
 
 
-SummaryWhen: TypeAlias = Literal["preflight", "post_turn", "requested"]
 IN_PROGRESS = "in_progress"
 """The failure of an attempt that was not made because another summary of the session is in progress."""
 STALE = "stale"
 """The failure of an attempt whose previous summary is no longer the active one, or whose turn is no longer ours."""
-
-
-@frozen
-class SummaryJob:
-    """What is to be summarized, and for which turn.
-
-    `claim` is the turn whose usage has the summary, None when no turn waits. `turn_seq` is the number of that turn
-    or of the next one; the turn count restarts there, whether or not the attempt succeeds. `still_too_large` returns
-    whether the prompt with a summary would still be pruned; then the summary is made once more at half the cap.
-    The session's prompt is laid out from `snapshot`. With `whatever_others_do` the summary is made even while another
-    process makes one; compare-and-set decides which is stored.
-    """
-
-    fold: Fold
-    snapshot: Snapshot
-    when: SummaryWhen
-    turn_seq: int
-    claim: Claim | None = None
-    still_too_large: Callable[[Summary], bool] | None = None
-    whatever_others_do: bool = False
 
 
 @frozen
@@ -129,22 +106,19 @@ def behind_an_answer(session_id: SessionId) -> str:
     return f"the summary behind an answer of session {session_id}"
 
 
-async def summarize(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Estimator) -> SummaryAttempt:
-    """Makes the fold's summary and stores it as the session's active one.
+async def summarize(rt: Runtime, job: SummaryJob) -> SummaryAttempt:
+    """Makes the job's summary and stores it as the session's active one.
 
     When the summarizer fails, answers outside the contract, would not shrink anything, or may not be called under the
     limits, the deterministic fallback is used and a warning is logged. After three failures in a row the summarizer is
     not called for ten minutes. Nothing is done while another process makes a summary of the session, for a turn while
-    this process makes the one after the previous answer, or when one was made since `rows` were read. Holds no database
-    connection while the model works. Raises `LimitExceeded` when a client requested the summary itself.
+    this process makes the one after the previous answer, or when one was made since the window was read. Holds no
+    database connection while the model works. Raises `LimitExceeded` when a client requested the summary itself.
     """
-    started = perf_counter()
-    if job.claim and not job.whatever_others_do and rt.chores.runs(behind_an_answer(rows.session.id)):
-        alias = rows.policy.summary_model or rows.model.alias
-        return SummaryAttempt(None, "model", alias, 0, IN_PROGRESS, None, None)
-    choice, repeats = await chosen_call(rt, rows, job.fold, job.snapshot, estimate)
-    summarizer = SummarizerCall(rows, rows.policy.summary_model or rows.model.alias, estimate, choice, repeats)
-    alias, session_id = summarizer.aliases[0], rows.session.id
+    started, session_id = perf_counter(), job.rows.session.id
+    if job.claim and not job.whatever_others_do and rt.chores.runs(behind_an_answer(session_id)):
+        return SummaryAttempt(None, "model", job.alias, 0, IN_PROGRESS, None, None)
+    summarizer = Summarizer(rt, job, *await chosen_call(rt, job))
     lease_id = job.claim.turn_id if job.claim else rt.new_id()
     lease_s = sum(_deadline_s(rt, alias) for alias in summarizer.aliases) + _LEASE_SLACK_S
     previous_id = job.fold.previous.id if job.fold.previous else None
@@ -154,10 +128,11 @@ async def summarize(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Es
                 tx, session_id, lease_id, lease_s, previous_id, for_turn=job.claim is not None
             )
         if not lease.ground_stands:
-            return SummaryAttempt(None, "model", alias, 0, STALE, None, None)
+            return SummaryAttempt(None, "model", summarizer.alias, 0, STALE, None, None)
         if lease.limits is None and not job.whatever_others_do:
-            return SummaryAttempt(None, "model", alias, 0, IN_PROGRESS, None, None)
-        attempt = await _make(rt, replace(summarizer, limited=lease.limits != {}), job, lease_id)
+            return SummaryAttempt(None, "model", summarizer.alias, 0, IN_PROGRESS, None, None)
+        summarizer.limited = lease.limits != {}
+        attempt = await _make(rt, summarizer, job, lease_id)
     except BaseException:  # also when it is cancelled, or the lease's answer lost; storing the attempt ends the lease
         with suppress(DatabaseUnavailable):
             async with rt.database.autocommit() as tx:
@@ -167,51 +142,56 @@ async def summarize(rt: Runtime, rows: WindowRows, job: SummaryJob, estimate: Es
     return attempt
 
 
-async def _make(rt: Runtime, summarizer: SummarizerCall, job: SummaryJob, lease_id: UUID) -> SummaryAttempt:
-    session, estimate, fold = summarizer.rows.session, summarizer.estimate, job.fold
-    result = SummarizerResult(None, "breaker_open", summarizer.aliases[0])
-    if not _breaker_open(rt, session):
-        result = await call_summarizer(rt, summarizer, fold, turns=int(job.when == "requested"))
-    if result.body is not None:
-        result = await _again_if_too_large(rt, summarizer, job, result)
-    used = [used_row(rt, model, "summary", usage) for model, usage in result.calls]
-    if result.limit and job.when == "requested":
+async def _make(rt: Runtime, summarizer: Summarizer, job: SummaryJob, lease_id: UUID) -> SummaryAttempt:
+    session, estimate, fold = job.rows.session, job.rows.estimate, job.fold
+    body = await _called(rt, summarizer, job)
+    failure, usage = summarizer.failure, sum_of([usage for _, usage in summarizer.calls])
+    used = [used_row(rt, model, "summary", of_call) for model, of_call in summarizer.calls]
+    if summarizer.limit and job.when == "requested":
         async with rt.database.autocommit() as tx:
             await add_usages(tx, session.id, used)
-        raise result.limit
-    if result.failure:
+        raise summarizer.limit
+    if failure:
         logger.warning(
             "the summarizer %s gave no usable summary (%s); the deterministic fallback stands in, anchors kept",
-            result.model_alias,
-            result.failure,
+            summarizer.alias,
+            failure,
         )
-    focus = summarizer.rows.policy.focus
     # The fallback reads every sentence of the fold, which takes seconds for megabytes of messages.
-    body = result.body or await asyncio.to_thread(fallback_summary, fold, estimate, focus=focus)
-    origin: SummaryOrigin = "fallback" if result.failure else "model"
+    body = body or await asyncio.to_thread(fallback_summary, fold, estimate, focus=job.rows.policy.focus)
+    origin: SummaryOrigin = "fallback" if failure else "model"
     summary = summary_of(SummaryId(rt.new_id()), fold, body, origin) if body and shrinks(fold, body, estimate) else None
     # A limit, or a summarizer that was not called, is no failure of the summarizer.
-    called = result.limit is None and result.failure != "breaker_open"
-    note = AttemptNote(job.turn_seq - 1, called, called and result.failure is not None, used, lease_id)
-    choice = summarizer.choice if called else None
-    if called and summarizer.repeats and not result.repeated:
-        choice = CallChoice("separate", "refused")
-    new = None
+    called = summarizer.limit is None and failure != _BREAKER_OPEN
+    note = AttemptNote(job.turn_seq - 1, called, called and failure is not None, used, lease_id)
+    choice, new = summarizer.choice if called else None, None
     if summary:
-        new = new_summary(
-            session.id, summary, fold.previous, result.model_alias, estimate, choice, result.usage, job.claim
-        )
+        new = new_summary(session.id, summary, fold.previous, summarizer.alias, estimate, choice, usage, job.claim)
     stored = await _store(rt, session.id, new, note, job.claim)
     return SummaryAttempt(
         summary=summary if stored else None,
         origin=origin,
-        model_alias=result.model_alias,
-        chunks=len(result.calls),
-        failure=result.failure if stored or summary is None else STALE,
-        usage=result.usage,
+        model_alias=summarizer.alias,
+        chunks=len(summarizer.calls),
+        failure=failure if stored or summary is None else STALE,
+        usage=usage,
         cost_usd=total_cost([row["cost_usd"] for row in used]),
         choice=choice,
     )
+
+
+async def _called(rt: Runtime, summarizer: Summarizer, job: SummaryJob) -> SummaryBody | None:
+    """The summarizer's summary. It is made once more at half the cap if the policy extends its summary and the prompt
+    is still too large."""
+    if _breaker_open(rt, job.rows.session):
+        summarizer.failure = _BREAKER_OPEN
+        return None
+    body, fold = await summarizer.made(job.fold), job.fold
+    if body is None or job.still_too_large is None or fold.cap_tokens // 2 < MIN_SUMMARY_TOKENS:
+        return body
+    if job.still_too_large(summary_of(SummaryId(rt.new_id()), fold, body, "model")):
+        return await summarizer.made_smaller(fold, body)
+    return body
 
 
 def _outcome(attempt: SummaryAttempt) -> SummaryOutcome:
@@ -227,40 +207,16 @@ def _deadline_s(rt: Runtime, alias: str) -> float:
     return rt.catalogue.model(alias).timeout_s if alias in rt.catalogue.aliases else 0.0
 
 
-async def _again_if_too_large(
-    rt: Runtime, summarizer: SummarizerCall, job: SummaryJob, result: SummarizerResult
-) -> SummarizerResult:
-    """Calls the summarizer again at half the cap if the policy extends its summary and the prompt is still too large.
-
-    If that gives no summary, the first answer is cut to half the cap.
-    """
-    fold, body = job.fold, result.body
-    half = replace(fold, cap_tokens=fold.cap_tokens // 2)
-    if body is None or job.still_too_large is None or half.cap_tokens < MIN_SUMMARY_TOKENS:
-        return result
-    if not job.still_too_large(summary_of(SummaryId(rt.new_id()), fold, body, "model")):
-        return result
-    if not result.repeated:
-        summarizer = replace(summarizer, repeats=None)  # it was refused
-    again = await call_summarizer(rt, summarizer, half, turns=0)
-    calls = (*result.calls, *again.calls)
-    if again.body is not None:
-        return replace(again, calls=calls)
-    return replace(result, body=fit_summary(body, half.cap_tokens, summarizer.estimate) or body, calls=calls)
-
-
-async def note_emergency(
-    rt: Runtime, rows: WindowRows, fold: Fold, estimate: Estimator, claim: Claim
-) -> Summary | None:
+async def note_emergency(rt: Runtime, rows: WindowRows, fold: Fold, claim: Claim) -> Summary | None:
     """Stores the note of turns that an emergency dropped as the session's active summary, without calling a model.
 
     Returns None when it could not be stored; the turns then stay in the window.
     """
-    body = emergency_summary(fold, estimate)
+    body = emergency_summary(fold, rows.estimate)
     if body is None:
         return None
     summary = summary_of(SummaryId(rt.new_id()), fold, body, "emergency")
-    new = new_summary(rows.session.id, summary, fold.previous, rows.model.alias, estimate, claim=claim)
+    new = new_summary(rows.session.id, summary, fold.previous, rows.model.alias, rows.estimate, claim=claim)
     stored = await _store(rt, rows.session.id, new, AttemptNote(), claim)
     return summary if stored else None
 
@@ -373,14 +329,14 @@ async def summarize_after_turn(
             rows = await (with_all_counts(rt, rows) if rows else session_window(rt, session))
         except NotFound:
             return  # erased meanwhile
-        rows = replace(rows, turns=tuple(turn for turn in rows.turns if turn.status not in OPEN_STATUSES))
-        estimate = rt.tokenizers.estimator(rows.encoding)
+        settled = tuple(turn for turn in rows.turns if turn.status not in OPEN_STATUSES)
+        rows = replace(rows, turns=settled, estimate=rt.tokenizers.estimator(rows.encoding))
         snapshot = await snapshot_of(rt, rows, no_turn(rows.turn_seq), tools=tools)
-        fold = await planned(snapshot, lambda: fold_behind_answer(snapshot, estimate))
+        fold = await planned(snapshot, lambda: fold_behind_answer(snapshot, rows.estimate))
         if fold is None:
             return
         sent = replace(snapshot, layers=layers_of(rt, rows.session, instructions))
-        attempt = await summarize(rt, rows, SummaryJob(fold, sent, "post_turn", rows.turns[-1].seq + 1), estimate)
+        attempt = await summarize(rt, SummaryJob(rows, fold, sent, "post_turn", rows.turns[-1].seq + 1))
         if attempt.summary is not None and rows.policy.recall.enabled:
             start_vectors(rt, session, attempt.summary.to_message_seq)
         if attempt.failure in (STALE, IN_PROGRESS):

@@ -6,14 +6,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import orjson
 
+from app.db.claims import Claim
 from app.domain.errors import InvalidRequest, LimitExceeded, ProviderError, ProviderOverflow, ProviderRefused
 from app.domain.frozen import frozen
-from app.domain.types import Completion, CompletionRequest, MessageId, SummaryBody, Usage
+from app.domain.types import Completion, CompletionRequest, MessageId, Summary, SummaryBody, Usage
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, framing_tokens
 from app.engine.policy.budget import Budget
 from app.engine.summary.block import fit_summary
@@ -38,7 +40,7 @@ from app.services.limits import within_limits
 from app.services.runtime import Runtime
 from app.services.turn.gather import WindowRows, budget_of
 from app.services.turn.planning import INLINE_MESSAGES, count_message, planned
-from app.services.turn.provider_call import call_model, sum_of
+from app.services.turn.provider_call import call_model
 from app.tokenizers.counters import Estimator
 
 logger = logging.getLogger(__name__)
@@ -55,55 +57,35 @@ _T = TypeVar("_T")
 
 
 @frozen
-class SummarizerCall:
-    """Which models are called for a summary of which window. With `limited` the calls are counted under limits.
+class SummaryJob:
+    """What is to be summarized of a window, and for which turn.
 
-    `alias` is the model of the separate call. With `repeats` the session's own model is called first, with that prompt
-    and an instruction after it.
+    `claim` is the turn whose usage has the summary, None when no turn waits. `turn_seq` is the number of that turn
+    or of the next one; the turn count restarts there, whether or not the attempt succeeds. `still_too_large` returns
+    whether the prompt with a summary would still be pruned; then the summary is made once more at half the cap.
+    The session's prompt is laid out from `snapshot`. With `whatever_others_do` the summary is made even while another
+    process makes one; compare-and-set decides which is stored.
     """
 
     rows: WindowRows
-    alias: str
-    estimate: Estimator
-    choice: CallChoice
-    repeats: Prompt | None
-    limited: bool = True
+    fold: Fold
+    snapshot: Snapshot
+    when: Literal["preflight", "post_turn", "requested"]
+    turn_seq: int
+    claim: Claim | None = None
+    still_too_large: Callable[[Summary], bool] | None = None
+    whatever_others_do: bool = False
 
     @property
-    def aliases(self) -> tuple[str, ...]:
-        """The aliases that may be called, in their order."""
-        return (self.rows.model.alias, self.alias) if self.repeats else (self.alias,)
+    def alias(self) -> str:
+        """The model of a separate call."""
+        return self.rows.policy.summary_model or self.rows.model.alias
 
 
-@frozen
-class SummarizerResult:
-    """The result of the calls. `body` is None when `failure` says why; `calls` count as usage in either case.
-
-    `model_alias` is the alias that was called last.
-    """
-
-    body: SummaryBody | None
-    failure: str | None
-    model_alias: str
-    calls: tuple[tuple[Model, Usage], ...] = ()
-    limit: LimitExceeded | None = None
-    """The limit that did not allow the first call or a later one."""
-    repeated: bool = False
-    """Whether the summary was made by a call that repeats the prompt."""
-
-    @property
-    def usage(self) -> Usage | None:
-        """The sum over all calls."""
-        return sum_of([usage for _, usage in self.calls])
-
-
-async def chosen_call(
-    rt: Runtime, rows: WindowRows, fold: Fold, snapshot: Snapshot, estimate: Estimator
-) -> tuple[CallChoice, Prompt | None]:
-    """The choice of the call for this fold, and the prompt that it repeats; no prompt for a separate call.
-
-    `snapshot` is the session's current one. Reads nothing: the prompts that this process sent are taken as cached.
-    """
+async def chosen_call(rt: Runtime, job: SummaryJob) -> tuple[CallChoice, Prompt | None]:
+    """The choice of the call for this job, and the prompt that it repeats; no prompt for a separate call. The prompts
+    that this process sent are taken as cached."""
+    rows, fold, snapshot, estimate = job.rows, job.fold, job.snapshot, job.rows.estimate
     policy, model = rows.policy, rows.model
     if policy.summary_call == "separate":
         return CallChoice("separate", "policy"), None
@@ -121,25 +103,23 @@ async def chosen_call(
         return CallChoice("separate", "too_large"), None
     choice = CallChoice("cached", "policy")
     if policy.summary_call == "auto":
-        choice = await _by_cost(rt, rows, fold, found, tokens, estimate)
+        choice = await _by_cost(rt, job, found, tokens)
     return choice, found.prompt if choice.call == "cached" else None
 
 
-async def _by_cost(
-    rt: Runtime, rows: WindowRows, fold: Fold, found: Repeated, tokens: int, estimate: Estimator
-) -> CallChoice:
+async def _by_cost(rt: Runtime, job: SummaryJob, found: Repeated, tokens: int) -> CallChoice:
+    rows, fold, alias = job.rows, job.fold, job.alias
     policy, session, summary = rows.policy, rows.session, rows.context.summary
     last = rt.pasts.cached_prompt(session.id)
     if last is None or last.model_alias != rows.model.alias or not found.goes_on_from(orjson.loads(last.refs)):
         return CallChoice("separate", "not_cached")
     if summary and summary.call_reason == "refused":
         return CallChoice("separate", "refused")
-    alias = policy.summary_model or rows.model.alias
     own, separate = rows.model.prices, rt.catalogue.model(alias).prices if alias in rt.catalogue.aliases else None
     if own is None or separate is None:
         return CallChoice("separate", "no_price")
     ceiling = budget_of(rt.catalogue.model(alias, session.tenant_id), policy).prompt_ceiling
-    usage = await asyncio.to_thread(summarizer_usage, fold, None, ceiling, estimate, extend=policy.incremental)
+    usage = await asyncio.to_thread(summarizer_usage, fold, None, ceiling, rows.estimate, extend=policy.incremental)
     cached_tokens = found.prompt.wire_tokens - found.new_tokens
     if rows.model.reports_cache_writes:
         cached_tokens = min(cached_tokens, last.cached_tokens)
@@ -157,97 +137,136 @@ async def _by_cost(
     )
 
 
-async def call_summarizer(rt: Runtime, summarizer: SummarizerCall, fold: Fold, *, turns: int) -> SummarizerResult:
-    """Calls the summarizer with the repeated prompt, or chunk by chunk if there is none or it gave nothing.
+class Summarizer:
+    """The calls for one summary. With `repeats` the session's own model is called first, with that prompt and an
+    instruction after it.
 
-    Each chunk gets the summary of the chunk before as its previous summary. A failed call or an unusable answer is
-    returned as a failure. Each call is counted under limits before it is made; the first counts as `turns` turns.
+    `calls` are those that were answered, with their usage, also if the answer cannot be used. `alias` is the model that
+    was called last. When there is no summary, `failure` says why; `limit` is the limit that did not allow a call.
     """
-    calls: list[tuple[Model, Usage]] = []
-    alias, *others = summarizer.aliases
-    body, repeated, failure, limit = None, False, None, None
-    try:
-        if summarizer.repeats is not None:
-            body = await _behind_prompt(rt, summarizer, summarizer.repeats, fold, calls, turns)
-            repeated, turns = body is not None, 0
-        if body is None:
-            alias = others[0] if others else alias
-            body = await _by_chunks(rt, summarizer, fold, calls, turns)
-    except LimitExceeded as error:
-        failure, limit = error.code, error
-    except SummaryRefused as refusal:
-        failure = refusal.reason
-    except ProviderError as error:
-        failure = error.code
-    except InvalidRequest:
-        # If the summarizer's alias is no longer in the catalogue, the summarizer fails, but not the turn.
-        failure = "unknown_summarizer"
-    return SummarizerResult(body, failure, alias, tuple(calls), limit, repeated)
+
+    def __init__(self, rt: Runtime, job: SummaryJob, choice: CallChoice, repeats: Prompt | None) -> None:
+        self._rt = rt
+        self._job = job
+        self._repeats = repeats
+        self._turns = int(job.when == "requested")
+        self.choice = choice
+        self.limited = True
+        self.alias = job.rows.model.alias if repeats else job.alias
+        self.calls: list[tuple[Model, Usage]] = []
+        self.failure: str | None = None
+        self.limit: LimitExceeded | None = None
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """The aliases that may be called, in their order."""
+        return (self.alias, self._job.alias) if self._repeats else (self.alias,)
+
+    async def made(self, fold: Fold) -> SummaryBody | None:
+        """The summary, by the repeated prompt, or chunk by chunk if there is none or it gave nothing.
+
+        Each chunk gets the summary of the chunk before as its previous summary. Each call is counted under limits
+        before it is made, if they apply; the first counts as a turn if a client requested the summary.
+        """
+        body = None
+        try:
+            if self._repeats is not None:
+                body = await self._behind_prompt(self._repeats, fold)
+            if body is None:
+                self.alias = self._job.alias
+                body = await self._by_chunks(fold)
+        except LimitExceeded as error:
+            self.failure, self.limit = error.code, error
+        except SummaryRefused as refusal:
+            self.failure = refusal.reason
+        except ProviderError as error:
+            self.failure = error.code
+        except InvalidRequest:
+            # If the summarizer's alias is no longer in the catalogue, the summarizer fails, but not the turn.
+            self.failure = "unknown_summarizer"
+        return body
+
+    async def made_smaller(self, fold: Fold, body: SummaryBody) -> SummaryBody:
+        """The summary at half the cap: by another call, or else the body cut to that."""
+        before = self.alias, self.choice
+        half = replace(fold, cap_tokens=fold.cap_tokens // 2)
+        again = await self.made(half)
+        if again is not None:
+            return again
+        (self.alias, self.choice), self.failure, self.limit = before, None, None
+        return fit_summary(body, half.cap_tokens, self._job.rows.estimate) or body
+
+    async def _by_chunks(self, fold: Fold) -> SummaryBody:
+        rows, estimate = self._job.rows, self._job.rows.estimate
+        policy, extend = rows.policy, rows.policy.incremental
+        model = self._rt.catalogue.model(self.alias, rows.session.tenant_id)
+        body = fold.previous.body if fold.previous else None
+        budget = budget_of(model, policy)
+        room = summarizer_room(budget.prompt_ceiling, fold.cap_tokens, estimate, policy.focus)
+        if room <= 0:
+            raise SummaryRefused("summarizer_window_too_small")
+        for chunk in await _computed(split_for_summarizer, fold, room, estimate, is_long=_is_long(fold)):
+            prompt = await asyncio.to_thread(
+                summarizer_prompt,
+                chunk,
+                previous=body,
+                context=() if extend else fold.context,
+                max_tokens=fold.cap_tokens,
+                room_tokens=room,
+                estimate=estimate,
+                extend=extend,
+                focus=policy.focus,
+            )
+            request = CompletionRequest(
+                messages=prompt.messages,
+                max_output_tokens=_answer_tokens(budget, fold),
+                purpose="summary",
+                response_schema=SUMMARY_SCHEMA,
+            )
+            completion = await self._call(model, request)
+            body = await _accepted(completion, prompt.known_ids, fold, estimate)
+        return await _kept(model, fold, body, estimate)
+
+    async def _behind_prompt(self, prompt: Prompt, fold: Fold) -> SummaryBody | None:
+        """The summary by a call that repeats the prompt; None if the model refuses the call or its answer is unusable.
+        No further call then repeats it."""
+        model, estimate = self._job.rows.model, self._job.rows.estimate
+        request, prompt_tokens = _repeating_request(self._job.rows, prompt, fold)
+        quotations = await _computed(Quotations, fold, is_long=_is_long(fold))
+        choice, self.choice = self.choice, CallChoice("separate", "refused")  # unless it succeeds
+        try:
+            completion = await self._call(model, request, prompt_tokens)
+            body = await _kept(model, fold, await _accepted(completion, quotations, fold, estimate), estimate)
+        except (SummaryRefused, ProviderRefused, ProviderOverflow) as refusal:
+            reason = refusal.reason if isinstance(refusal, SummaryRefused) else refusal.code
+            logger.info("no summary behind the repeated prompt (%s): the summarizer is called separately", reason)
+            self._repeats = None
+            return None
+        self.choice = choice
+        return body
+
+    async def _call(self, model: Model, request: CompletionRequest, prompt_tokens: int | None = None) -> Completion:
+        rt, session_id = self._rt, self._job.rows.session.id
+        call = partial(call_model, rt, session_id, model, request)
+        if not self.limited:
+            completion = await call()
+        else:
+            if prompt_tokens is None:
+                counts = [await count_message(rt, model.encoding, message["content"]) for message in request.messages]
+                prompt_tokens = sum(tokens for tokens, _ in counts) + framing_tokens(len(counts))
+            most = Usage(prompt_tokens, request.max_output_tokens)
+            turns, self._turns = self._turns, 0
+            completion = await within_limits(rt, session_id, model, most, call, turns=turns, what="this summary")
+        self.calls += [(model, completion.usage)] if completion.usage else []
+        return completion
 
 
-async def _by_chunks(
-    rt: Runtime, summarizer: SummarizerCall, fold: Fold, calls: list[tuple[Model, Usage]], turns: int
-) -> SummaryBody:
-    policy, estimate, extend = summarizer.rows.policy, summarizer.estimate, summarizer.rows.policy.incremental
-    model = rt.catalogue.model(summarizer.alias, summarizer.rows.session.tenant_id)
-    body = fold.previous.body if fold.previous else None
-    budget = budget_of(model, policy)
-    room = summarizer_room(budget.prompt_ceiling, fold.cap_tokens, estimate, policy.focus)
-    if room <= 0:
-        raise SummaryRefused("summarizer_window_too_small")
-    chunks = await _computed(split_for_summarizer, fold, room, estimate, is_long=_is_long(fold))
-    for at, chunk in enumerate(chunks):
-        prompt = await asyncio.to_thread(
-            summarizer_prompt,
-            chunk,
-            previous=body,
-            context=() if extend else fold.context,
-            max_tokens=fold.cap_tokens,
-            room_tokens=room,
-            estimate=estimate,
-            extend=extend,
-            focus=policy.focus,
-        )
-        request = CompletionRequest(
-            messages=prompt.messages,
-            max_output_tokens=_answer_tokens(budget, fold),
-            purpose="summary",
-            response_schema=SUMMARY_SCHEMA,
-        )
-        completion = await _call(rt, summarizer, model, request, calls, turns=0 if at else turns)
-        body = await _accepted(completion, prompt.known_ids, fold, estimate)
-    return await _kept(model, fold, body, estimate)
-
-
-async def _behind_prompt(
-    rt: Runtime,
-    summarizer: SummarizerCall,
-    prompt: Prompt,
-    fold: Fold,
-    calls: list[tuple[Model, Usage]],
-    turns: int,
-) -> SummaryBody | None:
-    """The summary by a call that repeats the prompt; None if the model refuses the call or its answer is unusable."""
-    model, estimate = summarizer.rows.model, summarizer.estimate
-    request, prompt_tokens = _repeating_request(summarizer, prompt, model, fold)
-    quotations = await _computed(Quotations, fold, is_long=_is_long(fold))
-    try:
-        completion = await _call(rt, summarizer, model, request, calls, turns=turns, prompt_tokens=prompt_tokens)
-        return await _kept(model, fold, await _accepted(completion, quotations, fold, estimate), estimate)
-    except (SummaryRefused, ProviderRefused, ProviderOverflow) as refusal:
-        reason = refusal.reason if isinstance(refusal, SummaryRefused) else refusal.code
-        logger.info("no summary behind the repeated prompt (%s): the summarizer is called separately", reason)
-        return None
-
-
-def _repeating_request(
-    summarizer: SummarizerCall, prompt: Prompt, model: Model, fold: Fold
-) -> tuple[CompletionRequest, int]:
+def _repeating_request(rows: WindowRows, prompt: Prompt, fold: Fold) -> tuple[CompletionRequest, int]:
     """The request that repeats the prompt as a turn sends it, with an instruction after it; and the request's tokens.
 
     The schema of the answer is only in the instruction, because a provider would put it before the prompt.
     """
-    policy = summarizer.rows.policy
+    policy, model = rows.policy, rows.model
     budget = budget_of(model, policy)
     thinks = model.thinking_tokens(budget.output_reserve) > 0
     behind = behind_the_prompt(fold, extend=policy.incremental, focus=policy.focus)
@@ -260,10 +279,10 @@ def _repeating_request(
         # With Anthropic, a tool choice that differs from the turns' prevents cache hits for the messages.
         tool_choice="none" if prompt.tools and not model.reports_cache_writes else None,
         names_as_text=policy.show_names,
-        cache_key=str(summarizer.rows.session.id),
+        cache_key=str(rows.session.id),
         lasting_messages=prompt.message_count,
     )
-    more_tokens = sum(summarizer.estimate(message["content"]) + MESSAGE_FRAMING_TOKENS for message in behind)
+    more_tokens = sum(rows.estimate(message["content"]) + MESSAGE_FRAMING_TOKENS for message in behind)
     return request, prompt.wire_tokens + more_tokens
 
 
@@ -306,30 +325,4 @@ def _is_long(fold: Fold) -> bool:
 
 
 async def _computed(work: Callable[..., _T], *given: Any, is_long: bool) -> _T:
-    """The result of a computation, which runs in a thread if its input is long."""
     return await asyncio.to_thread(work, *given) if is_long else work(*given)
-
-
-async def _call(
-    rt: Runtime,
-    summarizer: SummarizerCall,
-    model: Model,
-    request: CompletionRequest,
-    calls: list[tuple[Model, Usage]],
-    *,
-    turns: int,
-    prompt_tokens: int | None = None,
-) -> Completion:
-    """The answer of a call. Its usage is added to `calls`, even if the answer cannot be used."""
-    session_id = summarizer.rows.session.id
-    call = partial(call_model, rt, session_id, model, request)
-    if not summarizer.limited:
-        completion = await call()
-    else:
-        if prompt_tokens is None:
-            counts = [await count_message(rt, model.encoding, message["content"]) for message in request.messages]
-            prompt_tokens = sum(tokens for tokens, _ in counts) + framing_tokens(len(counts))
-        most = Usage(prompt_tokens, request.max_output_tokens)
-        completion = await within_limits(rt, session_id, model, most, call, turns=turns, what="this summary")
-    calls += [(model, completion.usage)] if completion.usage else []
-    return completion

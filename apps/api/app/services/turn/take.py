@@ -1,8 +1,5 @@
-"""The steps of a turn: claim it, decide what is sent, call the model, record the end. The public functions post a turn,
-answer its tool calls, retry it, regenerate it and cancel it.
-
-A turn runs in a separate task, so that a claimed turn continues when the client disconnects.
-"""
+"""The steps of a turn: claim it, decide what is sent, call the model, record the end. A turn runs in a separate task,
+so that a claimed turn continues when the client disconnects."""
 
 from __future__ import annotations
 
@@ -10,27 +7,23 @@ import asyncio
 from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import replace
-from math import ceil
 from time import perf_counter
 
 from app.db.archive import LastTurn
 from app.db.turns import cancel_turn as store_cancelled
 from app.db.turns import get_turn
-from app.domain.errors import PlimsollError, ProviderError, RetryLater, TurnNotOpen
-from app.domain.frozen import frozen
+from app.domain.errors import PlimsollError, RetryLater, TurnNotOpen
 from app.domain.incoming import IncomingMessage
-from app.domain.types import Completion, Session, SessionRef, TenantId, TurnId, TurnRecord, Usage
+from app.domain.types import Session, SessionRef, TenantId, TurnId, TurnRecord
 from app.engine.window.plan import Refused
 from app.openai.chat_messages import as_one
 from app.services.archive.transfer import fork_before_last
-from app.services.limits import within_limits
 from app.services.runtime import Runtime, retried
-from app.services.sessions import delete_session, not_found
-from app.services.turn.call import call
+from app.services.sessions import delete_session, existing_in
+from app.services.turn.call import answered
 from app.services.turn.claim import claim, claim_outputs, claim_retry
-from app.services.turn.decide import decide, decide_after_look_back
-from app.services.turn.look_back import look_back, wants_look_back
-from app.services.turn.record import Record, ended_elsewhere, recording
+from app.services.turn.decide import decide
+from app.services.turn.record import ended_elsewhere, recording
 from app.services.turn.steps import of_claim, of_turn
 from app.services.turn.types import (
     ClaimedTurn,
@@ -38,7 +31,6 @@ from app.services.turn.types import (
     OutputsRequest,
     TurnOptions,
     TurnOutcome,
-    TurnPlan,
     TurnRequest,
 )
 
@@ -81,18 +73,10 @@ async def retry_turn(
     return await _run(rt, claim_retry(rt, session, turn_id, options, model_alias), listen)
 
 
-@frozen
-class Regeneration:
-    """A turn that is to be run again: the fork that it runs in, and the request that is posted there."""
-
-    session: Session
-    request: TurnRequest
-
-
 async def prepare_regeneration(
     rt: Runtime, session: SessionRef, turn_id: TurnId, request: TurnRequest, *, keeps_tools: bool = True
-) -> Regeneration:
-    """Forks the session before its last turn, and returns the request that runs that turn again in the fork.
+) -> tuple[Session, TurnRequest]:
+    """Forks the session before its last turn; returns the fork, and the request that runs that turn again in it.
 
     What `request` leaves out (content None, no alias, no option) is the turn's own. With `keeps_tools` that includes
     the tools; without, the request's are used, also if it has none. Raises `NotFound`, `InvalidRequest`, `TurnNotLast`,
@@ -110,18 +94,19 @@ async def prepare_regeneration(
         options=_options_with_stored(request.options, turn, keeps_tools=keeps_tools),
         model_alias=request.model_alias or _first_alias(rt, fork, turn),
     )
-    return Regeneration(fork, complete)
+    return fork, complete
 
 
 async def regenerate_turn(
-    rt: Runtime, tenant_id: TenantId, prepared: Regeneration, listen: Listener | None = None
+    rt: Runtime, tenant_id: TenantId, prepared: tuple[Session, TurnRequest], listen: Listener | None = None
 ) -> TurnOutcome:
     """Runs the prepared turn. Raises the errors of `take_turn`. The fork is deleted if the turn was not claimed."""
-    fork = SessionRef(tenant_id, prepared.session.id)
+    made, request = prepared
+    fork = SessionRef(tenant_id, made.id)
 
     async def claimed() -> ClaimedTurn | TurnOutcome:
         try:
-            return await claim(rt, fork, prepared.request, None)
+            return await claim(rt, fork, request, None)
         except PlimsollError:
             with suppress(RetryLater):  # the error tells the client more
                 await delete_session(rt, fork)
@@ -135,9 +120,7 @@ async def cancel_turn(rt: Runtime, session: SessionRef, turn_id: TurnId) -> Turn
     """Ends a turn that runs or waits for tools; its message is kept. Raises `NotFound`, `TurnNotOpen`."""
     async with rt.database.begin(locking=session.id) as tx:
         is_cancelled = await store_cancelled(tx, session, turn_id)  # first: the turn may end while this waits for it
-        turn = await get_turn(tx, session, turn_id)
-        if turn is None:
-            raise await not_found(tx, session, "turn")
+        turn = await existing_in(tx, session, await get_turn(tx, session, turn_id), "turn")
         if not is_cancelled:
             raise TurnNotOpen(f"The turn is {turn.status.value}; there is nothing to cancel.")
     rt.leases.cancel(session.id, turn_id)
@@ -169,44 +152,14 @@ async def _run(rt: Runtime, claiming: Awaitable[ClaimedTurn | TurnOutcome], list
 
 
 async def _round(rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None) -> TurnOutcome:
-    """Runs one round of a turn: decide, call the model, record."""
     async with recording(rt, turn, started, listen) as record:  # whatever fails, the turn gets an end
-        plan = await decide(rt, turn, record)  # makes the summary that is due
+        plan = await decide(record)  # makes the summary that is due
         if isinstance(plan.decided, Refused):
             error = plan.decided.overflow
             await record.rejected(plan, error)  # transaction two
             raise error
-        completion = await _answer(rt, turn, plan, record)  # no database connection is held
+        completion = await answered(record, plan)  # no database connection is held
         return await record.completed(completion)  # transaction two
-
-
-async def _answer(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Record) -> Completion:
-    """The model's answer after its look-backs. Its tool calls are calls of the client's tools only."""
-    completion = await call(rt, turn, plan, record)
-    while wants_look_back(turn, completion, record):
-        turn, answer, again = await look_back(rt, turn, completion, record)
-        if answer is not None:
-            return answer
-        plan = await decide_after_look_back(rt, turn, record, again=again)
-        completion = await _call_again(rt, turn, plan, record)
-    return completion
-
-
-async def _call_again(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, record: Record) -> Completion:
-    """Calls the model again; limits count this call separately. Raises the errors of `call`, and `LimitExceeded`."""
-    if turn.reservation is None:
-        return await call(rt, turn, plan, record)
-    prompt_tokens = ceil(plan.decided.prompt.wire_tokens * plan.snapshot.calibration_ratio)
-    most = Usage(prompt_tokens, plan.snapshot.budget.output_reserve)
-
-    async def counted() -> Completion:
-        try:
-            return await call(rt, turn, plan, record)
-        except ProviderError as error:
-            error.usage = await record.delivered_usage(error.usage)
-            raise
-
-    return await within_limits(rt, turn.claim.session_id, plan.model, most, counted, turns=0)
 
 
 def _options_with_stored(options: TurnOptions, turn: LastTurn, *, keeps_tools: bool) -> TurnOptions:

@@ -11,7 +11,7 @@ from uuid import UUID
 from app.db.claims import Claim
 from app.db.records import Added
 from app.db.responses import ResponseNote
-from app.domain.audit import Audit, CacheBreak, TrimLog, TurnContext
+from app.domain.audit import Audit, CacheBreak, TrimLog
 from app.domain.frozen import frozen
 from app.domain.stored import StoredSummary
 from app.domain.types import (
@@ -24,13 +24,11 @@ from app.domain.types import (
     ToolDefinition,
     TurnRecord,
 )
-from app.engine.window.look_back import Read
 from app.engine.window.plan import Assembled, Ready, Refused
 from app.engine.window.snapshot import Snapshot, in_ranges
 from app.providers.registry import Model
 from app.services.turn.additions import Additions
 from app.services.turn.gather import WindowRows
-from app.tokenizers.counters import Estimator
 
 
 @frozen
@@ -133,14 +131,11 @@ class TurnOutcome:
         return self.completion.text if self.completion.tool_calls else self.completion.text or ""
 
 
-EventName: TypeAlias = Literal["turn.created", "context.assembled", "output.delta"]
-
-
 @frozen
 class TurnEvent:
     """An event of a running turn, for a stream. The end of the turn is not an event; it is the `TurnOutcome`."""
 
-    name: EventName
+    name: Literal["turn.created", "context.assembled", "output.delta"]
     data: JsonObject
     reply_seq: int | None = None
     """With `turn.created`: the number that is reserved for the reply's message. It is not part of the public event."""
@@ -149,10 +144,6 @@ class TurnEvent:
 
 
 Listener: TypeAlias = Callable[[TurnEvent], None]
-
-
-def to_nobody(_: TurnEvent) -> None:
-    """Ignores the event: the listener of a turn that is not streamed."""
 
 
 @frozen
@@ -167,8 +158,6 @@ class ClaimedTurn:
     """What the turn has reserved of its limits; None when it has no limits."""
     looked_back: tuple[Message, ...] = ()
     """The messages that the turn's look-backs have added to its prompts so far, in time order."""
-    read: Read = ()
-    """The pages that its look-backs have read since the claim."""
     added: Added | None = None
     """What the request added to the session besides the turn."""
 
@@ -178,9 +167,7 @@ class TurnPlan:
     """The prompt for the model, or why the turn is refused, and the data of this decision."""
 
     rows: WindowRows
-    estimate: Estimator
     decided: Ready | Refused
-    counted_by_provider: bool = False
 
     @property
     def model(self) -> Model:
@@ -191,25 +178,26 @@ class TurnPlan:
         """What the prompt was decided on, with the tools that it offers and the budget that these leave."""
         return self.decided.window.snapshot
 
-    def context(self, assembled: Assembled | None) -> TurnContext:
-        """The budget, figures and trim log of the prompt. `assembled` is None when nothing is sent."""
+    def context(self, assembled: Assembled | None) -> JsonObject:
+        """The budget, figures and trim log of the prompt, as a `TurnContext` has them. `assembled` is None when nothing
+        is sent."""
         budget, prompt, accounts = self.snapshot.budget, self.decided.prompt, self.decided.accounts
-        return TurnContext(
-            model_alias=self.model.alias,
-            model_context_limit=budget.limit,
-            context_limit_source=budget.limit_source,
-            input_budget=budget.input_budget,
-            output_reserve=budget.output_reserve,
-            overhead_reserve=budget.overhead_reserve,
-            estimated_input_tokens_before=accounts.tokens_before,
-            estimated_input_tokens_after_summary=accounts.tokens_after_summary,
-            estimated_input_tokens_after_prune=accounts.tokens_after_prune,
-            summary_triggered=accounts.summary_triggered,
-            prune_triggered=accounts.prune_triggered,
-            overflow_rejected=assembled is None,
-            estimated_wire_tokens=prompt.wire_tokens,
-            regions=prompt.regions(),
-            context_trim_log=TrimLog(
+        return {
+            "model_alias": self.model.alias,
+            "model_context_limit": budget.limit,
+            "context_limit_source": budget.limit_source,
+            "input_budget": budget.input_budget,
+            "output_reserve": budget.output_reserve,
+            "overhead_reserve": budget.overhead_reserve,
+            "estimated_input_tokens_before": accounts.tokens_before,
+            "estimated_input_tokens_after_summary": accounts.tokens_after_summary,
+            "estimated_input_tokens_after_prune": accounts.tokens_after_prune,
+            "summary_triggered": accounts.summary_triggered,
+            "prune_triggered": accounts.prune_triggered,
+            "overflow_rejected": assembled is None,
+            "estimated_wire_tokens": prompt.wire_tokens,
+            "regions": prompt.regions(),
+            "context_trim_log": TrimLog(
                 max_context_tokens=budget.prompt_ceiling,
                 estimated_tokens_before=accounts.wire_before,
                 estimated_tokens_after=prompt.wire_tokens,
@@ -217,8 +205,8 @@ class TurnPlan:
                 recalled=tuple(row.public() for row in accounts.recalled),
                 looked_back=prompt.looked_back(),
             ).public(),
-            prompt_sha256=assembled.sha256 if assembled else None,
-        )
+            "prompt_sha256": assembled.sha256 if assembled else None,
+        }
 
     def audit(
         self,
@@ -228,22 +216,15 @@ class TurnPlan:
         assembled: Assembled | None,
         cache_break: CacheBreak | None = None,
     ) -> Audit:
-        """The audit of a call in the claim's round."""
         return Audit(
-            **self.context(assembled).public(),
+            **self.context(assembled),
             id=audit_id,
             turn_id=claim.turn_id,
             session_id=claim.session_id,
             round=claim.round,
             attempt=attempt,
-            estimator=self._estimator(),
+            estimator=self.rows.counted_by,
             calibration_ratio=self.snapshot.calibration_ratio,
             cache_break=cache_break,
             prompt_refs=assembled.refs if assembled else None,
         )
-
-    def _estimator(self) -> str:
-        """What counted the tokens: the encoding, the heuristic if the tokenizer failed, or the provider."""
-        if self.counted_by_provider:
-            return "provider"
-        return "heuristic" if self.rows.fell_back else self.estimate.encoding

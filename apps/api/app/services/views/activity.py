@@ -1,8 +1,5 @@
-"""Events of a tenant's turns for its followers, from one poll of the database for the whole process.
-
-It polls and does not LISTEN: behind PgBouncer in transaction mode no notification would be received, and NOTIFY makes
-all commits wait for each other. The poll runs only while a client follows, and no follower holds a connection.
-"""
+"""Events of a tenant's turns for its followers, from one poll of the database for the whole process, while a client
+follows. Why it does not LISTEN: docs/decisions/0013-inspector-page.md."""
 
 from __future__ import annotations
 
@@ -86,10 +83,8 @@ class Activity:
             self._known.clear()
 
     async def open_turns(self, rt: Runtime, tenant_id: TenantId) -> list[TurnChange]:
-        """The tenant's turns that run or wait for tools, newest first, at most `MOST_OPEN_TURNS`.
-
-        They are watched from now on, so that followers get the event of their end.
-        """
+        """The tenant's turns that run or wait for tools, newest first, at most `MOST_OPEN_TURNS`. They are watched from
+        now on, so that followers get the event of their end."""
         async with rt.database.autocommit() as tx:
             rows = await open_turns(tx, tenant_id, MOST_OPEN_TURNS)
         if self._polling is not None:
@@ -105,13 +100,11 @@ class Activity:
             try:
                 await self._poll(rt, within_s=began - last + _COMMITS_WITHIN_S)
             except DatabaseUnavailable:
-                for follower in self._followers:
-                    follower.missed = True
+                self._miss_some()
                 continue
             except Exception:
                 logger.exception("the poll of what turns do broke")
-                for follower in self._followers:
-                    follower.missed = True
+                self._miss_some()
             last = began
 
     async def _poll(self, rt: Runtime, within_s: float) -> None:
@@ -125,8 +118,11 @@ class Activity:
             if known is None or known["status"] != row["status"]:
                 self._deliver(row)
         if len(rows) == _MOST_ROWS:
-            for follower in self._followers:
-                follower.missed = True
+            self._miss_some()
+
+    def _miss_some(self) -> None:
+        for follower in self._followers:
+            follower.missed = True
 
     def _deliver(self, row: Record) -> None:
         event = record_of(TurnChange, row)

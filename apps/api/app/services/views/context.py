@@ -39,14 +39,11 @@ from app.services.turn.recall import meaning_of_pins
 
 
 async def window_now(rt: Runtime, session: SessionRef) -> CurrentWindow:
-    """The tokens by region, the budget, and the distance to the next summary. Raises `NotFound`.
-
-    The figures are those of the stored window, without the next message and before its turn compresses anything.
-    """
+    """The figures of the stored window, without the next message and before its turn compresses anything. Raises
+    `NotFound`."""
     rows = await session_window(rt, session)
-    estimate = rt.tokenizers.estimator(rows.encoding)
     snapshot = await snapshot_of(rt, rows, no_turn(rows.turn_seq))
-    window = await planned(snapshot, lambda: lay_out(snapshot, estimate))
+    window = await planned(snapshot, lambda: lay_out(snapshot, rows.estimate))
     policy, budget, regions = snapshot.policy, snapshot.budget, window.prompt.regions()
     return record_of(
         CurrentWindow,
@@ -67,12 +64,10 @@ async def window_now(rt: Runtime, session: SessionRef) -> CurrentWindow:
 
 
 async def pin_figures(rt: Runtime, session: SessionRef) -> dict[str, PinFigures]:
-    """By name, each pin's tokens in a prompt, and its relevance to a turn with the text of the newest one.
-
-    Raises `NotFound` for the session.
-    """
+    """By name, each pin's tokens in a prompt, and its relevance to a turn with the text of the newest one. Raises
+    `NotFound` for the session."""
     rows = await session_window(rt, session)
-    pins, estimate = rows.context.pins, rt.tokenizers.estimator(rows.encoding)
+    pins = rows.context.pins
     newest = rows.turns[-1] if rows.turns else no_turn(rows.turn_seq)
     goal = goal_text(rows.session.room_goal, rows.session.mode)
     meaning = meaning_of_pins(rt, session.tenant_id, pins, newest)
@@ -83,7 +78,7 @@ async def pin_figures(rt: Runtime, session: SessionRef) -> dict[str, PinFigures]
             pin.name: record_of(
                 PinFigures,
                 reasons_of(relevance.matched),
-                tokens=estimate(pin_text(pin)),
+                tokens=rows.estimate(pin_text(pin)),
                 relevance=relevance.value,
                 relevance_from="computed" if pin.relevance is None else "given",
             )

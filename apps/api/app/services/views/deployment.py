@@ -163,7 +163,6 @@ def _schema(schema: JsonObject, shared: Mapping[str, JsonObject]) -> JsonObject:
 
 
 def _takes(schema: JsonObject) -> str:
-    """The schema in words."""
     match schema:
         case {"type": [kind, "null"]}:
             words = f"{_takes(schema | {'type': kind})}, or null"

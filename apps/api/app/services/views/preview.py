@@ -54,7 +54,7 @@ from app.services.paging import LAST_SEQ
 from app.services.runtime import Runtime
 from app.services.sessions import session_state
 from app.services.turn.claim import awake_alias, check_recorded, policy_of_turn
-from app.services.turn.decide import counted_by_provider, first_snapshot
+from app.services.turn.decide import first_snapshot, with_exact_count
 from app.services.turn.gather import WindowRows, encoding_of, read_window, with_recall_anew
 from app.services.turn.planning import assembled, planned
 from app.services.turn.recall import prepare_question
@@ -104,18 +104,17 @@ async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -
     check_recorded(stored.model, request.options.recorded_reply)
     current = Turn(message.turn_id, stored.turn_seq, TurnStatus.RUNNING, unresolved=True, messages=(message,))
     rows = replace(stored, turns=(*stored.turns, current))
-    estimate = rt.tokenizers.estimator(rows.encoding)
     rows, snapshot = await first_snapshot(rt, rows, current.id, request.options, store_counts=False)
-    snapshot = await counted_by_provider(rt, rows, snapshot, estimate, Steps(rt))
-    decided = await planned(snapshot, lambda: plan(snapshot, estimate))
+    rows, snapshot = await with_exact_count(rt, rows, snapshot, Steps(rt))
+    decided = await planned(snapshot, lambda: plan(snapshot, rows.estimate))
     pending = isinstance(decided, SummaryDue)
     if isinstance(due := decided, SummaryDue):
-        summary, reckoned = _pending_summary(due.fold, estimate)
+        summary, reckoned = _pending_summary(due.fold, rows.estimate)
         found = await planned(snapshot, lambda: due.with_summary(summary, reckoned))
         after = await with_recall_anew(rt, rows, found, for_turn=False)
         decided = await planned(after, lambda: plan(after, reckoned, may_summarize=False))
     prompt = await assembled(decided) if isinstance(decided, Ready) else None
-    context = TurnPlan(rows, estimate, decided).context(prompt)
+    context = TurnPlan(rows, decided).context(prompt)
     messages, layout = await asyncio.to_thread(_shown, prompt, decided.prompt) if prompt else ((), ())
     prompt_tokens = round(decided.prompt.wire_tokens * snapshot.calibration_ratio)
     cost = rows.model.cost_of(Usage(prompt_tokens, 0)) if prompt else None
@@ -123,7 +122,7 @@ async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -
         seq=stored.turn_seq,
         open_turn_id=next((turn.id for turn in stored.turns if turn.status in OPEN_STATUSES), None),
         summary_pending=pending,
-        context=context.public() | ({"prompt_sha256": None} if pending else {}),
+        context=context | ({"prompt_sha256": None} if pending else {}),
         messages=messages,
         tools=prompt.tools if prompt else (),
         layout=await _numbered(rt, session.id, layout),

@@ -28,8 +28,7 @@ from app.services.paging import LAST_ID, LAST_SEQ, Page, after_place, encode_cur
 from app.services.runtime import Runtime
 from app.services.sessions import LOOKED_THROUGH, session_state
 from app.services.turn.gather import budget_of, encoding_of, session_policy
-from app.services.turn.look_back import read_page
-from app.services.turn.recall import prepare_search, ranked, searchable
+from app.services.turn.recall import prepare_search, ranked, read_page, searchable
 
 _LEAST_PAGE_TOKENS = 128
 """Smallest page of the look-back route, even for a window without an input budget."""

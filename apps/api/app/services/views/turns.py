@@ -36,7 +36,7 @@ from app.engine.window.look_back import LOOK_BACK
 from app.engine.window.prompt_refs import RebuiltPart, SentHashes, needed_for, rebuilt_parts, regions_of
 from app.services.paging import Page, PageRequest, between_seqs, in_order, page_of
 from app.services.runtime import Runtime
-from app.services.sessions import check_session, not_found
+from app.services.sessions import check_session, existing_in
 from app.tokenizers.counters import Estimator
 
 
@@ -63,10 +63,7 @@ async def list_turns(rt: Runtime, session: SessionRef, wanted: PageRequest, firs
 async def get_turn(rt: Runtime, session: SessionRef, turn_id: TurnId) -> TurnRecord:
     """One turn. Raises `NotFound` for the session or the turn."""
     async with rt.database.autocommit() as tx:
-        turn = await store.get_turn(tx, session, turn_id)
-        if turn is None:
-            raise await not_found(tx, session, "turn")
-    return turn
+        return await existing_in(tx, session, await store.get_turn(tx, session, turn_id), "turn")
 
 
 async def get_audit(rt: Runtime, session: SessionRef, turn_id: TurnId, round_number: int | None) -> Audit:
@@ -78,8 +75,8 @@ async def get_audit(rt: Runtime, session: SessionRef, turn_id: TurnId, round_num
 async def _audit(tx: Transaction, session: SessionRef, turn_id: TurnId, round_number: int | None, wanted: str) -> Audit:
     audit = await read_audit(tx, session, turn_id, round_number)
     if audit is None:
-        turn = await store.get_turn(tx, session, turn_id)
-        raise NotFound(wanted) if turn else await not_found(tx, session, "turn")
+        await existing_in(tx, session, await store.get_turn(tx, session, turn_id), "turn")
+        raise NotFound(wanted)
     return audit
 
 
