@@ -13,7 +13,6 @@ from types import FrameType
 from app.db.archive import exported_rows, fork_point
 from app.db.messages import message_from_row
 from app.db.simulation_rows import stored_turns
-from app.domain.stored import StoredTurn
 from app.domain.types import CompletionRequest, JsonObject, SessionId
 from app.engine.messages import media
 from app.engine.recall import bm25
@@ -22,6 +21,7 @@ from app.engine.summary.fold import Fold
 from app.engine.window.columns import Columns
 from app.engine.window.prompt import neutral_message
 from app.providers.offline import OfflineProvider
+from app.services.heavy.child import written
 from app.services.pasts import settled_columns
 from app.services.views.search import look_back, search_session
 from app.services.views.simulation import SMALL_TURNS_DECIDED, Variant, simulate
@@ -108,7 +108,7 @@ async def test_what_a_job_in_another_process_gets_is_encoded_off_the_event_loop(
             await simulate(at.rt, session, [Variant("same", {})])
         assert at.rt.jobs.pids
         assert stored_turns.__code__ in called
-        assert StoredTurn.__getstate__.__code__ not in called
+        assert written.__code__ not in called
 
 
 async def test_the_pages_of_a_large_file_are_counted_off_the_event_loop(database_url: str, tmp_path: Path) -> None:

@@ -92,7 +92,10 @@ class TrimLog:
 
     def public(self) -> JsonObject:
         """Its JSON, without `recalled` and `looked_back` where they are empty."""
-        values = values_of(self) | {"actions": [action.public() for action in self.actions]}
+        values = values_of(self) | {
+            "actions": [action.public() for action in self.actions],
+            "recalled": list(self.recalled),
+        }
         return {name: value for name, value in values.items() if value or name not in ("recalled", "looked_back")}
 
 

@@ -55,10 +55,14 @@ class JobFailed(Exception):
 
 
 def written(message: Step | StepResult | None) -> list[bytes | memoryview]:
-    """The message as pieces to be sent in order. None releases the job, and is not answered."""
+    """The message as pieces to be sent in order."""
     beside: list[pickle.PickleBuffer] = []
     pieces = [pickle.dumps(message, protocol=5, buffer_callback=beside.append), *(each.raw() for each in beside)]
     return [b"".join([_COUNT.pack(len(pieces)), *(_SIZE.pack(len(piece)) for piece in pieces)]), *pieces]
+
+
+RELEASE: Final = b"".join(written(None))
+"""The message that releases the job. It is not answered."""
 
 
 def without_copy(argument: object) -> object:

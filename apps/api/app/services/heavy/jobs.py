@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
 from app.domain.errors import ProcessBusy
-from app.services.heavy.child import COUNT_BYTES, Step, Tools, head_size, read, sizes_in, without_copy, written
+from app.services.heavy.child import COUNT_BYTES, RELEASE, Step, Tools, head_size, read, sizes_in, without_copy, written
 from app.services.process_state import BUSY_RETRY_S
 
 logger = logging.getLogger(__name__)
@@ -155,7 +155,7 @@ class _Child:
     async def ask(self, message: Step) -> Any:
         """The child's answer. Raises what the child raised, and `ProcessBusy` if it has ended."""
         loop = asyncio.get_running_loop()
-        pieces = await asyncio.to_thread(written, message)  # dataclasses are pickled by Python code
+        pieces = await asyncio.to_thread(written, message)  # a turn may have tens of thousands of messages
         self._asked = True
         try:
             for piece in pieces:
@@ -200,8 +200,7 @@ class _Child:
         if self._asked:
             return False
         try:
-            for piece in written(None):
-                self._socket.send(piece)  # a few bytes, and it has read all before them
+            self._socket.send(RELEASE)  # a few bytes, and it has read all before them
         except OSError:
             return False
         return True
