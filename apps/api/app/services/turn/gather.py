@@ -162,8 +162,6 @@ async def read_window(
         turns = await turns_after(after_seq)
     estimate = rt.tokenizers.estimator(counting.encoding)
     rows = WindowRows(session, policy, model, estimate, before_seq, context, kept, tuple(turns), held)
-    if not (after_seq and policy.recall.enabled):
-        return rows
     return await _with_evicted(tx, rt, rows, query, for_turn=turn_seq is not None)
 
 
@@ -183,7 +181,7 @@ async def _with_evicted(
     summary = rows.context.summary
     running = [turn for turn in rows.turns if for_turn and turn.status is TurnStatus.RUNNING]
     message = running[-1].messages[0] if running else query
-    if message is None or summary is None:
+    if message is None or summary is None or not rows.policy.recall.enabled:
         return rows
     evicted = await look_up(
         tx,
