@@ -1,17 +1,20 @@
-"""How many values a body may have: counted outside of strings, before any is made."""
+"""How many values a body may have, counted outside of strings before any is made; and where its errors are."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from app.api.schemas.bodies import MOST_VALUES, parse_body, places
-from app.api.schemas.chat import ChatIn
+from app.api.schemas.chat import ChatIn, CompletionIn
+from app.api.schemas.items import ConversationIn
+from app.api.schemas.responses import ResponseIn
 from app.domain.errors import InvalidRequest
 
 _TEXTS = st.text(alphabet=st.sampled_from('a,[{"\\\n é'), max_size=12)
@@ -69,3 +72,23 @@ def test_the_first_of_some_errors_are_described_and_very_many_are_counted(messag
         assert place == "body.messages.0"
     else:
         assert (place, reason.partition(" ")[0]) == ("body", "40000")
+
+
+@pytest.mark.parametrize(
+    ("schema", "body", "place"),
+    [
+        (ChatIn, {"stop": 3}, "body.stop"),
+        (ChatIn, {"stop": ["a", 3]}, "body.stop.1"),
+        (ChatIn, {"tool_choice": {"type": "function", "function": {}}}, "body.tool_choice.function.name"),
+        (CompletionIn, {"prompt": []}, "body.prompt"),
+        (ResponseIn, {"conversation": {"id": 3}}, "body.conversation.id"),
+        (ResponseIn, {"tool_choice": "some"}, "body.tool_choice"),
+        (ConversationIn, {"metadata": {"str": 3}}, "body.metadata.str"),
+    ],
+)
+def test_the_place_of_an_error_has_the_names_of_the_body_alone(
+    schema: type[BaseModel], body: Mapping[str, object], place: str
+) -> None:
+    with pytest.raises(ValidationError) as refused:
+        schema.model_validate(body)
+    assert place in {found for found, _ in places(refused.value, "body")}

@@ -14,7 +14,7 @@ from app.domain.types import ReasoningRule, Turn
 from app.engine.messages.tokens import Estimate
 from app.engine.policy.policy import ContextPolicy
 from app.engine.simulation.counted import CountedTurn, CountKey, HeadCost, PastTurn, SimulatedCall, TurnCounter
-from app.engine.simulation.setting import Setting, SimulatedModel, Summarizer
+from app.engine.simulation.setting import Setting, SimulatedModel, SimulatedSummarizer
 from app.engine.simulation.simulation import Simulation
 from app.engine.window.past import Past, past_of
 from app.engine.window.snapshot import Snapshot
@@ -50,7 +50,7 @@ def _model(alias: str, snapshot: Snapshot, count: Estimate, rule: ReasoningRule 
         estimate=count,
         calibration_ratio=snapshot.calibration_ratio,
         prices=_PRICES.of_prompt,
-        summarizer=Summarizer(alias, snapshot.budget.prompt_ceiling, _PRICES.of_prompt),
+        summarizer=SimulatedSummarizer(alias, snapshot.budget.prompt_ceiling, _PRICES.of_prompt),
         reasoning_rule=rule,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Sequence
 from typing import Any, cast
 
 import orjson
@@ -13,10 +13,9 @@ from pydantic_core import ErrorDetails
 from app.api.schemas.content import PARTS_TAG, TEXT_TAG
 from app.domain.errors import InvalidRequest
 
-_BRANCH_OF_UNION = re.compile(
-    rf"{re.escape(TEXT_TAG)}|{re.escape(PARTS_TAG)}|str|(?:literal|list)\[.*\]"
-    "|ToolChoice|NamedTool|AllowedTools|ConversationRef"
-)
+_UNION_TAGS = (TEXT_TAG, PARTS_TAG)
+_OF_SEVERAL_FORMS = frozenset({"conversation", "prompt", "stop", "tool_choice"})
+"""Fields whose value has one of several types without a tag of ours: Pydantic puts the type's name behind theirs."""
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 _MOST_ERRORS = 20
 _MOST_DESCRIBED = 1_000
@@ -112,17 +111,23 @@ def places(error: ValidationError, *within: str) -> list[tuple[str, str]]:
     if error.error_count() > _MOST_DESCRIBED:
         return [(where(*within), f"{error.error_count()} values are not valid, which is too many to describe")]
     found = error.errors(include_url=False, include_input=False)[:_MOST_ERRORS]
-    return [(where(*within, *each["loc"]), _message(each)) for each in found]
+    return [(where(*_fields((*within, *each["loc"]))), _message(each)) for each in found]
+
+
+def _fields(path: Sequence[object]) -> list[object]:
+    """The path without what Pydantic adds: which type of a union a value has."""
+    return [
+        part
+        for at, part in enumerate(path)
+        if part not in _UNION_TAGS
+        and not (at and path[at - 1] in _OF_SEVERAL_FORMS)
+        and not (part in _ROLES and path[at - 2 : at - 1] == ("messages",))
+    ]
 
 
 def where(*path: object) -> str:
-    """The path of a field, without what Pydantic adds: which type of a union a value has. Its length is limited,
-    because keys come from the client."""
-    joined = ".".join(
-        str(part)
-        for at, part in enumerate(path)
-        if not _BRANCH_OF_UNION.fullmatch(str(part)) and not (part in _ROLES and path[at - 2 : at - 1] == ("messages",))
-    )
+    """The path of a field. Its length is limited, because keys come from the client."""
+    joined = ".".join(map(str, path))
     return joined if len(joined) <= _LONGEST_WHERE else joined[:_LONGEST_WHERE] + "…"
 
 

@@ -20,7 +20,7 @@ PricesOf: TypeAlias = Callable[[int], Prices]
 
 
 @frozen
-class Summarizer:
+class SimulatedSummarizer:
     """The model that would make summaries: its alias, its largest prompt in tokens, and its prices."""
 
     alias: str
@@ -36,7 +36,7 @@ class SimulatedModel:
     estimate: Estimate
     calibration_ratio: float
     prices: PricesOf
-    summarizer: Summarizer
+    summarizer: SimulatedSummarizer
     reasoning_rule: ReasoningRule | None = None
     takes_tools: bool = False
 
