@@ -141,15 +141,26 @@ async def test_large_tools_are_counted_off_the_event_loop_by_the_built_in_model(
     assert threading.get_ident() not in counted
 
 
-async def test_a_turn_of_thousands_of_messages_is_exported_in_parts(database_url: str, tmp_path: Path) -> None:
+async def test_a_turn_of_hundreds_of_messages_is_exported_in_parts(database_url: str, tmp_path: Path) -> None:
     """Those of one turn were converted at once: 40,000 took 45 ms of the event loop."""
     async with serving(chat("Noted.")) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
-        said = [{"role": "user", "content": f"{number}"} for number in range(2_500)]
+        said = [{"role": "user", "content": f"{number}"} for number in range(250)]
         session = await at.imported({"messages": [*said, {"role": "assistant", "content": "Noted."}]})
         async with at.rt.database.begin(snapshot=True) as tx:
             point = await fork_point(tx, session.id, None)
             parts = [len(rows) async for rows in exported_rows(tx, session.id, "messages", point)]
-        assert parts == [1_000, 1_000, 501]
+        assert parts == [100, 100, 51]
+
+
+async def test_large_messages_are_exported_a_few_at_a_time(database_url: str, tmp_path: Path) -> None:
+    """Those of 25 turns were read at once: 25 messages of 4 MB with an emoji took 700 MB of the process."""
+    async with serving(chat("Noted.")) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        said = [{"role": "user", "content": f"{number} " + "word " * 700_000} for number in range(5)]
+        session = await at.imported({"messages": said})
+        async with at.rt.database.begin(snapshot=True) as tx:
+            point = await fork_point(tx, session.id, None)
+            parts = [len(rows) async for rows in exported_rows(tx, session.id, "messages", point)]
+        assert parts == [2, 2, 1]
 
 
 async def test_a_turn_of_thousands_of_texts_is_read_into_columns_off_the_event_loop(

@@ -7,10 +7,9 @@ they ran, is left out, and the newest of its predecessors that could have existe
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -20,7 +19,7 @@ from app.db.audits import BLOCKS_OF_TURNS
 from app.db.database import Transaction, record_of
 from app.db.driver import Record
 from app.db.sessions import CHANGEABLE
-from app.db.sql import OPEN_STATUSES_SQL, Statement, binds, insert_from, json_rows, of_session, sql
+from app.db.sql import OPEN_STATUSES_SQL, Statement, binds, insert_from, json_rows, of_session, paged, sql
 from app.db.turns import WHOLE_REQUEST
 from app.domain.frozen import frozen
 from app.domain.stored import Counters, NewRows, names_of, values_of
@@ -209,9 +208,8 @@ def _active(summaries: Sequence[Record]) -> UUID | None:
     return None if row is None else row["id"]
 
 
-BATCH: Final = 25
-"""Turns, or rows, that are read or encoded at once, which blocks the event loop for about a millisecond."""
-_BATCH_ROWS: Final = 1_000
+_PAGE_ROWS: Final = 100
+"""Most rows that are read at once, which blocks the event loop for a few milliseconds."""
 
 _TABLES: Final[Mapping[str, sa.Table]] = {
     "pins": tables.pins,
@@ -233,7 +231,7 @@ _LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
 }
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     section: tuple(
-        column.name
+        str(column.name)
         for column in table.columns
         if column.name != "session_id" and column.name not in _LEFT_OUT.get(section, ())
     )
@@ -247,39 +245,38 @@ _SESSION_COLUMNS = ", ".join(
 _EXPORTED_SESSION = sql(f"SELECT {_SESSION_COLUMNS} FROM sessions WHERE id = :session_id AND tenant_id = :tenant_id")
 
 
-def _of_turns(section: str, order: str) -> Statement:
-    """The statement for the rows of a section that belong to a range of turns."""
-    turn_id = "id" if section == "turns" else "turn_id"
-    return sql(f"""
-        SELECT {_exported(section)} FROM turns t
-        JOIN {_TABLES[section].name} x ON x.session_id = t.session_id AND x.{turn_id} = t.id
-        WHERE t.session_id = :session_id AND t.seq > :after AND t.seq <= :through ORDER BY t.seq, {order}
-        """)
+_KEYS: Final[Mapping[str, Sequence[str]]] = {
+    "pins": ("x.name",),
+    "blocks": ("x.sha256",),
+    "turns": ("t.seq",),
+    "messages": ("t.seq", "x.seq"),
+    "steps": ("t.seq", "x.seq"),
+    "summaries": ("x.id",),
+    "audits": ("t.seq", "x.round", "x.attempt"),
+}
+"""What the rows `x` of a section are sorted by; those of turns `t` end with the point of the export."""
+_BEFORE_ALL: Final[Mapping[str, object]] = {"pins": "", "blocks": "", "summaries": UUID(int=0)}
+"""A value of the key before that of any row, where it is not the number 0."""
 
 
-def _by_key(section: str, key: str) -> Statement:
-    return sql(f"""
-        SELECT {_exported(section)} FROM {_TABLES[section].name} x
-        WHERE x.session_id = :session_id AND x.{key} > :after ORDER BY x.{key} LIMIT {BATCH}
-        """)
-
-
-def _exported(section: str) -> str:
+def _exported_after(section: str) -> Statement:
+    """The statement for the rows of a section that follow those with the key `key_0`, …; each row has its key."""
+    keys, table = _KEYS[section], _TABLES[section].name
     whole = {"request": WHOLE_REQUEST}
-    return ", ".join(whole.get(column, f"x.{column}") for column in COLUMNS[section])
+    columns = [whole.get(column, f"x.{column}") for column in COLUMNS[section]]
+    rows = f"{table} x WHERE x.session_id = :session_id"
+    if keys[0] == "t.seq":
+        turn_id = "id" if section == "turns" else "turn_id"
+        rows = f"""turns t JOIN {table} x ON x.session_id = t.session_id AND x.{turn_id} = t.id
+            WHERE t.session_id = :session_id AND t.seq >= :key_0 AND t.seq <= :through_seq"""
+    return paged(f"""
+        SELECT {", ".join(columns)}, {", ".join([f"{key} AS key_{at}" for at, key in enumerate(keys)])} FROM {rows}
+            AND ({", ".join(keys)}) > ({", ".join([f":key_{at}" for at in range(len(keys))])})
+        ORDER BY {", ".join(keys)} LIMIT :limit
+        """)
 
 
-_RANGES = {
-    "turns": _of_turns("turns", "x.seq"),
-    "messages": _of_turns("messages", "x.seq"),
-    "steps": _of_turns("steps", "x.seq"),
-    "audits": _of_turns("audits", "x.round, x.attempt"),
-}
-_KEYED: Mapping[str, tuple[str, Statement, Any]] = {
-    "pins": ("name", _by_key("pins", "name"), ""),
-    "blocks": ("sha256", _by_key("blocks", "sha256"), ""),
-    "summaries": ("id", _by_key("summaries", "id"), UUID(int=0)),
-}
+_EXPORTED = {section: _exported_after(section) for section in _TABLES}
 
 
 async def exported_session(tx: Transaction, session: SessionRef) -> JsonObject | None:
@@ -291,19 +288,17 @@ async def exported_session(tx: Transaction, session: SessionRef) -> JsonObject |
 async def exported_rows(
     tx: Transaction, session_id: SessionId, section: str, point: ForkPoint
 ) -> AsyncGenerator[list[JsonObject]]:
-    """A section's rows through the point, in batches, in the order a document has them."""
-    if section in _RANGES:
-        for after in range(0, point.through_seq, BATCH):
-            through = min(after + BATCH, point.through_seq)
-            rows = await tx.fetch(_RANGES[section], session_id=session_id, after=after, through=through)
-            for first in range(0, len(rows), _BATCH_ROWS):  # one turn may have tens of thousands of messages
-                yield [dict(row) for row in rows[first : first + _BATCH_ROWS]]
-                await asyncio.sleep(0)
-        return
-    key, statement, after_key = _KEYED[section]
-    while rows := await tx.fetch(statement, session_id=session_id, after=after_key):
-        yield [_settled(dict(row), point) for row in rows]
-        after_key = rows[-1][key]
+    """A section's rows through the point, in the order a document has them, in pages of bounded size."""
+    statement = _EXPORTED[section]
+    key = {f"key_{at}": _BEFORE_ALL.get(section, 0) for at in range(len(_KEYS[section]))}
+    more = True
+    while more:
+        values = {"session_id": session_id, "through_seq": point.through_seq, **key}
+        given = {name: values[name] for name in statement.names if name != "limit"}
+        page = await tx.fetch_page(statement, _PAGE_ROWS, **given)
+        yield [_settled({name: row[name] for name in COLUMNS[section]}, point) for row in page.rows]
+        more = page.has_more
+        key = {name: page.rows[-1][name] for name in key} if more else key
 
 
 def _settled(row: JsonObject, point: ForkPoint) -> JsonObject:
