@@ -163,6 +163,7 @@ class _Stream:
         try:
             outcome = await self._task
         except PlimsollError as error:
+            error.__traceback__ = None  # it has this frame, whose `self` has the task that has the error
             for last in await self._form.failure(problems.document_of(error)):
                 yield last
             return

@@ -121,7 +121,7 @@ class RemoteModel(Provider, ABC, Generic[F]):
                 raise AttemptError(self._broke_off()) from empty
             except AttemptError as failure:
                 if tap is not None and tap.has_begun:
-                    raise failure.error from failure  # streamed text cannot be withdrawn
+                    raise failure.error from None  # streamed text cannot be withdrawn
                 raise
 
         try:

@@ -285,6 +285,7 @@ async def call_with_retries(
                     await policy.sleep(wait_s)
     except ProviderError as error:
         error.attempts = number
+        error.__context__ = None  # the attempt's failure, which refers to it: their frames would stay in memory
         raise
     except TimeoutError as error:
         if not scope.expired():

@@ -41,6 +41,7 @@ _REFRESH_S = 30.0
 _BEAT_S = 0.02
 _BEATS_SHOWN_S = 30.0
 _COLLECT_S = 5.0
+_FEW_OBJECTS = 200
 _MANY_OBJECTS = 20_000
 _MOST_POSTPONED = 12
 _NEWEST_COLLECTIONS = 1_000
@@ -193,7 +194,8 @@ async def collect_forever(_rt: Runtime, every_s: float = _COLLECT_S) -> None:
     postponed = 0
     while True:
         await asyncio.sleep(every_s)
-        if not gc.get_count()[1]:  # no objects have outlived a collection of the newest
+        newest, collections, _ = gc.get_count()
+        if not collections and newest < _FEW_OBJECTS:
             continue
         if len(gc.get_objects(1)) > _MANY_OBJECTS and postponed < _MOST_POSTPONED:
             postponed += 1

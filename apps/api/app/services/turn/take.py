@@ -146,6 +146,8 @@ async def _run(rt: Runtime, claiming: Awaitable[ClaimedTurn | TurnOutcome], list
                 raise
             async with rt.database.autocommit() as tx:
                 raise await ended_elsewhere(tx, turn.claim) from None
+        finally:
+            del turn, task  # an error that leaves this frame refers to it, and the task to the error
         if span.recording:
             span.set(of_turn(outcome.turn))
         return outcome

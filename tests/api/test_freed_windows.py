@@ -1,0 +1,75 @@
+"""What a request read of a session is freed when the request fails, without a garbage collection: else the next are
+refused for as long as no collection comes."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.chatting import chat_service
+from tests.providers.server import Answer, Play, Reset, Stream
+
+_WINDOWS_BYTES = 1024 * 1024
+_SESSION_BYTES = 600_000
+_REFUSAL = Answer({"error": {"message": "No."}}, status=400)
+_PIECE = b'data: {"choices":[{"index":0,"delta":{"content":"Half"}}]}\n\n'
+_CASES: dict[str, tuple[Play, str, dict[str, Any], int, str]] = {
+    "a prompt that does not fit": (_REFUSAL, "turns", {"content": "Hello"}, 422, "context_budget_exceeded"),
+    "a refusal": (_REFUSAL, "turns", {"content": "Hello"}, 502, "provider_error"),
+    "an overflow": (
+        Answer({"error": {"message": "Too long.", "code": "context_length_exceeded"}}, status=400),
+        "turns",
+        {"content": "Hello"},
+        502,
+        "provider_context_overflow",
+    ),
+    "a limited rate": (
+        Answer(status=429, headers={"retry-after": "100"}),
+        "turns",
+        {"content": "Hello"},
+        502,
+        "rate_limited",
+    ),
+    "a hang-up": (Reset(), "turns", {"content": "Hello"}, 502, "provider_error"),
+    "a stream that is cut": (
+        Stream([_PIECE] * 3, "cut"),
+        "turns",
+        {"content": "Hello", "stream": True},
+        200,
+        "turn.failed",
+    ),
+    "a stream that is refused": (_REFUSAL, "turns", {"content": "Hello", "stream": True}, 200, "turn.failed"),
+    "a summarizer that is down": (Answer(status=500), "summaries", {}, 201, '"origin":"fallback"'),
+}
+
+
+@pytest.fixture
+def without_collections() -> Generator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def imported(client: httpx.Client, turns: int) -> str:
+    text = "word " * (_SESSION_BYTES // turns // 2 // len("word "))
+    messages = [{"role": role, "content": text} for _ in range(turns) for role in ("user", "assistant")]
+    return client.post("/v1/sessions/import", json={"messages": messages}).raise_for_status().json()["id"]
+
+
+@pytest.mark.parametrize("case", _CASES)
+@pytest.mark.usefixtures("without_collections")
+def test_a_request_that_fails_frees_what_it_read(database_url: str, tmp_path: Path, case: str) -> None:
+    play, route, body, status, code = _CASES[case]
+    window, turns = (20_000, 1) if status == 422 else (400_000, 10)
+    changes: dict[str, Any] = {"max_windows_bytes": _WINDOWS_BYTES, "session_cache_bytes": 0}
+    with chat_service(database_url, tmp_path, play, window=window, **changes) as chat:
+        session = f"/v1/sessions/{imported(chat.http, turns)}"
+        answer = chat.http.post(f"{session}/{route}", json=body)
+        assert (answer.status_code, code in answer.text) == (status, True), answer.text
+        assert chat.http.get(f"{session}/context").status_code == 200, "it needs as many bytes again"
