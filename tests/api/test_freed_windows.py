@@ -4,6 +4,7 @@ refused for as long as no collection comes."""
 from __future__ import annotations
 
 import gc
+import json
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -72,4 +73,23 @@ def test_a_request_that_fails_frees_what_it_read(database_url: str, tmp_path: Pa
         session = f"/v1/sessions/{imported(chat.http, turns)}"
         answer = chat.http.post(f"{session}/{route}", json=body)
         assert (answer.status_code, code in answer.text) == (status, True), answer.text
+        assert chat.http.get(f"{session}/context").status_code == 200, "it needs as many bytes again"
+
+
+@pytest.mark.usefixtures("without_collections")
+def test_a_turn_that_is_cancelled_frees_what_it_read(database_url: str, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"max_windows_bytes": _WINDOWS_BYTES, "session_cache_bytes": 0}
+    silent = Stream([_PIECE], "open")
+    with (
+        chat_service(database_url, tmp_path, silent, window=400_000, **changes) as chat,
+        httpx.Client(base_url=chat.address, timeout=30, trust_env=False) as streaming,
+    ):
+        session = f"/v1/sessions/{imported(chat.http, 10)}"
+        body = {"content": "Hello", "stream": True}
+        with streaming.stream("POST", f"{session}/turns", json=body) as answer:
+            lines = answer.iter_lines()
+            created = next(line for line in lines if line.startswith("data:"))
+            turn_id = json.loads(created.removeprefix("data:"))["turn"]["id"]
+            assert chat.http.post(f"{session}/turns/{turn_id}/cancel").status_code == 200
+            assert any("turn_cancelled" in line for line in lines)
         assert chat.http.get(f"{session}/context").status_code == 200, "it needs as many bytes again"

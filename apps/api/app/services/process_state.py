@@ -28,12 +28,16 @@ _LONGEST_WAIT_S = 20.0
 
 
 def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
-    """The error that ended the task, None without one.
+    """The error that ended the task, None if there was none or it was cancelled.
 
     The variables of the frames that it and its causes have left are cleared. They refer to the error and to each other,
     so the window of a turn would stay in memory until the next garbage collection. The traceback can still be printed.
     """
-    error = cause = None if task.cancelled() else task.exception()
+    error: BaseException | None = None
+    try:
+        cause = error = task.exception()
+    except asyncio.CancelledError as cancelled:
+        cause = cancelled
     while cause is not None:
         clear_frames(cause.__traceback__)
         cause = cause.__context__
