@@ -8,7 +8,6 @@ import logging
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from traceback import clear_frames
 from typing import Any
 
 from app.core.fairness import FairGate, QueueFull, share_of
@@ -25,23 +24,6 @@ BUSY_RETRY_S = 2
 _MOST_WAITING = 64
 """Requests of one tenant that wait for a slot of heavy work; one more is refused at once."""
 _LONGEST_WAIT_S = 20.0
-
-
-def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
-    """The error that ended the task, None if there was none or it was cancelled.
-
-    The variables of the frames that it and its causes have left are cleared. They refer to the error and to each other,
-    so the window of a turn would stay in memory until the next garbage collection. The traceback can still be printed.
-    """
-    error: BaseException | None = None
-    try:
-        cause = error = task.exception()
-    except asyncio.CancelledError as cancelled:
-        cause = cancelled
-    while cause is not None:
-        clear_frames(cause.__traceback__)
-        cause = cause.__context__
-    return error
 
 
 class Leases:
@@ -61,7 +43,8 @@ class Leases:
         held = self._held.get(key)
         if held is not None and held[1] is task:
             del self._held[key]
-        _error_of(task)  # marked as seen: the waiting caller gets it, or the turn's record has it
+        with suppress(asyncio.CancelledError):  # the task forgets it, with the frames and the window that it refers to
+            task.exception()  # marked as seen: the waiting caller gets it, or the turn's record has it
 
     def cancel(self, session_id: SessionId, *turn_ids: TurnId) -> None:
         """Cancels the tasks of these turns if they run here; their end must be stored already."""
@@ -96,7 +79,7 @@ class Chores:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        error = _error_of(task)
+        error = None if task.cancelled() else task.exception()
         if isinstance(error, PlimsollError):
             logger.warning("%s was given up: %s", task.get_name(), error.code)
         elif error is not None:

@@ -137,20 +137,35 @@ async def _run(rt: Runtime, claiming: Awaitable[ClaimedTurn | TurnOutcome], list
             return turn
         if span.recording:
             span.set(of_claim(turn.claim))
-        task = asyncio.create_task(_round(rt, turn, started, listen))
+        task = asyncio.create_task(_ended(rt, turn, started, listen))
         rt.leases.hold(turn.claim, task)
         try:
-            outcome = await asyncio.shield(task)
+            ended = await asyncio.shield(task)
         except asyncio.CancelledError:
             if not task.cancelled():
                 raise
             async with rt.database.autocommit() as tx:
-                raise await ended_elsewhere(tx, turn.claim) from None
-        finally:
-            del turn, task  # an error that leaves this frame refers to it, and the task to the error
+                ended = await ended_elsewhere(tx, turn.claim)
+        if isinstance(ended, PlimsollError):
+            try:
+                raise ended
+            finally:
+                del ended, task  # they refer to the error, whose traceback refers to this frame
         if span.recording:
-            span.set(of_turn(outcome.turn))
-        return outcome
+            span.set(of_turn(ended.turn))
+        return ended
+
+
+async def _ended(
+    rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None
+) -> TurnOutcome | PlimsollError:
+    """The outcome or the error of a turn's round. The error is returned, without its traceback: its frames, the error
+    and its task would refer to each other, and the turn's window would stay in memory until the next garbage
+    collection."""
+    try:
+        return await _round(rt, turn, started, listen)
+    except PlimsollError as error:
+        return error.with_traceback(None)
 
 
 async def _round(rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None) -> TurnOutcome:
