@@ -239,8 +239,9 @@ class AsyncPlimsoll:
         request = request_of(self._http, self._options.url, step.call, step.timeout_s)
         try:
             response = await self._http.send(request, stream=True)
-            if step.call.request.streamed and response.is_success:
-                return Reply(response.status_code, response.headers, b"", response)
+            opened = Reply(response.status_code, response.headers, b"", response)
+            if step.call.request.streamed and opened.has_events:
+                return opened
             try:
                 body = await response.aread()
             finally:
