@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import socket
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -34,7 +37,7 @@ from tests.api.conftest import serving as service_at
 from tests.api.conftest import settings_for
 from tests.api.test_auth import make_key
 from tests.api.test_streaming import chunk, sse
-from tests.client.clients import ALL, BOTH, Kind, completion, models_file, talker, turns_of
+from tests.client.clients import ALL, BOTH, Kind, Talker, completion, models_file, talker, turns_of
 from tests.client.proxy import proxied
 from tests.client.test_contract import CALLS, TOOLS
 from tests.providers.playing import threaded_serving
@@ -109,6 +112,31 @@ async def test_a_stream_that_breaks_goes_on_where_it_broke(
             assert text == turn.assistant_output == " ".join(WORDS) + " "
             assert getattr(events[-1], "turn", None) == await at.call("get_turn", session, turn.id)
             assert model.hits == 1
+
+
+@BOTH
+async def test_a_stream_that_is_left_is_closed_at_once_and_not_by_the_garbage_collector(
+    address: str, kind: Kind
+) -> None:
+    # The collector would close it wherever it happens to run: also inside the lock that closing takes.
+    async with talker(kind, address) as at:
+        assert isinstance(at, Talker)
+        session = (await at.call("create_session")).id
+        gc.disable()
+        try:
+            if isinstance(at.client, Plimsoll):
+                events = iter(at.client.stream_turn(session, "Hello"))
+                next(events)
+            else:
+                events = aiter(at.client.stream_turn(session, "Hello"))
+                await anext(events)
+            left = weakref.ref(events)
+            del events
+            for _ in range(100):
+                await asyncio.sleep(0.01 if left() else 0)
+            assert left() is None
+        finally:
+            gc.enable()
 
 
 @ALL
