@@ -16,8 +16,8 @@ DEFAULT_URL: Final = "http://127.0.0.1:8000"
 CONNECT_S: Final = 10.0
 # A socket waits no longer than its platform can count; a deadline may be further away, or infinite.
 _LONGEST_WAIT_S: Final = 1_000_000.0
-# The service closes a connection that was idle for 5 s; one that may be closing now is not worth a try.
-POOL_LIMITS: Final = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=3.0)
+# The service closes a connection that was idle for 65 s, a proxy perhaps earlier: one that may be closing is not used.
+POOL_LIMITS: Final = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=30.0)
 _LAST_PORT: Final = 65_535
 _NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
