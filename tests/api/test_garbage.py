@@ -271,6 +271,8 @@ def test_an_unknown_address_and_a_wrong_method_are_problems_too(client: httpx.Cl
         "/" + "x" * 5000,
     ):
         assert_problem(client.get(path), 404, "not_found")
+    for path in ("/sessions", "/v1/v1/sessions"):  # of a client whose base address lacks /v1, or has it twice
+        assert "begin with one /v1" in client.post(path, json={}).text
     of_openai = client.get("/v1/nonsense")
     assert (of_openai.status_code, of_openai.json()["error"]["code"]) == (404, "not_found")
     answer = client.put(f"/v1/sessions/{sid}", json={})

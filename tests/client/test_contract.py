@@ -12,9 +12,11 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
+from app.api.connections import KEEP_ALIVE_S
 from app.api.problems import KINDS
 from plimsoll_sdk import AsyncPlimsoll, Plimsoll, operations
 from plimsoll_sdk.call import OPERATIONS, Call
+from plimsoll_sdk.connection import POOL_LIMITS
 from plimsoll_sdk.errors import BY_CODE, NotFound, problem_of
 from plimsoll_sdk.models import Answer
 from tests.client.clients import ALL, Kind, Talker, talker
@@ -316,3 +318,7 @@ async def everything(at: Talker | Driven) -> list[tuple[str, Any]]:
     await ask("delete_pin", sid, "notes/first page.md")
     await ask("delete_session", sid)
     return answers
+
+
+def test_an_idle_connection_is_kept_for_a_while_and_given_up_before_the_service_closes_it() -> None:
+    assert 10 < (POOL_LIMITS.keepalive_expiry or 0) < KEEP_ALIVE_S / 2

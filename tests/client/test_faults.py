@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import socket
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from plimsoll_sdk.errors import (
     InvalidRequest,
     LimitExceeded,
     NotFound,
+    Problem,
     ProviderFailed,
     StreamBroken,
     TurnInProgress,
@@ -33,7 +37,7 @@ from tests.api.conftest import serving as service_at
 from tests.api.conftest import settings_for
 from tests.api.test_auth import make_key
 from tests.api.test_streaming import chunk, sse
-from tests.client.clients import ALL, BOTH, Kind, completion, models_file, talker, turns_of
+from tests.client.clients import ALL, BOTH, Kind, Talker, completion, models_file, talker, turns_of
 from tests.client.proxy import proxied
 from tests.client.test_contract import CALLS, TOOLS
 from tests.providers.playing import threaded_serving
@@ -108,6 +112,31 @@ async def test_a_stream_that_breaks_goes_on_where_it_broke(
             assert text == turn.assistant_output == " ".join(WORDS) + " "
             assert getattr(events[-1], "turn", None) == await at.call("get_turn", session, turn.id)
             assert model.hits == 1
+
+
+@BOTH
+async def test_a_stream_that_is_left_is_closed_at_once_and_not_by_the_garbage_collector(
+    address: str, kind: Kind
+) -> None:
+    # The collector would close it wherever it happens to run: also inside the lock that closing takes.
+    async with talker(kind, address) as at:
+        assert isinstance(at, Talker)
+        session = (await at.call("create_session")).id
+        gc.disable()
+        try:
+            if isinstance(at.client, Plimsoll):
+                events = iter(at.client.stream_turn(session, "Hello"))
+                next(events)
+            else:
+                events = aiter(at.client.stream_turn(session, "Hello"))
+                await anext(events)
+            left = weakref.ref(events)
+            del events
+            for _ in range(100):
+                await asyncio.sleep(0.01 if left() else 0)
+            assert left() is None
+        finally:
+            gc.enable()
 
 
 @ALL
@@ -246,6 +275,33 @@ async def test_something_else_at_the_address_is_reported_and_nothing_of_it_repea
 
 
 @ALL
+async def test_a_stream_from_something_else_is_reported_and_the_message_is_not_posted_again(kind: Kind) -> None:
+    for body in (b"<html>\n\n<body>a secret page</body></html>", b"[" * 100_000):
+        with threaded_serving(Answer(body, content_type="text/html")) as server:
+            async with talker(kind, _root(server.base_url)) as at:
+                with pytest.raises(UnexpectedAnswer) as wrong:
+                    await at.events("stream_turn", "s", "Hi")
+                assert "secret" not in str(wrong.value)
+                assert server.hits == 1
+
+
+@BOTH
+async def test_a_refusal_that_is_nested_too_deeply_to_be_read_is_reported_as_its_status(kind: Kind) -> None:
+    with threaded_serving(Answer(b"[" * 100_000, status=400)) as server:
+        async with talker(kind, _root(server.base_url)) as at:
+            with pytest.raises(Problem, match="400 unknown"):
+                await at.call("create_session")
+
+
+@BOTH
+async def test_a_deadline_may_be_longer_than_any_timer(address: str, kind: Kind) -> None:
+    for deadline_s in (1e12, float("inf")):
+        async with talker(kind, address, deadline_s=deadline_s) as at:
+            session = (await at.call("create_session")).id
+            assert (await at.events("stream_turn", session, "Hi"))[-1].name == "turn.completed"
+
+
+@ALL
 async def test_refusals_are_errors_with_what_they_carry(address: str, kind: Kind) -> None:
     async with talker(kind, address) as at:
         session = (await at.call("create_session", policy={"max_context_tokens": 2048})).id
@@ -330,17 +386,20 @@ def test_the_key_is_sent_and_shown_nowhere(database_url: str, tmp_path: Path) ->
     assert secret[4:-1] not in output
 
 
+NO_URLS = ("http://[::1", "http://host:port", "http://host:65536", "http://ho\nst")
+
+
 @pytest.mark.parametrize("kind", [Plimsoll, AsyncPlimsoll])
 def test_what_can_be_no_address_or_key_is_refused_at_once_and_not_quoted(kind: Any) -> None:
     for key in ("plk secret", "plk_secret\n", "plk_sécret"):
         with pytest.raises(ValueError, match="characters that no key has") as refused:
             kind(api_key=key)
         assert "cret" not in str(refused.value)
-    for url in ("ftp://host", "host:8000", "http://", "http://me:secret@host", "http://host?key=secret"):
+    for url in ("ftp://host", "host:8000", "http://", "http://me:secret@host", "http://host?key=secret", *NO_URLS):
         with pytest.raises(ValueError, match="url") as refused:
             kind(url)
         assert "secret" not in str(refused.value)
-    for options in ({"deadline_s": 0}, {"max_retries": -1}):
+    for options in ({"deadline_s": 0}, {"deadline_s": float("nan")}, {"max_retries": -1}):
         with pytest.raises(ValueError, match="deadline_s"):
             kind(**options)
 

@@ -309,3 +309,27 @@ async def test_every_page_holds_to_wcag_and_fits_its_width_light_and_dark(
             assert await page.evaluate("document.documentElement.scrollWidth") <= width, part
             name = f"{part.strip('/') or 'sessions'}-{width}{'-dark' if dark else ''}.png"
             await page.screenshot(path=folder / name, full_page=True)
+
+
+async def test_a_goal_that_is_one_long_word_or_very_long_leaves_the_page_as_wide_and_the_tabs_near(
+    browser: Browser, origin: str, api: httpx.Client
+) -> None:
+    async with open_page(browser, origin, width=390, height=800) as (page, _):
+        for goal in ("https://example.org/" + "a" * 600, "Answer in words. " * 2000):
+            session = new_session(api, room_goal=goal, metadata={"title": "T" * 100})
+            await page.goto(f"{origin}/ui/#/sessions/{session}/chat")
+            await expect(page.get_by_text("Goal: ")).to_be_visible()
+            assert await page.evaluate("document.documentElement.scrollWidth") == 390
+            await expect(page.get_by_role("link", name="Memory")).to_be_in_viewport()
+
+
+async def test_an_imported_session_says_why_it_has_no_prompts_and_what_to_do(
+    page: Page, api: httpx.Client, origin: str
+) -> None:
+    pair = [{"role": "user", "content": "Is order 1 paid?"}, {"role": "assistant", "content": "It is."}]
+    session = api.post("/v1/sessions/import", json={"messages": pair * 2}).raise_for_status().json()["id"]
+    await page.goto(f"{origin}/ui/#/sessions/{session}/window")
+    await expect(page.get_by_text("Turn 2 was imported: no prompt was made for it here.")).to_be_visible()
+    await page.get_by_role("link", name="Send a message").click()
+    await expect(page.get_by_text("It is.", exact=True)).to_have_count(2)
+    await expect(page.get_by_title("From the message to the end of the answer")).to_have_count(0)

@@ -315,13 +315,10 @@ async def _cancel(task: asyncio.Task[None]) -> None:
 async def _refused_by_router(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException) and error.status_code == 405:
         allowed = ", ".join(sorted(_methods_here(request)))
-        return refusal(
-            request.scope,
-            "method_not_allowed",
-            f"Allowed methods: {allowed}.",
-            {"Allow": allowed} if allowed else None,
-        )
-    return refusal(request.scope, "not_found", "There is nothing at this address.")
+        headers = {"Allow": allowed} if allowed else None
+        return refusal(request.scope, "method_not_allowed", f"Allowed methods: {allowed}.", headers)
+    detail = "There is nothing at this address. Those of the API begin with one /v1; /docs lists them."
+    return refusal(request.scope, "not_found", detail)
 
 
 def _methods_here(request: Request) -> set[str]:

@@ -12,7 +12,7 @@ export function shortTokens(count: number): string {
 }
 
 export function percent(part: number, of: number): string {
-  return of > 0 ? `${Math.round((part / of) * 100)} %` : "–";
+  return of > 0 ? `${whole.format(Math.round((part / of) * 100))}\u00A0%` : "–";
 }
 
 /** US dollars with as many digits as a small sum needs. */

@@ -31,10 +31,8 @@ class AsyncTurnStream:
     """The events of a turn as they come: `TurnStream` for event loops."""
 
     def __init__(self, client: AsyncPlimsoll, call: Call[TurnAnswer]) -> None:
-        self._client = client
-        self._call = call
         self._progress = Progress(call, client.patience.max_retries)
-        self._events = self._run()
+        self._events = self._run(client, call, self._progress)
 
     def __aiter__(self) -> AsyncIterator[TurnEvent]:
         return self._events
@@ -62,35 +60,34 @@ class AsyncTurnStream:
             pass
         return self._progress.answer()
 
-    async def _run(self) -> AsyncGenerator[TurnEvent]:
-        ends_at = time.monotonic() + self._client.patience.deadline_s
-        while self._progress.ended is None:
+    @staticmethod
+    async def _run(client: AsyncPlimsoll, call: Call[TurnAnswer], progress: Progress) -> AsyncGenerator[TurnEvent]:
+        # It does not know its stream: one that is left is closed at once, and not when garbage is collected.
+        ends_at = time.monotonic() + client.patience.deadline_s
+        while progress.ended is None:
             why = "the connection was closed"
-            response: httpx.Response = (await self._client.exchanged(self._call, ends_at)).stream
+            response: httpx.Response = (await client.exchanged(call, ends_at)).stream
             try:
                 async with aclosing(cast("AsyncGenerator[bytes]", response.aiter_bytes())) as pieces:
-                    while (data := await self._piece(pieces, ends_at)) is not None:
-                        for event in self._progress.take(data):
+                    while (data := await _piece(pieces, ends_at)) is not None:
+                        for event in progress.take(data):
                             yield event
             except httpx.RequestError as error:
                 why = type(error).__name__
+            except TimeoutError:
+                if progress.ended is None:
+                    raise DeadlinePassed(client.patience.deadline_s) from None
             finally:
                 with anyio.CancelScope(shield=True):
                     await response.aclose()
-            if self._progress.ended is None and not self._progress.may_resume():
-                raise self._progress.broken(why)
+            if progress.ended is None and not progress.may_resume():
+                raise progress.broken(why)
 
-    async def _piece(self, pieces: AsyncIterator[bytes], ends_at: float) -> bytes | None:
-        """The next bytes, None at the end."""
-        try:
-            with anyio.fail_after(ends_at - time.monotonic()):
-                return await anext(pieces)
-        except StopAsyncIteration:
-            return None
-        except TimeoutError:
-            if self._progress.ended is not None:
-                return None
-            raise DeadlinePassed(self._client.patience.deadline_s) from None
+
+async def _piece(pieces: AsyncIterator[bytes], ends_at: float) -> bytes | None:
+    """The next bytes, None at the end. Raises `TimeoutError`."""
+    with anyio.fail_after(ends_at - time.monotonic()):
+        return await anext(pieces, None)
 
 
 def _method(build: Callable[P, Call[T]]) -> Callable[Concatenate[AsyncPlimsoll, P], Awaitable[T]]:
@@ -239,8 +236,9 @@ class AsyncPlimsoll:
         request = request_of(self._http, self._options.url, step.call, step.timeout_s)
         try:
             response = await self._http.send(request, stream=True)
-            if step.call.request.streamed and response.is_success:
-                return Reply(response.status_code, response.headers, b"", response)
+            opened = Reply(response.status_code, response.headers, b"", response)
+            if step.call.request.streamed and opened.has_events:
+                return opened
             try:
                 body = await response.aread()
             finally:

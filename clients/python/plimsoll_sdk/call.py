@@ -37,6 +37,11 @@ class Reply:
     body: bytes
     stream: Any = None
 
+    @property
+    def has_events(self) -> bool:
+        """Whether it is a stream of events, and so what a call that streams asked for."""
+        return self.status < 300 and self.headers.get("content-type", "").startswith("text/event-stream")
+
 
 @dataclass(frozen=True)
 class Request(Generic[T]):
@@ -132,7 +137,7 @@ def error_of(reply: Reply, retry_after_s: float | None) -> Problem | UnexpectedA
     """The error that an answer of 400 and more is."""
     try:
         value: Any = json.loads(reply.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     document = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
     if isinstance(document.get("error"), dict):  # OpenAI's form

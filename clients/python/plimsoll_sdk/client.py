@@ -28,14 +28,12 @@ class TurnStream:
     """The events of a turn as they come. It is opened when the first is asked for, and closed after the last.
 
     A stream that breaks is taken up again where it broke, if its call has an idempotency key. Leaving the loop early
-    leaves the turn running; used with `with`, the connection is closed at once.
+    leaves the turn running, and closes the connection once nothing refers to the stream: with `with`, at once.
     """
 
     def __init__(self, client: Plimsoll, call: Call[TurnAnswer]) -> None:
-        self._client = client
-        self._call = call
         self._progress = Progress(call, client.patience.max_retries)
-        self._events = self._run()
+        self._events = self._run(client, call, self._progress)
 
     def __iter__(self) -> Iterator[TurnEvent]:
         return self._events
@@ -63,24 +61,26 @@ class TurnStream:
             pass
         return self._progress.answer()
 
-    def _run(self) -> Generator[TurnEvent]:
-        ends_at = time.monotonic() + self._client.patience.deadline_s
-        while self._progress.ended is None:
+    @staticmethod
+    def _run(client: Plimsoll, call: Call[TurnAnswer], progress: Progress) -> Generator[TurnEvent]:
+        # It does not know its stream: in a circle the garbage collector would close it, perhaps inside the pool's lock.
+        ends_at = time.monotonic() + client.patience.deadline_s
+        while progress.ended is None:
             why = "the connection was closed"
-            response: httpx.Response = self._client.exchanged(self._call, ends_at).stream
+            response: httpx.Response = client.exchanged(call, ends_at).stream
             try:
                 for data in response.iter_bytes():
-                    yield from self._progress.take(data)
-                    if self._progress.ended is None and time.monotonic() > ends_at:
+                    yield from progress.take(data)
+                    if progress.ended is None and time.monotonic() > ends_at:
                         break
             except httpx.RequestError as error:
                 why = type(error).__name__
             finally:
                 response.close()
-            if self._progress.ended is None and time.monotonic() >= ends_at:
-                raise DeadlinePassed(self._client.patience.deadline_s)
-            if self._progress.ended is None and not self._progress.may_resume():
-                raise self._progress.broken(why)
+            if progress.ended is None and time.monotonic() >= ends_at:
+                raise DeadlinePassed(client.patience.deadline_s)
+            if progress.ended is None and not progress.may_resume():
+                raise progress.broken(why)
 
 
 def _method(build: Callable[P, Call[T]]) -> Callable[Concatenate[Plimsoll, P], T]:
@@ -221,8 +221,9 @@ class Plimsoll:
         request = request_of(self._http, self._options.url, step.call, step.timeout_s)
         try:
             response = self._http.send(request, stream=True)
-            if step.call.request.streamed and response.is_success:
-                return Reply(response.status_code, response.headers, b"", response)
+            opened = Reply(response.status_code, response.headers, b"", response)
+            if step.call.request.streamed and opened.has_events:
+                return opened
             try:
                 body = bytearray()
                 for data in response.iter_bytes():

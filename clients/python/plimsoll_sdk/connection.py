@@ -14,8 +14,11 @@ from plimsoll_sdk.retries import Came, Lost, OutOfTime, Patience
 
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
 CONNECT_S: Final = 10.0
-# The service closes a connection that was idle for 5 s; one that may be closing now is not worth a try.
-POOL_LIMITS: Final = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=3.0)
+# A socket waits no longer than its platform can count; a deadline may be further away, or infinite.
+_LONGEST_WAIT_S: Final = 1_000_000.0
+# The service closes a connection that was idle for 65 s, a proxy perhaps earlier: one that may be closing is not used.
+POOL_LIMITS: Final = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=30.0)
+_LAST_PORT: Final = 65_535
 _NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
@@ -33,12 +36,15 @@ class Options:
 def options_of(url: str | None, deadline_s: float, max_retries: int) -> Options:
     """Raises `ValueError` for what can never work."""
     url = (url or os.environ.get("PLIMSOLL_URL") or DEFAULT_URL).rstrip("/")
-    parsed = httpx.URL(url)
-    if parsed.scheme not in {"http", "https"} or not parsed.host:
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        parsed = httpx.URL()
+    if parsed.scheme not in {"http", "https"} or not parsed.host or (parsed.port or 0) > _LAST_PORT:
         raise ValueError("The url must begin with http:// or https:// and name a host.")
     if parsed.userinfo or parsed.query or parsed.fragment:
         raise ValueError("The url has no place for a user, a query or a fragment; give the key as api_key.")
-    if deadline_s <= 0 or max_retries < 0:
+    if not deadline_s > 0 or max_retries < 0:  # not a number is neither
         raise ValueError("deadline_s must be more than 0, max_retries 0 or more.")
     return Options(url, Patience(deadline_s, max_retries))
 
@@ -56,6 +62,7 @@ def default_headers(api_key: str | None) -> dict[str, str]:
 
 def request_of(client: httpx.Client | httpx.AsyncClient, url: str, call: Call[Any], timeout_s: float) -> httpx.Request:
     """The call as a request of which nothing waits longer than `timeout_s`."""
+    timeout_s = min(timeout_s, _LONGEST_WAIT_S)
     content = call.content
     typed = {} if content is None else {"Content-Type": "application/json"}
     return client.build_request(

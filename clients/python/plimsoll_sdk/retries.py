@@ -76,7 +76,7 @@ def exchange(
         came = yield Send(call, left_s)
         if came is None or isinstance(came, OutOfTime):
             raise DeadlinePassed(patience.deadline_s)
-        if isinstance(came, Reply) and (came.status < 300 or _is_answer(call, came)):
+        if isinstance(came, Reply) and _is_answer(call, came):
             return came
         asked_s = retry_after_s(came.headers) if isinstance(came, Reply) else None
         again, error = _judged(call, came, asked_s)
@@ -91,7 +91,9 @@ def exchange(
 
 
 def _is_answer(call: Call[Any], reply: Reply) -> bool:
-    """`/readyz` says no with a 503 that is what was asked for."""
+    """A stream is answered by events, and `/readyz` says no with a 503 that is what was asked for."""
+    if reply.status < 300:
+        return reply.has_events or not call.request.streamed
     return call.path == "/readyz" and reply.status == 503 and b'"status"' in reply.body and b'"database"' in reply.body
 
 

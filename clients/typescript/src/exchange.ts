@@ -80,7 +80,7 @@ class Lost {
 export async function exchange(call: Call, connection: Connection, deadline: Deadline): Promise<Reply> {
   for (let retries = 0; ;) {
     const came = await sendOnce(call, connection, deadline);
-    if (!(came instanceof Lost) && (isSuccess(came.status) || isReadiness(call, came))) return came;
+    if (!(came instanceof Lost) && isAnswer(call, came)) return came;
     const askedS = came instanceof Lost ? null : retryAfterS(came.headers.get("retry-after"));
     const [again, error] = judged(call, came, askedS);
     if (again === "no" || (again === "counted" && retries >= connection.maxRetries)) throw error;
@@ -109,7 +109,7 @@ async function sendOnce(call: Call, connection: Connection, deadline: Deadline):
   try {
     const response = await fetch(request);
     const { status, headers, body } = response;
-    if (call.streamed && response.ok) return { status, headers, text: "", stream: body };
+    if (call.streamed && hasEvents(response)) return { status, headers, text: "", stream: body };
     return { status, headers, text: await response.text(), stream: null };
   } catch (error) {
     deadline.signal.throwIfAborted();
@@ -118,12 +118,13 @@ async function sendOnce(call: Call, connection: Connection, deadline: Deadline):
   }
 }
 
-function isSuccess(status: number): boolean {
-  return status >= 200 && status < 300;
+function hasEvents({ ok, headers }: Response): boolean {
+  return ok && (headers.get("content-type") ?? "").startsWith("text/event-stream");
 }
 
-/** `/readyz` answers with a 503 that is what was asked for. */
-function isReadiness(call: Call, reply: Reply): boolean {
+/** A stream is answered by events, and `/readyz` answers with a 503 that is what was asked for. */
+function isAnswer(call: Call, reply: Reply): boolean {
+  if (reply.status >= 200 && reply.status < 300) return !call.streamed || reply.stream !== null;
   return call.path === "/readyz" && reply.status === 503 && reply.text.includes('"database"');
 }
 

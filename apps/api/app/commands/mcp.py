@@ -223,7 +223,7 @@ def _answering(function: Tool[P]) -> Callable[P, Awaitable[str]]:
             raise ToolError(f"{problem.code}: {reason}") from None
         except Problem as problem:
             raise ToolError(f"{problem.code}: {problem.detail}") from None
-        except PlimsollError as error:
+        except (PlimsollError, ValueError) as error:  # the second for an argument that cannot be sent
             raise ToolError(str(error)) from None
         return shown(value.model_dump(mode="json") if isinstance(value, BaseModel) else value)
 

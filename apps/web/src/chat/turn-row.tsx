@@ -56,7 +56,7 @@ export function TurnRow({ turn, before, sessionId, isExplained, onPinned }: Prop
         >
           {dateTime(turn.said_at)}
         </time>
-        {turn.completed_at && (
+        {turn.completed_at && turn.completed_at !== turn.created_at && (
           <span title="From the message to the end of the answer">{elapsed(turn.created_at, turn.completed_at)}</span>
         )}
         {turn.prompt_tokens !== null && (

@@ -1,12 +1,15 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { call } from "../api";
-import { dollars, percent, plural, shortId, tokens } from "../format";
+import { cut, dollars, percent, plural, shortId, tokens } from "../format";
 import { sentenceOf } from "../resource";
 import { addressOf, type Tab } from "../router";
 import { SessionSearch } from "../search/session-search";
 import { givenTitle, titleOf } from "../title";
 import type { Figures, Session } from "../types";
 import { StateBadge } from "../ui/state-badge";
+
+/** A longer goal would push the tabs down; the prompts have it whole. */
+const MOST_OF_GOAL = 300;
 
 interface Props {
   session: Session | null;
@@ -60,7 +63,9 @@ export function SessionHead({ session, tab, turn, onChange }: Props) {
           {figures.cost_usd !== null && (
             <span title="Of all calls, at the catalogue's prices">{dollars(figures.cost_usd)}</span>
           )}
-          {session.room_goal && session.room_goal !== title && <span>Goal: {session.room_goal}</span>}
+          {session.room_goal && session.room_goal !== title && (
+            <span>Goal: {cut(session.room_goal, MOST_OF_GOAL)}</span>
+          )}
           {session.forked_from && (
             <a href={addressOf(session.forked_from.session_id, "window", session.forked_from.turn_id)}>forked from</a>
           )}

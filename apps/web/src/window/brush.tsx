@@ -4,11 +4,10 @@ import { tokens } from "../format";
 import type { TimelineRange } from "../types";
 import { TurnNumber } from "../ui/turn-number";
 import { happenedIn, MARK_KINDS } from "./marks";
-import { turnNumbers } from "./plot";
+import { NUMBER_HALF_WIDTH, turnNumbers } from "./plot";
 
 const STRIP_HEIGHT = 46;
 const HEIGHT = 62;
-const NUMBER_HALF_WIDTH = 18;
 const MARKS_TOP = 38;
 const EDGE_PX = 8;
 const FEWEST = 5;
@@ -36,6 +35,8 @@ export function Brush({ ranges, total, width, selection, onSelect }: Props) {
   const largest = Math.max(1, ...ranges.map(({ peak }) => peak.window?.estimated_input_tokens_after_prune ?? 0));
   const budget = Math.max(1, ...ranges.map(({ peak }) => peak.window?.input_budget ?? 0));
   const top = Math.min(Math.max(largest, budget), budget * 1.3);
+  const numbers = turnNumbers(1, total, width / total);
+  const middle = (seq: number) => Math.max(NUMBER_HALF_WIDTH, Math.min(x(seq + 0.5), width - NUMBER_HALF_WIDTH));
 
   function seqAt(event: PointerEvent): number {
     const left = strip.current?.getBoundingClientRect().left ?? 0;
@@ -100,15 +101,13 @@ export function Brush({ ranges, total, width, selection, onSelect }: Props) {
         width={Math.max(3, x(selection.last + 1) - x(selection.first))}
         height={STRIP_HEIGHT}
       />
-      {turnNumbers(1, total, width / total).map((seq) => (
-        <text
-          key={seq}
-          x={Math.max(NUMBER_HALF_WIDTH, Math.min(x(seq + 0.5), width - NUMBER_HALF_WIDTH))}
-          y={HEIGHT - 4}
-        >
-          {tokens(seq)}
-        </text>
-      ))}
+      {numbers
+        .filter((seq, at) => at === numbers.length - 1 || middle(seq) < middle(total) - 2 * NUMBER_HALF_WIDTH)
+        .map((seq) => (
+          <text key={seq} x={middle(seq)} y={HEIGHT - 4}>
+            {tokens(seq)}
+          </text>
+        ))}
     </svg>
   );
 }

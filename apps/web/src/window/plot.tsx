@@ -16,6 +16,7 @@ const MARK_ROW = 18;
 const NARROWEST = 8;
 const WIDEST = 44;
 const APART = 44;
+export const NUMBER_HALF_WIDTH = 18;
 const ROUND = Array.from({ length: 36 }, (_, at) => ([1, 2, 5][at % 3] ?? 1) * 10 ** Math.floor(at / 3));
 
 export type Zoom = "window" | "used";
@@ -227,7 +228,12 @@ function TurnNumbers({ ranges, scale }: { ranges: TimelineRange[]; scale: Scale 
   return (
     <>
       {turnNumbers(scale.first, ranges.at(-1)?.last_seq ?? 0, perTurn).map((seq) => (
-        <text key={seq} class="turn-number" x={LEFT + (seq - scale.first + 0.5) * perTurn} y={TOP + HEIGHT + 16}>
+        <text
+          key={seq}
+          class="turn-number"
+          x={Math.min(LEFT + (seq - scale.first + 0.5) * perTurn, scale.width - NUMBER_HALF_WIDTH)}
+          y={TOP + HEIGHT + 16}
+        >
           {tokens(seq)}
         </text>
       ))}

@@ -44,8 +44,7 @@ export function TurnDetail({ sessionId, turn, total, other }: Props) {
   }
 
   if (!audit.value || audit.value.turn_id !== turn.turn_id) {
-    const nothing = audit.loading ? "Reading the turn…" : "This turn has no prompt yet.";
-    return <p class="quiet">{audit.problem ?? nothing}</p>;
+    return <p class="notice">{audit.problem ?? (audit.loading ? "Reading the turn…" : withoutPrompt(turn))}</p>;
   }
   return (
     <section class="turn-detail" aria-labelledby="turn-title">
@@ -91,6 +90,14 @@ export function TurnDetail({ sessionId, turn, total, other }: Props) {
       </div>
     </section>
   );
+}
+
+function withoutPrompt({ seq, status }: TimelineTurn): string {
+  if (status === "running") return `Turn ${seq} has no prompt yet.`;
+  const isImported = status === "completed" || status === "awaiting_tools";
+  return isImported
+    ? `Turn ${seq} was imported: no prompt was made for it here.`
+    : `Turn ${seq} ended before its prompt was made.`;
 }
 
 /** One turn back or on, also where the plot does not reach. */

@@ -153,6 +153,12 @@ function OverTurns({ sessionId, total, width, version, selected, aimed }: OverTu
         ))}
       </ul>
       <MarkLegend ranges={ranges} />
+      {ranges.length > 0 && ranges.every(({ peak }) => peak.window === null) && (
+        <p>
+          No prompt was made here for these turns. <a href={addressOf(sessionId, "chat")}>Send a message</a> to make
+          one, or see what it would be under <a href={addressOf(sessionId, "what-if")}>What if</a>.
+        </p>
+      )}
       <p class="small quiet">
         {aggregated && "Each column is a run of turns, drawn as its largest one; select it to zoom in. "}
         Tokens counted against the input budget. Framing and tools count where they exceed their own reserve.

@@ -69,7 +69,7 @@ def _detail(budget: Budget, input_tokens: int) -> str:
             f"{budget.output_reserve} and the overhead reserve {budget.overhead_reserve}."
         )
     return (
-        f"The turn needs {input_tokens} tokens after everything that may leave has left; the input budget is "
+        f"Even without all that may be left out, the turn needs {input_tokens} tokens; the input budget is "
         f"{budget.input_budget}. Nothing was sent to the model."
     )
 
