@@ -11,7 +11,7 @@ import pytest
 
 from app.domain.content import JsonMessages, canonical_bytes
 from app.domain.errors import ProviderDown, ProviderRateLimited, ProviderRefused
-from app.domain.types import Completion, CompletionRequest, PromptMessage, Usage
+from app.domain.types import Completion, CompletionRequest, Delta, PromptMessage, Usage
 from app.providers.openai_answer import ChatAssembly
 from app.providers.stream import DeltaTap, read_stream
 
@@ -357,3 +357,68 @@ async def test_a_wait_that_a_body_asks_for_ends_the_call_if_it_is_too_long() -> 
     body = {"error": {"code": 429, "details": [{"retryDelay": "39s"}]}}
     error = await failure_of(Answer(body, 429), hits=1, timeout_s=60.0)
     assert isinstance(error, ProviderRateLimited)
+
+
+async def test_a_whole_message_at_the_end_of_a_stream_does_not_repeat_its_deltas() -> None:
+    """MiniMax's last event, which also has the usage; its earlier events have zeros in its place."""
+    call = {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a"}'}}
+    said = {"role": "assistant", "content": "Hi.", "reasoning_content": "Why."}
+    usage = {"prompt_tokens": 26, "completion_tokens": 9, "total_tokens": 35}
+    for parts, finish in ((said, "stop"), ({**said, "tool_calls": [call]}, "tool_calls")):
+        last = {"object": "chat.completion", "choices": [{"index": 0, "message": parts, "finish_reason": finish}]}
+        pieces = (chunk({**parts, "role": ""}, usage={"total_tokens": 0}), event({**last, "usage": usage}), DONE)
+        answer, deltas, _ = await streamed(Stream(pieces))
+        assert deltas == [Delta("Hi.", "Why.")]
+        assert [each.arguments for each in answer.tool_calls] == ['{"path": "a"}'][: len(answer.tool_calls)]
+        assert (len(answer.tool_calls), answer.finish_reason) == (int(finish == "tool_calls"), finish)
+        assert answer.usage == Usage(26, 9)
+    alone = chunk({"role": "assistant"}), event(last), DONE
+    answer, deltas, _ = await streamed(Stream(alone))
+    assert (deltas, len(answer.tool_calls)) == ([Delta("Hi.", "Why.")], 1)
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        # Moonshot
+        ({"prompt_tokens": 2000, "completion_tokens": 9, "total_tokens": 2009, "cached_tokens": 1792}, (2000, 9, 1792)),
+        # LiteLLM before Anthropic, whose prompt has what was cached
+        (
+            {
+                "prompt_tokens": 2010,
+                "completion_tokens": 9,
+                "total_tokens": 2019,
+                "cache_read_input_tokens": 1500,
+                "cache_creation_input_tokens": 500,
+            },
+            (2010, 9, 1500, 500),
+        ),
+        # Portkey before Anthropic, whose prompt has not
+        (
+            {
+                "prompt_tokens": 10,
+                "completion_tokens": 9,
+                "total_tokens": 2019,
+                "cache_read_input_tokens": 1500,
+                "cache_creation_input_tokens": 500,
+            },
+            (2010, 9, 1500, 500),
+        ),
+        (
+            {
+                "prompt_tokens": 10,
+                "completion_tokens": 9,
+                "total_tokens": 1519,
+                "prompt_tokens_details": {"cached_tokens": 1500},
+                "cache_read_input_tokens": 1500,
+                "cache_creation_input_tokens": 0,
+            },
+            (1510, 9, 1500),
+        ),
+    ],
+)
+async def test_cached_tokens_are_part_of_the_prompt_however_a_server_reports_them(
+    usage: dict[str, int], expected: tuple[int, ...]
+) -> None:
+    answer, _ = await answer_to(Answer(chat(usage=usage)))
+    assert answer.usage == Usage(*expected)
