@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import takewhile
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import unquote_to_bytes
 
 import httpx
@@ -44,8 +44,11 @@ _THINKING_TYPES: Final = frozenset({"thinking", "redacted_thinking"})
 _EPHEMERAL: Final[Mapping[str, str]] = {"type": "ephemeral"}
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)?((?:;[\w.+-]+=[^;,]*)*)(;base64)?,(.*)", re.DOTALL | re.ASCII)
 _IMAGE_TYPES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+_SAMPLING: Final = frozenset({"temperature", "top_p", "top_k"})
 _MOST_BREAKPOINTS: Final = 4
 _CALL_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+Sampling: TypeAlias = Literal["all", "no_top_p_beside_temperature", "none"]
+"""What a model accepts of temperature, top_p and top_k: newer ones refuse some of them, or all."""
 
 
 @frozen
@@ -53,6 +56,7 @@ class _Form:
     with_cache: bool = True
     with_thinking: bool = True
     with_used_tools: bool = False
+    sampling: Sampling = "all"
 
 
 def messages_url(entry: ModelEntry) -> httpx.URL:
@@ -65,7 +69,7 @@ def messages_url(entry: ModelEntry) -> httpx.URL:
 class AnthropicProvider(RemoteModel[_Form]):
     """One alias over the Messages API."""
 
-    options = frozenset({"temperature", "top_p", "top_k", "stop", "parallel_tool_calls"})
+    options = _SAMPLING | {"stop", "parallel_tool_calls"}
 
     def __init__(self, endpoint: Endpoint, *, now: Callable[[], datetime], retry: RetryPolicy | None = None) -> None:
         headers = {**endpoint.headers("x-api-key"), "anthropic-version": _VERSION}
@@ -124,7 +128,7 @@ class _MessagesCall(WireCall[_Form]):
         body["messages"], breakpoints = _alternating(
             request.messages[leading:], request.lasting_messages - leading, with_thinking=is_thinking
         )
-        body |= _sampling(request.options, is_thinking=is_thinking)
+        body |= _client_options(request.options, "none" if is_thinking else form.sampling)
         tools = _tools(request, form)
         if form.with_cache:
             # In the order of what a cache hit saves; the last system block is the summary, once there is one.
@@ -143,28 +147,32 @@ class _MessagesCall(WireCall[_Form]):
         """Drops one thing that the error names; true if this changed the request.
 
         Some gateways do not know cache breakpoints, and some require the definitions of tools that were used earlier.
+        Claude 4.1 and later refuse `top_p` beside `temperature`, Opus 4.7 and later all options of sampling.
         """
+        refused_options = {name for name in _SAMPLING & self.request.options.keys() if error.refuses(name)}
         if self.form.with_cache and error.names("cache_control"):
             self.form = replace(self.form, with_cache=False)
         elif self.form.with_thinking and "thinking" in self.entry.parameters and error.names("thinking"):
             self.form = replace(self.form, with_thinking=False)
         elif not self.form.with_used_tools and not self.request.tools and "must define tools" in error.message:
             self.form = replace(self.form, with_used_tools=True)
+        elif refused_options and self.form.sampling != "none":
+            is_pair = self.form.sampling == "all" and {"temperature", "top_p"} <= refused_options
+            self.form = replace(self.form, sampling="no_top_p_beside_temperature" if is_pair else "none")
         else:
             return False
         return True
 
 
-def _sampling(options: Mapping[str, Any], *, is_thinking: bool) -> JsonObject:
-    """The client's options that the API supports: temperature is 1 at most, and with thinking there is no sampling."""
-    sent: JsonObject = {}
-    stop = options.get("stop")
-    if stop:
-        sent["stop_sequences"] = [stop] if isinstance(stop, str) else list(stop)
-    if not is_thinking:
-        sent |= {name: min(1.0, options[name]) for name in ("temperature", "top_p") if options.get(name) is not None}
-        sent |= {"top_k": options["top_k"]} if options.get("top_k") is not None else {}
-    return sent
+def _client_options(options: Mapping[str, Any], sampling: Sampling) -> JsonObject:
+    """The client's options that the API supports: temperature is 1 at most, and stop sequences are not blank."""
+    stop = options.get("stop") or ()
+    sequences = [each for each in ([stop] if isinstance(stop, str) else stop) if each.strip()]
+    names = frozenset[str]() if sampling == "none" else {name for name in _SAMPLING if options.get(name) is not None}
+    if sampling == "no_top_p_beside_temperature" and "temperature" in names:
+        names -= {"top_p"}
+    sent: JsonObject = {name: options[name] if name == "top_k" else min(1.0, options[name]) for name in sorted(names)}
+    return sent | ({"stop_sequences": sequences} if sequences else {})
 
 
 def _alternating(

@@ -50,6 +50,7 @@ _QUOTA_CODES: Final = frozenset(
         "quota_exhausted",
     }
 )
+_REFUSING: Final = re.compile(r"(?:un|not )supported|unrecognized|unknown|extra|not permitted|deprecated|cannot both")
 _STATUS_OF_CODE: Final[Mapping[str, int]] = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -97,6 +98,10 @@ class ErrorObject:
             self.param == parameter or re.search(rf"\b{parameter}\b", self.message) is not None
             for parameter in parameters
         )
+
+    def refuses(self, parameter: str) -> bool:
+        """Whether the error says that the server does not take this member of the request."""
+        return self.names(parameter) and bool(_REFUSING.search(" ".join((self.message.lower(), *self.codes))))
 
 
 def error_object(body: Any) -> ErrorObject | None:

@@ -193,15 +193,15 @@ class _ChatCall(WireCall[_Form]):
         form, messages = self.form, self.request.messages
         newer = form.max_tokens_field == "max_tokens"
         other_field: MaxTokensField = "max_completion_tokens" if newer else "max_tokens"
-        if form.max_tokens_field == self.first_form.max_tokens_field and _names_unknown(error, form.max_tokens_field):
+        if form.max_tokens_field == self.first_form.max_tokens_field and error.refuses(form.max_tokens_field):
             self.form = replace(form, max_tokens_field=other_field)
-        elif form.with_reasoning and _names_unknown(error, "reasoning_content"):
+        elif form.with_reasoning and error.refuses("reasoning_content"):
             self.form = replace(form, with_reasoning=False)
-        elif form.with_names and _names_unknown(error, "name") and any("name" in each for each in messages):
+        elif form.with_names and error.refuses("name") and any("name" in each for each in messages):
             self.form = replace(form, with_names=False)
         elif not form.with_all_signed and error.names(SIGNATURE) and any("tool_calls" in each for each in messages):
             self.form = replace(form, with_all_signed=True)
-        elif form.with_cache_key and _names_unknown(error, "prompt_cache_key"):
+        elif form.with_cache_key and error.refuses("prompt_cache_key"):
             self.form = replace(form, with_cache_key=False)
         elif refused and self._custom_names() and error.names("custom"):
             self.form = replace(form, with_custom_tools=False)
@@ -224,13 +224,6 @@ def _call(call: JsonObject, custom_names: frozenset[str | None]) -> JsonObject:
         return call
     custom = {"name": function["name"], "input": custom_input(function["arguments"])}
     return {"id": call["id"], "type": "custom", "custom": custom}
-
-
-def _names_unknown(error: ErrorObject, parameter: str) -> bool:
-    text = " ".join((error.message.lower(), *error.codes))
-    return error.names(parameter) and any(
-        word in text for word in ("unsupported", "not supported", "unrecognized", "unknown", "extra", "not permitted")
-    )
 
 
 def _embeddings(answer: Any, count: int, label: str) -> Embedded:

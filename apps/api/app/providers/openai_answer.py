@@ -68,8 +68,8 @@ def _signature(call: Any) -> str:
 def _usage(value: Any) -> Usage | None:
     """The usage; None without the prompt's tokens: a partial count would falsify the comparison with the estimate.
 
-    The tokens of reasoning are part of the completion. Gemini and xAI add them to the total only, Portkey's gateway what
-    Anthropic read from its cache or wrote to it, which is part of the prompt.
+    The tokens of reasoning are part of the completion. Gemini and xAI add them to the total only, and Portkey's gateway
+    what Anthropic read from its cache or wrote to it, which is part of the prompt.
     """
     fields = fields_of(value)
     prompt, answer, total = (
