@@ -422,3 +422,27 @@ async def test_cached_tokens_are_part_of_the_prompt_however_a_server_reports_the
 ) -> None:
     answer, _ = await answer_to(Answer(chat(usage=usage)))
     assert answer.usage == Usage(*expected)
+
+
+async def test_a_model_that_takes_tools_only_without_reasoning_is_called_so_and_that_is_remembered() -> None:
+    """OpenAI's models from 5.4 on; 5.6 refuses tools even where the request names no effort."""
+    sentence = (
+        "Function tools with reasoning_effort are not supported for gpt-5.6 in /v1/chat/completions. "
+        "To use function tools, use /v1/responses or set reasoning_effort to 'none'."
+    )
+    refusal = {"message": sentence, "type": "invalid_request_error", "param": "reasoning_effort", "code": None}
+    plain = CompletionRequest([{"role": "user", "content": "a"}], 9, options={"reasoning_effort": "low"})
+    tool: dict[str, Any] = {"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}
+    tools = replace(plain, tools=[tool])
+    async with serving(Answer({"error": refusal}, 400), OK) as server, provider_at(server.base_url) as provider:
+        for request in (tools, tools, plain):
+            await provider.complete(request)
+    assert [seen.json["reasoning_effort"] for seen in server.seen] == ["low", "none", "none", "low"]
+
+
+async def test_a_refusal_names_the_option_of_the_client_that_it_is_about() -> None:
+    refusal = {"message": PROMPT, "type": "invalid_request_error", "param": "temperature", "code": "unsupported_value"}
+    error = await failure_of(Answer({"error": refusal}, 400), hits=1)
+    assert error.detail.endswith("It is about temperature.")
+    error = await failure_of(Answer({"error": {**refusal, "param": PROMPT}}, 400), hits=1)
+    assert error.detail.endswith("unsupported_value).")

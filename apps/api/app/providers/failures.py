@@ -27,6 +27,7 @@ from app.domain.errors import (
     StatedOverflow,
 )
 from app.domain.frozen import frozen
+from app.domain.types import CHAT_OPTIONS
 from app.providers.wire import fields_of, list_of, stop_reason, storable_json, token_count
 
 _MESSAGE_CHARS: Final = 4_000
@@ -215,6 +216,8 @@ def _overflow(
 
 
 def _advice(status: int, error: ErrorObject) -> str:
+    if error.param in CHAT_OPTIONS:
+        return f" It is about {error.param}."
     if status in {400, 422} and error.names("reasoning_content", "thought_signature"):
         return " It is about earlier reasoning: see return_reasoning of the model catalogue."
     if status in {401, 403}:
@@ -225,9 +228,7 @@ def _advice(status: int, error: ErrorObject) -> str:
         return (
             " It is a redirect, which is never followed, so that the key goes to no other origin: check its base_url."
         )
-    if status in {402, 429}:
-        return " Its quota is used up."
-    return ""
+    return " Its quota is used up." if status in {402, 429} else ""
 
 
 _OVERFLOW_STATUSES: Final = frozenset({200, 400, 413, 422, 429, 500, 502})

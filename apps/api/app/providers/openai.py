@@ -65,6 +65,7 @@ class _Form:
     with_cache_key: bool = False
     with_custom_tools: bool = False
     with_all_signed: bool = False
+    with_effort_for_tools: bool = True
 
 
 def first_form(entry: ModelEntry) -> _Form:
@@ -130,6 +131,8 @@ class _ChatCall(WireCall[_Form]):
             body["tools"] = [tool if form.with_custom_tools else as_function(tool) for tool in request.tools]
             if request.tool_choice is not None:
                 body["tool_choice"] = _choice(request.tool_choice, custom)
+            if not form.with_effort_for_tools:
+                body["reasoning_effort"] = "none"
         if form.with_schema and request.response_schema is not None:
             body["response_format"] = {
                 "type": "json_schema",
@@ -187,7 +190,8 @@ class _ChatCall(WireCall[_Form]):
 
         When the error names them, the output limit gets its other name, speakers' names are written before the text,
         custom tools are described as functions, calls that Gemini did not make are marked as such, and the request for
-        usage, earlier reasoning and the cache key are dropped. After a refusal the schema is dropped whatever the error
+        usage, earlier reasoning, the cache key and, of OpenAI's models from 5.4 on, reasoning where there are tools are
+        dropped. After a refusal the schema is dropped whatever the error
         says: servers name it in too many ways, and the answer is validated anyway.
         """
         form, messages = self.form, self.request.messages
@@ -205,6 +209,8 @@ class _ChatCall(WireCall[_Form]):
             self.form = replace(form, with_cache_key=False)
         elif refused and self._custom_names() and error.names("custom"):
             self.form = replace(form, with_custom_tools=False)
+        elif form.with_effort_for_tools and self.request.tools and all(map(error.names, ("reasoning_effort", "tools"))):
+            self.form = replace(form, with_effort_for_tools=False)
         elif stream and form.with_usage and error.names("stream_options", "include_usage"):
             self.form = replace(form, with_usage=False)
         elif self.request.response_schema is not None and (refused or error.names("response_format", "json_schema")):
