@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from app.providers.openai_answer import ChatAssembly
 from app.providers.stream import DeltaTap, read_stream
 
 from .asking import OK, PROMPT, answer_to, chat, failure_of, provider_at, streamed
-from .server import Answer, Stream, serving
+from .server import Answer, Seen, Stream, serving
 from .test_openai_stream import DONE, HELLO, STOP, chunk, event, text
 from .wires import Waits
 
@@ -446,3 +447,59 @@ async def test_a_refusal_names_the_option_of_the_client_that_it_is_about() -> No
     assert error.detail.endswith("It is about temperature.")
     error = await failure_of(Answer({"error": {**refusal, "param": PROMPT}}, 400), hits=1)
     assert error.detail.endswith("unsupported_value).")
+
+
+def strict_template(status: int, sentence: str) -> Callable[[Seen], Answer]:
+    """A server whose chat template raises an exception for other than one system message and alternating users."""
+
+    def play(request: Seen) -> Answer:
+        roles = [message["role"] for message in request.json["messages"]]
+        is_strict = "system" not in roles[1:] and ("user", "user") not in pairwise(roles)
+        return OK if is_strict else Answer({"error": {"message": sentence, "code": status}}, status)
+
+    return play
+
+
+@pytest.mark.parametrize(
+    ("status", "sentence"),
+    [
+        (400, "System message must be at the beginning."),  # vLLM with Qwen 3.5 and later
+        (500, "Jinja Exception: System message must be at the beginning."),  # llama-server
+        (400, "Conversation roles must alternate user/assistant/user/assistant/..."),  # vLLM with Gemma
+    ],
+)
+async def test_a_chat_template_that_takes_one_system_message_gets_one_and_that_is_remembered(
+    status: int, sentence: str
+) -> None:
+    image = {"type": "image_url", "image_url": {"url": "https://a.example/a.png"}}
+    messages: list[PromptMessage] = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "system", "content": "The summary."},
+        {"role": "user", "content": "a", "name": "Anna"},
+        {"role": "assistant", "content": "b"},
+        {"role": "user", "content": "What was said earlier."},
+        {"role": "user", "content": "c"},
+        {"role": "user", "content": [image]},
+        {"role": "system", "content": "Summarize."},
+    ]
+    async with (
+        serving(strict_template(status, sentence)) as server,
+        provider_at(server.base_url) as provider,
+    ):
+        for given in (messages, JsonMessages([canonical_bytes(messages)[1:-1]], len(messages), with_reasoning=False)):
+            await provider.complete(CompletionRequest(given, 9))
+    assert server.hits == 3
+    for seen in server.seen[1:]:
+        assert seen.json["messages"] == [
+            {"role": "system", "content": "Be kind.\n\nThe summary."},
+            {"role": "user", "content": "Anna: a"},
+            {"role": "assistant", "content": "b"},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "What was said earlier.\n\nc"},
+                    image,
+                    {"type": "text", "text": "Summarize."},
+                ],
+            },
+        ]

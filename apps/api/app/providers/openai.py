@@ -6,16 +6,18 @@ The neutral form of a request is OpenAI's own, so messages and tools are sent un
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
+from itertools import takewhile
 from typing import Any, Final
 
 import httpx
 import numpy as np
 
-from app.domain.content import JsonMessages, as_function, custom_input, is_custom, tool_name, with_name
+from app.domain.content import JsonMessages, as_function, content_text, custom_input, is_custom, tool_name, with_name
 from app.domain.frozen import frozen
 from app.domain.types import CHAT_OPTIONS, CompletionRequest, JsonObject, PromptMessage
 from app.providers.base import Embedded, Endpoint
@@ -33,6 +35,7 @@ _NO_SIGNATURE: Final = "skip_thought_signature_validator"
 """What Google documents in the place of the signature of a call that none of its models made."""
 _FIRST_CALL: Final = b'"tool_calls":[{'
 _UNSIGNED: Final = b'"extra_content":{"google":{"%b":"%b"}},' % (SIGNATURE.encode(), _NO_SIGNATURE.encode())
+_STRICT_ROLES: Final = re.compile(r"system message must be at the beginning|roles must alternate", re.IGNORECASE)
 _AZURE_HOSTS: Final = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
 
 
@@ -66,6 +69,7 @@ class _Form:
     with_custom_tools: bool = False
     with_all_signed: bool = False
     with_effort_for_tools: bool = True
+    with_any_roles: bool = True
 
 
 def first_form(entry: ModelEntry) -> _Form:
@@ -114,11 +118,11 @@ class _ChatCall(WireCall[_Form]):
     def is_ready(self) -> bool:
         messages = self.request.messages
         is_kept = isinstance(messages, JsonMessages) and not messages.with_reasoning
-        return is_kept and not self._names_as_text and not self._custom_names()
+        return is_kept and self.form.with_any_roles and not self._names_as_text and not self._custom_names()
 
     @property
     def _names_as_text(self) -> bool:
-        return self.request.names_as_text or not self.form.with_names
+        return self.request.names_as_text or not (self.form.with_names and self.form.with_any_roles)
 
     def body(self, *, stream: bool) -> Sequence[bytes]:
         request, form = self.request, self.form
@@ -147,7 +151,8 @@ class _ChatCall(WireCall[_Form]):
             if form.with_all_signed:
                 pieces = [piece.replace(_FIRST_CALL, _FIRST_CALL + _UNSIGNED) for piece in pieces]
             return (b'{"messages":[', *pieces, b"],", json_bytes(body)[1:])
-        body["messages"] = [self._message(message, custom) for message in request.messages]
+        messages = [self._message(message, custom) for message in request.messages]
+        body["messages"] = messages if form.with_any_roles else _strict(messages)
         return (json_bytes(body),)
 
     def _message(self, given: PromptMessage, custom: frozenset[str | None]) -> PromptMessage:
@@ -189,6 +194,7 @@ class _ChatCall(WireCall[_Form]):
         """Drops one thing that a server may not know; true if this changed the request.
 
         When the error names them, the output limit gets its other name, speakers' names are written before the text,
+        roles are made to alternate,
         custom tools are described as functions, calls that Gemini did not make are marked as such, and the request for
         usage, earlier reasoning, the cache key and, of OpenAI's models from 5.4 on, reasoning where there are tools are
         dropped. After a refusal the schema is dropped whatever the error
@@ -205,6 +211,8 @@ class _ChatCall(WireCall[_Form]):
             self.form = replace(form, with_names=False)
         elif not form.with_all_signed and error.names(SIGNATURE) and any("tool_calls" in each for each in messages):
             self.form = replace(form, with_all_signed=True)
+        elif form.with_any_roles and _STRICT_ROLES.search(error.message):
+            self.form = replace(form, with_any_roles=False)
         elif form.with_cache_key and error.refuses("prompt_cache_key"):
             self.form = replace(form, with_cache_key=False)
         elif refused and self._custom_names() and error.names("custom"):
@@ -216,6 +224,28 @@ class _ChatCall(WireCall[_Form]):
         elif self.request.response_schema is not None and (refused or error.names("response_format", "json_schema")):
             self.form = replace(form, with_schema=False)
         return self.form != form
+
+
+def _strict(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
+    """The messages as the chat templates of Qwen (from 3.5 on), Gemma and others want them: one system message at most,
+    at the beginning, and no two messages of the user next to each other. Later system messages are the user's."""
+    leading = list(takewhile(lambda message: message["role"] == "system", messages))
+    text = "\n\n".join(content_text(message["content"]) for message in leading)
+    sent: list[PromptMessage] = [{"role": "system", "content": text}] if leading else []
+    for message in messages[len(leading) :]:
+        role = "user" if message["role"] == "system" else message["role"]
+        content, before = message.get("content"), sent[-1] if sent else None
+        if before is None or not role == before["role"] == "user":
+            sent.append({**message, "role": role})
+        elif isinstance(content, str) and isinstance(before["content"], str):
+            sent[-1] = {**before, "content": "\n\n".join((before["content"], content))}
+        else:
+            sent[-1] = {**before, "content": [*_parts(before["content"]), *_parts(content)]}
+    return sent
+
+
+def _parts(content: Any) -> list[Any]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else list_of(content)
 
 
 def _choice(choice: str | Mapping[str, Any], custom_names: frozenset[str | None]) -> object:
