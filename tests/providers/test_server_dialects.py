@@ -503,3 +503,22 @@ async def test_a_chat_template_that_takes_one_system_message_gets_one_and_that_i
                 ],
             },
         ]
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_a_call_that_the_model_wrote_wrongly_is_called_again(is_streamed: bool) -> None:
+    """Groq's 400, also as an event of a stream: the request was right, and another answer may be too."""
+    error = {
+        "message": "Failed to call a function. Please adjust your prompt. See 'failed_generation' for more details.",
+        "type": "invalid_request_error",
+        "code": "tool_use_failed",
+        "failed_generation": "<function=read",
+    }
+    if is_streamed:
+        failed = Stream((b"event: error\n" + event({"error": {**error, "status_code": 400}}),))
+        answer, _, server = await streamed(failed, Stream(HELLO))
+    else:
+        answer, server = await answer_to(Answer({"error": error}, 400), OK)
+    assert (answer.text, server.hits) == ("Hello.", 2)
+    down = await failure_of(Answer({"error": error}, 400), hits=3)
+    assert isinstance(down, ProviderDown)

@@ -186,7 +186,7 @@ def provider_error(status: int, error: ErrorObject, label: str, sent: Callable[[
     stated_as = f"HTTP {status}, {error.safe_code}" if error.safe_code else f"HTTP {status}"
     if status == 429 and not _QUOTA_CODES.intersection(error.codes):
         return ProviderRateLimited(f"The provider of {label!r} is limiting the rate ({stated_as}).", status=status)
-    if status in _FOR_THE_MOMENT or status >= 500:
+    if status in _FOR_THE_MOMENT or status >= 500 or "tool_use_failed" in error.codes:  # Groq
         return ProviderDown(f"The provider of {label!r} could not answer ({stated_as}).", status=status)
     return ProviderRefused(
         f"The provider of {label!r} refused the request ({stated_as}).{_advice(status, error)}", status=status
