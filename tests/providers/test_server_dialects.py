@@ -522,3 +522,33 @@ async def test_a_call_that_the_model_wrote_wrongly_is_called_again(is_streamed: 
     assert (answer.text, server.hits) == ("Hello.", 2)
     down = await failure_of(Answer({"error": error}, 400), hits=3)
     assert isinstance(down, ProviderDown)
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Invalid request: the message at position 1 with role 'assistant' must not be empty",  # Moonshot
+        "Assistant message must have either content or tool_calls, but not none.",  # Mistral
+    ],
+)
+async def test_an_earlier_answer_without_text_says_so_where_it_may_not_be_empty(sentence: str) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+    messages: list[PromptMessage] = [
+        {"role": "user", "content": 'Is {"content":"","role":"assistant"} empty?'},
+        {"role": "assistant", "content": ""},
+        {"role": "user", "content": ""},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "", "tool_call_id": "call_1"},
+    ]
+
+    def play(request: Seen) -> Answer:
+        is_empty = request.json["messages"][1]["content"] == ""
+        return Answer({"error": {"message": sentence, "type": "invalid_request_error"}}, 400) if is_empty else OK
+
+    kept = JsonMessages([canonical_bytes(messages)[1:-1]], len(messages), with_reasoning=False)
+    async with serving(play) as server, provider_at(server.base_url) as provider:
+        for given in (messages, kept):
+            await provider.complete(CompletionRequest(given, 9))
+    assert server.hits == 3
+    for seen in server.seen[1:]:
+        assert seen.json["messages"] == [messages[0], {"role": "assistant", "content": "[No answer.]"}, *messages[2:]]

@@ -36,6 +36,9 @@ _NO_SIGNATURE: Final = "skip_thought_signature_validator"
 _FIRST_CALL: Final = b'"tool_calls":[{'
 _UNSIGNED: Final = b'"extra_content":{"google":{"%b":"%b"}},' % (SIGNATURE.encode(), _NO_SIGNATURE.encode())
 _STRICT_ROLES: Final = re.compile(r"system message must be at the beginning|roles must alternate", re.IGNORECASE)
+_NOT_EMPTY: Final = re.compile(r"must (?:not be empty|be non-empty|have either content or tool_calls)", re.IGNORECASE)
+_NO_ANSWER: Final = "[No answer.]"
+_EMPTY: Final = b'{"content":"%b","role":"assistant"}'
 _AZURE_HOSTS: Final = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
 
 
@@ -70,6 +73,7 @@ class _Form:
     with_all_signed: bool = False
     with_effort_for_tools: bool = True
     with_any_roles: bool = True
+    with_empty_answers: bool = True
 
 
 def first_form(entry: ModelEntry) -> _Form:
@@ -150,6 +154,8 @@ class _ChatCall(WireCall[_Form]):
             pieces = request.messages.pieces
             if form.with_all_signed:
                 pieces = [piece.replace(_FIRST_CALL, _FIRST_CALL + _UNSIGNED) for piece in pieces]
+            if not form.with_empty_answers:
+                pieces = [piece.replace(_EMPTY % b"", _EMPTY % _NO_ANSWER.encode()) for piece in pieces]
             return (b'{"messages":[', *pieces, b"],", json_bytes(body)[1:])
         messages = [self._message(message, custom) for message in request.messages]
         body["messages"] = messages if form.with_any_roles else _strict(messages)
@@ -163,6 +169,8 @@ class _ChatCall(WireCall[_Form]):
             sent["tool_calls"] = self._signed(sent["tool_calls"], given.get("reasoning_blocks", ()))
         if custom and "tool_calls" in sent:
             sent["tool_calls"] = [_call(call, custom) for call in sent["tool_calls"]]
+        if not self.form.with_empty_answers and _is_empty_answer(sent):
+            sent["content"] = _NO_ANSWER
         if self._names_as_text and "name" in sent:
             sent["content"] = with_name(sent.pop("name"), sent["content"])
         return sent
@@ -194,7 +202,7 @@ class _ChatCall(WireCall[_Form]):
         """Drops one thing that a server may not know; true if this changed the request.
 
         When the error names them, the output limit gets its other name, speakers' names are written before the text,
-        roles are made to alternate,
+        roles are made to alternate, answers without text say so,
         custom tools are described as functions, calls that Gemini did not make are marked as such, and the request for
         usage, earlier reasoning, the cache key and, of OpenAI's models from 5.4 on, reasoning where there are tools are
         dropped. After a refusal the schema is dropped whatever the error
@@ -213,6 +221,8 @@ class _ChatCall(WireCall[_Form]):
             self.form = replace(form, with_all_signed=True)
         elif form.with_any_roles and _STRICT_ROLES.search(error.message):
             self.form = replace(form, with_any_roles=False)
+        elif form.with_empty_answers and _NOT_EMPTY.search(error.message) and any(map(_is_empty_answer, messages)):
+            self.form = replace(form, with_empty_answers=False)
         elif form.with_cache_key and error.refuses("prompt_cache_key"):
             self.form = replace(form, with_cache_key=False)
         elif refused and self._custom_names() and error.names("custom"):
@@ -224,6 +234,10 @@ class _ChatCall(WireCall[_Form]):
         elif self.request.response_schema is not None and (refused or error.names("response_format", "json_schema")):
             self.form = replace(form, with_schema=False)
         return self.form != form
+
+
+def _is_empty_answer(message: PromptMessage) -> bool:
+    return message["role"] == "assistant" and not message.get("content") and "tool_calls" not in message
 
 
 def _strict(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
