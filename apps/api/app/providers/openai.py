@@ -70,7 +70,7 @@ class _Form:
     with_names: bool = True
     with_cache_key: bool = False
     with_custom_tools: bool = False
-    with_all_signed: bool = False
+    with_unsigned: bool = True
     with_effort_for_tools: bool = True
     with_any_roles: bool = True
     with_empty_answers: bool = True
@@ -152,7 +152,7 @@ class _ChatCall(WireCall[_Form]):
                 body["stream_options"] = {"include_usage": True}
         if self.is_ready and isinstance(request.messages, JsonMessages):
             pieces = request.messages.pieces
-            if form.with_all_signed:
+            if not form.with_unsigned:
                 pieces = [piece.replace(_FIRST_CALL, _FIRST_CALL + _UNSIGNED) for piece in pieces]
             if not form.with_empty_answers:
                 pieces = [piece.replace(_EMPTY % b"", _EMPTY % _NO_ANSWER.encode()) for piece in pieces]
@@ -165,7 +165,7 @@ class _ChatCall(WireCall[_Form]):
         """A message in this protocol's form."""
         left_out = _OTHER_WIRES_ONLY if self.form.with_reasoning else _OTHER_WIRES_ONLY | {"reasoning_content"}
         sent = {name: value for name, value in given.items() if name not in left_out}
-        if "tool_calls" in sent and ("reasoning_blocks" in given or self.form.with_all_signed):
+        if "tool_calls" in sent and ("reasoning_blocks" in given or not self.form.with_unsigned):
             sent["tool_calls"] = self._signed(sent["tool_calls"], given.get("reasoning_blocks", ()))
         if custom and "tool_calls" in sent:
             sent["tool_calls"] = [_call(call, custom) for call in sent["tool_calls"]]
@@ -177,7 +177,7 @@ class _ChatCall(WireCall[_Form]):
 
     def _signed(self, calls: Sequence[JsonObject], blocks: Sequence[JsonObject]) -> list[JsonObject]:
         """The tool calls of a message with the signatures that Gemini made them with. It requires that of the first."""
-        signatures = {calls[0]["id"]: _NO_SIGNATURE} if self.form.with_all_signed else {}
+        signatures = {} if self.form.with_unsigned else {calls[0]["id"]: _NO_SIGNATURE}
         signatures |= {block["id"]: block["signature"] for block in blocks if block.get("type") == SIGNATURE}
         google = {name: {"google": {SIGNATURE: signature}} for name, signature in signatures.items()}
         return [{**call, "extra_content": google[call["id"]]} if call["id"] in google else call for call in calls]
@@ -201,39 +201,33 @@ class _ChatCall(WireCall[_Form]):
     def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:
         """Drops one thing that a server may not know; true if this changed the request.
 
-        When the error names them, the output limit gets its other name, speakers' names are written before the text,
-        roles are made to alternate, answers without text say so,
-        custom tools are described as functions, calls that Gemini did not make are marked as such, and the request for
-        usage, earlier reasoning, the cache key and, of OpenAI's models from 5.4 on, reasoning where there are tools are
-        dropped. After a refusal the schema is dropped whatever the error
-        says: servers name it in too many ways, and the answer is validated anyway.
+        What the error names is dropped, or sent in another form: the output limit by its other name, speakers' names
+        before the text, custom tools as functions. After a refusal the schema is dropped whatever the error says:
+        servers name it in too many ways, and the answer is validated anyway.
         """
-        form, messages = self.form, self.request.messages
+        form, request = self.form, self.request
         newer = form.max_tokens_field == "max_tokens"
         other_field: MaxTokensField = "max_completion_tokens" if newer else "max_tokens"
         if form.max_tokens_field == self.first_form.max_tokens_field and error.refuses(form.max_tokens_field):
             self.form = replace(form, max_tokens_field=other_field)
-        elif form.with_reasoning and error.refuses("reasoning_content"):
-            self.form = replace(form, with_reasoning=False)
-        elif form.with_names and error.refuses("name") and any("name" in each for each in messages):
-            self.form = replace(form, with_names=False)
-        elif not form.with_all_signed and error.names(SIGNATURE) and any("tool_calls" in each for each in messages):
-            self.form = replace(form, with_all_signed=True)
-        elif form.with_any_roles and _STRICT_ROLES.search(error.message):
-            self.form = replace(form, with_any_roles=False)
-        elif form.with_empty_answers and _NOT_EMPTY.search(error.message) and any(map(_is_empty_answer, messages)):
-            self.form = replace(form, with_empty_answers=False)
-        elif form.with_cache_key and error.refuses("prompt_cache_key"):
-            self.form = replace(form, with_cache_key=False)
-        elif refused and self._custom_names() and error.names("custom"):
-            self.form = replace(form, with_custom_tools=False)
-        elif form.with_effort_for_tools and self.request.tools and all(map(error.names, ("reasoning_effort", "tools"))):
-            self.form = replace(form, with_effort_for_tools=False)
-        elif stream and form.with_usage and error.names("stream_options", "include_usage"):
-            self.form = replace(form, with_usage=False)
-        elif self.request.response_schema is not None and (refused or error.names("response_format", "json_schema")):
-            self.form = replace(form, with_schema=False)
-        return self.form != form
+            return True
+        says, names, messages = error.message, error.names, request.messages
+        has_schema = request.response_schema is not None
+        refusals = {
+            "with_reasoning": error.refuses("reasoning_content"),
+            "with_names": error.refuses("name") and any("name" in each for each in messages),
+            "with_unsigned": names(SIGNATURE) and any("tool_calls" in each for each in messages),
+            "with_any_roles": _STRICT_ROLES.search(says),
+            "with_empty_answers": _NOT_EMPTY.search(says) and any(map(_is_empty_answer, messages)),
+            "with_cache_key": error.refuses("prompt_cache_key"),
+            "with_custom_tools": refused and self._custom_names() and names("custom"),
+            "with_effort_for_tools": request.tools and names("reasoning_effort") and names("tools"),
+            "with_usage": stream and names("stream_options", "include_usage"),
+            "with_schema": has_schema and (refused or names("response_format", "json_schema")),
+        }
+        dropped = next((part for part, is_refused in refusals.items() if is_refused and getattr(form, part)), None)
+        self.form = replace(form, **{dropped: False}) if dropped else form
+        return dropped is not None
 
 
 def _is_empty_answer(message: PromptMessage) -> bool:
