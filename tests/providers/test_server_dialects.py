@@ -552,3 +552,16 @@ async def test_an_earlier_answer_without_text_says_so_where_it_may_not_be_empty(
     assert server.hits == 3
     for seen in server.seen[1:]:
         assert seen.json["messages"] == [messages[0], {"role": "assistant", "content": "[No answer.]"}, *messages[2:]]
+
+
+async def test_a_call_whose_first_fragment_has_another_number_than_its_others_is_put_together() -> None:
+    """DeepSeek V4 behind a gateway: the second call begins as number 0 and goes on as number 1."""
+    parts: tuple[dict[str, Any], ...] = (
+        {"index": 0, "id": "a", "function": {"name": "read", "arguments": ""}},
+        {"index": 0, "function": {"arguments": '{"path": 1}'}},
+        {"index": 0, "id": "b", "function": {"name": "read", "arguments": ""}},
+        {"index": 1, "function": {"arguments": '{"path"'}},
+        {"index": 1, "function": {"arguments": ": 2}"}},
+    )
+    answer, _, _ = await streamed(Stream((*(chunk({"tool_calls": [part]}) for part in parts), STOP, DONE)))
+    assert [(call.id, call.arguments) for call in answer.tool_calls] == [("a", '{"path": 1}'), ("b", '{"path": 2}')]

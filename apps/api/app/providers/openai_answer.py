@@ -190,7 +190,7 @@ class _CallFragments:
     """Tool calls as they arrive, in the order of their first fragments.
 
     A fragment continues the newest call with its id, else with its index. Servers that give several calls one id number
-    them; servers that send whole calls may number them all 0: see `_is_another`. Without an index, a fragment with a
+    them; servers that send whole calls may number them all 0: see `_is_another`. Without a known index, a fragment with a
     known id, or without a name, continues a call.
     """
 
@@ -249,9 +249,9 @@ class _CallFragments:
                 return call
             is_new = index is not None and call is None and name
             return None if is_new else self._by_id[identity]
-        if index is None:
+        if call is None:
             return self._calls[-1] if self._calls and not name and not identity else None
-        return None if call is None or (name and _is_another(call, identity, arguments)) else call
+        return None if name and _is_another(call, identity, arguments) else call
 
 
 def _is_another(call: _CallInParts, identity: str, arguments: str | None) -> bool:
