@@ -29,6 +29,7 @@ from app.providers.transport import RetryPolicy
 from app.providers.wire import fields_of, json_bytes, list_of, token_count
 
 MOST_DIMENSIONS: Final = 4096
+_OTHER_LIMIT: Final = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 _OTHER_WIRES_ONLY: Final = frozenset({"reasoning", "reasoning_blocks"})
 _FOR_TOOLS: Final = frozenset({"parallel_tool_calls"})
 _NO_SIGNATURE: Final = "skip_thought_signature_validator"
@@ -64,6 +65,7 @@ def _is_azure(entry: ModelEntry) -> bool:
 @frozen
 class _Form:
     max_tokens_field: MaxTokensField
+    with_max_tokens_field: bool = True
     with_schema: bool = True
     with_usage: bool = True
     with_reasoning: bool = True
@@ -132,7 +134,8 @@ class _ChatCall(WireCall[_Form]):
         request, form = self.request, self.form
         custom = self._custom_names()
         body: JsonObject = {"model": self.entry.model, **self.entry.parameters, **self._options()}
-        body[form.max_tokens_field] = request.max_output_tokens
+        limit = form.max_tokens_field
+        body[limit if form.with_max_tokens_field else _OTHER_LIMIT[limit]] = request.max_output_tokens
         if form.with_cache_key and request.cache_key is not None:
             body.setdefault("prompt_cache_key", request.cache_key)
         if request.tools:
@@ -206,14 +209,10 @@ class _ChatCall(WireCall[_Form]):
         servers name it in too many ways, and the answer is validated anyway.
         """
         form, request = self.form, self.request
-        newer = form.max_tokens_field == "max_tokens"
-        other_field: MaxTokensField = "max_completion_tokens" if newer else "max_tokens"
-        if form.max_tokens_field == self.first_form.max_tokens_field and error.refuses(form.max_tokens_field):
-            self.form = replace(form, max_tokens_field=other_field)
-            return True
         says, names, messages = error.message, error.names, request.messages
         has_schema = request.response_schema is not None
         refusals = {
+            "with_max_tokens_field": error.refuses(form.max_tokens_field),
             "with_reasoning": error.refuses("reasoning_content"),
             "with_names": error.refuses("name") and any("name" in each for each in messages),
             "with_unsigned": names(SIGNATURE) and any("tool_calls" in each for each in messages),

@@ -190,8 +190,8 @@ class _CallFragments:
     """Tool calls as they arrive, in the order of their first fragments.
 
     A fragment continues the newest call with its id, else with its index. Servers that give several calls one id number
-    them; servers that send whole calls may number them all 0: see `_is_another`. Without a known index, a fragment with a
-    known id, or without a name, continues a call.
+    them; servers that send whole calls may number them all 0: see `_is_another`. Without a known index, a fragment
+    with a known id, or without a name, continues a call.
     """
 
     def __init__(self, room: ReplyRoom) -> None:
