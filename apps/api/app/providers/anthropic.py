@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import takewhile
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 import httpx
@@ -47,16 +47,15 @@ _IMAGE_TYPES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/
 _SAMPLING: Final = frozenset({"temperature", "top_p", "top_k"})
 _MOST_BREAKPOINTS: Final = 4
 _CALL_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-Sampling: TypeAlias = Literal["all", "no_top_p_beside_temperature", "none"]
-"""What a model accepts of temperature, top_p and top_k: newer ones refuse some of them, or all."""
 
 
 @frozen
 class _Form:
     with_cache: bool = True
     with_thinking: bool = True
-    with_used_tools: bool = False
-    sampling: Sampling = "all"
+    with_own_tools_only: bool = True
+    with_top_p_beside_temperature: bool = True
+    with_sampling: bool = True
 
 
 def messages_url(entry: ModelEntry) -> httpx.URL:
@@ -128,7 +127,7 @@ class _MessagesCall(WireCall[_Form]):
         body["messages"], breakpoints = _alternating(
             request.messages[leading:], request.lasting_messages - leading, with_thinking=is_thinking
         )
-        body |= _client_options(request.options, "none" if is_thinking else form.sampling)
+        body |= _client_options(request.options, form, is_thinking=is_thinking)
         tools = _tools(request, form)
         if form.with_cache:
             # In the order of what a cache hit saves; the last system block is the summary, once there is one.
@@ -143,36 +142,31 @@ class _MessagesCall(WireCall[_Form]):
                 body["tool_choice"] = choice
         return body
 
-    def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:  # noqa: ARG002 - the protocol's
-        """Drops one thing that the error names; true if this changed the request.
-
-        Some gateways do not know cache breakpoints, and some require the definitions of tools that were used earlier.
-        Claude 4.1 and later refuse `top_p` beside `temperature`, Opus 4.7 and later all options of sampling.
-        """
+    def refusals(self, error: ErrorObject, *, stream: bool, refused: bool) -> Mapping[str, object]:  # noqa: ARG002 - the protocol's
+        """Some gateways do not know cache breakpoints, and some require the definitions of earlier tools. Claude 4.1 and
+        later refuse `top_p` beside `temperature`, Opus 4.7 and later all options of sampling."""
         refused_options = {name for name in _SAMPLING & self.request.options.keys() if error.refuses(name)}
-        if self.form.with_cache and error.names("cache_control"):
-            self.form = replace(self.form, with_cache=False)
-        elif self.form.with_thinking and "thinking" in self.entry.parameters and error.names("thinking"):
-            self.form = replace(self.form, with_thinking=False)
-        elif not self.form.with_used_tools and not self.request.tools and "must define tools" in error.message:
-            self.form = replace(self.form, with_used_tools=True)
-        elif refused_options and self.form.sampling != "none":
-            is_pair = self.form.sampling == "all" and {"temperature", "top_p"} <= refused_options
-            self.form = replace(self.form, sampling="no_top_p_beside_temperature" if is_pair else "none")
-        else:
-            return False
-        return True
+        return {
+            "with_cache": error.names("cache_control"),
+            "with_thinking": "thinking" in self.entry.parameters and error.names("thinking"),
+            "with_own_tools_only": not self.request.tools and "must define tools" in error.message,
+            "with_top_p_beside_temperature": {"temperature", "top_p"} <= refused_options,
+            "with_sampling": refused_options,
+        }
 
 
-def _client_options(options: Mapping[str, Any], sampling: Sampling) -> JsonObject:
-    """The client's options that the API supports: temperature is 1 at most, and stop sequences are not blank."""
+def _client_options(options: Mapping[str, Any], form: _Form, *, is_thinking: bool) -> JsonObject:
+    """The client's options that the API supports: temperature is 1 at most, stop sequences are not blank, and with
+    thinking there is no sampling."""
     stop = options.get("stop") or ()
     sequences = [each for each in ([stop] if isinstance(stop, str) else stop) if each.strip()]
-    names = frozenset[str]() if sampling == "none" else {name for name in _SAMPLING if options.get(name) is not None}
-    if sampling == "no_top_p_beside_temperature" and "temperature" in names:
-        names -= {"top_p"}
-    sent: JsonObject = {name: options[name] if name == "top_k" else min(1.0, options[name]) for name in sorted(names)}
-    return sent | ({"stop_sequences": sequences} if sequences else {})
+    sent: JsonObject = {"stop_sequences": sequences} if sequences else {}
+    if form.with_sampling and not is_thinking:
+        sent |= {name: min(1.0, options[name]) for name in ("temperature", "top_p") if options.get(name) is not None}
+        sent |= {"top_k": options["top_k"]} if options.get("top_k") is not None else {}
+    if not form.with_top_p_beside_temperature and "temperature" in sent:
+        sent.pop("top_p", None)
+    return sent
 
 
 def _alternating(
@@ -250,7 +244,7 @@ def thinking_tokens(budget: int, max_output_tokens: int) -> int:
 
 def _tools(request: CompletionRequest, form: _Form) -> list[JsonObject]:
     tools = [_tool(fields_of(as_function(tool).get("function"))) for tool in request.tools]
-    if not tools and form.with_used_tools:
+    if not tools and not form.with_own_tools_only:
         used = [call for message in request.messages for call in _tool_use_blocks(message)]
         tools = [_tool({"name": name}) for name in sorted({str(call["name"]) for call in used})]
     return tools

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
 from itertools import takewhile
@@ -201,18 +200,15 @@ class _ChatCall(WireCall[_Form]):
             if name not in left_out and (any_option or name in CHAT_OPTIONS)
         }
 
-    def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:
-        """Drops one thing that a server may not know; true if this changed the request.
-
-        What the error names is dropped, or sent in another form: the output limit by its other name, speakers' names
+    def refusals(self, error: ErrorObject, *, stream: bool, refused: bool) -> Mapping[str, object]:
+        """What the error names is dropped, or sent in another form: the output limit by its other name, speakers' names
         before the text, custom tools as functions. After a refusal the schema is dropped whatever the error says:
         servers name it in too many ways, and the answer is validated anyway.
         """
-        form, request = self.form, self.request
-        says, names, messages = error.message, error.names, request.messages
+        request, messages, says, names = self.request, self.request.messages, error.message, error.names
         has_schema = request.response_schema is not None
-        refusals = {
-            "with_max_tokens_field": error.refuses(form.max_tokens_field),
+        return {
+            "with_max_tokens_field": error.refuses(self.form.max_tokens_field),
             "with_reasoning": error.refuses("reasoning_content"),
             "with_names": error.refuses("name") and any("name" in each for each in messages),
             "with_unsigned": names(SIGNATURE) and any("tool_calls" in each for each in messages),
@@ -224,9 +220,6 @@ class _ChatCall(WireCall[_Form]):
             "with_usage": stream and names("stream_options", "include_usage"),
             "with_schema": has_schema and (refused or names("response_format", "json_schema")),
         }
-        dropped = next((part for part, is_refused in refusals.items() if is_refused and getattr(form, part)), None)
-        self.form = replace(form, **{dropped: False}) if dropped else form
-        return dropped is not None
 
 
 def _is_empty_answer(message: PromptMessage) -> bool:
