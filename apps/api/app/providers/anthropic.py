@@ -143,8 +143,10 @@ class _MessagesCall(WireCall[_Form]):
         return body
 
     def refusals(self, error: ErrorObject, *, stream: bool, refused: bool) -> Mapping[str, object]:  # noqa: ARG002 - the protocol's
-        """Some gateways do not know cache breakpoints, and some require the definitions of earlier tools. Claude 4.1 and
-        later refuse `top_p` beside `temperature`, Opus 4.7 and later all options of sampling."""
+        """Some gateways do not know cache breakpoints, and some require the definitions of earlier tools.
+
+        Claude refuses `top_p` beside `temperature` from 4.1 on, Opus all options of sampling from 4.7 on.
+        """
         refused_options = {name for name in _SAMPLING & self.request.options.keys() if error.refuses(name)}
         return {
             "with_cache": error.names("cache_control"),
