@@ -477,3 +477,51 @@ async def test_a_clients_options_are_sent_by_this_wires_names_and_temperature_no
     (body,) = await bodies_sent(messages=[user("Hi")], endpoint=thinking, options=options)
     assert body["thinking"]["type"] == "enabled"
     assert not {"temperature", "top_p", "top_k", "tool_choice"} & body.keys()
+
+
+async def test_sampling_that_a_model_refuses_is_left_out_and_that_is_remembered() -> None:
+    """The sentences of Claude 4.1 and later, and of Opus 4.7."""
+    both = "`temperature` and `top_p` cannot both be specified for this model. Please use only one."
+    request = CompletionRequest([user("Hi")], 9, options={"temperature": 0.5, "top_p": 0.9, "top_k": 5})
+    alone = replace(request, options={"top_p": 0.9})
+    refusal = Answer({"error": {"type": "invalid_request_error", "message": both}}, 400)
+    async with serving(refusal, OK) as server, ANTHROPIC.provider_at(server.base_url) as provider:
+        for each in (request, request, alone):
+            await provider.complete(each)
+    assert [sampling_of(seen) for seen in server.seen] == [
+        {"temperature", "top_p", "top_k"},
+        {"temperature", "top_k"},
+        {"temperature", "top_k"},
+        {"top_p"},
+    ]
+    deprecated = {"type": "invalid_request_error", "message": "`temperature` is deprecated for this model."}
+    async with (
+        serving(Answer({"error": deprecated}, 400), OK) as server,
+        ANTHROPIC.provider_at(server.base_url) as provider,
+    ):
+        for each in (request, request):
+            await provider.complete(each)
+    assert [sampling_of(seen) for seen in server.seen] == [{"temperature", "top_p", "top_k"}, set(), set()]
+
+
+async def test_sampling_of_the_catalogue_and_values_that_are_out_of_range_are_a_refusal() -> None:
+    sentences = "`temperature` is deprecated for this model.", "top_k: Input should be greater than or equal to 0"
+    given: tuple[dict[str, Any], ...] = {"parameters": {"temperature": 0.5}}, {}
+    for sentence, settings, options in zip(sentences, given, ({}, {"top_k": -1}), strict=True):
+        refusal = Answer({"error": {"type": "invalid_request_error", "message": sentence}}, 400)
+        async with serving(refusal, OK) as server, ANTHROPIC.provider_at(server.base_url, **settings) as provider:
+            with pytest.raises(ProviderRefused):
+                await provider.complete(CompletionRequest([user("Hi")], 9, options=options))
+        assert server.hits == 1
+
+
+def sampling_of(seen: Seen) -> set[str]:
+    return {"temperature", "top_p", "top_k"} & seen.json.keys()
+
+
+async def test_stop_sequences_of_white_space_alone_are_left_out() -> None:
+    """The API refuses the request: "each stop sequence must contain non-whitespace"."""
+    body = await body_of([user("Hi")], options={"stop": ["\n", "END\n", ""]})
+    assert body["stop_sequences"] == ["END\n"]
+    for blank in ("\n\n", [" "], ""):
+        assert "stop_sequences" not in await body_of([user("Hi")], options={"stop": blank})

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from app.domain.content import JsonMessages, canonical_bytes
 from app.domain.errors import ProviderDown, ProviderRateLimited, ProviderRefused
-from app.domain.types import Completion, CompletionRequest, PromptMessage, Usage
+from app.domain.types import Completion, CompletionRequest, Delta, PromptMessage, Usage
 from app.providers.openai_answer import ChatAssembly
 from app.providers.stream import DeltaTap, read_stream
 
 from .asking import OK, PROMPT, answer_to, chat, failure_of, provider_at, streamed
-from .server import Answer, Stream, serving
+from .server import Answer, Seen, Stream, serving
 from .test_openai_stream import DONE, HELLO, STOP, chunk, event, text
 from .wires import Waits
 
@@ -357,3 +358,210 @@ async def test_a_wait_that_a_body_asks_for_ends_the_call_if_it_is_too_long() -> 
     body = {"error": {"code": 429, "details": [{"retryDelay": "39s"}]}}
     error = await failure_of(Answer(body, 429), hits=1, timeout_s=60.0)
     assert isinstance(error, ProviderRateLimited)
+
+
+async def test_a_whole_message_at_the_end_of_a_stream_does_not_repeat_its_deltas() -> None:
+    """MiniMax's last event, which also has the usage; its earlier events have zeros in its place."""
+    call = {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a"}'}}
+    said = {"role": "assistant", "content": "Hi.", "reasoning_content": "Why."}
+    usage = {"prompt_tokens": 26, "completion_tokens": 9, "total_tokens": 35}
+    for parts, finish in ((said, "stop"), ({**said, "tool_calls": [call]}, "tool_calls")):
+        last = {"object": "chat.completion", "choices": [{"index": 0, "message": parts, "finish_reason": finish}]}
+        pieces = (chunk({**parts, "role": ""}, usage={"total_tokens": 0}), event({**last, "usage": usage}), DONE)
+        answer, deltas, _ = await streamed(Stream(pieces))
+        assert deltas == [Delta("Hi.", "Why.")]
+        assert [each.arguments for each in answer.tool_calls] == ['{"path": "a"}'][: len(answer.tool_calls)]
+        assert (len(answer.tool_calls), answer.finish_reason) == (int(finish == "tool_calls"), finish)
+        assert answer.usage == Usage(26, 9)
+    alone = chunk({"role": "assistant"}), event(last), DONE
+    answer, deltas, _ = await streamed(Stream(alone))
+    assert (deltas, len(answer.tool_calls)) == ([Delta("Hi.", "Why.")], 1)
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        # Moonshot
+        ({"prompt_tokens": 2000, "completion_tokens": 9, "total_tokens": 2009, "cached_tokens": 1792}, (2000, 9, 1792)),
+        # LiteLLM before Anthropic, whose prompt has what was cached
+        (
+            {
+                "prompt_tokens": 2010,
+                "completion_tokens": 9,
+                "total_tokens": 2019,
+                "cache_read_input_tokens": 1500,
+                "cache_creation_input_tokens": 500,
+            },
+            (2010, 9, 1500, 500),
+        ),
+        # Portkey before Anthropic, whose prompt has not
+        (
+            {
+                "prompt_tokens": 10,
+                "completion_tokens": 9,
+                "total_tokens": 2019,
+                "cache_read_input_tokens": 1500,
+                "cache_creation_input_tokens": 500,
+            },
+            (2010, 9, 1500, 500),
+        ),
+        (
+            {
+                "prompt_tokens": 10,
+                "completion_tokens": 9,
+                "total_tokens": 1519,
+                "prompt_tokens_details": {"cached_tokens": 1500},
+                "cache_read_input_tokens": 1500,
+                "cache_creation_input_tokens": 0,
+            },
+            (1510, 9, 1500),
+        ),
+    ],
+)
+async def test_cached_tokens_are_part_of_the_prompt_however_a_server_reports_them(
+    usage: dict[str, int], expected: tuple[int, ...]
+) -> None:
+    answer, _ = await answer_to(Answer(chat(usage=usage)))
+    assert answer.usage == Usage(*expected)
+
+
+async def test_a_model_that_takes_tools_only_without_reasoning_is_called_so_and_that_is_remembered() -> None:
+    """OpenAI's models from 5.4 on; 5.6 refuses tools even where the request names no effort."""
+    sentence = (
+        "Function tools with reasoning_effort are not supported for gpt-5.6 in /v1/chat/completions. "
+        "To use function tools, use /v1/responses or set reasoning_effort to 'none'."
+    )
+    refusal = {"message": sentence, "type": "invalid_request_error", "param": "reasoning_effort", "code": None}
+    plain = CompletionRequest([{"role": "user", "content": "a"}], 9, options={"reasoning_effort": "low"})
+    tool: dict[str, Any] = {"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}
+    tools = replace(plain, tools=[tool])
+    async with serving(Answer({"error": refusal}, 400), OK) as server, provider_at(server.base_url) as provider:
+        for request in (tools, tools, plain):
+            await provider.complete(request)
+    assert [seen.json["reasoning_effort"] for seen in server.seen] == ["low", "none", "none", "low"]
+
+
+async def test_a_refusal_names_the_option_of_the_client_that_it_is_about() -> None:
+    refusal = {"message": PROMPT, "type": "invalid_request_error", "param": "temperature", "code": "unsupported_value"}
+    error = await failure_of(Answer({"error": refusal}, 400), hits=1)
+    assert error.detail.endswith("It is about temperature.")
+    error = await failure_of(Answer({"error": {**refusal, "param": PROMPT}}, 400), hits=1)
+    assert error.detail.endswith("unsupported_value).")
+
+
+def strict_template(status: int, sentence: str) -> Callable[[Seen], Answer]:
+    """A server whose chat template raises an exception for other than one system message and alternating users."""
+
+    def play(request: Seen) -> Answer:
+        roles = [message["role"] for message in request.json["messages"]]
+        is_strict = "system" not in roles[1:] and ("user", "user") not in pairwise(roles)
+        return OK if is_strict else Answer({"error": {"message": sentence, "code": status}}, status)
+
+    return play
+
+
+@pytest.mark.parametrize(
+    ("status", "sentence"),
+    [
+        (400, "System message must be at the beginning."),  # vLLM with Qwen 3.5 and later
+        (500, "Jinja Exception: System message must be at the beginning."),  # llama-server
+        (400, "Conversation roles must alternate user/assistant/user/assistant/..."),  # vLLM with Gemma
+    ],
+)
+async def test_a_chat_template_that_takes_one_system_message_gets_one_and_that_is_remembered(
+    status: int, sentence: str
+) -> None:
+    image = {"type": "image_url", "image_url": {"url": "https://a.example/a.png"}}
+    messages: list[PromptMessage] = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "system", "content": "The summary."},
+        {"role": "user", "content": "a", "name": "Anna"},
+        {"role": "assistant", "content": "b"},
+        {"role": "user", "content": "What was said earlier."},
+        {"role": "user", "content": "c"},
+        {"role": "user", "content": [image]},
+        {"role": "system", "content": "Summarize."},
+    ]
+    async with (
+        serving(strict_template(status, sentence)) as server,
+        provider_at(server.base_url) as provider,
+    ):
+        for given in (messages, JsonMessages([canonical_bytes(messages)[1:-1]], len(messages), with_reasoning=False)):
+            await provider.complete(CompletionRequest(given, 9))
+    assert server.hits == 3
+    for seen in server.seen[1:]:
+        assert seen.json["messages"] == [
+            {"role": "system", "content": "Be kind.\n\nThe summary."},
+            {"role": "user", "content": "Anna: a"},
+            {"role": "assistant", "content": "b"},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "What was said earlier.\n\nc"},
+                    image,
+                    {"type": "text", "text": "Summarize."},
+                ],
+            },
+        ]
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_a_call_that_the_model_wrote_wrongly_is_called_again(is_streamed: bool) -> None:
+    """Groq's 400, also as an event of a stream: the request was right, and another answer may be too."""
+    error = {
+        "message": "Failed to call a function. Please adjust your prompt. See 'failed_generation' for more details.",
+        "type": "invalid_request_error",
+        "code": "tool_use_failed",
+        "failed_generation": "<function=read",
+    }
+    if is_streamed:
+        failed = Stream((b"event: error\n" + event({"error": {**error, "status_code": 400}}),))
+        answer, _, server = await streamed(failed, Stream(HELLO))
+    else:
+        answer, server = await answer_to(Answer({"error": error}, 400), OK)
+    assert (answer.text, server.hits) == ("Hello.", 2)
+    down = await failure_of(Answer({"error": error}, 400), hits=3)
+    assert isinstance(down, ProviderDown)
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Invalid request: the message at position 1 with role 'assistant' must not be empty",  # Moonshot
+        "Assistant message must have either content or tool_calls, but not none.",  # Mistral
+    ],
+)
+async def test_an_earlier_answer_without_text_says_so_where_it_may_not_be_empty(sentence: str) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+    messages: list[PromptMessage] = [
+        {"role": "user", "content": 'Is {"content":"","role":"assistant"} empty?'},
+        {"role": "assistant", "content": ""},
+        {"role": "user", "content": ""},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "", "tool_call_id": "call_1"},
+    ]
+
+    def play(request: Seen) -> Answer:
+        is_empty = request.json["messages"][1]["content"] == ""
+        return Answer({"error": {"message": sentence, "type": "invalid_request_error"}}, 400) if is_empty else OK
+
+    kept = JsonMessages([canonical_bytes(messages)[1:-1]], len(messages), with_reasoning=False)
+    async with serving(play) as server, provider_at(server.base_url) as provider:
+        for given in (messages, kept):
+            await provider.complete(CompletionRequest(given, 9))
+    assert server.hits == 3
+    for seen in server.seen[1:]:
+        assert seen.json["messages"] == [messages[0], {"role": "assistant", "content": "[No answer.]"}, *messages[2:]]
+
+
+async def test_a_call_whose_first_fragment_has_another_number_than_its_others_is_put_together() -> None:
+    """DeepSeek V4 behind a gateway: the second call begins as number 0 and goes on as number 1."""
+    parts: tuple[dict[str, Any], ...] = (
+        {"index": 0, "id": "a", "function": {"name": "read", "arguments": ""}},
+        {"index": 0, "function": {"arguments": '{"path": 1}'}},
+        {"index": 0, "id": "b", "function": {"name": "read", "arguments": ""}},
+        {"index": 1, "function": {"arguments": '{"path"'}},
+        {"index": 1, "function": {"arguments": ": 2}"}},
+    )
+    answer, _, _ = await streamed(Stream((*(chunk({"tool_calls": [part]}) for part in parts), STOP, DONE)))
+    assert [(call.id, call.arguments) for call in answer.tool_calls] == [("a", '{"path": 1}'), ("b", '{"path": 2}')]

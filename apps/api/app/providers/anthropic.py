@@ -44,6 +44,7 @@ _THINKING_TYPES: Final = frozenset({"thinking", "redacted_thinking"})
 _EPHEMERAL: Final[Mapping[str, str]] = {"type": "ephemeral"}
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)?((?:;[\w.+-]+=[^;,]*)*)(;base64)?,(.*)", re.DOTALL | re.ASCII)
 _IMAGE_TYPES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+_SAMPLING: Final = frozenset({"temperature", "top_p", "top_k"})
 _MOST_BREAKPOINTS: Final = 4
 _CALL_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
@@ -52,7 +53,9 @@ _CALL_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 class _Form:
     with_cache: bool = True
     with_thinking: bool = True
-    with_used_tools: bool = False
+    with_own_tools_only: bool = True
+    with_top_p_beside_temperature: bool = True
+    with_sampling: bool = True
 
 
 def messages_url(entry: ModelEntry) -> httpx.URL:
@@ -65,7 +68,7 @@ def messages_url(entry: ModelEntry) -> httpx.URL:
 class AnthropicProvider(RemoteModel[_Form]):
     """One alias over the Messages API."""
 
-    options = frozenset({"temperature", "top_p", "top_k", "stop", "parallel_tool_calls"})
+    options = _SAMPLING | {"stop", "parallel_tool_calls"}
 
     def __init__(self, endpoint: Endpoint, *, now: Callable[[], datetime], retry: RetryPolicy | None = None) -> None:
         headers = {**endpoint.headers("x-api-key"), "anthropic-version": _VERSION}
@@ -124,7 +127,7 @@ class _MessagesCall(WireCall[_Form]):
         body["messages"], breakpoints = _alternating(
             request.messages[leading:], request.lasting_messages - leading, with_thinking=is_thinking
         )
-        body |= _sampling(request.options, is_thinking=is_thinking)
+        body |= _client_options(request.options, form, is_thinking=is_thinking)
         tools = _tools(request, form)
         if form.with_cache:
             # In the order of what a cache hit saves; the last system block is the summary, once there is one.
@@ -139,31 +142,32 @@ class _MessagesCall(WireCall[_Form]):
                 body["tool_choice"] = choice
         return body
 
-    def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:  # noqa: ARG002 - the protocol's
-        """Drops one thing that the error names; true if this changed the request.
+    def refusals(self, error: ErrorObject, *, stream: bool, refused: bool) -> Mapping[str, object]:  # noqa: ARG002 - the protocol's
+        """Some gateways do not know cache breakpoints, and some require the definitions of earlier tools.
 
-        Some gateways do not know cache breakpoints, and some require the definitions of tools that were used earlier.
+        Claude refuses `top_p` beside `temperature` from 4.1 on, Opus all options of sampling from 4.7 on.
         """
-        if self.form.with_cache and error.names("cache_control"):
-            self.form = replace(self.form, with_cache=False)
-        elif self.form.with_thinking and "thinking" in self.entry.parameters and error.names("thinking"):
-            self.form = replace(self.form, with_thinking=False)
-        elif not self.form.with_used_tools and not self.request.tools and "must define tools" in error.message:
-            self.form = replace(self.form, with_used_tools=True)
-        else:
-            return False
-        return True
+        refused_options = {name for name in _SAMPLING & self.request.options.keys() if error.refuses(name)}
+        return {
+            "with_cache": error.names("cache_control"),
+            "with_thinking": "thinking" in self.entry.parameters and error.names("thinking"),
+            "with_own_tools_only": not self.request.tools and "must define tools" in error.message,
+            "with_top_p_beside_temperature": {"temperature", "top_p"} <= refused_options,
+            "with_sampling": refused_options,
+        }
 
 
-def _sampling(options: Mapping[str, Any], *, is_thinking: bool) -> JsonObject:
-    """The client's options that the API supports: temperature is 1 at most, and with thinking there is no sampling."""
-    sent: JsonObject = {}
-    stop = options.get("stop")
-    if stop:
-        sent["stop_sequences"] = [stop] if isinstance(stop, str) else list(stop)
-    if not is_thinking:
+def _client_options(options: Mapping[str, Any], form: _Form, *, is_thinking: bool) -> JsonObject:
+    """The client's options that the API supports: temperature is 1 at most, stop sequences are not blank, and with
+    thinking there is no sampling."""
+    stop = options.get("stop") or ()
+    sequences = [each for each in ([stop] if isinstance(stop, str) else stop) if each.strip()]
+    sent: JsonObject = {"stop_sequences": sequences} if sequences else {}
+    if form.with_sampling and not is_thinking:
         sent |= {name: min(1.0, options[name]) for name in ("temperature", "top_p") if options.get(name) is not None}
         sent |= {"top_k": options["top_k"]} if options.get("top_k") is not None else {}
+    if not form.with_top_p_beside_temperature and "temperature" in sent:
+        sent.pop("top_p", None)
     return sent
 
 
@@ -242,7 +246,7 @@ def thinking_tokens(budget: int, max_output_tokens: int) -> int:
 
 def _tools(request: CompletionRequest, form: _Form) -> list[JsonObject]:
     tools = [_tool(fields_of(as_function(tool).get("function"))) for tool in request.tools]
-    if not tools and form.with_used_tools:
+    if not tools and not form.with_own_tools_only:
         used = [call for message in request.messages for call in _tool_use_blocks(message)]
         tools = [_tool({"name": name}) for name in sorted({str(call["name"]) for call in used})]
     return tools

@@ -136,12 +136,13 @@ class MessageAssembly(Assembly):
         self._count(message)
 
     def _count(self, fields: JsonObject) -> None:
-        """Keeps the largest counts: they rise during a stream, and gateways may send zeros until its end."""
+        """Keeps the newest counts that are not 0: they rise during a stream, gateways may send zeros until its end, and
+        Dynamo begins with an estimate of the prompt."""
         usage = fields_of(fields.get("usage"))
         for name in _COUNTED:
             tokens = token_count(usage.get(name))
             if tokens is not None:
-                self._counts[name] = max(tokens, self._counts.get(name, 0))
+                self._counts[name] = tokens or self._counts.get(name, 0)
         self.usage = _usage(self._counts)
 
     def _begin_block(self, index: Any, block: JsonObject) -> Delta:

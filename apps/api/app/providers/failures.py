@@ -27,6 +27,7 @@ from app.domain.errors import (
     StatedOverflow,
 )
 from app.domain.frozen import frozen
+from app.domain.types import CHAT_OPTIONS
 from app.providers.wire import fields_of, list_of, stop_reason, storable_json, token_count
 
 _MESSAGE_CHARS: Final = 4_000
@@ -50,6 +51,7 @@ _QUOTA_CODES: Final = frozenset(
         "quota_exhausted",
     }
 )
+_REFUSING: Final = re.compile(r"(?:un|not )supported|unrecognized|unknown|extra|not permitted|deprecated|cannot both")
 _STATUS_OF_CODE: Final[Mapping[str, int]] = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -97,6 +99,10 @@ class ErrorObject:
             self.param == parameter or re.search(rf"\b{parameter}\b", self.message) is not None
             for parameter in parameters
         )
+
+    def refuses(self, parameter: str) -> bool:
+        """Whether the error says that the server does not take this member of the request."""
+        return self.names(parameter) and bool(_REFUSING.search(" ".join((self.message.lower(), *self.codes))))
 
 
 def error_object(body: Any) -> ErrorObject | None:
@@ -180,7 +186,7 @@ def provider_error(status: int, error: ErrorObject, label: str, sent: Callable[[
     stated_as = f"HTTP {status}, {error.safe_code}" if error.safe_code else f"HTTP {status}"
     if status == 429 and not _QUOTA_CODES.intersection(error.codes):
         return ProviderRateLimited(f"The provider of {label!r} is limiting the rate ({stated_as}).", status=status)
-    if status in _FOR_THE_MOMENT or status >= 500:
+    if status in _FOR_THE_MOMENT or status >= 500 or "tool_use_failed" in error.codes:  # Groq
         return ProviderDown(f"The provider of {label!r} could not answer ({stated_as}).", status=status)
     return ProviderRefused(
         f"The provider of {label!r} refused the request ({stated_as}).{_advice(status, error)}", status=status
@@ -210,6 +216,8 @@ def _overflow(
 
 
 def _advice(status: int, error: ErrorObject) -> str:
+    if error.param in CHAT_OPTIONS:
+        return f" It is about {error.param}."
     if status in {400, 422} and error.names("reasoning_content", "thought_signature"):
         return " It is about earlier reasoning: see return_reasoning of the model catalogue."
     if status in {401, 403}:
@@ -220,9 +228,7 @@ def _advice(status: int, error: ErrorObject) -> str:
         return (
             " It is a redirect, which is never followed, so that the key goes to no other origin: check its base_url."
         )
-    if status in {402, 429}:
-        return " Its quota is used up."
-    return ""
+    return " Its quota is used up." if status in {402, 429} else ""
 
 
 _OVERFLOW_STATUSES: Final = frozenset({200, 400, 413, 422, 429, 500, 502})

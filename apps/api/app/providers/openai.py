@@ -6,16 +6,17 @@ The neutral form of a request is OpenAI's own, so messages and tools are sent un
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
+from itertools import takewhile
 from typing import Any, Final
 
 import httpx
 import numpy as np
 
-from app.domain.content import JsonMessages, as_function, custom_input, is_custom, tool_name, with_name
+from app.domain.content import JsonMessages, as_function, content_text, custom_input, is_custom, tool_name, with_name
 from app.domain.frozen import frozen
 from app.domain.types import CHAT_OPTIONS, CompletionRequest, JsonObject, PromptMessage
 from app.providers.base import Embedded, Endpoint
@@ -27,12 +28,17 @@ from app.providers.transport import RetryPolicy
 from app.providers.wire import fields_of, json_bytes, list_of, token_count
 
 MOST_DIMENSIONS: Final = 4096
+_OTHER_LIMIT: Final = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 _OTHER_WIRES_ONLY: Final = frozenset({"reasoning", "reasoning_blocks"})
 _FOR_TOOLS: Final = frozenset({"parallel_tool_calls"})
 _NO_SIGNATURE: Final = "skip_thought_signature_validator"
 """What Google documents in the place of the signature of a call that none of its models made."""
 _FIRST_CALL: Final = b'"tool_calls":[{'
 _UNSIGNED: Final = b'"extra_content":{"google":{"%b":"%b"}},' % (SIGNATURE.encode(), _NO_SIGNATURE.encode())
+_STRICT_ROLES: Final = re.compile(r"system message must be at the beginning|roles must alternate", re.IGNORECASE)
+_NOT_EMPTY: Final = re.compile(r"must (?:not be empty|be non-empty|have either content or tool_calls)", re.IGNORECASE)
+_NO_ANSWER: Final = "[No answer.]"
+_EMPTY: Final = b'{"content":"%b","role":"assistant"}'
 _AZURE_HOSTS: Final = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
 
 
@@ -58,13 +64,17 @@ def _is_azure(entry: ModelEntry) -> bool:
 @frozen
 class _Form:
     max_tokens_field: MaxTokensField
+    with_max_tokens_field: bool = True
     with_schema: bool = True
     with_usage: bool = True
     with_reasoning: bool = True
     with_names: bool = True
     with_cache_key: bool = False
     with_custom_tools: bool = False
-    with_all_signed: bool = False
+    with_unsigned: bool = True
+    with_effort_for_tools: bool = True
+    with_any_roles: bool = True
+    with_empty_answers: bool = True
 
 
 def first_form(entry: ModelEntry) -> _Form:
@@ -113,23 +123,26 @@ class _ChatCall(WireCall[_Form]):
     def is_ready(self) -> bool:
         messages = self.request.messages
         is_kept = isinstance(messages, JsonMessages) and not messages.with_reasoning
-        return is_kept and not self._names_as_text and not self._custom_names()
+        return is_kept and self.form.with_any_roles and not self._names_as_text and not self._custom_names()
 
     @property
     def _names_as_text(self) -> bool:
-        return self.request.names_as_text or not self.form.with_names
+        return self.request.names_as_text or not (self.form.with_names and self.form.with_any_roles)
 
     def body(self, *, stream: bool) -> Sequence[bytes]:
         request, form = self.request, self.form
         custom = self._custom_names()
         body: JsonObject = {"model": self.entry.model, **self.entry.parameters, **self._options()}
-        body[form.max_tokens_field] = request.max_output_tokens
+        limit = form.max_tokens_field
+        body[limit if form.with_max_tokens_field else _OTHER_LIMIT[limit]] = request.max_output_tokens
         if form.with_cache_key and request.cache_key is not None:
             body.setdefault("prompt_cache_key", request.cache_key)
         if request.tools:
             body["tools"] = [tool if form.with_custom_tools else as_function(tool) for tool in request.tools]
             if request.tool_choice is not None:
                 body["tool_choice"] = _choice(request.tool_choice, custom)
+            if not form.with_effort_for_tools:
+                body["reasoning_effort"] = "none"
         if form.with_schema and request.response_schema is not None:
             body["response_format"] = {
                 "type": "json_schema",
@@ -141,27 +154,32 @@ class _ChatCall(WireCall[_Form]):
                 body["stream_options"] = {"include_usage": True}
         if self.is_ready and isinstance(request.messages, JsonMessages):
             pieces = request.messages.pieces
-            if form.with_all_signed:
+            if not form.with_unsigned:
                 pieces = [piece.replace(_FIRST_CALL, _FIRST_CALL + _UNSIGNED) for piece in pieces]
+            if not form.with_empty_answers:
+                pieces = [piece.replace(_EMPTY % b"", _EMPTY % _NO_ANSWER.encode()) for piece in pieces]
             return (b'{"messages":[', *pieces, b"],", json_bytes(body)[1:])
-        body["messages"] = [self._message(message, custom) for message in request.messages]
+        messages = [self._message(message, custom) for message in request.messages]
+        body["messages"] = messages if form.with_any_roles else _strict(messages)
         return (json_bytes(body),)
 
     def _message(self, given: PromptMessage, custom: frozenset[str | None]) -> PromptMessage:
         """A message in this protocol's form."""
         left_out = _OTHER_WIRES_ONLY if self.form.with_reasoning else _OTHER_WIRES_ONLY | {"reasoning_content"}
         sent = {name: value for name, value in given.items() if name not in left_out}
-        if "tool_calls" in sent and ("reasoning_blocks" in given or self.form.with_all_signed):
+        if "tool_calls" in sent and ("reasoning_blocks" in given or not self.form.with_unsigned):
             sent["tool_calls"] = self._signed(sent["tool_calls"], given.get("reasoning_blocks", ()))
         if custom and "tool_calls" in sent:
             sent["tool_calls"] = [_call(call, custom) for call in sent["tool_calls"]]
+        if not self.form.with_empty_answers and _is_empty_answer(sent):
+            sent["content"] = _NO_ANSWER
         if self._names_as_text and "name" in sent:
             sent["content"] = with_name(sent.pop("name"), sent["content"])
         return sent
 
     def _signed(self, calls: Sequence[JsonObject], blocks: Sequence[JsonObject]) -> list[JsonObject]:
         """The tool calls of a message with the signatures that Gemini made them with. It requires that of the first."""
-        signatures = {calls[0]["id"]: _NO_SIGNATURE} if self.form.with_all_signed else {}
+        signatures = {} if self.form.with_unsigned else {calls[0]["id"]: _NO_SIGNATURE}
         signatures |= {block["id"]: block["signature"] for block in blocks if block.get("type") == SIGNATURE}
         google = {name: {"google": {SIGNATURE: signature}} for name, signature in signatures.items()}
         return [{**call, "extra_content": google[call["id"]]} if call["id"] in google else call for call in calls]
@@ -182,34 +200,52 @@ class _ChatCall(WireCall[_Form]):
             if name not in left_out and (any_option or name in CHAT_OPTIONS)
         }
 
-    def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:
-        """Drops one thing that a server may not know; true if this changed the request.
-
-        When the error names them, the output limit gets its other name, speakers' names are written before the text,
-        custom tools are described as functions, calls that Gemini did not make are marked as such, and the request for
-        usage, earlier reasoning and the cache key are dropped. After a refusal the schema is dropped whatever the error
-        says: servers name it in too many ways, and the answer is validated anyway.
+    def refusals(self, error: ErrorObject, *, stream: bool, refused: bool) -> Mapping[str, object]:
+        """What the error names is dropped, or sent in another form: the output limit by its other name, speakers' names
+        before the text, custom tools as functions. After a refusal the schema is dropped whatever the error says:
+        servers name it in too many ways, and the answer is validated anyway.
         """
-        form, messages = self.form, self.request.messages
-        newer = form.max_tokens_field == "max_tokens"
-        other_field: MaxTokensField = "max_completion_tokens" if newer else "max_tokens"
-        if form.max_tokens_field == self.first_form.max_tokens_field and _names_unknown(error, form.max_tokens_field):
-            self.form = replace(form, max_tokens_field=other_field)
-        elif form.with_reasoning and _names_unknown(error, "reasoning_content"):
-            self.form = replace(form, with_reasoning=False)
-        elif form.with_names and _names_unknown(error, "name") and any("name" in each for each in messages):
-            self.form = replace(form, with_names=False)
-        elif not form.with_all_signed and error.names(SIGNATURE) and any("tool_calls" in each for each in messages):
-            self.form = replace(form, with_all_signed=True)
-        elif form.with_cache_key and _names_unknown(error, "prompt_cache_key"):
-            self.form = replace(form, with_cache_key=False)
-        elif refused and self._custom_names() and error.names("custom"):
-            self.form = replace(form, with_custom_tools=False)
-        elif stream and form.with_usage and error.names("stream_options", "include_usage"):
-            self.form = replace(form, with_usage=False)
-        elif self.request.response_schema is not None and (refused or error.names("response_format", "json_schema")):
-            self.form = replace(form, with_schema=False)
-        return self.form != form
+        request, messages, says, names = self.request, self.request.messages, error.message, error.names
+        has_schema = request.response_schema is not None
+        return {
+            "with_max_tokens_field": error.refuses(self.form.max_tokens_field),
+            "with_reasoning": error.refuses("reasoning_content"),
+            "with_names": error.refuses("name") and any("name" in each for each in messages),
+            "with_unsigned": names(SIGNATURE) and any("tool_calls" in each for each in messages),
+            "with_any_roles": _STRICT_ROLES.search(says),
+            "with_empty_answers": _NOT_EMPTY.search(says) and any(map(_is_empty_answer, messages)),
+            "with_cache_key": error.refuses("prompt_cache_key"),
+            "with_custom_tools": refused and self._custom_names() and names("custom"),
+            "with_effort_for_tools": request.tools and names("reasoning_effort") and names("tools"),
+            "with_usage": stream and names("stream_options", "include_usage"),
+            "with_schema": has_schema and (refused or names("response_format", "json_schema")),
+        }
+
+
+def _is_empty_answer(message: PromptMessage) -> bool:
+    return message["role"] == "assistant" and not message.get("content") and "tool_calls" not in message
+
+
+def _strict(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
+    """The messages as the chat templates of Qwen (from 3.5 on), Gemma and others want them: one system message at most,
+    at the beginning, and no two messages of the user next to each other. Later system messages are the user's."""
+    leading = list(takewhile(lambda message: message["role"] == "system", messages))
+    text = "\n\n".join(content_text(message["content"]) for message in leading)
+    sent: list[PromptMessage] = [{"role": "system", "content": text}] if leading else []
+    for message in messages[len(leading) :]:
+        role = "user" if message["role"] == "system" else message["role"]
+        content, before = message.get("content"), sent[-1] if sent else None
+        if before is None or not role == before["role"] == "user":
+            sent.append({**message, "role": role})
+        elif isinstance(content, str) and isinstance(before["content"], str):
+            sent[-1] = {**before, "content": "\n\n".join((before["content"], content))}
+        else:
+            sent[-1] = {**before, "content": [*_parts(before["content"]), *_parts(content)]}
+    return sent
+
+
+def _parts(content: Any) -> list[Any]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else list_of(content)
 
 
 def _choice(choice: str | Mapping[str, Any], custom_names: frozenset[str | None]) -> object:
@@ -224,13 +260,6 @@ def _call(call: JsonObject, custom_names: frozenset[str | None]) -> JsonObject:
         return call
     custom = {"name": function["name"], "input": custom_input(function["arguments"])}
     return {"id": call["id"], "type": "custom", "custom": custom}
-
-
-def _names_unknown(error: ErrorObject, parameter: str) -> bool:
-    text = " ".join((error.message.lower(), *error.codes))
-    return error.names(parameter) and any(
-        word in text for word in ("unsupported", "not supported", "unrecognized", "unknown", "extra", "not permitted")
-    )
 
 
 def _embeddings(answer: Any, count: int, label: str) -> Embedded:

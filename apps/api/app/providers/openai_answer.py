@@ -39,6 +39,8 @@ _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
         "content_filter",
     ),
 }
+_CACHED: Final = ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens")
+"""Where DeepSeek, Moonshot and gateways to Anthropic have the cached tokens that OpenAI has in the prompt's details."""
 
 
 def _said(message: JsonObject) -> tuple[str, str]:
@@ -66,7 +68,8 @@ def _signature(call: Any) -> str:
 def _usage(value: Any) -> Usage | None:
     """The usage; None without the prompt's tokens: a partial count would falsify the comparison with the estimate.
 
-    The tokens of reasoning are part of the completion. Gemini and xAI add them to the total only.
+    The tokens of reasoning are part of the completion. Gemini and xAI add them to the total only, and Portkey's gateway
+    what Anthropic read from its cache or wrote to it, which is part of the prompt.
     """
     fields = fields_of(value)
     prompt, answer, total = (
@@ -76,10 +79,12 @@ def _usage(value: Any) -> Usage | None:
         prompt = total - answer
     if prompt is None:
         return None
-    answer = max(answer or 0, (total or 0) - prompt)
     details = fields_of(fields.get("prompt_tokens_details"))
-    cached = _first_count(details.get("cached_tokens"), fields.get("prompt_cache_hit_tokens"))
+    cached = _first_count(details.get("cached_tokens"), *map(fields.get, _CACHED))
     written = _first_count(details.get("cache_write_tokens"), fields.get("cache_creation_input_tokens"))
+    if total == prompt + (answer or 0) + cached + written:
+        prompt += cached + written
+    answer = max(answer or 0, (total or 0) - prompt)
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=answer,
@@ -100,6 +105,7 @@ class ChatAssembly(Assembly):
     def __init__(self) -> None:
         super().__init__()
         self._calls = _CallFragments(self._room)
+        self._in_deltas = False
 
     def read(self, event: Event) -> Delta:
         if event.data.strip() == b"[DONE]":
@@ -119,9 +125,11 @@ class ChatAssembly(Assembly):
         self._has_begun = True
         self._finish = choice.get("finish_reason") or self._finish
         delta = fields_of(choice.get("delta"))
-        message = delta or fields_of(choice.get("message"))
+        # MiniMax ends a stream with the whole message once more.
+        message = delta or ({} if self._in_deltas else fields_of(choice.get("message")))
         text, reasoning = _said(message)
         called = _called(message)
+        self._in_deltas = self._in_deltas or bool(delta and (text or reasoning or called))
         if called and not isinstance(called, list):
             raise MalformedAnswerError("its tool_calls are not a list")
         for position, fragment in enumerate(answered_items(called, "fragments of tool calls in an event")):
@@ -182,8 +190,8 @@ class _CallFragments:
     """Tool calls as they arrive, in the order of their first fragments.
 
     A fragment continues the newest call with its id, else with its index. Servers that give several calls one id number
-    them; servers that send whole calls may number them all 0: see `_is_another`. Without an index, a fragment with a
-    known id, or without a name, continues a call.
+    them; servers that send whole calls may number them all 0: see `_is_another`. Without a known index, a fragment
+    with a known id, or without a name, continues a call.
     """
 
     def __init__(self, room: ReplyRoom) -> None:
@@ -241,9 +249,9 @@ class _CallFragments:
                 return call
             is_new = index is not None and call is None and name
             return None if is_new else self._by_id[identity]
-        if index is None:
+        if call is None:
             return self._calls[-1] if self._calls and not name and not identity else None
-        return None if call is None or (name and _is_another(call, identity, arguments)) else call
+        return None if name and _is_another(call, identity, arguments) else call
 
 
 def _is_another(call: _CallInParts, identity: str, arguments: str | None) -> bool:

@@ -64,11 +64,19 @@ class WireCall(ABC, Generic[F]):
         """The body, in pieces."""
 
     @abstractmethod
-    def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:
-        """Drops one thing that the server refused; true if the next body is different.
+    def refusals(self, error: ErrorObject, *, stream: bool, refused: bool) -> Mapping[str, object]:
+        """For each part of the form whether the server refused it; the first one that is in the form is dropped.
 
-        Without `refused` the error is a 5xx: then only what the error names is dropped.
+        Without `refused` the error is a 5xx: then only what the error names is refused.
         """
+
+    def concede(self, error: ErrorObject, *, stream: bool, refused: bool) -> bool:
+        """Drops one part of the form that the server refused; true if the next body is different."""
+        refusals = self.refusals(error, stream=stream, refused=refused)
+        form: Any = self.form
+        dropped = next((part for part, is_refused in refusals.items() if is_refused and getattr(form, part)), None)
+        self.form = replace(form, **{dropped: False}) if dropped else form
+        return dropped is not None
 
 
 class RemoteModel(Provider, ABC, Generic[F]):
