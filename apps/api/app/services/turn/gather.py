@@ -133,7 +133,10 @@ async def read_window(
     """
     before_seq = session.last_turn_seq + 1 if turn_seq is None else turn_seq
     model = rt.catalogue.model(model_alias, session.tenant_id)
-    context = await prompt_context(tx, session.id, before_seq)
+    cached_seq, cached_id = rt.pasts.last_message(session.id)
+    context = await prompt_context(tx, session.id, before_seq, cached_seq)
+    if cached_id != context.cached_id:
+        rt.pasts.forget(session.id)  # the database was set back: the number is free, or has another message
     if policy.whole_past:
         context = replace(context, summary=None)
     after_seq = context.summary.to_message_seq if context.summary else 0
