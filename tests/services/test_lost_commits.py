@@ -13,11 +13,14 @@ from app.domain.types import SessionId
 from app.services.pasts import Pasts
 from app.services.views.turns import get_prompt, list_turns
 from tests.providers.server import Answer, Seen, serving
+from tests.services.meaning import POLICY, answers, models_with
 from tests.services.service import OLDEST, Service, chat, model, models_toml, ref_of, service
 
 _LOSE_TURNS = """
     WITH lost AS (DELETE FROM turns WHERE session_id = :session_id AND seq > :turn_seq RETURNING id),
     gone AS (DELETE FROM messages WHERE session_id = :session_id AND turn_id IN (SELECT id FROM lost)),
+    summaries AS (DELETE FROM session_summaries WHERE session_id = :session_id),
+    vectors AS (DELETE FROM message_vectors WHERE session_id = :session_id),
     audits AS (DELETE FROM turn_context_audit WHERE session_id = :session_id AND turn_id IN (SELECT id FROM lost))
     UPDATE sessions SET last_turn_seq = :turn_seq, last_message_seq = (
         SELECT max(seq) FROM messages
@@ -52,3 +55,25 @@ async def test_a_worker_sends_what_is_stored_after_commits_that_it_has_cached_we
             assert sent == users
         for turn in (await list_turns(at.rt, ref_of(session_id), OLDEST)).items:
             await get_prompt(at.rt, ref_of(session_id), turn.id, None)  # rebuilt, and held against its hash
+
+
+async def test_messages_get_vectors_after_commits_with_those_of_their_numbers_were_lost(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        serving(answers()) as server,
+        service(database_url, models_with(server), folder=tmp_path, embeds_with="vectors") as at,
+    ):
+        session_id = (await at.session(policy=POLICY)).id
+        made: list[list[int]] = []
+        for _ in range(2):
+            for number in range(9):
+                await at.turn(session_id, f"The weather of day {number}.")
+                await at.rt.chores.settle()
+            rows = await at.rows(
+                "SELECT message_seq AS seq FROM message_vectors WHERE session_id = :id ORDER BY 1", id=session_id
+            )
+            made.append([row["seq"] for row in rows])
+            await at.rows(_LOSE_TURNS, session_id=session_id, turn_seq=1)
+        assert len(made[0]) > 6
+        assert made[1][: len(made[0])] == made[0]
