@@ -42,7 +42,8 @@ _CONTEXT = sql(f"""
             FROM session_summaries WHERE session_id = :session_id AND status = 'active') x) AS summary,
         (SELECT jsonb_agg(
             jsonb_build_array(
-                p.name, CASE WHEN octet_length(p.content) <= :inline_bytes THEN p.content END, p.relevance, p.source)
+                p.name, CASE WHEN octet_length(p.content) <= {_INLINE_PIN_BYTES} THEN p.content END,
+                p.relevance, p.source)
             ORDER BY p.created_at, p.name)
          FROM pins p WHERE p.session_id = :session_id) AS pins,
         EXISTS (
@@ -194,13 +195,7 @@ async def prompt_context(
 ) -> PromptContext:
     """The active summary, the pins in the order of creation, whether a step of the newest settled turn failed, and the
     id of the message `cached_seq`."""
-    row = await tx.fetch_one(
-        _CONTEXT,
-        session_id=session_id,
-        before_seq=before_seq,
-        cached_seq=cached_seq,
-        inline_bytes=_INLINE_PIN_BYTES,
-    )
+    row = await tx.fetch_one(_CONTEXT, session_id=session_id, before_seq=before_seq, cached_seq=cached_seq)
     pins: Sequence[tuple[str, str | None, float | None, str | None]] = row["pins"] or ()
     large = [name for name, content, *_ in pins if content is None]
     found = await tx.fetch(_LARGE_PINS, session_id=session_id, names=large) if large else ()
