@@ -33,7 +33,7 @@ _INLINE_PIN_BYTES = 8_192
 """Largest pin, in bytes, that is read in one row with the others: `MOST_PINS` of these are decoded in a few ms."""
 
 # One row with what a prompt needs besides messages: the active summary, the pins (large ones without their content),
-# and whether the newest settled turn has a step that failed.
+# whether the newest settled turn has a step that failed, and the id that the last cached message should have.
 _CONTEXT = sql(f"""
     SELECT
         (SELECT to_jsonb(x) FROM (
@@ -42,7 +42,8 @@ _CONTEXT = sql(f"""
             FROM session_summaries WHERE session_id = :session_id AND status = 'active') x) AS summary,
         (SELECT jsonb_agg(
             jsonb_build_array(
-                p.name, CASE WHEN octet_length(p.content) <= :inline_bytes THEN p.content END, p.relevance, p.source)
+                p.name, CASE WHEN octet_length(p.content) <= {_INLINE_PIN_BYTES} THEN p.content END,
+                p.relevance, p.source)
             ORDER BY p.created_at, p.name)
          FROM pins p WHERE p.session_id = :session_id) AS pins,
         EXISTS (
@@ -50,7 +51,8 @@ _CONTEXT = sql(f"""
                 SELECT t.id FROM turns t
                 WHERE t.session_id = :session_id AND t.seq < :before_seq AND t.status <> 'rejected'
                 ORDER BY t.seq DESC LIMIT 1)
-        ) AS step_failed
+        ) AS step_failed,
+        (SELECT id FROM messages WHERE session_id = :session_id AND seq = :cached_seq) AS cached_id
     """)
 
 # One row for each pin, so that they are not all decoded at once.
@@ -154,11 +156,13 @@ _MARK = sql("""
 
 @frozen
 class PromptContext:
-    """What a prompt needs besides the window's messages. `step_failed` is about the newest settled turn."""
+    """What a prompt needs besides the window's messages. `step_failed` is about the newest settled turn. `cached_id` is
+    the stored id of the message that the caller has cached last, if there is such a message."""
 
     summary: Summary | None
     pins: tuple[Pin, ...]
     step_failed: bool
+    cached_id: UUID | None
 
 
 @frozen
@@ -186,9 +190,12 @@ class SummaryLease:
     limits: Mapping[Scope, Limits] | None
 
 
-async def prompt_context(tx: Transaction, session_id: SessionId, before_seq: int) -> PromptContext:
-    """The active summary, the pins in the order of creation, and whether a step of the newest settled turn failed."""
-    row = await tx.fetch_one(_CONTEXT, session_id=session_id, before_seq=before_seq, inline_bytes=_INLINE_PIN_BYTES)
+async def prompt_context(
+    tx: Transaction, session_id: SessionId, before_seq: int, cached_seq: int | None
+) -> PromptContext:
+    """The active summary, the pins in the order of creation, whether a step of the newest settled turn failed, and the
+    id of the message `cached_seq`."""
+    row = await tx.fetch_one(_CONTEXT, session_id=session_id, before_seq=before_seq, cached_seq=cached_seq)
     pins: Sequence[tuple[str, str | None, float | None, str | None]] = row["pins"] or ()
     large = [name for name, content, *_ in pins if content is None]
     found = await tx.fetch(_LARGE_PINS, session_id=session_id, names=large) if large else ()
@@ -202,6 +209,7 @@ async def prompt_context(tx: Transaction, session_id: SessionId, before_seq: int
             if name in contents  # else it was deleted meanwhile
         ),
         step_failed=row["step_failed"],
+        cached_id=row["cached_id"],
     )
 
 

@@ -167,6 +167,10 @@ class Embeddings:
     def went_through(self, session_id: SessionId, seq: int) -> None:
         _keep(self._through, session_id, max(seq, self.through(session_id)))
 
+    def forget_through(self, session_id: SessionId) -> None:
+        """The database has lost messages of the session: those that get their numbers have no vectors."""
+        self._through.pop(session_id, None)
+
     async def _answer(
         self,
         answered: asyncio.Future[Rows | None],

@@ -3,7 +3,8 @@ and vectors that recall uses, and the prompt that was sent last.
 
 A past is append-only and says how far it goes: a cached past may be too short but is never wrong, whatever other
 processes write. What changes a settled past raises the session's `past_version`, which a claim reads under its lock
-(docs/decisions/0016-kept-pasts.md). An erased session is never read, so every process removes its past within `IDLE_S`.
+(docs/decisions/0016-kept-pasts.md). A past that the database has lost is known by its last message. An erased session
+is never read, so every process removes its past within `IDLE_S`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from app.db.messages import UNCOUNTED, window_turns
 from app.db.settled import settled_texts
 from app.domain.frozen import frozen
 from app.domain.stored import StoredTexts
-from app.domain.types import ReasoningRule, SessionId, Turn, Usage
+from app.domain.types import MessageId, ReasoningRule, SessionId, Turn, Usage
 from app.engine.recall.index import EMPTY, Index
 from app.engine.recall.vectors import Vectors
 from app.engine.window.columns import Columns
@@ -95,6 +96,12 @@ class Pasts:
     @property
     def keeps_any(self) -> bool:
         return self._most_bytes > 0
+
+    def last_message(self, session_id: SessionId) -> tuple[int, MessageId] | tuple[None, None]:
+        """The number and the id of the last cached message. If the database has another one, what is cached was lost
+        there: a standby took over without it, or an older backup was restored."""
+        past = self._pasts.get(session_id)
+        return (past and past.columns and past.columns.last_message) or (None, None)
 
     def kept(self, session_id: SessionId, counting: Counting, after_seq: int, last_seq: int) -> Kept:
         """The cached turns with messages after `after_seq`, to which newer turns are appended. Empty if the cache has

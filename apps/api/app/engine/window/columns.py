@@ -92,6 +92,11 @@ class Columns:
         return self._seqs[-1] if self._seqs else self.from_seq
 
     @property
+    def last_message(self) -> tuple[int, MessageId] | None:
+        """The number and the id of the last message, if there is one."""
+        return (self._seqs[-1], self._message_id(len(self._seqs) - 1)) if self._seqs else None
+
+    @property
     def wire_bytes(self) -> int:
         return len(self._wire)
 

@@ -16,6 +16,7 @@ from app.domain.frozen import frozen
 from app.domain.types import (
     OPEN_STATUSES,
     Message,
+    SessionId,
     SessionRef,
     SessionState,
     ToolDefinition,
@@ -133,7 +134,7 @@ async def read_window(
     """
     before_seq = session.last_turn_seq + 1 if turn_seq is None else turn_seq
     model = rt.catalogue.model(model_alias, session.tenant_id)
-    context = await prompt_context(tx, session.id, before_seq)
+    context = await _context(tx, rt, session.id, before_seq)
     if policy.whole_past:
         context = replace(context, summary=None)
     after_seq = context.summary.to_message_seq if context.summary else 0
@@ -163,6 +164,17 @@ async def read_window(
     estimate = rt.tokenizers.estimator(counting.encoding)
     rows = WindowRows(session, policy, model, estimate, before_seq, context, kept, tuple(turns), held)
     return await _with_evicted(tx, rt, rows, query, for_turn=turn_seq is not None)
+
+
+async def _context(tx: Transaction, rt: Runtime, session_id: SessionId, before_seq: int) -> PromptContext:
+    """What a prompt needs besides messages. Removes what is cached of the session if the database has lost it."""
+    cached_seq, cached_id = rt.pasts.last_message(session_id)
+    context = await prompt_context(tx, session_id, before_seq, cached_seq)
+    if cached_id != context.cached_id:  # the database was set back: the number is free, or has another message
+        rt.pasts.forget(session_id)
+        if rt.embeddings:
+            rt.embeddings.forget_through(session_id)
+    return context
 
 
 async def session_window(rt: Runtime, session: SessionRef) -> WindowRows:
