@@ -246,6 +246,20 @@ def test_workers_end_when_the_process_that_started_them_was_killed(tmp_path: Pat
             time.sleep(0.05)
 
 
+def test_a_worker_that_cannot_be_replaced_ends_all_with_an_error(tmp_path: Path, database_url: str) -> None:
+    catalogue = tmp_path / "models.toml"
+    catalogue.write_text('default = "main"\n[models.main]\nprovider = "offline"\nmodel = "offline"\n')
+    settings = {"DATABASE_URL": database_url, "MODELS_FILE": str(catalogue)}
+    with serving(tmp_path, "--workers", "2", **settings) as (process, _):
+        catalogue.write_text("default = ")
+        found = subprocess.run(
+            ["pgrep", "-f", "-P", str(process.pid), "spawn_main"], capture_output=True, text=True, check=True
+        )
+        os.kill(int(found.stdout.split()[0]), signal.SIGKILL)
+        assert process.wait(timeout=60) == 2
+    assert "plimsoll: the application did not start" in (tmp_path / "log").read_text()
+
+
 def _answers(port: int) -> bool:
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", port)) == 0
