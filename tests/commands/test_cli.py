@@ -260,6 +260,30 @@ def test_a_worker_that_cannot_be_replaced_ends_all_with_an_error(tmp_path: Path,
     assert "plimsoll: the application did not start" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_while_turns_end_after_sigterm_connections_are_refused_and_do_not_wait(
+    tmp_path: Path, database_url: str, workers: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        (tmp_path / "models.toml").write_text(
+            'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "m"\n'
+            f'base_url = "http://127.0.0.1:{silent.getsockname()[1]}/v1"\n'
+        )
+        settings = {"DATABASE_URL": database_url, "MODELS_FILE": "models.toml", "PLIMSOLL_DRAIN_S": "8"}
+        with serving(tmp_path, "--workers", workers, **settings) as (process, printed):
+            session = httpx.post(address(printed) + "/v1/sessions", json={}, timeout=30).json()["id"]
+            turns, body = f"{address(printed)}/v1/sessions/{session}/turns", {"content": "hello", "stream": True}
+            with httpx.stream("POST", turns, json=body, timeout=30) as stream:
+                assert next(stream.iter_lines()) == "event: turn.created"
+            port = httpx.URL(address(printed)).port
+            assert port is not None
+            process.send_signal(signal.SIGTERM)
+            while _answers(port):
+                time.sleep(0.01)
+            assert process.poll() is None  # the turn still runs
+            assert process.wait(timeout=45) == 0
+
+
 def _answers(port: int) -> bool:
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", port)) == 0

@@ -200,6 +200,11 @@ class _Workers(Multiprocess):
                 return self.should_exit.set()
         return None
 
+    def terminate_all(self) -> None:
+        super().terminate_all()
+        for listener in self.sockets:
+            listener.close()  # else connections that no worker takes wait until the last one ends, and are reset
+
 
 def _print(welcome: str) -> None:
     with contextlib.suppress(OSError):  # on a full disk, or into a closed pipe, it is lost: what is served is not
