@@ -178,6 +178,10 @@ FAULTS: dict[str, Fault] = {
         variables(CONTEXT_SUMMARY_TRIGGER_RATIO="0.9", CONTEXT_PRUNE_TRIGGER_RATIO="0.8"),
         ("CONTEXT_PRUNE_TRIGGER_RATIO: ", "0.8", "0.9"),
     ),
+    "lease that ends before it is renewed": Fault(
+        variables(PLIMSOLL_TURN_LEASE_S="0.0001"), ("PLIMSOLL_TURN_LEASE_S: ", "greater than or equal to 1")
+    ),
+    "comments without a pause": Fault(variables(PLIMSOLL_HEARTBEAT_S="1e-9"), ("PLIMSOLL_HEARTBEAT_S: ", "0.05")),
     "lease without an end": Fault(variables(PLIMSOLL_TURN_LEASE_S="inf"), ("PLIMSOLL_TURN_LEASE_S: ", "86400")),
     "pause beyond all clocks": Fault(variables(PLIMSOLL_SHUTDOWN_DELAY_S="1e300"), ("PLIMSOLL_SHUTDOWN_DELAY_S: ",)),
     "wait that Postgres would round to none": Fault(

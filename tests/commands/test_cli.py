@@ -246,6 +246,45 @@ def test_workers_end_when_the_process_that_started_them_was_killed(tmp_path: Pat
             time.sleep(0.05)
 
 
+def test_a_worker_that_cannot_be_replaced_ends_all_with_an_error(tmp_path: Path, database_url: str) -> None:
+    catalogue = tmp_path / "models.toml"
+    catalogue.write_text('default = "main"\n[models.main]\nprovider = "offline"\nmodel = "offline"\n')
+    settings = {"DATABASE_URL": database_url, "MODELS_FILE": str(catalogue)}
+    with serving(tmp_path, "--workers", "2", **settings) as (process, _):
+        catalogue.write_text("default = ")
+        os.kill(_workers_of(process)[0], signal.SIGKILL)
+        assert process.wait(timeout=60) == 2
+    assert "plimsoll: the application did not start" in (tmp_path / "log").read_text()
+
+
+def test_while_turns_end_after_sigterm_connections_are_refused_and_do_not_wait(
+    tmp_path: Path, database_url: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        (tmp_path / "models.toml").write_text(
+            'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "m"\n'
+            f'base_url = "http://127.0.0.1:{silent.getsockname()[1]}/v1"\n'
+        )
+        settings = {"DATABASE_URL": database_url, "MODELS_FILE": "models.toml", "PLIMSOLL_DRAIN_S": "8"}
+        with serving(tmp_path, "--workers", "2", **settings) as (process, printed):
+            session = httpx.post(address(printed) + "/v1/sessions", json={}, timeout=30).json()["id"]
+            turns, body = f"{address(printed)}/v1/sessions/{session}/turns", {"content": "hello", "stream": True}
+            with httpx.stream("POST", turns, json=body, timeout=30) as stream:
+                assert next(stream.iter_lines()) == "event: turn.created"
+            port = httpx.URL(address(printed)).port
+            assert port is not None
+            process.send_signal(signal.SIGTERM)
+            while _answers(port):
+                time.sleep(0.01)
+            assert _workers_of(process)  # the turn still runs
+            assert process.wait(timeout=45) == 0
+
+
+def _workers_of(process: subprocess.Popen[str]) -> list[int]:
+    command = ["pgrep", "-f", "-P", str(process.pid), "spawn_main"]
+    return list(map(int, subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()))
+
+
 def _answers(port: int) -> bool:
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", port)) == 0

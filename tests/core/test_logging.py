@@ -8,6 +8,7 @@ import io
 import json
 import logging
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from typing import Any, Literal
 import pytest
 import structlog
 
-from app.core.logging import configure_logging, log_unhandled_errors, request_fields
+from app.core.logging import configure_logging, log_unhandled_errors, request_fields, wait_for_lines
 
 FORGERIES = [
     '\r\n{"event":"forged"}',
@@ -43,12 +44,17 @@ def restored() -> Iterator[None]:
     structlog.reset_defaults()
 
 
+def text_of(out: io.StringIO) -> str:
+    wait_for_lines()
+    return out.getvalue()
+
+
 def lines_of(form: Literal["json", "console"], **fields: Any) -> list[str]:
     out = io.StringIO()
     configure_logging("DEBUG", form, out)
     structlog.get_logger().warning("event", **fields)
     logging.getLogger("some.library").warning("library says %s", fields.get("text", ""))
-    return out.getvalue().split("\n")
+    return text_of(out).split("\n")
 
 
 @pytest.mark.parametrize("text", FORGERIES)
@@ -75,11 +81,55 @@ def test_a_line_that_cannot_be_written_is_lost_and_fails_nobody(
         configure_logging("DEBUG", "json", full_disk)
         structlog.get_logger().info("request")
         logging.getLogger("some.library").warning("library says %s", "hunter2")
+        wait_for_lines()
         with pytest.raises(OSError, match="No space left"):
             full_disk.flush()  # it still has them to write, and so will try again
         with open(os.devnull, "w") as null:  # noqa: PTH123 - a device
             os.dup2(null.fileno(), full_disk.fileno())
     assert capsys.readouterr().err == ""
+
+
+_UNREAD = """
+import structlog, sys, time
+from app.core.logging import _unwritten, configure_logging
+configure_logging("DEBUG", "json")
+log = structlog.get_logger()
+for number in range(10_000):
+    log.info("request", number=number, more="x" * 100)
+print("served", flush=True)
+if sys.stdin.readline():
+    while _unwritten.qsize():
+        time.sleep(0.01)
+    log.info("read again")
+"""
+
+
+@pytest.mark.parametrize("is_read_again", [True, False])
+def test_a_reader_that_stops_loses_lines_and_stops_nobody(is_read_again: bool) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", _UNREAD],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        assert process.stdout.readline() == "served\n"
+        if not is_read_again:
+            process.stdin.close()
+            assert process.wait(timeout=60) == 0
+            return
+        _, log = process.communicate("\n", timeout=60)
+    events = [json.loads(line) for line in log.splitlines()]
+    written = [event["number"] for event in events if event["event"] == "request"]
+    lost = [int(event["event"].split()[0]) for event in events if " lines of this log were lost" in event["event"]]
+    assert written == sorted(set(written))
+    assert sum(lost) == 10_000 - len(written) > 0
+    assert len(events) == len(written) + len(lost) + len(["read again"])
 
 
 def test_secrets_are_hidden_in_our_lines_and_in_libraries(restored: None) -> None:
@@ -95,8 +145,8 @@ def test_the_address_of_a_trace_collector_is_not_logged(restored: None) -> None:
     exporter = logging.getLogger("opentelemetry.exporter.otlp.proto.http.trace_exporter")
     error = OSError("Max retries exceeded with url: /v1/traces?token=hunter2")
     exporter.warning("Transient error %s encountered while exporting %s, retrying in %.2fs.", error, "spans", 1)
-    assert "hunter2" not in out.getvalue()
-    assert "url: *** encountered while exporting spans" in json.loads(out.getvalue())["event"]
+    assert "hunter2" not in text_of(out)
+    assert "url: *** encountered while exporting spans" in json.loads(text_of(out))["event"]
 
 
 def test_an_error_is_logged_by_type_and_place_and_not_by_its_message(restored: None) -> None:
@@ -107,8 +157,8 @@ def test_an_error_is_logged_by_type_and_place_and_not_by_its_message(restored: N
     except ValueError:
         structlog.get_logger().error("failed", exc_info=True)
         logging.getLogger("some.library").exception("failed")
-    assert "own words" not in out.getvalue()
-    for line in out.getvalue().splitlines():
+    assert "own words" not in text_of(out)
+    for line in text_of(out).splitlines():
         event = json.loads(line)
         assert event["error_type"] == "builtins.ValueError"
         assert "test_an_error_is_logged" in event["trace"][-1]
@@ -127,8 +177,8 @@ def test_an_error_that_nobody_awaited_is_logged_by_type_and_place_too(restored: 
     out = io.StringIO()
     configure_logging("INFO", "json", out)
     asyncio.run(leave_it_alone())
-    assert "own words" not in out.getvalue()
-    event = json.loads(out.getvalue())
+    assert "own words" not in text_of(out)
+    event = json.loads(text_of(out))
     assert event["event"] == "Task exception was never retrieved"
     assert event["error_type"] == "builtins.ValueError"
     assert event["trace"][-1].endswith(" fail")
@@ -150,8 +200,8 @@ def test_an_error_of_a_thread_or_a_finalizer_is_logged_by_type_and_place_too(res
         gc.collect()
     finally:
         threading.excepthook, sys.unraisablehook = hooks
-    assert "own words" not in out.getvalue()
-    events = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert "own words" not in text_of(out)
+    events = [json.loads(line) for line in text_of(out).splitlines()]
     assert [event["event"] for event in events] == ["an error ended a thread", "an error could not be raised"]
     for event in events:
         assert event["error_type"] == "builtins.ValueError"
@@ -166,11 +216,11 @@ def test_every_line_of_a_request_carries_its_ids(restored: None) -> None:
         structlog.get_logger().info("something")
     finally:
         request_fields.reset(token)
-    assert json.loads(out.getvalue()) | {"request_id": "r-1", "session_id": "s-1"} == json.loads(out.getvalue())
+    assert json.loads(text_of(out)) | {"request_id": "r-1", "session_id": "s-1"} == json.loads(text_of(out))
 
 
 def test_the_level_is_kept(restored: None) -> None:
     out = io.StringIO()
     configure_logging("ERROR", "json", out)
     structlog.get_logger().warning("quiet")
-    assert out.getvalue() == ""
+    assert text_of(out) == ""

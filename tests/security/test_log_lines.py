@@ -12,7 +12,7 @@ import httpx
 import pytest
 import structlog
 
-from app.core.logging import configure_logging, request_fields
+from app.core.logging import configure_logging, request_fields, wait_for_lines
 from tests.api.test_auth import make_key
 from tests.commands import test_cli
 
@@ -77,6 +77,11 @@ def assert_one_line(text: str, lines: int = 1) -> list[dict[str, object]]:
     return events
 
 
+def text_of(out: io.StringIO) -> str:
+    wait_for_lines()
+    return out.getvalue()
+
+
 @pytest.mark.parametrize("payload", FORGERIES)
 def test_a_forged_line_in_any_field_is_part_of_the_one_that_was_written(payload: str) -> None:
     out = io.StringIO()
@@ -85,7 +90,7 @@ def test_a_forged_line_in_any_field_is_part_of_the_one_that_was_written(payload:
     token = request_fields.set(fields)
     try:
         structlog.get_logger().info("request", alias=payload, nested={payload: [payload, {payload: payload}]})
-        assert_one_line(out.getvalue())
+        assert_one_line(text_of(out))
         for write in (
             lambda: structlog.get_logger().warning(payload, **{payload: payload}),
             lambda: logging.getLogger("app.x").warning(
@@ -97,7 +102,7 @@ def test_a_forged_line_in_any_field_is_part_of_the_one_that_was_written(payload:
             out.seek(0)
             out.truncate()
             write()
-            assert_one_line(out.getvalue())
+            assert_one_line(text_of(out))
     finally:
         request_fields.reset(token)
         structlog.reset_defaults()

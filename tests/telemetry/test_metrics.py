@@ -220,34 +220,47 @@ def test_the_files_of_a_worker_have_no_gap_that_a_full_disk_could_not_hold(tmp_p
     assert sum(size for size, _ in sizes) <= METRICS_BYTES
 
 
-def test_the_lag_of_an_event_loop_is_the_worst_of_the_workers_that_live(tmp_path: Path) -> None:
+def test_a_worker_that_replaces_a_killed_one_goes_on_with_its_counts_and_not_with_its_state(tmp_path: Path) -> None:
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     worker = f"""
 from pathlib import Path
 from app.telemetry.metrics import Telemetry
 import sys
 telemetry = Telemetry([], Path({str(tmp_path)!r}))
+print(telemetry.render()[0].decode() + "END")
 telemetry.event_loop_lag(float(sys.argv[1]))
-print(telemetry.render()[0].decode(), flush=True)
+telemetry.session_cache_size(10)
+telemetry.turns_lost()
+print(telemetry.render()[0].decode() + "END", flush=True)
 sys.stdin.read()
 """
 
-    def lag(text: str) -> float:
-        return values(text)["event_loop_lag_seconds"]
-
-    def start(seconds: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-c", worker, seconds],
+    def start(lag_s: str) -> tuple[subprocess.Popen[str], list[dict[str, float]]]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", worker, lag_s],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
+        assert process.stdout
+        return process, [values("".join(iter(process.stdout.readline, "END\n"))) for _ in ("before", "after")]
 
-    with start("0.75") as slow:
-        assert slow.stdout
-        while "event_loop_lag_seconds 0.75" not in slow.stdout.readline():
-            assert slow.poll() is None
-        assert lag(start("0.25").communicate("")[0]) == 0.75
-        slow.communicate("")
-    assert lag(start("0.25").communicate("")[0]) == 0.25
+    def figures(found: dict[str, float]) -> tuple[float, float, float]:
+        return found["event_loop_lag_seconds"], found["session_cache_bytes"], found["turns_lost_total"]
+
+    slow, (_, after) = start("0.75")
+    assert figures(after) == (0.75, 10, 1)
+    other, (_, after) = start("0.25")
+    assert figures(after) == (0.75, 20, 2)
+    files = set(tmp_path.iterdir())
+    for _ in range(3):
+        slow.kill()
+        slow.communicate()
+        slow, (before, after) = start("0.5")
+        assert before["session_cache_bytes"] == 10
+    assert figures(after) == (0.5, 20, 5)
+    assert set(tmp_path.iterdir()) == files  # else each scrape would take longer
+    for process in (slow, other):
+        process.kill()
+        process.communicate()

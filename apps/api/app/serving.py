@@ -25,6 +25,7 @@ from typing import Any, cast
 import orjson
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
 from app.api.connections import KEEP_ALIVE_S, Connection, Connections
@@ -199,6 +200,11 @@ class _Workers(Multiprocess):
                 return self.should_exit.set()
         return None
 
+    def terminate_all(self) -> None:
+        super().terminate_all()
+        for listener in self.sockets:
+            listener.close()  # else connections that no worker takes wait until the last one ends, and are reset
+
 
 def _print(welcome: str) -> None:
     with contextlib.suppress(OSError):  # on a full disk, or into a closed pipe, it is lost: what is served is not
@@ -229,7 +235,8 @@ def _run(settings: Settings, listener: socket.socket, welcome: str) -> None:
         if settings.workers > 1:
             workers = _Workers(config, listener, welcome)
             workers.run()
-            failed = workers.failed
+            # One that replaces an ended worker can fail too, on a changed catalogue for example, which ends all.
+            failed = workers.failed or any(each.exitcode == STARTUP_FAILURE for each in workers.processes)
         else:
             server = _Server(config, welcome)
             server.run(sockets=[listener])

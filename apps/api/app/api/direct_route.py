@@ -165,7 +165,7 @@ class DirectRoute(APIRoute):
                     if exchange.status >= 500:
                         span.fail(str(exchange.status))
         except ShuttingDown as error:
-            await problems.answer_to(scope["path"], error)(scope, receive, send)
+            await problems.answer_to(scope["path"], error, {"Connection": "close"})(scope, receive, send)
 
     async def _exchange(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(scope, receive)

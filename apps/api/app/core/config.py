@@ -59,8 +59,8 @@ class Settings(BaseSettings):
 
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, le=_MOST)
     max_import_bytes: int = Field(default=64 * 1024 * 1024, ge=1024, le=_MOST)
-    turn_lease_s: float = Field(default=30.0, gt=0, le=_LONGEST_S)
-    heartbeat_s: float = Field(default=15.0, gt=0, le=_LONGEST_S)
+    turn_lease_s: float = Field(default=30.0, ge=1, le=_LONGEST_S)  # renewed three times, each a write that may wait
+    heartbeat_s: float = Field(default=15.0, ge=0.05, le=_LONGEST_S)
     on_disconnect: Literal["finish", "cancel"] = "finish"
     shutdown_delay_s: float = Field(default=0.0, ge=0, le=_LONGEST_S)
     drain_s: float = Field(default=20.0, ge=0, le=_LONGEST_S)

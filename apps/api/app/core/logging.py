@@ -2,20 +2,26 @@
 
 Nothing a client or a provider wrote can forge a line: everything outside printable ASCII is escaped. Errors are logged
 by type and location, never by message, because messages of drivers quote their values.
+
+Lines are written by a thread of their own: while their reader stops, or the disk does, requests are served. Lines are
+lost then, as they are when they cannot be written, and the log says how many.
 """
 
 from __future__ import annotations
 
+import atexit
+import io
 import json
 import logging
 import re
 import sys
 import threading
 import traceback
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from contextvars import ContextVar
-from functools import partial
+from functools import cache, partial
+from queue import Full, Queue
 from types import TracebackType
 from typing import Any, Literal, TextIO, cast
 
@@ -34,6 +40,8 @@ _SECRET_MARKS = ("://", "plk_", "sk-", "bearer")
 _UNSAFE = re.compile(r"[^\x20-\x7e]")
 _ADDRESS = re.compile(r"url: \S+")
 _MOST_FRAMES = 30
+_LAST_LINES_S = 1.0
+_unwritten: Queue[Callable[[], object]] = Queue(maxsize=4096)
 
 
 def configure_logging(
@@ -45,7 +53,7 @@ def configure_logging(
 
     Libraries log from WARNING up: at lower levels, HTTP clients and drivers log addresses and statements.
     """
-    out = cast(TextIO, _Output(stream or sys.stderr))
+    out = cast(TextIO, _Output(stream or _standard_error()))
     shared: list[Any] = [
         _add_request_fields,
         structlog.processors.add_log_level,
@@ -56,7 +64,7 @@ def configure_logging(
     structlog.configure(
         processors=[*shared, render],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level]),
-        logger_factory=structlog.PrintLoggerFactory(out),
+        logger_factory=structlog.WriteLoggerFactory(out),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(out)
@@ -78,18 +86,53 @@ def configure_logging(
 
 
 class _Output:
-    """Where lines go. One that cannot be written (a full disk, a reader that is gone) is lost, and nobody fails."""
-
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._lost = 0
+        _start_writer()
 
     def write(self, text: str) -> None:
-        with suppress(OSError):
-            self._stream.write(text)
+        try:
+            _unwritten.put_nowait(partial(self._write, text))
+        except Full:
+            self._lost += 1
+            return
+        if self._lost:
+            lost, self._lost = self._lost, 0
+            logger.warning("%d lines of this log were lost: it was not read, or not written, as fast", lost)
 
-    def flush(self) -> None:
-        with suppress(OSError):
+    def _write(self, text: str) -> None:
+        with suppress(OSError, ValueError):  # a full disk, a reader that is gone, a closed file
+            self._stream.write(text)
             self._stream.flush()
+
+    def flush(self) -> None: ...
+
+
+def _standard_error() -> TextIO:
+    """Standard error without a buffer: Python cannot end while a thread holds the lock of one."""
+    try:
+        return io.TextIOWrapper(io.FileIO(sys.stderr.fileno(), "w", closefd=False), write_through=True)
+    except OSError:  # replaced by a stream in memory
+        return sys.stderr
+
+
+@cache
+def _start_writer() -> None:
+    def write_lines() -> None:
+        while True:
+            _unwritten.get()()
+
+    threading.Thread(target=write_lines, name="log", daemon=True).start()
+    atexit.register(wait_for_lines)
+
+
+def wait_for_lines() -> None:
+    """Waits until the lines so far are written, at most a second."""
+    written = threading.Event()
+    with suppress(Full):
+        _unwritten.put(written.set, timeout=_LAST_LINES_S)
+        written.wait(_LAST_LINES_S)
 
 
 def log_unhandled_errors() -> None:

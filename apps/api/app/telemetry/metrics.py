@@ -1,22 +1,30 @@
 """Metrics of turns, summaries, model calls and the database, and the text that Prometheus scrapes.
 
 They are correct with one worker process or several. With several, `PROMETHEUS_MULTIPROC_DIR` names a folder before the
-workers start; prometheus_client then stores every process's values in files there, and a scrape of any worker adds them
-up. Labels come from closed sets only.
+workers start; prometheus_client then stores every worker's values in files there, and a scrape of any worker adds them
+up. A worker that replaces an ended one goes on with its files. Labels come from closed sets only.
 """
 
 from __future__ import annotations
 
-import os
+import fcntl
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from time import perf_counter
-from typing import Literal, TypeAlias, get_args
+from typing import IO, Any, Literal, TypeAlias, cast, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+    values,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import Metric
@@ -50,7 +58,8 @@ class Telemetry:
 
     def __init__(self, aliases: Iterable[str], multiprocess_dir: Path | None = None) -> None:
         self._aliases = frozenset(aliases)
-        own, self._at_scrape = CollectorRegistry(), CollectorRegistry()
+        own, self._registry = CollectorRegistry(), CollectorRegistry()
+        self._place = None if multiprocess_dir is None else _take_place(multiprocess_dir)
         self._turns = _TurnMetrics(own)
         self.turns_lost = self._turns.lost.inc
         self._summaries = _SummaryMetrics(own)
@@ -60,19 +69,19 @@ class Telemetry:
             own,
             "event_loop_lag_seconds",
             "Longest time, in the last half to whole minute, for which one piece of work kept a worker's event loop.",
-            mode="livemax",
+            mode="max",
         ).set
         self.session_cache_size = _gauge(
-            own, "session_cache_bytes", "Memory of the session caches of all workers.", mode="livesum"
+            own, "session_cache_bytes", "Memory of the session caches of all workers.", mode="sum"
         ).set
         self._hits = _counter(own, "session_cache_hits", "Lookups of sessions that were in the cache.")
         self._misses = _counter(own, "session_cache_misses", "Lookups of sessions that were not in the cache.")
-        self._multiprocess_dir = multiprocess_dir
-        self._registry = own if multiprocess_dir is None else CollectorRegistry()
-        if multiprocess_dir is not None:
-            MultiProcessCollector(self._registry, str(multiprocess_dir))
-            _fill(multiprocess_dir)
-        self._at_scrape.register(_ComputedMetrics(self._registry, self.database))
+        stored: Collector = own
+        if self._place is not None:
+            self.session_cache_size(0)
+            stored = MultiProcessCollector(None, str(multiprocess_dir))
+            _fill(Path(self._place.name))
+        self._registry.register(_Scrape(stored, self.database))
 
     def turn_finished(self, turn: TurnRecord, audits: Sequence[Audit], seconds: float) -> None:
         """Counts a turn, or a round that ends with calls for the client, once it is recorded. `audits` are those of the
@@ -146,10 +155,8 @@ class Telemetry:
         (self._hits if hit else self._misses).inc()
 
     def render(self) -> tuple[bytes, str]:
-        """The Prometheus text of all workers, and its content type. It has no lag of ended workers."""
-        if self._multiprocess_dir is not None:
-            _forget_dead_workers(self._multiprocess_dir)
-        return generate_latest(self._registry) + generate_latest(self._at_scrape), CONTENT_TYPE_PLAIN_0_0_4
+        """The Prometheus text of all workers, and its content type."""
+        return generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4
 
     def _alias(self, alias: str) -> str:
         return alias if alias in self._aliases else "other"
@@ -295,17 +302,17 @@ class DatabaseMetrics:
             self._oldest.labels(status.value).set(found.oldest_s)
 
 
-class _ComputedMetrics(Collector):
-    """Computed at the scrape: ratios over every worker that ever wrote to this registry's files, and restarts of the
-    database."""
+class _Scrape(Collector):
+    """What the workers stored, and what is computed from it at the scrape: ratios, and restarts of the database."""
 
-    def __init__(self, source: CollectorRegistry, database: DatabaseMetrics) -> None:
-        self._source = source
+    def __init__(self, stored: Collector, database: DatabaseMetrics) -> None:
+        self._stored = stored
         self._database = database
 
     def collect(self) -> Iterator[Metric]:
         sums: dict[tuple[str, str | None], float] = defaultdict(float)
-        for family in self._source.collect():
+        for family in self._stored.collect():
+            yield family
             for sample in family.samples:
                 sums[sample.name, sample.labels.get("status") or sample.labels.get("outcome")] += sample.value
         counted, completed = sums["prompt_tokens_per_turn_count", None], sums["turn_latency_seconds_count", "completed"]
@@ -327,23 +334,29 @@ class _ComputedMetrics(Collector):
         )
 
 
-def _fill(folder: Path) -> None:
+def _take_place(folder: Path) -> IO[bytes]:
+    """The file `N.worker` of the lowest N that no living worker has, locked for as long as this process lives. Metrics
+    that are made afterwards are stored under this number."""
+    number = 0
+    while True:
+        place = (folder / f"{number}.worker").open("wb")
+        try:
+            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            place.close()
+            number += 1
+        else:
+            values.ValueClass = cast(Any, values).MultiProcessValue(lambda number=number: number)
+            return place
+
+
+def _fill(place: Path) -> None:
     """Makes the disk hold this worker's files whole. They are mapped with gaps: a write to one ends the process, by
     SIGBUS, once the disk is full."""
-    for path in folder.glob(f"*_{os.getpid()}.db"):
+    for path in place.parent.glob(f"*_{place.stem}.db"):
         content = path.read_bytes()
         with path.open("r+b") as file:
             file.write(content)
-
-
-def _forget_dead_workers(folder: Path) -> None:
-    for path in folder.glob("gauge_live*.db"):
-        try:
-            os.kill(int(path.stem.rpartition("_")[2]), 0)
-        except ProcessLookupError:
-            path.unlink(missing_ok=True)
-        except PermissionError:  # it lives, and belongs to another user
-            continue
 
 
 def _counter(registry: CollectorRegistry, name: str, text: str, *labels: str) -> Counter:
@@ -355,9 +368,9 @@ def _gauge(
     name: str,
     text: str,
     *labels: str,
-    mode: Literal["mostrecent", "livemax", "livesum", "max"] = "mostrecent",
+    mode: Literal["mostrecent", "sum", "max"] = "mostrecent",
 ) -> Gauge:
-    """A gauge. `mode` says which of several workers' values counts; `live` modes leave ended workers out."""
+    """A gauge. `mode` says which of several workers' values counts."""
     return Gauge(name, text, labels, registry=registry, multiprocess_mode=mode)
 
 

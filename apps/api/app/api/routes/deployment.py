@@ -3,6 +3,7 @@ or tenant; `/v1/models`, the aliases of the catalogue; and `/v1/policies`, the p
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header
@@ -148,7 +149,7 @@ async def ready(call: Call) -> Response:
 @router.get("/metrics", response_class=PlainTextResponse, operation_id="get_metrics")
 async def metrics(call: Call) -> Response:
     """Metrics of all workers, as Prometheus text."""
-    body, content_type = call.rt.telemetry.render()
+    body, content_type = await asyncio.to_thread(call.rt.telemetry.render)
     return Response(body, media_type=content_type)
 
 
