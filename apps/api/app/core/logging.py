@@ -21,7 +21,7 @@ from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache, partial
-from queue import Full, Queue
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Literal, TextIO, cast
 
@@ -41,7 +41,8 @@ _UNSAFE = re.compile(r"[^\x20-\x7e]")
 _ADDRESS = re.compile(r"url: \S+")
 _MOST_FRAMES = 30
 _LAST_LINES_S = 1.0
-_unwritten: Queue[Callable[[], object]] = Queue(maxsize=4096)
+_MOST_UNWRITTEN = 4096
+_unwritten: SimpleQueue[Callable[[], object]] = SimpleQueue()
 
 
 def configure_logging(
@@ -92,11 +93,10 @@ class _Output:
         _start_writer()
 
     def write(self, text: str) -> None:
-        try:
-            _unwritten.put_nowait(partial(self._write, text))
-        except Full:
+        if _unwritten.qsize() >= _MOST_UNWRITTEN:
             self._lost += 1
             return
+        _unwritten.put(partial(self._write, text))
         if self._lost:
             lost, self._lost = self._lost, 0
             logger.warning("%d lines of this log were lost: it was not read, or not written, as fast", lost)
@@ -130,9 +130,8 @@ def _start_writer() -> None:
 def wait_for_lines() -> None:
     """Waits until the lines so far are written, at most a second."""
     written = threading.Event()
-    with suppress(Full):
-        _unwritten.put(written.set, timeout=_LAST_LINES_S)
-        written.wait(_LAST_LINES_S)
+    _unwritten.put(written.set)
+    written.wait(_LAST_LINES_S)
 
 
 def log_unhandled_errors() -> None:
