@@ -103,7 +103,7 @@ def test_system_text_goal_the_users_message_and_what_is_unresolved_are_whole(
 @given(_cases(fitting=True))
 def test_while_the_whole_fits_nothing_is_trimmed(snapshot: Snapshot) -> None:
     assume(input_tokens_before(snapshot) <= snapshot.budget.input_budget)
-    taken = decide(snapshot)
+    taken = decide(replace(snapshot, policy=replace(snapshot.policy, clear_tool_results=None)))
     assert isinstance(taken.decision, Ready)
     assert {action.kind for action in taken.decision.accounts.actions} <= {"summary_folded"}
     # A summary is made only where the policy has a trigger of its own besides the shares.
