@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from app.domain.errors import ProviderRefused
-from app.domain.types import ToolCall, TurnStatus
-from app.services.views.turns import get_audit, get_prompt
+from app.domain.types import ToolCall, TurnId, TurnStatus
+from app.services.views.turns import get_audit, get_expanded_audit, get_prompt
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.providers.wires import ANTHROPIC, OPENAI, ModelReply, Wire
 from tests.services.service import Service, models_toml, ref_of, service
@@ -66,6 +66,34 @@ async def assert_prompts_hold(at: Service, turn_id: Any, session_id: Any, rounds
         audit = await get_audit(at.rt, ref_of(session_id), turn_id, number)
         assert prompt.prompt_sha256 == audit.prompt_sha256
     return prompts
+
+
+async def test_reasoning_is_counted_in_the_single_actions_of_a_prompt_that_lost_it(
+    database_url: str, tmp_path: Path
+) -> None:
+    def answer(seen: Seen) -> Answer:
+        return OPENAI.whole(SCRIPT[0 if seen.json["messages"][-1]["role"] == "user" else 2])
+
+    wants = 'return_reasoning = "tool_turns"\n'
+    async with (
+        serving(answer) as server,
+        service(database_url, models_toml(server, window=1900, extra=wants), folder=tmp_path) as at,
+    ):
+        session = await at.session(policy={"summarize_when": "never", "protected_turns": 0})
+
+        async def used() -> TurnId:
+            turn = (await at.turn(session.id, "Is a paid?", tools=TOOLS)).turn
+            await at.outputs(session.id, turn.id, {"call_a": "yes, it is " * 60})
+            return turn.id
+
+        *_, last = [await used() for _ in range(3)]
+        log, listed = [
+            (await read(at.rt, ref_of(session.id), last, None)).context_trim_log["actions"]
+            for read in (get_audit, get_expanded_audit)
+        ]
+        assert len(listed) > len(log)
+        removed = [sum(action["tokens_removed_est"] for action in actions) for actions in (log, listed)]
+        assert removed[0] == removed[1]
 
 
 async def test_signed_thoughts_go_back_in_the_running_loop_and_no_further(database_url: str, tmp_path: Path) -> None:

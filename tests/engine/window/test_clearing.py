@@ -106,6 +106,17 @@ def test_cleared_inputs_and_results_are_rebuilt_from_references_and_listed_singl
     )
 
 
+def test_a_dropped_group_is_listed_singly_with_what_clearing_left_of_it() -> None:
+    history = History()
+    turns = (history.turn(*_rounds(3, 250), ("assistant", 10, 1)), history.turn(status=TurnStatus.RUNNING))
+    changes: dict[str, Any] = {"auto_summarize": False, "protected_turns": 0}
+    ready = _plan(turns, ClearToolResults(trigger_tokens=1, keep=2), 500, **changes)
+    ranges = in_ranges(ready.accounts.actions)
+    assert [(each.kind, each.count) for each in ranges] == [("tool_result_shortened", 1), ("tool_group_dropped", 2)]
+    listed = singly(ranges, turns, assemble(ready).refs, 500, estimate)
+    assert [each.tokens_removed_est for each in listed] == [each.tokens_removed for each in ready.accounts.actions]
+
+
 def test_a_call_whose_inputs_are_cleared_keeps_its_long_text_until_it_is_dropped_and_is_rebuilt() -> None:
     history = History()
     worked = history.turn(*_rounds(3, 5), ("assistant", 10, 1), call_tokens=700)
