@@ -144,7 +144,7 @@ def measure_look_backs(
             of_turn.append([_share(each) for each in so_far])
             page_tokens += turns[-1].read_tokens if turns else 0
             for turn in turns:
-                over += turn.decided.accounts.tokens_after_prune > input_budget
+                over += turn.decided.window.input_tokens > input_budget
                 broken += violation(assemble(turn.decided).messages) is not None
                 sent_tokens += turn.decided.prompt.wire_tokens
     asked_for = len(of_prompt)

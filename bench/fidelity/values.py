@@ -75,7 +75,7 @@ def measure_values(
             calls.append(len(turns) - 1 if _has(turns[-1], value) else None)
             tokens += turns[-1].read_tokens
             broken += sum(violation(assemble(turn.decided).messages) is not None for turn in turns)
-            over += sum(turn.decided.accounts.tokens_after_prune > input_budget for turn in turns)
+            over += sum(turn.decided.window.input_tokens > input_budget for turn in turns)
     shares = [sum(at is not None and at <= most for at in calls) / max(1, len(calls)) for most in (0, 1, MOST_CALLS)]
     return Reached(len(calls), shares[0], shares[1], shares[2], broken, over, round(tokens / max(1, len(calls))))
 

@@ -83,7 +83,7 @@ def test_a_prune_starts_at_exactly_ninety_percent_and_ends_below(off_by: int, pr
     assert isinstance(decision, Ready)
     assert decision.accounts.tokens_after_summary == 3600 + off_by
     assert decision.accounts.prune_triggered == pruned
-    assert decision.accounts.tokens_after_prune < 3600
+    assert decision.window.input_tokens < 3600
 
 
 def test_a_summary_due_by_the_count_that_would_shrink_nothing_is_worthless_and_the_turn_goes_on() -> None:

@@ -55,7 +55,7 @@ def test_at_the_trigger_all_results_but_the_newest_leave_a_mark_and_below_it_non
     actions = ready.accounts.actions
     assert {(each.kind, each.reason) for each in actions} == {("tool_result_shortened", "clear_tool_results")}
     assert ready.accounts.prune_triggered
-    assert ready.accounts.tokens_before - ready.accounts.tokens_after_prune == sum(a.tokens_removed for a in actions)
+    assert ready.accounts.tokens_before - ready.window.input_tokens == sum(a.tokens_removed for a in actions)
 
 
 def test_by_uses_with_exceptions_and_a_least_saving() -> None:

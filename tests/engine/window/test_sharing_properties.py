@@ -150,7 +150,7 @@ def test_no_turn_and_no_pin_that_left_would_still_fit(snapshot: Snapshot) -> Non
     decision, budget = taken.decision, snapshot.budget
     actions = [each for each in decision.accounts.actions if each.kind != "summary_folded"]
     assume(isinstance(decision, Ready) and actions)
-    left = budget.input_budget - decision.accounts.tokens_after_prune
+    left = budget.input_budget - decision.window.input_tokens
     present = sent_ids(decision.prompt)
     if [each.kind for each in actions] == ["history_drop"]:
         # The newest of those that left is the last for which there was no room.
