@@ -153,15 +153,6 @@ _MARK = sql("""
 
 
 @frozen
-class PromptContext:
-    """What a prompt needs besides the window's messages. `step_failed` is about the newest settled turn."""
-
-    summary: Summary | None
-    pins: tuple[Pin, ...]
-    step_failed: bool
-
-
-@frozen
 class AttemptNote:
     """What is stored of an attempt to summarize, whether or not it made a summary.
 
@@ -186,7 +177,9 @@ class SummaryLease:
     limits: Mapping[Scope, Limits] | None
 
 
-async def prompt_context(tx: Transaction, session_id: SessionId, before_seq: int) -> PromptContext:
+async def prompt_context(
+    tx: Transaction, session_id: SessionId, before_seq: int
+) -> tuple[Summary | None, tuple[Pin, ...], bool]:
     """The active summary, the pins in the order of creation, and whether a step of the newest settled turn failed."""
     row = await tx.fetch_one(_CONTEXT, session_id=session_id, before_seq=before_seq, inline_bytes=_INLINE_PIN_BYTES)
     pins: Sequence[tuple[str, str | None, float | None, str | None]] = row["pins"] or ()
@@ -194,15 +187,12 @@ async def prompt_context(tx: Transaction, session_id: SessionId, before_seq: int
     found = await tx.fetch(_LARGE_PINS, session_id=session_id, names=large) if large else ()
     contents: dict[str, str] = {each["name"]: each["content"] for each in found}
     contents |= {name: content for name, content, *_ in pins if content is not None}
-    return PromptContext(
-        summary=_summary(row["summary"]) if row["summary"] else None,
-        pins=tuple(
-            Pin(name, contents[name], relevance, source)
-            for name, _, relevance, source in pins
-            if name in contents  # else it was deleted meanwhile
-        ),
-        step_failed=row["step_failed"],
+    made = tuple(
+        Pin(name, contents[name], relevance, source)
+        for name, _, relevance, source in pins
+        if name in contents  # else it was deleted meanwhile
     )
+    return _summary(row["summary"]) if row["summary"] else None, made, row["step_failed"]
 
 
 async def store_attempt(
