@@ -148,6 +148,17 @@ async def test_what_is_kept_is_given_for_the_same_counts_from_the_beginning_of_a
     assert small.size_bytes == 0
 
 
+async def test_a_fork_gets_columns_of_its_own_version_that_end_before_its_last_turn() -> None:
+    pasts, source, fork = Pasts(1 << 22, monotonic, Telemetry(())), SessionId(_ANY_ID), SessionId(UUID(int=8))
+    counting, turns = Counting(3, "o200k_base", "gpt-4o", None), chat_history(History(), 10)
+    kept = await pasts.keep(source, counting, pasts.kept(source, counting, 0, 1000), turns[:6])
+    for through_seq, past_version, given in ((7, 3, 6), (6, 3, 0), (7, 2, 0), (7, 4, 0)):
+        pasts.keep_fork(source, fork, through_seq, turns[through_seq - 1].messages[-1].seq, past_version)
+        found = pasts.kept(fork, counting, 0, 1000)
+        assert found.turns == given
+        assert found.columns is not kept.columns, "each goes on by itself"
+
+
 async def test_turns_of_many_messages_are_kept_in_steps_between_which_other_requests_are_served() -> None:
     """128 turns were added at once: with 200 messages in each they took 80 ms of the event loop."""
     pasts, history = Pasts(1 << 30, monotonic, Telemetry(())), History()
