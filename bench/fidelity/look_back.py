@@ -134,7 +134,7 @@ def measure_look_backs(
         for question in conversation.questions:
             asked = rule.decide(conversation, state, question.text)
             turns = [LookedBack(asked)] if isinstance(asked, Ready) else []
-            while turns and len(turns) <= calls and turns[-1].decided.window.offers_look_back:
+            while turns and len(turns) <= calls and turns[-1].decided.window.snapshot.offers_look_back:
                 turns.append(turns[-1].then(question.text, archive, estimate))
             held = [[_holds(turn, text) for text in question.evidence] for turn in turns]
             last = held[-1] if held else [False] * len(question.evidence)

@@ -106,7 +106,7 @@ def _read(turn: LookedBack, value: Value, archive: Archive, estimate: Estimate) 
     yield turn
     handle = handle_of(value.seq)
     for at in range(MOST_CALLS):
-        if _has(turn, value) or not turn.decided.window.offers_look_back:
+        if _has(turn, value) or not turn.decided.window.snapshot.offers_look_back:
             return
         is_named = f"look_back handle {handle} " in turn.text()
         is_listed = any(value.seq in page.seqs for _, page in turn.read)

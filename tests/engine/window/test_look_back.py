@@ -81,7 +81,7 @@ def test_the_tool_causes_no_refusal_where_the_clients_tools_fill_the_overhead_re
         )
         assert type(decided) is type(bare)
         assert decided.window.input_tokens <= input_budget or isinstance(decided, Refused)
-        offered.add((isinstance(decided, Ready), decided.window.offers_look_back))
+        offered.add((isinstance(decided, Ready), decided.window.snapshot.offers_look_back))
     assert offered == {(False, False), (True, False), (True, True)}
 
 

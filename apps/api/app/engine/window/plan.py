@@ -94,15 +94,15 @@ def plan(snapshot: Snapshot, estimate: Estimate, *, may_summarize: bool = True) 
     window = lay_out_cleared(snapshot, estimate)
     summary_worthless = False
     if may_summarize and not snapshot.overflowed:
-        due = due_before_call(window)
-        if due.fold:
-            return SummaryDue(due.fold, replace(snapshot, log=window.log.without_stages()))
-        summary_worthless = due.reason == "turn_count"
+        reason, fold = due_before_call(window)
+        if fold:
+            return SummaryDue(fold, replace(snapshot, log=window.log.without_stages()))
+        summary_worthless = reason == "turn_count"
     window = fit(window)
     if window.log.actions and not snapshot.overflowed:  # a retry may not be larger than the prompt that was rejected
         offering = _with_look_back(snapshot, estimate)
         window = window if offering is snapshot else fit(lay_out_cleared(offering, estimate))
-    if window.offers_look_back and not fits(window):
+    if window.snapshot.offers_look_back and not fits(window):
         bare = replace(window.snapshot, tools=window.snapshot.tools[:-1])
         window = fit(lay_out_cleared(with_shared_budget(bare, estimate), estimate))
     accounts = _accounts_of(window)

@@ -140,7 +140,9 @@ def with_shorter_newest(window: Window, excess_tokens: int) -> Window:
     done: list[Shortening] = []
     for piece in window.pieces:
         if window.leaves_of(piece) == "shortened" and excess_tokens > 0:
-            shortened = fit_results(piece.items, excess_tokens, window.estimate, with_handles=window.offers_look_back)
+            shortened = fit_results(
+                piece.items, excess_tokens, window.estimate, with_handles=window.snapshot.offers_look_back
+            )
             excess_tokens -= sum(each.tokens_removed for each in shortened)
             done += shortened
             piece = piece.with_items(each.now for each in shortened)  # noqa: PLW2901 - the same piece, shorter
