@@ -221,7 +221,7 @@ class EngineRule:
 
 
 def _sent(decided: Ready | Refused, summarizer_in: int = 0, summarizer_out: int = 0) -> Sent:
-    input_tokens = decided.accounts.tokens_after_prune
+    input_tokens = decided.window.input_tokens
     if isinstance(decided, Refused):
         return Sent(None, input_tokens, summarizer_in, summarizer_out)
     recalled_tokens = sum(row.tokens for row in decided.accounts.recalled)

@@ -134,7 +134,7 @@ def measure_look_backs(
         for question in conversation.questions:
             asked = rule.decide(conversation, state, question.text)
             turns = [LookedBack(asked)] if isinstance(asked, Ready) else []
-            while turns and len(turns) <= calls and turns[-1].decided.window.offers_look_back:
+            while turns and len(turns) <= calls and turns[-1].decided.window.snapshot.offers_look_back:
                 turns.append(turns[-1].then(question.text, archive, estimate))
             held = [[_holds(turn, text) for text in question.evidence] for turn in turns]
             last = held[-1] if held else [False] * len(question.evidence)
@@ -144,7 +144,7 @@ def measure_look_backs(
             of_turn.append([_share(each) for each in so_far])
             page_tokens += turns[-1].read_tokens if turns else 0
             for turn in turns:
-                over += turn.decided.accounts.tokens_after_prune > input_budget
+                over += turn.decided.window.input_tokens > input_budget
                 broken += violation(assemble(turn.decided).messages) is not None
                 sent_tokens += turn.decided.prompt.wire_tokens
     asked_for = len(of_prompt)

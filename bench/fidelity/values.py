@@ -75,7 +75,7 @@ def measure_values(
             calls.append(len(turns) - 1 if _has(turns[-1], value) else None)
             tokens += turns[-1].read_tokens
             broken += sum(violation(assemble(turn.decided).messages) is not None for turn in turns)
-            over += sum(turn.decided.accounts.tokens_after_prune > input_budget for turn in turns)
+            over += sum(turn.decided.window.input_tokens > input_budget for turn in turns)
     shares = [sum(at is not None and at <= most for at in calls) / max(1, len(calls)) for most in (0, 1, MOST_CALLS)]
     return Reached(len(calls), shares[0], shares[1], shares[2], broken, over, round(tokens / max(1, len(calls))))
 
@@ -106,7 +106,7 @@ def _read(turn: LookedBack, value: Value, archive: Archive, estimate: Estimate) 
     yield turn
     handle = handle_of(value.seq)
     for at in range(MOST_CALLS):
-        if _has(turn, value) or not turn.decided.window.offers_look_back:
+        if _has(turn, value) or not turn.decided.window.snapshot.offers_look_back:
             return
         is_named = f"look_back handle {handle} " in turn.text()
         is_listed = any(value.seq in page.seqs for _, page in turn.read)

@@ -25,8 +25,8 @@ def _recalled(seq: int, words: set[str]) -> list[Any]:
 _RECALLED = st.builds(_recalled, _SEQ, st.sets(_WORD, max_size=3))
 _ITEMS = st.one_of(
     st.tuples(st.sampled_from(("b", "w")), _SHA256, st.sampled_from(("system", "user", "assistant", "tool"))),
-    st.tuples(st.sampled_from(("s", "j")), _SEQ, _SHA256),
-    st.tuples(st.sampled_from(("m", "mt", "mb", "u")), _SEQ, _SEQ),
+    st.tuples(st.sampled_from(("s", "st", "sb", "j", "jt", "jb")), _SEQ, _SHA256),
+    st.tuples(st.sampled_from(("m", "mt", "mb", "u", "c", "ct", "cb")), _SEQ, _SEQ),
     _RECALLED,
 )
 _REFS = st.fixed_dictionaries(

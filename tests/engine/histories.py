@@ -80,10 +80,12 @@ class History:
         parts: bool = False,
         media: tuple[ContentPart, ...] = (),
         result_media: tuple[ContentPart, ...] = (),
+        call_tokens: int = 0,
     ) -> Turn:
         """A turn of the user's words and `units`: (shape, tokens of its text or of each result, calls of a group).
 
-        `media` stand beside the user's words, `result_media` beside the text of every tool result.
+        `media` stand beside the user's words, `result_media` beside the text of every tool result. A message that calls
+        tools has a text of `call_tokens`.
         """
         turn_id = TurnId(self.new_id())
         messages = [self._message(turn_id, "user", user_tokens, parts=parts, media=media)]
@@ -91,7 +93,9 @@ class History:
             if shape == "assistant":
                 messages.append(self._message(turn_id, "assistant", tokens))
             else:
-                messages += self._group(turn_id, tokens, calls, result_media, complete=shape == "tool_group")
+                messages += self._group(
+                    turn_id, tokens, calls, result_media, complete=shape == "tool_group", call_tokens=call_tokens
+                )
         unsettled = status is not TurnStatus.COMPLETED if unresolved is None else unresolved
         return Turn(turn_id, next(self._turn_seqs), status, unsettled, tuple(messages))
 
@@ -101,10 +105,17 @@ class History:
         return Summary(SummaryId(self.new_id()), body, first, last, 0, "model")
 
     def _group(
-        self, turn_id: TurnId, tokens: int, calls: int, media: tuple[ContentPart, ...], *, complete: bool
+        self,
+        turn_id: TurnId,
+        tokens: int,
+        calls: int,
+        media: tuple[ContentPart, ...],
+        *,
+        complete: bool,
+        call_tokens: int,
     ) -> list[Message]:
         made = tuple(ToolCall(f"call_{self.new_id().int}", "look_up", '{"id": 7}') for _ in range(calls))
-        caller = self._message(turn_id, "assistant", 0, tool_calls=made)
+        caller = self._message(turn_id, "assistant", call_tokens, tool_calls=made)
         answered = made if complete else made[:-1]
         results = [self._message(turn_id, "tool", tokens, tool_call_id=call.id, media=media) for call in answered]
         return [caller, *results]

@@ -20,7 +20,7 @@ from app.domain.types import (
 )
 from app.engine.messages.turns import sendable_units
 from app.engine.policy.budget import budget_for
-from app.engine.policy.policy import PRESETS, Allocation, ContextPolicy, PriorityRegion
+from app.engine.policy.policy import PRESETS, Allocation, ClearToolResults, ContextPolicy, PriorityRegion
 from app.engine.window.past import past_of
 from app.engine.window.prompt import goal_text
 from app.engine.window.snapshot import Snapshot
@@ -82,6 +82,7 @@ _fields: dict[str, st.SearchStrategy[object]] = {
     "summary_role": st.sampled_from(("system", "user")),
     "allocation": st.one_of(st.none(), allocations),
     "context_priority": _orders,
+    "clear_tool_results": st.sampled_from((None, ClearToolResults(trigger_tokens=1, keep=1, clear_inputs=True))),
     "emergency_drop_ratio": st.sampled_from((None, 0.5)),
     "show_time": st.booleans(),
 }
@@ -128,13 +129,17 @@ _endings: tuple[_Ending, ...] = (
 _media: st.SearchStrategy[tuple[ContentPart, ...]] = st.sampled_from(
     ((), (), (), (), (image(png(1024, 768)),), (image_at("https://example.org/a.png"),), (audio(wav(1)), file("a.pdf")))
 )
-_TurnShape: TypeAlias = tuple[_Ending, list[Unit], int, tuple[ContentPart, ...], tuple[ContentPart, ...]]
-_turn_shapes: st.SearchStrategy[_TurnShape] = st.tuples(st.sampled_from(_endings), _groups, sizes, _media, _media)
+_call_sizes = st.sampled_from((0, 0, 0, 400))
+"""Mostly none; a text that is long enough to be shortened."""
+_TurnShape: TypeAlias = tuple[_Ending, list[Unit], int, tuple[ContentPart, ...], tuple[ContentPart, ...], int]
+_turn_shapes: st.SearchStrategy[_TurnShape] = st.tuples(
+    st.sampled_from(_endings), _groups, sizes, _media, _media, _call_sizes
+)
 
 
 def _past_turn(history: History, shape: _TurnShape) -> Turn:
     """A settled turn: completed with an answer, or broken off anywhere."""
-    (status, ending, unresolved), groups, user_tokens, media, result_media = shape
+    (status, ending, unresolved), groups, user_tokens, media, result_media, call_tokens = shape
     return history.turn(
         *groups,
         *ending,
@@ -144,15 +149,21 @@ def _past_turn(history: History, shape: _TurnShape) -> Turn:
         parts=user_tokens == 1,
         media=media,
         result_media=result_media,
+        call_tokens=call_tokens,
     )
 
 
 @st.composite
 def running_turns(draw: st.DrawFn, history: History) -> Turn:
     """The running turn: the user's words and the tool rounds so far."""
-    groups, user_tokens, media, result_media = draw(st.tuples(_groups, sizes, _media, _media))
+    groups, user_tokens, media, result_media, call_tokens = draw(st.tuples(_groups, sizes, _media, _media, _call_sizes))
     return history.turn(
-        *groups, user_tokens=user_tokens, status=TurnStatus.RUNNING, media=media, result_media=result_media
+        *groups,
+        user_tokens=user_tokens,
+        status=TurnStatus.RUNNING,
+        media=media,
+        result_media=result_media,
+        call_tokens=call_tokens,
     )
 
 

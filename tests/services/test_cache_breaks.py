@@ -79,3 +79,25 @@ async def test_a_break_is_noted_with_its_cause_where_the_wire_shows_one_and_nowh
                 if sample.name == "prompt_cache_breaks_total" and sample.value
             }
             assert counted == Counter(cause for cause in causes if cause)
+
+
+async def test_a_prompt_after_one_that_another_process_sent_is_held_against_none(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        serving(model(_answer)) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+        service(database_url, models_toml(server), folder=tmp_path) as elsewhere,
+    ):
+        session = await at.session()
+        await at.turn(session.id, "Begin.")
+        await change_session(at.rt, ref_of(session.id), {"instructions": "Be short."})
+        await elsewhere.turn(session.id, "Go on.")
+        await at.turn(session.id, "And on.")
+        await change_session(at.rt, ref_of(session.id), {"instructions": "Be long."})
+        await at.turn(session.id, "And on.")
+        rows = await at.rows(
+            "SELECT a.cache_break FROM turn_context_audit a JOIN turns t ON t.session_id = a.session_id"
+            " AND t.id = a.turn_id ORDER BY t.seq"
+        )
+        assert [row["cache_break"] for row in rows] == [None, None, None, "system"]

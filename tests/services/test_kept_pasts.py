@@ -31,6 +31,8 @@ from app.services.views.context import window_now
 from app.services.views.preview import preview_turn
 from app.services.views.turns import get_prompt, list_turns
 from app.telemetry.metrics import Telemetry
+from app.tokenizers.counters import Tokenizers
+from app.tokenizers.vocabularies import load_vocabulary
 from tests.engine.histories import History
 from tests.engine.histories import chat as chat_history
 from tests.engine.pictures import image, png
@@ -146,6 +148,45 @@ async def test_what_is_kept_is_given_for_the_same_counts_from_the_beginning_of_a
     small = Pasts(20_000, monotonic, telemetry)
     await small.keep(session_id, counting, small.kept(session_id, counting, 0, last_seq), turns[:650])
     assert small.size_bytes == 0
+
+
+async def test_counts_from_when_the_tokenizer_was_out_of_order_are_not_kept(database_url: str, tmp_path: Path) -> None:
+    failures: list[str] = []
+
+    class Flaky:
+        is_out = True
+
+        def count(self, text: str) -> int:
+            if not self.is_out:
+                return load_vocabulary("o200k_base").count(text)
+            failures.append(text)
+            raise RuntimeError("out of order")
+
+    flaky = Flaky()
+    tokenizers = Tokenizers(lambda _: flaky)
+    async with (
+        serving(model()) as server,
+        service(database_url, _catalogue(server.base_url), folder=tmp_path, tokenizers=tokenizers) as at,
+    ):
+        session = await at.session(policy={"auto_summarize": False})
+        for number in range(4):
+            await at.turn(session.id, f"Point {number}: four pumps, two valves and a boiler.")
+        assert failures, "the fault never fired"
+        flaky.is_out = False
+        request = TurnRequest("And here?", "any")
+        read, kept = [await preview_turn(rt, ref_of(session.id), request) for rt in (_worker(at.rt, 0), at.rt)]
+        assert kept.context == read.context
+
+
+async def test_a_fork_gets_columns_of_its_own_version_that_end_before_its_last_turn() -> None:
+    pasts, source, fork = Pasts(1 << 22, monotonic, Telemetry(())), SessionId(_ANY_ID), SessionId(UUID(int=8))
+    counting, turns = Counting(3, "o200k_base", "gpt-4o", None), chat_history(History(), 10)
+    kept = await pasts.keep(source, counting, pasts.kept(source, counting, 0, 1000), turns[:6])
+    for through_seq, past_version, given in ((7, 3, 6), (6, 3, 0), (7, 2, 0), (7, 4, 0)):
+        pasts.keep_fork(source, fork, through_seq, turns[through_seq - 1].messages[-1].seq, past_version)
+        found = pasts.kept(fork, counting, 0, 1000)
+        assert found.turns == given
+        assert found.columns is not kept.columns, "each goes on by itself"
 
 
 async def test_turns_of_many_messages_are_kept_in_steps_between_which_other_requests_are_served() -> None:

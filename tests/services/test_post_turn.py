@@ -96,6 +96,27 @@ async def test_the_last_five_turns_stay_raw_and_the_next_prompt_holds_the_summar
         assert not outcome.context["summary_triggered"], "it was made before, in the background"
 
 
+async def test_no_summary_is_made_behind_a_turn_whose_client_says_when_it_wants_one(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        serving(model()) as server,
+        service(database_url, models_toml(server), folder=tmp_path) as at,
+    ):
+        first, second = [(await at.session(policy=POLICY)).id for _ in range(2)]
+        turns = 0
+        while not await _statuses(at, first):
+            turns += 1
+            await _fill(at, first, 1)
+        await _fill(at, second, turns - 1)
+        await at.turn(second, f"Point 1. {LONG}", policy={"summary_trigger_tokens": 100_000})
+        await at.rt.chores.settle()
+        assert await _statuses(at, second) == []
+        await at.turn(second, "And now?")
+        await at.rt.chores.settle()
+        assert await _statuses(at, second) == ["active"]
+
+
 async def test_the_summarizer_is_the_policys_fast_alias_and_its_usage_is_the_sessions(
     database_url: str, tmp_path: Path
 ) -> None:

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from app.api.routes.sessions import spooled
 from app.domain.errors import ProviderRefused
-from app.domain.types import ToolCall, TurnStatus
-from app.services.views.turns import get_audit, get_prompt
+from app.domain.types import ToolCall, TurnId, TurnStatus
+from app.services.archive.transfer import export_session, fork_session
+from app.services.views.turns import get_audit, get_expanded_audit, get_prompt
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.providers.wires import ANTHROPIC, OPENAI, ModelReply, Wire
 from tests.services.service import Service, models_toml, ref_of, service
@@ -66,6 +68,71 @@ async def assert_prompts_hold(at: Service, turn_id: Any, session_id: Any, rounds
         audit = await get_audit(at.rt, ref_of(session_id), turn_id, number)
         assert prompt.prompt_sha256 == audit.prompt_sha256
     return prompts
+
+
+async def test_reasoning_is_counted_in_the_single_actions_of_a_prompt_that_lost_it(
+    database_url: str, tmp_path: Path
+) -> None:
+    def answer(seen: Seen) -> Answer:
+        return OPENAI.whole(SCRIPT[0 if seen.json["messages"][-1]["role"] == "user" else 2])
+
+    wants = 'return_reasoning = "tool_turns"\n'
+    async with (
+        serving(answer) as server,
+        service(database_url, models_toml(server, window=1900, extra=wants), folder=tmp_path) as at,
+    ):
+        session = await at.session(policy={"summarize_when": "never", "protected_turns": 0})
+
+        async def used() -> TurnId:
+            turn = (await at.turn(session.id, "Is a paid?", tools=TOOLS)).turn
+            await at.outputs(session.id, turn.id, {"call_a": "yes, it is " * 60})
+            return turn.id
+
+        *_, last = [await used() for _ in range(3)]
+        log, listed = [
+            (await read(at.rt, ref_of(session.id), last, None)).context_trim_log["actions"]
+            for read in (get_audit, get_expanded_audit)
+        ]
+        assert len(listed) > len(log)
+        removed = [sum(action["tokens_removed_est"] for action in actions) for actions in (log, listed)]
+        assert removed[0] == removed[1]
+
+
+def _is_shortened(message: Any) -> bool:
+    return "characters of this answer left out" in (message["content"] or "")
+
+
+async def test_a_prompt_with_a_shortened_message_and_its_reasoning_is_the_same_in_forks_and_imports(
+    database_url: str, tmp_path: Path
+) -> None:
+    said = ModelReply("I look it up. " * 100, THOUGHT, SCRIPT[0].calls)
+
+    def answer(seen: Seen) -> Answer:
+        return OPENAI.whole(said if seen.json["messages"][-1]["content"] == "Is a paid?" else SCRIPT[2])
+
+    wants = 'return_reasoning = "tool_turns"\n'
+    async with (
+        serving(answer) as server,
+        service(database_url, models_toml(server, window=2100, extra=wants), folder=tmp_path) as at,
+    ):
+        session = await at.session(policy={"summarize_when": "never", "protected_turns": 0})
+        for _ in range(2):
+            turn = (await at.turn(session.id, "Is a paid?", tools=TOOLS)).turn
+            await at.outputs(session.id, turn.id, {"call_a": "yes"})
+        last = (await at.turn(session.id, "Thank you")).turn
+        forked = await fork_session(at.rt, ref_of(session.id), None)
+        with await spooled(export_session(at.rt, ref_of(session.id))) as file:
+            imported = await at.imported(json.load(file))
+        (copied,) = await at.rows(
+            "SELECT id FROM turns WHERE session_id = :id AND seq = :seq", id=imported.id, seq=last.seq
+        )
+        places = ((session.id, last.id), (forked.id, last.id), (imported.id, copied["id"]))
+        prompts = [await get_prompt(at.rt, ref_of(each), turn_id, None) for each, turn_id in places]
+        assert server.seen[-1].json["messages"] == prompts[0].messages
+        thoughts = ["reasoning_content" in message for message in prompts[0].messages if _is_shortened(message)]
+        assert thoughts
+        assert all(thoughts)
+        assert len({prompt.prompt_sha256 for prompt in prompts}) == 1
 
 
 async def test_signed_thoughts_go_back_in_the_running_loop_and_no_further(database_url: str, tmp_path: Path) -> None:

@@ -218,6 +218,22 @@ async def test_a_fork_has_its_terms_at_once(database_url: str, tmp_path: Path) -
         assert FACTS[0] in await _contents(at, fork.id, outcome.turn.id)
 
 
+async def test_a_fork_from_the_middle_finds_what_was_said_in_itself(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(model(_reply)) as server,
+        service(database_url, models_toml(server, window=8192), folder=tmp_path) as at,
+    ):
+        source = await _talked(at)
+        await at.turn(source, "Where does Ottilie keep her bees?")
+        (second,) = await at.rows("SELECT id FROM turns WHERE seq = 2")
+        assert at.rt.pasts.index(source).through_seq > 4
+        fork = (await fork_session(at.rt, ref_of(source), second["id"])).id
+        for number in range(9):
+            await at.turn(fork, "The grain silo has nine ladders." if not number else f"Talk of hats, part {number}.")
+        outcome = await at.turn(fork, "How many ladders has the grain silo?")
+        assert "The grain silo has nine ladders." in await _contents(at, fork, outcome.turn.id)
+
+
 async def test_what_was_taken_back_or_rejected_does_not_come_back(database_url: str, tmp_path: Path) -> None:
     async with (
         serving(model(_reply)) as server,

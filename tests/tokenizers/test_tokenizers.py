@@ -132,7 +132,7 @@ def test_lone_surrogates_are_counted(tokenizers: Tokenizers) -> None:
     estimator = tokenizers.estimator("o200k_base")
     assert estimator("a\ud800b") > 0
     assert estimator("a\ud800b" * 1000) > 0
-    assert not estimator.used_fallback
+    assert estimator.encoding != "heuristic"
 
 
 def test_both_vocabularies_load_with_no_network_no_cache_and_without_the_native_library() -> None:
@@ -145,7 +145,7 @@ def test_both_vocabularies_load_with_no_network_no_cache_and_without_the_native_
         "from app.tokenizers.vocabularies import ENCODINGS\n"
         "t = Tokenizers()\n"
         "es = [t.estimator(e) for e in ENCODINGS]\n"
-        "print([e('the quick brown fox') for e in es], [e.used_fallback for e in es], 'bpe_openai' in sys.modules)\n"
+        "print([e('the quick brown fox') for e in es], [e.encoding for e in es], 'bpe_openai' in sys.modules)\n"
     )
     nowhere = "http://127.0.0.1:9"
     environment = {
@@ -157,7 +157,7 @@ def test_both_vocabularies_load_with_no_network_no_cache_and_without_the_native_
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.stdout.strip() == "[4, 4] [False, False] False", done.stderr
+    assert done.stdout.strip() == "[4, 4] ['o200k_base', 'cl100k_base'] False", done.stderr
 
 
 class FailingVocabulary:
@@ -183,14 +183,14 @@ async def test_a_failing_tokenizer_falls_back_to_the_heuristic_warns_once_and_sa
     failing = FailingVocabulary(error)
     tokenizers = Tokenizers(lambda _encoding: failing)
     estimator = tokenizers.estimator("o200k_base")
-    assert not estimator.used_fallback
+    assert estimator.encoding != "heuristic"
     with caplog.at_level(logging.WARNING):
         assert estimator("private words" * 3) == math.ceil(39 / 4 * 1.25)
         assert estimator("other") == 2
         counts, encoding = await tokenizers.count("o200k_base", ["a" * 16, "b" * 40_000])
     assert failing.fired >= 3
     assert (counts, encoding) == ([5, 12_500], "heuristic")
-    assert (estimator.used_fallback, estimator.encoding) == (True, "heuristic")
+    assert estimator.encoding == "heuristic"
     assert len(caplog.records) == 1
     assert "private" not in caplog.text
     assert "secret" not in caplog.text

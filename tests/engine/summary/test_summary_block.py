@@ -60,15 +60,27 @@ def test_a_summary_that_fits_is_left_alone(body: SummaryBody) -> None:
     assert fit_summary(body, estimate(render_summary(body)), estimate) == body
 
 
-def test_a_summary_with_too_many_items_keeps_the_newest_of_every_kind() -> None:
+def test_the_text_of_a_fitted_summary_has_two_fifths_beside_items_and_all_of_the_room_without_any() -> None:
+    text, items = text_of(2000), tuple(SummaryItem(text_of(20, number), ()) for number in range(100))
+    room = 1000 - estimate(render_summary(SummaryBody("")))
+    for body, share in ((SummaryBody(text, decisions=items), 0.4), (SummaryBody(text), 1.0)):
+        fitted = fit_summary(body, 1000, estimate)
+        assert fitted is not None
+        assert 0.5 * share * room < estimate(fitted.summary_text) <= share * room
+        assert estimate(render_summary(fitted)) > 0.8 * 1000 or not fitted.decisions
+
+
+@pytest.mark.parametrize("cap_tokens", range(200, 1500, 100))
+def test_a_summary_with_too_many_items_keeps_the_newest_of_every_kind_and_as_many_of_each(cap_tokens: int) -> None:
     ids = (MessageId(History().new_id()),)
     items = tuple(SummaryItem(f"{at}: {text_of(20)}", ids) for at in range(30))
-    fitted = fit_summary(SummaryBody("All about the depot.", items, items, items, items), 400, estimate)
+    fitted = fit_summary(SummaryBody("All about the depot.", items, items, items, items), cap_tokens, estimate)
     assert fitted is not None
-    for kind in _KINDS:
-        kept: tuple[SummaryItem, ...] = getattr(fitted, kind)
-        assert kept
-        assert kept == items[-len(kept) :]
+    of_kinds: list[tuple[SummaryItem, ...]] = [getattr(fitted, kind) for kind in _KINDS]
+    assert all(kept == items[-len(kept) :] for kept in of_kinds)
+    counts = [len(kept) for kept in of_kinds]
+    assert 1 <= min(counts) <= max(counts) <= min(counts) + 1
+    assert estimate(render_summary(fitted)) > cap_tokens - 150
 
 
 @pytest.mark.parametrize("cap_tokens", [-1, 0, 1, 40])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -11,7 +12,7 @@ from app.domain.types import SummaryBody, SummaryItem, Turn, TurnId, TurnStatus
 from app.engine.policy.policy import ContextPolicy
 from app.engine.window.plan import Ready, Refused, SummaryDue, plan
 from app.engine.window.snapshot import Snapshot
-from app.engine.window.triggers import fold_after_turn, fold_on_request
+from app.engine.window.triggers import fold_after_turn, fold_on_request, trigger_tokens
 from tests.engine.histories import (
     GUARDED,
     History,
@@ -77,13 +78,60 @@ def test_a_summary_is_due_at_eight_completed_turns_and_not_at_seven(completed: i
         assert [turn.seq for turn in decision.fold.turns] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize(
+    ("turns", "protected_turns", "folded"), [(3, 1, None), (4, 1, [1, 2, 3]), (4, 2, [1, 2]), (4, 3, None)]
+)
+def test_a_summary_is_due_at_a_number_of_messages_if_it_replaces_half_of_them(
+    turns: int, protected_turns: int, folded: list[int] | None
+) -> None:
+    history = History()
+    policy = replace(
+        _COUNT_OFF,
+        summary_trigger_ratio=None,
+        max_messages=8,
+        protected_turns=protected_turns,
+        protected_share=None,
+        summarize_when="post_turn",
+    )
+    past = chat(history, turns, assistant_tokens=300)
+    nothing_said = Turn(TurnId(UUID(int=0)), turns + 1, TurnStatus.RUNNING, unresolved=True, messages=())
+    fold = fold_after_turn(snapshot_of(past, nothing_said, input_budget=100_000, policy=policy), estimate)
+    assert (fold and [turn.seq for turn in fold.turns]) == folded
+    assert fold is None or fold.reason == "message_count"
+
+
+@pytest.mark.parametrize(("completed", "due"), [(7, False), (8, True), (9, True)])
+def test_a_summary_behind_an_answer_is_due_at_eight_completed_turns_too(completed: int, due: bool) -> None:
+    history = History()
+    past, policy = chat(history, 9, assistant_tokens=60), replace(GUARDED, summarize_when="post_turn")
+    nothing_said = Turn(TurnId(UUID(int=0)), 10, TurnStatus.RUNNING, unresolved=True, messages=())
+    snapshot = snapshot_of(past, nothing_said, input_budget=100_000, policy=policy, completed_since_summary=completed)
+    fold = fold_after_turn(snapshot, estimate)
+    assert (fold and fold.reason) == ("turn_count" if due else None)
+
+
+def test_the_lowest_of_a_policys_triggers_is_the_one_that_it_summarizes_at() -> None:
+    policy = replace(GUARDED, summary_trigger_ratio=0.7, usage_threshold=0.5, prune_trigger_ratio=0.9)
+    changes: list[tuple[dict[str, Any], int | None]] = [
+        ({}, 2800),
+        ({"usage_threshold": 0.35}, 2450),
+        ({"summary_trigger_ratio": None}, 3500),
+        ({"summary_trigger_ratio": None, "usage_threshold": None}, 3600),
+        ({"summary_trigger_ratio": None, "usage_threshold": 0.8}, 3600),
+        ({"summary_trigger_tokens": 1000}, 1000),
+        ({"summarize_when": "never"}, None),
+    ]
+    for change, tokens in changes:
+        assert trigger_tokens(replace(policy, **change), 7000, 4000) == tokens, change
+
+
 @pytest.mark.parametrize(("off_by", "pruned"), [(-1, False), (0, True), (1, True)])
 def test_a_prune_starts_at_exactly_ninety_percent_and_ends_below(off_by: int, pruned: bool) -> None:
     decision = plan(_at(90, replace(_COUNT_OFF, auto_summarize=False), off_by=off_by), estimate)
     assert isinstance(decision, Ready)
     assert decision.accounts.tokens_after_summary == 3600 + off_by
     assert decision.accounts.prune_triggered == pruned
-    assert decision.accounts.tokens_after_prune < 3600
+    assert decision.window.input_tokens < 3600
 
 
 def test_a_summary_due_by_the_count_that_would_shrink_nothing_is_worthless_and_the_turn_goes_on() -> None:

@@ -55,7 +55,7 @@ def test_at_the_trigger_all_results_but_the_newest_leave_a_mark_and_below_it_non
     actions = ready.accounts.actions
     assert {(each.kind, each.reason) for each in actions} == {("tool_result_shortened", "clear_tool_results")}
     assert ready.accounts.prune_triggered
-    assert ready.accounts.tokens_before - ready.accounts.tokens_after_prune == sum(a.tokens_removed for a in actions)
+    assert ready.accounts.tokens_before - ready.window.input_tokens == sum(a.tokens_removed for a in actions)
 
 
 def test_by_uses_with_exceptions_and_a_least_saving() -> None:
@@ -104,6 +104,28 @@ def test_cleared_inputs_and_results_are_rebuilt_from_references_and_listed_singl
     assert sorted((each.kind, each.target, each.tokens_removed_est) for each in listed) == sorted(
         (each.kind, each.target, each.tokens_removed) for each in ready.accounts.actions
     )
+
+
+def test_a_dropped_group_is_listed_singly_with_what_clearing_left_of_it() -> None:
+    history = History()
+    turns = (history.turn(*_rounds(3, 250), ("assistant", 10, 1)), history.turn(status=TurnStatus.RUNNING))
+    changes: dict[str, Any] = {"auto_summarize": False, "protected_turns": 0}
+    ready = _plan(turns, ClearToolResults(trigger_tokens=1, keep=2), 500, **changes)
+    ranges = in_ranges(ready.accounts.actions)
+    assert [(each.kind, each.count) for each in ranges] == [("tool_result_shortened", 1), ("tool_group_dropped", 2)]
+    listed = singly(ranges, turns, assemble(ready).refs, 500, estimate)
+    assert [each.tokens_removed_est for each in listed] == [each.tokens_removed for each in ready.accounts.actions]
+
+
+def test_a_call_whose_inputs_are_cleared_keeps_its_long_text_until_it_is_dropped_and_is_rebuilt() -> None:
+    history = History()
+    worked = history.turn(*_rounds(3, 5), ("assistant", 10, 1), call_tokens=700)
+    turns = (worked, history.turn(status=TurnStatus.RUNNING))
+    ready = _plan(turns, ClearToolResults(trigger_tokens=1, keep=2, clear_inputs=True), 1500, auto_summarize=False)
+    assembled = assemble(ready)
+    stored = {message.seq: message for turn in turns for message in turn.messages}
+    assert [ref[:2] for ref in assembled.refs["items"] if ref[0] in ("c", "s")] == [["c", 2], ["s", 4], ["s", 6]]
+    assert SentHashes(assembled.blocks, stored).sha256(assembled.refs) == assembled.sha256
 
 
 def test_cleared_results_do_not_make_a_summary_due() -> None:

@@ -76,12 +76,12 @@ def test_lines_never_take_a_prompt_over_what_fires_a_prune() -> None:
     current = _said(history.turn(status=TurnStatus.RUNNING), 40)
     plain_policy = replace(SHOWN, show_time=False)
     plain = plan(snapshot_of(turns, current, input_budget=1500, policy=plain_policy), estimate, may_summarize=False)
-    for budget in range(plain.accounts.tokens_after_prune + 20, plain.accounts.tokens_after_prune + 400, 30):
+    for budget in range(plain.window.input_tokens + 20, plain.window.input_tokens + 400, 30):
         decided = plan(snapshot_of(turns, current, input_budget=budget, policy=SHOWN), estimate, may_summarize=False)
         again = plan(snapshot_of(turns, current, input_budget=budget, policy=plain_policy), estimate)
         assert isinstance(again, Ready)
         assert decided.accounts.actions == again.accounts.actions
-        assert not decided.window.beside or decided.accounts.tokens_after_prune < 0.9 * budget
+        assert not decided.window.beside or decided.window.input_tokens < 0.9 * budget
 
 
 def recalling_snapshot(names: tuple[str | None, ...] = (None,)) -> Snapshot:

@@ -44,7 +44,7 @@ def test_a_newest_result_that_is_too_large_is_cut_to_what_fits_with_its_ends_kep
     policy = replace(GUARDED, prune_protected=not shields)
     decision = plan(snapshot_of(past, current, input_budget=2000, policy=policy), estimate)
     assert isinstance(decision, Ready)
-    assert 1900 <= decision.accounts.tokens_after_prune <= 2000
+    assert 1900 <= decision.window.input_tokens <= 2000
     assert _done(decision)[-1] == ("tool_result_shortened", "newest_result_too_large")
     was = current.messages[2].content
     (now,) = _results(decision.prompt)

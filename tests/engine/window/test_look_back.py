@@ -80,8 +80,8 @@ def test_the_tool_causes_no_refusal_where_the_clients_tools_fill_the_overhead_re
             for may in (False, True)
         )
         assert type(decided) is type(bare)
-        assert decided.accounts.tokens_after_prune <= input_budget or isinstance(decided, Refused)
-        offered.add((isinstance(decided, Ready), decided.window.offers_look_back))
+        assert decided.window.input_tokens <= input_budget or isinstance(decided, Refused)
+        offered.add((isinstance(decided, Ready), decided.window.snapshot.offers_look_back))
     assert offered == {(False, False), (True, False), (True, True)}
 
 
@@ -145,7 +145,7 @@ def test_a_result_that_fits_the_budget_leaves_the_prompt_before_it_as_it_was() -
         ready = _ready(replace(snapshot, current=with_look_backs(current, _read(snapshot, tokens))))
         if ready.accounts.tokens_before > 1300:
             break
-        largest = ready.accounts.tokens_after_prune
+        largest = ready.window.input_tokens
         assert list(assemble(ready).messages)[: before.messages] == list(assemble(_ready(snapshot)).messages)
         assert not ready.accounts.actions
     assert largest > 0.95 * 1300

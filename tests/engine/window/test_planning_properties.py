@@ -36,7 +36,7 @@ def test_a_ready_prompt_has_at_most_the_tokens_of_the_input_budget_and_a_refused
     taken = decide(snapshot)
     decision, budget = taken.decision, taken.snapshot.budget
     counted = input_tokens_of(taken.snapshot, decision.prompt)
-    assert decision.accounts.tokens_after_prune == counted
+    assert decision.window.input_tokens == counted
     if isinstance(decision, Ready):
         assert counted <= budget.input_budget
         assert budget.input_budget > 0
@@ -106,7 +106,7 @@ def test_the_logs_removals_sum_to_what_the_prompt_lost(snapshot: Snapshot) -> No
     kinds = {action.kind for action in accounts.actions}
     assert accounts.prune_triggered == bool(kinds - {"summary_folded"})
     if not accounts.prune_triggered:
-        assert accounts.tokens_after_prune == accounts.tokens_after_summary
+        assert taken.decision.window.input_tokens == accounts.tokens_after_summary
     if not accounts.summary_triggered:
         assert accounts.tokens_after_summary == accounts.tokens_before
 

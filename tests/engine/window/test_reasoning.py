@@ -10,15 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.types import JsonObject, Message, ReasoningRule, Turn, TurnStatus
+from app.engine.messages.media import flat_image_tokens
 from app.engine.messages.tokens import reasoning_tokens
 from app.engine.messages.turns import with_reasoning
+from app.engine.window.layout import layout_of, rebuilt_row
 from app.engine.window.past import past_of
 from app.engine.window.plan import Ready, assemble, plan
 from app.engine.window.prompt import Block
-from app.engine.window.prompt_refs import needed_for
+from app.engine.window.prompt_refs import SentHashes, needed_for, rebuilt_parts
 from app.engine.window.snapshot import Snapshot
 from tests.engine.histories import History, estimate, snapshot_of
-from tests.engine.readings import read_back, ready_of, rebuild
+from tests.engine.readings import counted_tokens, read_back, ready_of, rebuild
 from tests.engine.strategies import policies, snapshots
 from tests.engine.turn_stand_in import decide
 
@@ -126,6 +128,28 @@ def test_a_prompt_with_reasoning_is_rebuilt_exactly_from_its_references(
     stored = {message.seq: message for turn in (*turns, current) for message in turn.messages}
     messages, _ = rebuild(assembled.refs, *read_back(needed_for(assembled.refs), blocks, stored))
     assert messages == assembled.messages
+
+
+@pytest.mark.parametrize(("rule", "kind"), [(TURNS, "st"), (LOOP, "sb")])
+def test_a_shortened_message_is_counted_and_rebuilt_with_the_reasoning_that_it_is_sent_with(
+    rule: ReasoningRule, kind: str
+) -> None:
+    turn = History().turn(("tool_group", 5, 1), ("tool_group", 5, 1), status=TurnStatus.RUNNING, call_tokens=800)
+    turn = thoughtful(turn)
+    marked = with_reasoning(turn, rule)
+    ready = plan(snapshot_of((), marked, input_budget=1500), estimate)
+    assert isinstance(ready, Ready)
+    assembled = assemble(ready)
+    assert [ref[0] for ref in assembled.refs["items"] if ref[0][0] == "s"] == [kind]
+    stored = {message.seq: message for message in turn.messages}
+    assert SentHashes(assembled.blocks, stored).sha256(assembled.refs) == assembled.sha256
+    parts = list(rebuilt_parts(assembled.refs, assembled.blocks, stored))
+    assert [part.sent for part in parts] == list(assembled.messages)
+    rows = [rebuilt_row(part, None, estimate, flat_image_tokens).tokens for part in parts]
+    assert rows == [row.tokens for row in layout_of(ready.prompt)]
+    of_reasoning = 2 * turn.messages[1].reasoning_tokens
+    without = [{name: value for name, value in each.items() if "reasoning" not in name} for each in assembled.messages]
+    assert sum(rows) == counted_tokens(without) + of_reasoning
 
 
 def test_references_of_prompts_from_before_reasoning_was_sent_are_still_read() -> None:

@@ -44,7 +44,7 @@ def test_the_figures_of_a_refusal_are_one_sum(snapshot: Snapshot) -> None:
     assert isinstance(decision, Refused)
     overflow, prompt = decision.overflow, decision.prompt
     budget, sizes = overflow.budget, [item["tokens"] for item in overflow.largest_items]
-    assert sum(overflow.regions.values()) == budget["estimated"] == decision.accounts.tokens_after_prune
+    assert sum(overflow.regions.values()) == budget["estimated"] == decision.window.input_tokens
     assert budget["estimated"] - budget["input_budget"] == budget["over_by"]
     assert overflow.regions.keys() == prompt.regions().keys()
     assert sizes == sorted(sizes, reverse=True)

@@ -103,7 +103,7 @@ def test_system_text_goal_the_users_message_and_what_is_unresolved_are_whole(
 @given(_cases(fitting=True))
 def test_while_the_whole_fits_nothing_is_trimmed(snapshot: Snapshot) -> None:
     assume(input_tokens_before(snapshot) <= snapshot.budget.input_budget)
-    taken = decide(snapshot)
+    taken = decide(replace(snapshot, policy=replace(snapshot.policy, clear_tool_results=None)))
     assert isinstance(taken.decision, Ready)
     assert {action.kind for action in taken.decision.accounts.actions} <= {"summary_folded"}
     # A summary is made only where the policy has a trigger of its own besides the shares.
@@ -150,7 +150,7 @@ def test_no_turn_and_no_pin_that_left_would_still_fit(snapshot: Snapshot) -> Non
     decision, budget = taken.decision, snapshot.budget
     actions = [each for each in decision.accounts.actions if each.kind != "summary_folded"]
     assume(isinstance(decision, Ready) and actions)
-    left = budget.input_budget - decision.accounts.tokens_after_prune
+    left = budget.input_budget - decision.window.input_tokens
     present = sent_ids(decision.prompt)
     if [each.kind for each in actions] == ["history_drop"]:
         # The newest of those that left is the last for which there was no room.

@@ -21,7 +21,7 @@ from app.engine.window.snapshot import Removal, Snapshot, in_ranges
 from tests.engine.histories import GUARDED, History, UnitShape, chat, estimate, snapshot_of
 from tests.engine.pictures import image, png
 from tests.engine.readings import ready_of, rebuild
-from tests.engine.strategies import guarded_policies, snapshots
+from tests.engine.strategies import guarded_policies, policies, snapshots
 from tests.engine.turn_stand_in import decide
 
 _NO_SUMMARY = replace(GUARDED, auto_summarize=False)
@@ -37,7 +37,7 @@ def test_ranges_sum_to_the_single_actions_and_there_is_one_for_a_kind_and_reason
     assert len({(each.kind, each.reason, each.target[:4]) for each in placed}) == len(placed)
 
 
-@given(snapshots(guarded_policies()))
+@given(snapshots(policies(clear_tool_results=None)))
 def test_ranges_listed_singly_are_the_actions_that_were_taken(snapshot: Snapshot) -> None:
     ready = ready_of(decide(snapshot))
     singles, refs = ready.accounts.actions, assemble(ready).refs

@@ -144,7 +144,8 @@ def _ordered(members: Mapping[str, Any], names: tuple[str, ...]) -> JsonObject:
 
 _TOOLS: Final = "t"
 _OF_BLOCK: Final = frozenset({"b", "w"})
-_OF_MESSAGE: Final = frozenset({"s", "j"})
+_OF_MESSAGE: Final = frozenset("sj")
+"""The first letters of references to a message and a block."""
 _SPACE_OF_A_WORD: Final = "\u00a0"
 """Stored in place of a space within a matched word ("8 May 2023"), as spaces separate the members of a reference. No
 matched word has this character itself."""
@@ -154,7 +155,7 @@ BLOCKS_OF_TURNS: Final = """
     FROM turn_context_audit a, turns t, string_to_table(a.prompt_refs #>> '{}', E'\\n') AS line
     WHERE a.session_id = :source AND t.session_id = a.session_id AND t.id = a.turn_id
         AND t.seq <= :through_seq AND jsonb_typeof(a.prompt_refs) = 'string'
-        AND left(line, 2) IN ('b ', 'w ', 's ', 'j ', 't ')
+        AND line ~ '^([bwt]|[sj][tb]?) '
     UNION ALL
     SELECT text.value #>> '{}' FROM turn_context_audit a, turns t,
         jsonb_path_query(a.prompt_refs, 'strict $.** ? (@.type() == "string")') AS text(value)
@@ -175,7 +176,7 @@ def short_refs(refs: JsonObject) -> str:
     for kind, first, *rest in refs["items"]:
         if kind in _OF_BLOCK:
             lines.append(f"{kind} {_short(first)} {rest[0]}")
-        elif kind in _OF_MESSAGE:
+        elif kind[0] in _OF_MESSAGE:
             lines.append(f"{kind} {_short(rest[0])} {first}")
         else:
             lines.append(" ".join([kind, str(first), *[str(part).replace(" ", _SPACE_OF_A_WORD) for part in rest]]))
@@ -206,7 +207,7 @@ def _parts(kind: str, rest: list[str]) -> list[Any]:
         return [word.replace(_SPACE_OF_A_WORD, " ") for word in rest]
     if kind in _OF_BLOCK:
         return [_whole(rest[0]), rest[1]]
-    return [int(rest[1]), _whole(rest[0])] if kind in _OF_MESSAGE else list(map(int, rest))
+    return [int(rest[1]), _whole(rest[0])] if kind[0] in _OF_MESSAGE else list(map(int, rest))
 
 
 def _short(sha256: str) -> str:

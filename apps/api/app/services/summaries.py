@@ -97,7 +97,7 @@ async def edit_summary(
     async with rt.database.autocommit() as tx:
         edited = existing(await store.get_summary(tx, session.id, summary_id), "summary")
         is_cited = not (cited := _cited(changes)) or await has_messages(tx, session.id, cited)
-    active = rows.context.summary
+    active = rows.summary
     if active is None or active.id != summary_id:
         raise SummaryNotActive(f"The summary is {edited.status}; only the active one can be edited.")
     if any(turn.status in OPEN_STATUSES for turn in rows.turns):

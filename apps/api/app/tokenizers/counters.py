@@ -138,8 +138,6 @@ class Estimator:
         self._count = count
         self.encoding = encoding
         """`o200k_base`, `cl100k_base`, a count by length, or `heuristic` once a count had to fall back."""
-        self.used_fallback = False
-        """True once a count had to fall back."""
 
     @property
     def has_vocabulary(self) -> bool:
@@ -149,7 +147,6 @@ class Estimator:
     def __call__(self, text: str) -> int:
         counted = self._count(text)
         if counted is None:
-            self.used_fallback = True
             self.encoding = HEURISTIC
             return heuristic_tokens(text)
         return counted
@@ -183,7 +180,7 @@ class Tokenizers:
         """The result of `count` with an estimator, and the one encoding in which all of it was counted."""
         estimator = self.estimator(encoding)
         counted = count(estimator)
-        if estimator.used_fallback:
+        if estimator.encoding == HEURISTIC:
             estimator = self.estimator(HEURISTIC)
             counted = count(estimator)
         return counted, estimator.encoding

@@ -153,7 +153,7 @@ _LIST = Field(strict=False)  # JSON has no tuples
 
 _Block = Literal["b", "w"]
 _Run = Literal["m", "mt", "mb", "u", "c", "ct", "cb"]
-_Shortened = Literal["s", "j"]
+_Shortened = Literal["s", "st", "sb", "j", "jt", "jb"]
 _BRANCHES: Final = {"block": get_args(_Block), "run": get_args(_Run), "shortened": get_args(_Shortened)}
 
 
@@ -295,8 +295,8 @@ def _faults_of_blocks(document: JsonObject) -> list[tuple[str, str]]:
         if refs["tools"]:
             named.setdefault(refs["tools"], set()).add("tools")
         for kind, first, second in refs["items"]:
-            if kind in {"j", "w"}:
-                named.setdefault(second if kind == "j" else first, set()).add(kind)
+            if kind[0] in "jw":
+                named.setdefault(first if kind == "w" else second, set()).add(kind[0])
     faults: list[tuple[str, str]] = []
     for at, block in enumerate(document["blocks"] if named else ()):
         for form in sorted(named.get(block["sha256"], ())):

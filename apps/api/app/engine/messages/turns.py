@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Literal, NamedTuple, TypeAlias, assert_never
 
 from app.domain.types import OPEN_STATUSES, Message, ReasoningForm, ReasoningRule, Turn, TurnStatus
-from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
+from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate, counted
 
 UnitKind: TypeAlias = Literal["user", "assistant", "tool_group", "look_back"]
 
@@ -103,6 +103,12 @@ def _marked(message: Message, form: ReasoningForm) -> Message:
     if message.role != "assistant":
         return replace(message, reasoning_sent=form)
     return replace(message, reasoning_sent=form, tokens=message.tokens + sent_reasoning_tokens(message, form))
+
+
+def sent_tokens(message: Message, estimate: Estimate) -> int:
+    """The tokens of a message counted again, with those of the reasoning that it is marked to be sent with."""
+    form, again = message.reasoning_sent, counted(message, estimate)
+    return again.tokens + (sent_reasoning_tokens(again, form) if form and message.role == "assistant" else 0)
 
 
 def sent_reasoning_tokens(message: Message, form: ReasoningForm) -> int:

@@ -164,10 +164,10 @@ class Simulation:
         decided = self._decided(snapshot, model, figures)
         if isinstance(decided, Refused):
             return None
-        window, accounts = decided.window, decided.accounts
-        self.losses.note(accounts.actions)
+        window = decided.window
+        self.losses.note(decided.accounts.actions)
         laid_out, user_tokens = window.log.tokens_after_summary, _verbatim_user_tokens(window)
-        return _Sent(window.snapshot, window.wire_tokens, accounts.tokens_after_prune, laid_out, user_tokens)
+        return _Sent(window.snapshot, window.wire_tokens, window.input_tokens, laid_out, user_tokens)
 
     def _decided(self, snapshot: Snapshot, model: SimulatedModel, figures: TurnFigures) -> Ready | Refused:
         decided = plan(self._with_evicted(snapshot, model), model.estimate)

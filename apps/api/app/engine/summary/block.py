@@ -76,7 +76,7 @@ def fit_summary(body: SummaryBody, cap_tokens: int, estimate: Estimate) -> Summa
         return body
     room = cap_tokens - estimate(render_summary(SummaryBody("")))
     share = _TEXT_SHARE if any(getattr(body, field) for field in _FIELDS) else 1.0
-    text = _cut_text(body.summary_text, max(0, int(room * share)), estimate)
+    text = _cut_text(body.summary_text, int(room * share), estimate)
     room -= estimate(text)
     kept = _newest_in_turn(body, room, estimate)
     fitted = SummaryBody(text, **{field: tuple(kept[field]) for field in _FIELDS})

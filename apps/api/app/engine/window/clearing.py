@@ -43,7 +43,7 @@ def _cleared(window: Window, rule: ClearToolResults) -> Window:
         end = max(passed, min(count - rule.keep, bisect_left(places, place)))
         for used, items in uses[passed:end]:
             if window.may_drop(prune.pieces[used]):
-                found = _cleared_of(items, window.estimate, with_handles=window.offers_look_back)
+                found = _cleared_of(items, window.estimate, with_handles=window.snapshot.offers_look_back)
                 waiting += [(used, each) for each in found]
                 saved_tokens += sum(each.tokens_removed for each in found)
         passed = end

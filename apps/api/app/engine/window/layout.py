@@ -12,8 +12,8 @@ from app.domain.content import tool_calls_from_json
 from app.domain.figures import LaidOut
 from app.domain.types import JsonObject, Message, Region, Turn, TurnId, TurnStatus
 from app.engine.messages.media import ImageTokens
-from app.engine.messages.tokens import Estimate, counted, message_tokens, tokens_of, with_images_by_rule
-from app.engine.messages.turns import sent_reasoning_tokens
+from app.engine.messages.tokens import Estimate, message_tokens, with_images_by_rule
+from app.engine.messages.turns import sent_tokens
 from app.engine.window.clearing import cleared_items
 from app.engine.window.past import past_of
 from app.engine.window.pieces import Piece
@@ -22,6 +22,7 @@ from app.engine.window.prompt_refs import HowSent, RebuiltPart, how_sent_of
 from app.engine.window.pruning import dropped_kind, marked_media, shortened_texts
 from app.engine.window.shortening import NEWEST_TOO_LARGE
 
+_DROPPED_KINDS: Final = frozenset({"assistant_dropped", "tool_group_dropped"})
 _MOST_RANGES: Final = 32
 """More ranges than a log of ours has, which has one per kind and reason. An imported log may have any number of them,
 each with every message of the session."""
@@ -51,19 +52,17 @@ def rebuilt_row(part: RebuiltPart, region: Region | None, estimate: Estimate, im
         return _row(
             region, message_tokens(part.sent["content"], estimate, tool_calls=calls, tool_call_id=call_id), None
         )
-    tokens = _counted(replace(message, content=part.sent["content"]), estimate, image_tokens).tokens
-    if message.role == "assistant" and message.reasoning_sent is not None:
-        tokens += sent_reasoning_tokens(counted(message, estimate), message.reasoning_sent)
-    return _row(region, tokens, message, shortened=part.shortened)
+    sent = replace(message, content=part.sent["content"])
+    return _row(region, _counted(sent, estimate, image_tokens).tokens, message, shortened=part.shortened)
 
 
 def counted_turn(turn: Turn, estimate: Estimate, image_tokens: ImageTokens) -> Turn:
-    """The turn with its messages counted again, without reasoning."""
+    """The turn with its messages counted again, with the reasoning that they are marked to be sent with."""
     return replace(turn, messages=tuple([_counted(message, estimate, image_tokens) for message in turn.messages]))
 
 
 def _counted(message: Message, estimate: Estimate, image_tokens: ImageTokens) -> Message:
-    return with_images_by_rule(replace(message, tokens=tokens_of(message, estimate)), image_tokens)
+    return with_images_by_rule(replace(message, tokens=sent_tokens(message, estimate)), image_tokens)
 
 
 def _row(region: Region | None, tokens: int, message: Message | None, *, shortened: bool = False) -> LaidOut:
@@ -91,11 +90,10 @@ def singly(
     pieces, how_sent = past_of(turns).pieces, how_sent_of(refs) if refs and len(ranges) <= _MOST_RANGES else None
     by_themselves = {(action.kind, action.target) for action in actions if action.seqs is None}
     newest = {action.target for action in actions if action.reason == NEWEST_TOO_LARGE}
-    turn_of = {f"message:{message.id}": turn.id for turn in turns for message in turn.messages}
-    removed_tokens: Counter[TurnId] = Counter()
+    removed_tokens: Counter[str] = Counter()
     singles: dict[int, list[TrimAction]] = {}
-    # Those of messages first: what they removed of a turn was no longer there when its turn left.
-    for at, action in sorted(enumerate(actions), key=lambda each: each[1].target.startswith("turns:")):
+    # In this order: what was removed of a message was no longer there when it was dropped, or its turn was.
+    for at, action in sorted(enumerate(actions), key=lambda each: _extent(each[1])):
         seqs = action.seqs
         if seqs is None or how_sent is None:
             found = [action]
@@ -104,16 +102,23 @@ def singly(
             found = [*_turns_singly(action, within_range, pieces, how_sent, removed_tokens)]
         else:
             within = [piece for piece in pieces if seqs[1] <= piece.seq and piece.last_seq <= seqs[2]]
-            listed = _messages_singly(action, within, how_sent, input_budget, estimate, with_handles=with_handles)
+            if _extent(action):
+                listed = _dropped_singly(action, within, how_sent, removed_tokens)
+            else:
+                listed = _shortened_singly(action, within, how_sent, input_budget, estimate, with_handles=with_handles)
             # A range may contain items that have an action of their own, for another reason, and newest results, from
             # which a prune removes nothing.
             others = (each for each in listed if each.target not in newest)
             found = [each for each in others if (each.kind, each.target) not in by_themselves]
         for each in found:
-            if each.target in turn_of:
-                removed_tokens[turn_of[each.target]] += each.tokens_removed_est
+            removed_tokens[each.target] += each.tokens_removed_est
         singles[at] = found
     return [each for at in range(len(actions)) for each in singles[at]]
+
+
+def _extent(action: TrimAction) -> int:
+    """How much an action removes: parts of messages (0), whole messages (1), or turns (2)."""
+    return 2 if action.target.startswith("turns:") else int(action.kind in _DROPPED_KINDS)
 
 
 def _turns_singly(
@@ -121,24 +126,36 @@ def _turns_singly(
     turns: Sequence[Turn],
     pieces: Sequence[Piece],
     how_sent: HowSent,
-    removed_tokens: Mapping[TurnId, int],
+    removed_tokens: Mapping[str, int],
 ) -> Iterator[TrimAction]:
-    """`removed_tokens` are those that actions on single messages removed of a turn."""
+    """`removed_tokens` are those that other actions removed, by their targets."""
     wire_tokens: dict[TurnId, int] = {}
     stayed: set[TurnId] = set()
     for piece in pieces:
-        wire_tokens[piece.turn_id] = wire_tokens.get(piece.turn_id, 0) + piece.wire_tokens
+        wire_tokens[piece.turn_id] = wire_tokens.get(piece.turn_id, 0) + _left_of(piece, removed_tokens)
         if how_sent(piece.stored_messages[0]):
             stayed.add(piece.turn_id)
     gone = [turn for turn in turns if turn.id in wire_tokens and turn.id not in stayed]
     # A summary folds all turns of its range but rejected ones, whether anything of them could be sent or not.
     folded = [turn for turn in turns if turn.status is not TurnStatus.REJECTED]
     for turn in gone if len(gone) == action.count else folded:
-        left_tokens = wire_tokens.get(turn.id, 0) - removed_tokens.get(turn.id, 0)
-        yield TrimAction(action.kind, f"turn:{turn.id}", action.reason, left_tokens)
+        yield TrimAction(action.kind, f"turn:{turn.id}", action.reason, wire_tokens.get(turn.id, 0))
 
 
-def _messages_singly(
+def _dropped_singly(
+    action: TrimAction, pieces: Sequence[Piece], how_sent: HowSent, removed_tokens: Mapping[str, int]
+) -> Iterator[TrimAction]:
+    for piece in pieces:
+        if dropped_kind(piece.kind) == action.kind and not how_sent(piece.stored_messages[0]):
+            yield TrimAction(action.kind, piece.label, action.reason, _left_of(piece, removed_tokens))
+
+
+def _left_of(piece: Piece, removed_tokens: Mapping[str, int]) -> int:
+    """The wire tokens of the piece without those that actions on its messages removed."""
+    return piece.wire_tokens - sum(removed_tokens.get(item.label, 0) for item in piece.items)
+
+
+def _shortened_singly(
     action: TrimAction,
     pieces: Sequence[Piece],
     how_sent: HowSent,
@@ -147,17 +164,13 @@ def _messages_singly(
     *,
     with_handles: bool,
 ) -> Iterator[TrimAction]:
-    """Long messages that were dropped had been shortened before: a prune shortens a message before it drops it."""
+    """Messages that were dropped had been shortened before, if they are long: a prune shortens them first."""
     for piece in pieces:
         if action.reason == CLEARED:
             texts = cleared_items(piece, estimate, with_handles=with_handles)
         else:
             texts = shortened_texts(piece, input_budget, estimate, with_handles=with_handles)
-        shorter = piece.with_items(each.now for each in texts)
-        media = marked_media(shorter, estimate) if piece.has_media else []
+        media = marked_media(piece.with_items(each.now for each in texts), estimate) if piece.has_media else []
         for each in (*texts, *media):
             if each.kind == action.kind and each.was.message and how_sent(each.was.message) != "whole":
                 yield TrimAction(action.kind, each.was.label, action.reason, each.tokens_removed)
-        if dropped_kind(piece.kind) == action.kind and not how_sent(piece.stored_messages[0]):
-            wire_tokens = shorter.with_items(each.now for each in media).wire_tokens
-            yield TrimAction(action.kind, piece.label, action.reason, wire_tokens)

@@ -14,7 +14,6 @@ from typing import Literal, TypeAlias, overload
 from app.domain.content import JsonMessages
 from app.domain.errors import ContextBudgetExceeded
 from app.domain.frozen import frozen
-from app.domain.recalled import Recalled
 from app.domain.types import JsonObject, PromptMessage, Summary, ToolDefinition
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.messages.turns import wire_tokens_of
@@ -26,28 +25,10 @@ from app.engine.window.prompt import Prompt, PromptItem, Run
 from app.engine.window.prompt_refs import refs_of
 from app.engine.window.refusal import overflow_of
 from app.engine.window.shares import with_shared_budget
-from app.engine.window.snapshot import Removal, Snapshot
+from app.engine.window.snapshot import PlanLog, Removal, Snapshot
 from app.engine.window.stages import fit, fits, stays_whole
 from app.engine.window.triggers import due_before_call, reason_before_call
 from app.engine.window.window import Cost, Window, summary_item
-
-
-@frozen
-class Accounts:
-    """The token figures of an audit row. `tokens_*` count against the input budget. The trim log reports `wire_before`
-    and the prompt's own `wire_tokens`.
-
-    Recalled messages and day lines are included in every figure, because they do not come from compression.
-    """
-
-    wire_before: int
-    tokens_before: int
-    tokens_after_summary: int
-    tokens_after_prune: int
-    summary_triggered: bool
-    prune_triggered: bool
-    actions: tuple[Removal, ...]
-    recalled: tuple[Recalled, ...] = ()
 
 
 @frozen
@@ -66,11 +47,15 @@ class SummaryDue:
 
 @frozen(slots=False)
 class Decided:
-    """A window after fitting, and its figures. `summary_worthless` means that a summary was due by the turn count but
-    would not shrink anything, so the count restarts."""
+    """A window after fitting. `summary_worthless` means that a summary was due by the turn count but would not shrink
+    anything, so the count restarts.
+
+    `accounts` is the window's log as an audit has it: all actions as one, and figures of every stage that include
+    recalled messages, day lines and the look-back tool, because these do not come from compression.
+    """
 
     window: Window
-    accounts: Accounts
+    accounts: PlanLog
     summary_worthless: bool
 
     @property
@@ -109,21 +94,21 @@ def plan(snapshot: Snapshot, estimate: Estimate, *, may_summarize: bool = True) 
     window = lay_out_cleared(snapshot, estimate)
     summary_worthless = False
     if may_summarize and not snapshot.overflowed:
-        due = due_before_call(window)
-        if due.fold:
-            return SummaryDue(due.fold, replace(snapshot, log=window.log.without_stages()))
-        summary_worthless = due.reason == "turn_count"
+        reason, fold = due_before_call(window)
+        if fold:
+            return SummaryDue(fold, replace(snapshot, log=window.log.without_stages()))
+        summary_worthless = reason == "turn_count"
     window = fit(window)
     if window.log.actions and not snapshot.overflowed:  # a retry may not be larger than the prompt that was rejected
         offering = _with_look_back(snapshot, estimate)
         window = window if offering is snapshot else fit(lay_out_cleared(offering, estimate))
-    if window.offers_look_back and not fits(window):
+    if window.snapshot.offers_look_back and not fits(window):
         bare = replace(window.snapshot, tools=window.snapshot.tools[:-1])
         window = fit(lay_out_cleared(with_shared_budget(bare, estimate), estimate))
     accounts = _accounts_of(window)
     if fits(window):
         return Ready(window, accounts, summary_worthless)
-    overflow = overflow_of(window.prompt, window.snapshot, accounts.tokens_after_prune)
+    overflow = overflow_of(window.prompt, window.snapshot, window.input_tokens)
     return Refused(window, accounts, summary_worthless, overflow)
 
 
@@ -145,22 +130,19 @@ def _with_look_back(snapshot: Snapshot, estimate: Estimate) -> Snapshot:
     return with_shared_budget(replace(snapshot, tools=(*snapshot.tools, LOOK_BACK)), estimate)
 
 
-def _accounts_of(window: Window) -> Accounts:
+def _accounts_of(window: Window) -> PlanLog:
     log, input_tokens, items = window.log, window.input_tokens, window.beside
-    # Recalled messages and the look-back tool do not come from compression, so they are in the figures of every stage.
     offered = window.tools_tokens - log.tools_tokens
     tokens, messages = sum([item.tokens for item in items]), len(items)
     beside = input_tokens - window.input_tokens_without(tokens, messages) if items else 0
     with_tool = input_tokens - window.input_tokens_without(less_tools=offered) if offered else 0
-    return Accounts(
+    return replace(
+        log,
         wire_before=log.wire_before + tokens + MESSAGE_FRAMING_TOKENS * messages + offered,
         tokens_before=log.tokens_before + beside + with_tool,
         tokens_after_summary=log.tokens_after_summary + beside,
-        tokens_after_prune=input_tokens,
-        summary_triggered=log.summary_triggered,
-        prune_triggered=bool(log.actions) or any(action.kind == "emergency_drop" for action in log.stored),
+        stored=(),
         actions=(*log.stored, *log.actions),
-        recalled=log.recalled,
     )
 
 

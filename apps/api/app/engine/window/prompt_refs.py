@@ -3,11 +3,12 @@
 The form is `{"items": [...], "tools": sha256 | null}`. An item is one of these:
 
 - `["b", sha256, role]`: a block.
-- `["m", first_seq, last_seq]`: a run of stored messages with consecutive numbers. If reasoning was sent with them it is
-  `"mt"` (reasoning as text) or `"mb"` (the provider's blocks). `"c"`, `"ct"` and `"cb"` are the same for messages whose
-  calls were sent without arguments. `["u", first_seq, last_seq]`: only the users' messages of a range.
+- `["m", first_seq, last_seq]`: a run of stored messages with consecutive numbers; `"c"` for messages whose calls were
+  sent without arguments. `["u", first_seq, last_seq]`: only the users' messages of a range.
 - `["s", seq, sha256]`: a stored message whose content is replaced by the text of a block; `"j"` instead of `"s"` when
   the block is the JSON of a list of parts. `["w", sha256, role]`: a block that is a whole message, of a look-back.
+  If reasoning was sent with stored messages, `"m"`, `"c"`, `"s"` or `"j"` is followed by `t` (reasoning as text) or `b`
+  (the provider's blocks): `"mt"`.
 - `["r", packed, …]`: recalled messages, as packed by `domain/recalled.py`.
 
 A run has the same size however long it is, so storage grows with the number of turns, not with what they send.
@@ -51,13 +52,15 @@ MESSAGE_BYTES: Final = 512
 
 _BLOCKS: Final = frozenset({"b", "w"})
 """References that have only a block; its sha256 is their second member."""
-_RUN_OF_FORM: Final[Mapping[ReasoningForm | None, str]] = {None: "m", "text": "mt", "blocks": "mb"}
-_CLEARED_RUN: Final[Mapping[ReasoningForm | None, str]] = {None: "c", "text": "ct", "blocks": "cb"}
-_FORM_OF_RUN: Final[Mapping[str, ReasoningForm | None]] = {
-    "u": None,
-    **{kind: form for kinds in (_RUN_OF_FORM, _CLEARED_RUN) for form, kind in kinds.items()},
-}
-_CLEARED: Final = frozenset(_CLEARED_RUN.values())
+_RUNS: Final = frozenset("muc")
+"""The first letters of references to a range of stored messages."""
+_SHORTENED: Final = frozenset("sj")
+"""The first letters of references to a stored message and the block that replaces its content."""
+_CHANGED: Final = _SHORTENED | {"c"}
+"""The first letters of references to messages that were not sent as stored."""
+_MARK_OF_FORM: Final[Mapping[ReasoningForm | None, str]] = {None: "", "text": "t", "blocks": "b"}
+"""What follows the letter of a reference to stored messages."""
+_FORM_OF_MARK: Final[Mapping[str, ReasoningForm | None]] = {mark: form for form, mark in _MARK_OF_FORM.items()}
 
 
 @frozen
@@ -106,12 +109,13 @@ def _is_recalled(part: Part) -> bool:
 def _ref_of(item: PromptItem) -> list[Any]:
     """The reference of an item that is not a message as it is stored."""
     if item.message is not None and item.inputs_cleared:
-        return [_CLEARED_RUN[item.message.reasoning_sent], item.message.seq, item.message.seq]
+        return [f"c{_MARK_OF_FORM[item.message.reasoning_sent]}", item.message.seq, item.message.seq]
     if item.block is None:
         raise ValueError(f"{item.label} has neither a message nor a block")
     if item.message is None:
         return ["w" if item.block.is_message else "b", item.block.sha256, item.block.role]
-    return ["j" if item.block.is_json else "s", item.message.seq, item.block.sha256]
+    letter = "j" if item.block.is_json else "s"
+    return [letter + _MARK_OF_FORM[item.message.reasoning_sent], item.message.seq, item.block.sha256]
 
 
 class _Runs:
@@ -125,7 +129,7 @@ class _Runs:
 
     def add(self, stretch: Stretch) -> None:
         """Append a stretch. Only users' messages at the beginning of it can extend a range of users' messages."""
-        kind, first, users = _RUN_OF_FORM[stretch.form], stretch.first_seq, stretch.users
+        kind, first, users = f"m{_MARK_OF_FORM[stretch.form]}", stretch.first_seq, stretch.users
         while users and self._run is not None and self._of_users and self._goes_on(kind, first):
             self._run[2] = first
             first, users = first + 1, users - 1
@@ -172,10 +176,10 @@ def spelled_out(refs: JsonObject) -> JsonObject:
 def needed_for(refs: JsonObject) -> Needed:
     """The blocks and messages that a rebuild reads."""
     items = spelled_out(refs)["items"]
-    sha256s = [ref[1] if ref[0] in _BLOCKS else ref[2] for ref in items if ref[0] not in _FORM_OF_RUN]
+    sha256s = [ref[1] if ref[0] in _BLOCKS else ref[2] for ref in items if ref[0][0] not in _RUNS]
     if refs["tools"]:
         sha256s.append(refs["tools"])
-    runs = [(ref[1], ref[2] if ref[0] in _FORM_OF_RUN else ref[1]) for ref in items if ref[0] not in _BLOCKS | {"u"}]
+    runs = [(ref[1], ref[2] if ref[0][0] in _RUNS else ref[1]) for ref in items if ref[0] not in _BLOCKS | {"u"}]
     user_runs = [(ref[1], ref[2]) for ref in items if ref[0] == "u"]
     return Needed(tuple(dict.fromkeys(sha256s)), tuple(_merged(runs)), tuple(_merged(user_runs)))
 
@@ -186,7 +190,7 @@ HowSent: TypeAlias = Callable[[Message], Literal["whole", "shortened"] | None]
 
 def how_sent_of(refs: JsonObject) -> HowSent:
     """A function that returns how a message was sent in the prompt of these references."""
-    shortened = {ref[1] for ref in refs["items"] if ref[0] in {"s", "j"} | _CLEARED}
+    shortened = {ref[1] for ref in refs["items"] if ref[0][0] in _CHANGED}
     needed = needed_for(refs)
 
     def how_sent(message: Message) -> Literal["whole", "shortened"] | None:
@@ -255,16 +259,16 @@ class SentHashes:
                 yield b',{"content":%b,"role":%b}' % (self._block(first, "text"), canonical_bytes(second))
             elif kind == "w":
                 yield b"," + self._block(first, "json")
-            elif kind in {"s", "j"}:
-                content = self._block(second, "text" if kind == "s" else "json")
-                rest = canonical_bytes(neutral_message(self._messages[first], content=""))
+            elif kind[0] in _SHORTENED:
+                content = self._block(second, "json" if kind[0] == "j" else "text")
+                rest = canonical_bytes(neutral_message(_as_sent(self._messages[first], kind), content=""))
                 yield b',{"content":%b%b' % (content, rest.removeprefix(b'{"content":""'))
             else:
                 for seq in _seqs_of_run(kind, first, second, self._user_seqs):
                     yield self._encoded.get((seq, kind)) or self._message(seq, kind)
 
     def _message(self, seq: int, kind: str) -> bytes:
-        piece = b"," + canonical_bytes(neutral_message(_of_run(self._messages[seq], kind)))
+        piece = b"," + canonical_bytes(neutral_message(_as_sent(self._messages[seq], kind)))
         self._encoded[seq, kind] = piece
         return piece
 
@@ -295,19 +299,20 @@ def rebuilt_parts(
             yield RebuiltPart({"role": second, "content": blocks[first]}, None)
         elif kind == "w":
             yield RebuiltPart(json.loads(blocks[first]), None)
-        elif kind in {"s", "j"}:
-            content = blocks[second] if kind == "s" else json.loads(blocks[second])
-            message = messages[first]
+        elif kind[0] in _SHORTENED:
+            content = json.loads(blocks[second]) if kind[0] == "j" else blocks[second]
+            message = _as_sent(messages[first], kind)
             yield RebuiltPart(neutral_message(message, content=content), message, shortened=True)
         else:
             for seq in _seqs_of_run(kind, first, second, user_seqs):
-                message = _of_run(messages[seq], kind)
-                yield RebuiltPart(neutral_message(message), message, shortened=kind in _CLEARED)
+                message = _as_sent(messages[seq], kind)
+                yield RebuiltPart(neutral_message(message), message, shortened=kind[0] in _CHANGED)
 
 
-def _of_run(message: Message, kind: str) -> Message:
-    sent = replace(message, reasoning_sent=_FORM_OF_RUN[kind])
-    return without_inputs(sent) if kind in _CLEARED else sent
+def _as_sent(message: Message, kind: str) -> Message:
+    """The message as references of this kind send it, except for content that is replaced."""
+    sent = replace(message, reasoning_sent=_FORM_OF_MARK[kind[1:]])
+    return without_inputs(sent) if kind[0] == "c" else sent
 
 
 def _user_seqs(messages: Mapping[int, Message]) -> list[int]:

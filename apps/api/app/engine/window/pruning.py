@@ -264,7 +264,9 @@ def marked_media(piece: Piece, estimate: Estimate) -> list[Shortening]:
 def _of_long_texts(piece: Piece, window: Window) -> list[Shortening]:
     if not window.may_drop(piece):
         return []
-    return shortened_texts(piece, window.budget.input_budget, window.estimate, with_handles=window.offers_look_back)
+    return shortened_texts(
+        piece, window.budget.input_budget, window.estimate, with_handles=window.snapshot.offers_look_back
+    )
 
 
 def shortened_texts(piece: Piece, input_budget: int, estimate: Estimate, *, with_handles: bool) -> list[Shortening]:

@@ -14,7 +14,8 @@ from app.domain.content import canonical_json
 from app.domain.frozen import frozen
 from app.domain.types import Message, Pin
 from app.engine.messages.media import has_media, marked_parts, marked_text
-from app.engine.messages.tokens import Estimate, tokens_of
+from app.engine.messages.tokens import Estimate
+from app.engine.messages.turns import sent_tokens
 from app.engine.recall.look_back_pages import handle_of
 from app.engine.recall.relevance import question_of, relevances
 from app.engine.summary.block import fit_summary
@@ -139,7 +140,9 @@ def with_shorter_newest(window: Window, excess_tokens: int) -> Window:
     done: list[Shortening] = []
     for piece in window.pieces:
         if window.leaves_of(piece) == "shortened" and excess_tokens > 0:
-            shortened = fit_results(piece.items, excess_tokens, window.estimate, with_handles=window.offers_look_back)
+            shortened = fit_results(
+                piece.items, excess_tokens, window.estimate, with_handles=window.snapshot.offers_look_back
+            )
             excess_tokens -= sum(each.tokens_removed for each in shortened)
             done += shortened
             piece = piece.with_items(each.now for each in shortened)  # noqa: PLW2901 - the same piece, shorter
@@ -244,5 +247,7 @@ def _longest_that_fits(
 def _replaced(
     kind: ShorteningKind, item: PromptItem, message: Message, block: Block, estimate: Estimate
 ) -> Shortening | None:
-    tokens = tokens_of(replace(message, content=block.content), estimate)
+    if item.inputs_cleared:
+        return None
+    tokens = sent_tokens(replace(message, content=block.content), estimate)
     return Shortening(kind, item, replace(item, tokens=tokens, block=block)) if tokens < item.tokens else None

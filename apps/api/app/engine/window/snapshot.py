@@ -54,6 +54,11 @@ class PlanLog:
     actions: tuple[Removal, ...] = ()
     recalled: tuple[Recalled, ...] = ()
 
+    @property
+    def prune_triggered(self) -> bool:
+        """Whether something was removed or shortened, other than by a summary."""
+        return any(action.kind != "summary_folded" for action in (*self.stored, *self.actions))
+
     def without_stages(self) -> PlanLog:
         """The log from which another plan of the same turn continues."""
         return replace(self, actions=(), recalled=())

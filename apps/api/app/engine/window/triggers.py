@@ -12,7 +12,6 @@ from dataclasses import replace
 from math import ceil, floor
 from uuid import UUID
 
-from app.domain.frozen import frozen
 from app.domain.types import Message, MessageId
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.messages.turns import framed_tokens
@@ -37,32 +36,26 @@ _MIN_MESSAGES_SHARE = 0.5
 """Least messages to fold, as a fraction of `max_messages`. Else protected turns alone could fire it at every turn."""
 
 
-@frozen
-class Due:
-    """Why a summary is due, and what it folds. Without a `fold`, no summary is worth making or none could be sent."""
-
-    reason: SummaryReason | None
-    fold: Fold | None
-
-
-def due_before_call(window: Window) -> Due:
-    """Why a summary must be tried before this window is sent, and its fold.
+def due_before_call(window: Window) -> tuple[SummaryReason | None, Fold | None]:
+    """Why a summary must be tried before this window is sent, and its fold; None if none is worth making.
 
     No summary is made, and paid for, that could not be sent together with the content that is never removed.
     """
     return _due(window, reason_before_call, before_call=True)
 
 
-def _due(window: Window, reason_of: Callable[[Cost], SummaryReason | None], *, before_call: bool = False) -> Due:
+def _due(
+    window: Window, reason_of: Callable[[Cost], SummaryReason | None], *, before_call: bool = False
+) -> tuple[SummaryReason | None, Fold | None]:
     # Finding what a summary could fold may walk through the whole window, so do it only if one may be due. Shares do
     # not change a window that fits.
     if (window.snapshot.policy.allocation is None or window.excess_tokens <= 0) and reason_of(window) is None:
-        return Due(None, None)
+        return None, None
     found = foldable_within_shares(window)
     reason = reason_of(found.window) if found.room_tokens >= MIN_SUMMARY_TOKENS else None
     fold = found.fold(reason) if reason else None
     worth = fold and worth_making(fold, found, before_call=before_call)
-    return Due(reason, fold if worth else None)
+    return reason, fold if worth else None
 
 
 def reason_before_call(window: Cost) -> SummaryReason | None:
@@ -105,7 +98,7 @@ def fold_after_turn(snapshot: Snapshot, estimate: Estimate) -> Fold | None:
     """The fold that is due by the triggers after a turn, or None. The running turn of the snapshot has no message."""
     if not snapshot.policy.summarizes_after_turns:
         return None
-    return _due(lay_out_cleared(snapshot, estimate), _reason_after_turn).fold
+    return _due(lay_out_cleared(snapshot, estimate), _reason_after_turn)[1]
 
 
 def fold_on_request(snapshot: Snapshot, estimate: Estimate) -> Fold | None:
@@ -211,7 +204,7 @@ def _fold_of_next_turn(snapshot: Snapshot, estimate: Estimate) -> Fold | None:
     says = Message(MessageId(UUID(int=0)), snapshot.current.id, seq, "user", "", tokens)
     next_turn = replace(snapshot.current, messages=(says,))
     next_snapshot = with_shared_budget(replace(snapshot, current=next_turn), estimate)
-    return due_before_call(lay_out_cleared(next_snapshot, estimate)).fold
+    return due_before_call(lay_out_cleared(next_snapshot, estimate))[1]
 
 
 def _average(past: Past, *more_tokens: int) -> int:

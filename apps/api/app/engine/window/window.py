@@ -131,10 +131,6 @@ class Window(Cost):
         """Tokens of pieces and day lines without the user's current message."""
         return sum([part.tokens for part in (*self.pieces, *self.beside) if part.region == "history"])
 
-    @property
-    def offers_look_back(self) -> bool:
-        return self.snapshot.offers_look_back
-
     def leaves_of(self, piece: Piece) -> Leaves:
         """What may be removed of the piece (contract.md, decisions 5, 7 and 8)."""
         whole_turns = self.snapshot.policy.prune_unit == "turn"  # users' text is dropped with them

@@ -198,7 +198,7 @@ def _detail(calls: list[JsonObject]) -> JsonObject:
 def _wants_look_back(record: Record, completion: Completion) -> bool:
     """Whether the model called the look-back tool, which its prompt or an earlier one of the turn offered."""
     sent = record.sent
-    offered = bool(record.turn.looked_back) or (sent is not None and sent.decided.window.offers_look_back)
+    offered = bool(record.turn.looked_back) or (sent is not None and sent.snapshot.offers_look_back)
     return offered and any(map(is_own, completion.tool_calls))
 
 
@@ -216,7 +216,7 @@ async def _look_back(record: Record, completion: Completion) -> tuple[Completion
     others = tuple(call for call in completion.tool_calls if not is_own(call))
     finish = completion.finish_reason if others or completion.finish_reason != "tool_calls" else "stop"
     answer = replace(completion, tool_calls=others, finish_reason=finish)
-    if not plan.decided.window.offers_look_back:
+    if not plan.snapshot.offers_look_back:
         return answer, False  # no more look-backs: a result has said so
     started_at = record.rt.now()
     results = [message.content for message in turn.looked_back if message.role == "tool"]

@@ -215,9 +215,9 @@ def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns:
     ceiling = max(0, *(budget.prompt_ceiling for budget in budgets))
     reserve = max(budget.output_reserve for budget in budgets)
     messages, kept = list(rows.read_messages()), rows.kept
-    summary = rows.context.summary
+    summary = rows.summary
     texts = [text for _, text in layers_of(rt, rows.session, options.instructions)]
-    texts += [pin.content for pin in rows.context.pins]
+    texts += [pin.content for pin in rows.pins]
     texts += [
         rows.session.room_goal or "",
         json.dumps(options.tools) if options.tools else "",

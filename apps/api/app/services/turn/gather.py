@@ -16,9 +16,11 @@ from app.domain.frozen import frozen
 from app.domain.types import (
     OPEN_STATUSES,
     Message,
+    Pin,
     SessionId,
     SessionRef,
     SessionState,
+    Summary,
     ToolDefinition,
     Turn,
     TurnId,
@@ -67,7 +69,8 @@ class WindowRows:
     model: Model
     estimate: Estimator
     turn_seq: int
-    context: PromptContext
+    summary: Summary | None
+    pins: tuple[Pin, ...]
     kept: Kept
     turns: tuple[Turn, ...]
     held: WindowBytes
@@ -135,9 +138,8 @@ async def read_window(
     before_seq = session.last_turn_seq + 1 if turn_seq is None else turn_seq
     model = rt.catalogue.model(model_alias, session.tenant_id)
     context = await _context(tx, rt, session.id, before_seq)
-    if policy.whole_past:
-        context = replace(context, summary=None)
-    after_seq = context.summary.to_message_seq if context.summary else 0
+    summary = None if policy.whole_past else context.summary
+    after_seq = summary.to_message_seq if summary else 0
     counting = counting_of(session, model, policy)
     held = WindowBytes(rt.windows, session.tenant_id)
     kept = rt.pasts.kept(session.id, counting, after_seq, session.last_message_seq)
@@ -162,7 +164,7 @@ async def read_window(
         kept = Kept(Columns(after_seq))
         turns = await turns_after(after_seq)
     estimate = rt.tokenizers.estimator(counting.encoding)
-    rows = WindowRows(session, policy, model, estimate, before_seq, context, kept, tuple(turns), held)
+    rows = WindowRows(session, policy, model, estimate, before_seq, summary, context.pins, kept, tuple(turns), held)
     return await _with_evicted(tx, rt, rows, query, for_turn=turn_seq is not None)
 
 
@@ -190,7 +192,7 @@ async def _with_evicted(
 ) -> WindowRows:
     """The rows with the matching messages among those that the active summary replaces. Only for a running turn
     something is written: some messages without packed terms get them."""
-    summary = rows.context.summary
+    summary = rows.summary
     running = [turn for turn in rows.turns if for_turn and turn.status is TurnStatus.RUNNING]
     message = running[-1].messages[0] if running else query
     if message is None or summary is None or not rows.policy.recall.enabled:
@@ -326,17 +328,15 @@ async def snapshot_of(
         budget=budget_of(rows.model, rows.policy),
         layers=layers_of(rt, session, instructions),
         goal=goal_text(session.room_goal, session.mode),
-        pins=rows.context.pins,
-        summary=rows.context.summary,
+        pins=rows.pins,
+        summary=rows.summary,
         past=past,
         current=with_reasoning(current, rule),
         tools=tools,
         completed_since_summary=past.completed_after(session.summary_count_after_seq),
         calibration_ratio=rt.calibrations.ratio(session.tenant_id, rows.model.alias, rows.encoding),
         evicted=_evicted_with_reasoning(rows),
-        pin_meaning=meaning_of_pins(rt, session.tenant_id, rows.context.pins, current)
-        if rows.policy.allocation
-        else None,
+        pin_meaning=meaning_of_pins(rt, session.tenant_id, rows.pins, current) if rows.policy.allocation else None,
         may_look_back=may_look_back,
     )
     await count_long_texts(rt.tokenizers, rows.estimate, snapshot)
@@ -355,7 +355,7 @@ async def with_recall_anew(rt: Runtime, rows: WindowRows, snapshot: Snapshot, *,
     query = snapshot.current.messages[0]
     if not rows.policy.recall.enabled:
         return snapshot
-    rows = replace(rows, context=replace(rows.context, summary=snapshot.summary))
+    rows = replace(rows, summary=snapshot.summary)
     async with rt.database.autocommit() as tx:
         rows = await _with_evicted(tx, rt, rows, query, for_turn=for_turn)
     rows = await with_all_counts(rt, rows, store=for_turn)

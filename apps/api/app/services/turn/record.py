@@ -118,7 +118,7 @@ class Record:
         self.found_summary_in_progress = False
         self.read: Read = ()
         self.steps = Steps(rt, after=turn.claim.steps)
-        summary = turn.rows.context.summary
+        summary = turn.rows.summary
         found = {"turns": turn.rows.turn_count, "summary_id": str(summary.id) if summary else None}
         self.steps.add("gather", turn.gathered_at, found)
 

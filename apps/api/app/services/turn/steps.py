@@ -107,7 +107,7 @@ def of_decision(decided: SummaryDue | Ready | Refused) -> dict[str, Attribute]:
         "plimsoll.decision": "send" if isinstance(decided, Ready) else "refuse",
         "plimsoll.context.estimated_wire_tokens": decided.prompt.wire_tokens,
         "plimsoll.context.tokens_before": decided.accounts.tokens_before,
-        "plimsoll.context.tokens_after_prune": decided.accounts.tokens_after_prune,
+        "plimsoll.context.tokens_after_prune": decided.window.input_tokens,
         "plimsoll.context.trimmed": len(decided.accounts.actions),
         "plimsoll.context.recalled": len(decided.accounts.recalled),
     }

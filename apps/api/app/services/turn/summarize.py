@@ -295,7 +295,7 @@ def start_after_turn(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, reply: Mess
         return
     window, reply_tokens = plan.decided.window, reply.tokens + reply.reasoning_tokens
     if not is_own or may_fold_behind_answer(window.snapshot, window.log.tokens_after_summary, reply_tokens):
-        is_first = turn.claim.round == turn.claim.fence == 1 and plan.snapshot.summary == plan.rows.context.summary
+        is_first = turn.claim.round == turn.claim.fence == 1 and plan.snapshot.summary == plan.rows.summary
         rows = _rows_after(turn, plan.rows, reply) if is_own and is_first and is_sound else None
         tools = plan.decided.prompt.tools
         work = summarize_after_turn(rt, session, tools, options.instructions, rows)
@@ -307,8 +307,7 @@ def _rows_after(turn: ClaimedTurn, rows: WindowRows, reply: Message) -> WindowRo
     *before, last = [replace(each, unresolved=False) for each in rows.turns]
     assert last.id == turn.claim.turn_id, "the running turn is the newest"
     completed = replace(last, status=TurnStatus.COMPLETED, messages=(*last.messages, reply))
-    context = replace(rows.context, step_failed=False)
-    return replace(rows, turn_seq=turn.claim.seq + 1, context=context, turns=(*before, completed), evicted=None)
+    return replace(rows, turn_seq=turn.claim.seq + 1, turns=(*before, completed), evicted=None)
 
 
 async def summarize_after_turn(

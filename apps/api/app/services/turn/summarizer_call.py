@@ -109,7 +109,7 @@ async def chosen_call(rt: Runtime, job: SummaryJob) -> tuple[CallChoice, Prompt 
 
 async def _by_cost(rt: Runtime, job: SummaryJob, found: Repeated, tokens: int) -> CallChoice:
     rows, fold, alias = job.rows, job.fold, job.alias
-    policy, session, summary = rows.policy, rows.session, rows.context.summary
+    policy, session, summary = rows.policy, rows.session, rows.summary
     last = rt.pasts.cached_prompt(session.id)
     if last is None or last.model_alias != rows.model.alias or not found.goes_on_from(orjson.loads(last.refs)):
         return CallChoice("separate", "not_cached")

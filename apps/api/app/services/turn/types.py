@@ -191,7 +191,7 @@ class TurnPlan:
             "overhead_reserve": budget.overhead_reserve,
             "estimated_input_tokens_before": accounts.tokens_before,
             "estimated_input_tokens_after_summary": accounts.tokens_after_summary,
-            "estimated_input_tokens_after_prune": accounts.tokens_after_prune,
+            "estimated_input_tokens_after_prune": self.decided.window.input_tokens,
             "summary_triggered": accounts.summary_triggered,
             "prune_triggered": accounts.prune_triggered,
             "overflow_rejected": assembled is None,

@@ -67,7 +67,7 @@ async def pin_figures(rt: Runtime, session: SessionRef) -> dict[str, PinFigures]
     """By name, each pin's tokens in a prompt, and its relevance to a turn with the text of the newest one. Raises
     `NotFound` for the session."""
     rows = await session_window(rt, session)
-    pins = rows.context.pins
+    pins = rows.pins
     newest = rows.turns[-1] if rows.turns else no_turn(rows.turn_seq)
     goal = goal_text(rows.session.room_goal, rows.session.mode)
     meaning = meaning_of_pins(rt, session.tenant_id, pins, newest)

@@ -26,11 +26,14 @@ from app.domain.types import (
     PromptMessage,
     SessionRef,
     ToolDefinition,
+    Turn,
     TurnId,
     TurnRecord,
+    TurnStatus,
 )
 from app.engine.messages.image_rules import image_rule_for
 from app.engine.messages.media import ImageTokens, flat_image_tokens
+from app.engine.messages.turns import with_reasoning
 from app.engine.window.layout import counted_turn, rebuilt_row, singly
 from app.engine.window.look_back import LOOK_BACK
 from app.engine.window.prompt_refs import RebuiltPart, SentHashes, needed_for, rebuilt_parts, regions_of
@@ -93,9 +96,15 @@ async def get_expanded_audit(rt: Runtime, session: SessionRef, turn_id: TurnId, 
         tools = await blocks_by_sha256(tx, session.id, (tools_sha256,)) if tools_sha256 else {}
     offered = any(LOOK_BACK in json.loads(text) for text in tools.values())
     estimate, images = await _counting(rt, audit, [message for turn in turns for message in turn.messages])
+    alias = audit.model_alias
+    rule = rt.catalogue.model(alias).reasoning_rule if alias in rt.catalogue.aliases else None
+
+    def as_then(turn: Turn) -> Turn:
+        then = replace(turn, status=TurnStatus.RUNNING) if turn.id == turn_id else turn
+        return counted_turn(with_reasoning(then, rule), estimate, images)
 
     def expanded() -> list[JsonObject]:
-        counted = [counted_turn(turn, estimate, images) for turn in turns]
+        counted = [*map(as_then, turns)]
         single = singly(actions, counted, audit.prompt_refs, audit.input_budget, estimate, with_handles=offered)
         return [action.public() for action in single]
 
