@@ -114,8 +114,9 @@ def _ref_of(item: PromptItem) -> list[Any]:
         raise ValueError(f"{item.label} has neither a message nor a block")
     if item.message is None:
         return ["w" if item.block.is_message else "b", item.block.sha256, item.block.role]
-    letter = "j" if item.block.is_json else "s"
-    return [letter + _MARK_OF_FORM[item.message.reasoning_sent], item.message.seq, item.block.sha256]
+    letter, form = "j" if item.block.is_json else "s", item.message.reasoning_sent
+    mark = _MARK_OF_FORM[form] if item.message.role == "assistant" else ""  # older versions know no mark here
+    return [letter + mark, item.message.seq, item.block.sha256]
 
 
 class _Runs:
