@@ -202,6 +202,18 @@ def test_a_newest_result_without_its_picture_is_in_no_range_of_what_was_shortene
     assert Counter(map(_row, listed)) == Counter((a.kind, a.target, a.reason, a.tokens_removed) for a in singles)
 
 
+def test_a_long_result_whose_picture_alone_was_marked_is_listed_as_that() -> None:
+    """A share that may not be dropped from loses its pictures, and keeps its texts whole."""
+    turn = History().turn(("tool_group", 900, 1), result_media=(image(png(1024, 768)),))
+    result = next(message for message in turn.messages if message.role == "tool")
+    last_seq = turn.messages[-1].seq
+    action = TrimAction("media_marked", f"messages:1-{last_seq}", "over_budget", 1593, 1)
+    runs = [["m", 1, result.seq - 1], ["j", result.seq, "0" * 64]]
+    refs: JsonObject = {"items": runs, "tools": None}
+    listed = singly([action], (turn,), refs, 2_500, estimate)
+    assert [(each.kind, each.target) for each in listed] == [("media_marked", f"message:{result.id}")]
+
+
 def test_a_turn_that_leaves_after_messages_of_it_is_listed_with_what_was_left_of_it() -> None:
     history = History()
     past = tuple(history.turn(("assistant", 300, 1), user_tokens=500) for _ in range(4))

@@ -170,6 +170,7 @@ def _shortened_singly(
             texts = cleared_items(piece, estimate, with_handles=with_handles)
         else:
             texts = shortened_texts(piece, input_budget, estimate, with_handles=with_handles)
+        texts = [each for each in texts if each.was.message and how_sent(each.was.message) != "marked"]
         media = marked_media(piece.with_items(each.now for each in texts), estimate) if piece.has_media else []
         for each in (*texts, *media):
             if each.kind == action.kind and each.was.message and how_sent(each.was.message) != "whole":

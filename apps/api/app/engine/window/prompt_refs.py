@@ -185,18 +185,18 @@ def needed_for(refs: JsonObject) -> Needed:
     return Needed(tuple(dict.fromkeys(sha256s)), tuple(_merged(runs)), tuple(_merged(user_runs)))
 
 
-HowSent: TypeAlias = Callable[[Message], Literal["whole", "shortened"] | None]
-"""How a stored message was sent in a prompt; None if it was not."""
+HowSent: TypeAlias = Callable[[Message], Literal["whole", "shortened", "marked"] | None]
+"""How a stored message was sent in a prompt, `marked` with markers in place of its media alone; None if it was not."""
 
 
 def how_sent_of(refs: JsonObject) -> HowSent:
     """A function that returns how a message was sent in the prompt of these references."""
-    shortened = {ref[1] for ref in refs["items"] if ref[0][0] in _CHANGED}
+    shortened = {ref[1]: ref[0] for ref in refs["items"] if ref[0][0] in _CHANGED}
     needed = needed_for(refs)
 
-    def how_sent(message: Message) -> Literal["whole", "shortened"] | None:
-        if message.seq in shortened:
-            return "shortened"
+    def how_sent(message: Message) -> Literal["whole", "shortened", "marked"] | None:
+        if kind := shortened.get(message.seq):
+            return "marked" if kind[0] == "j" else "shortened"
         runs = (needed.runs, needed.user_runs) if message.role == "user" else (needed.runs,)
         return "whole" if any(in_runs(each, message.seq) for each in runs) else None
 
