@@ -87,6 +87,8 @@ def configure_logging(
 
 
 class _Output:
+    """Passes lines to the thread that writes them, as long as it is not too far behind."""
+
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._lost = 0

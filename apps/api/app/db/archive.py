@@ -231,7 +231,7 @@ _LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
 }
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     section: tuple(
-        str(column.name)
+        str(column.name)  # SQLAlchemy's own kind of text is no key of JSON
         for column in table.columns
         if column.name != "session_id" and column.name not in _LEFT_OUT.get(section, ())
     )
@@ -290,15 +290,14 @@ async def exported_rows(
 ) -> AsyncGenerator[list[JsonObject]]:
     """A section's rows through the point, in the order a document has them, in pages of bounded size."""
     statement = _EXPORTED[section]
-    key = {f"key_{at}": _BEFORE_ALL.get(section, 0) for at in range(len(_KEYS[section]))}
+    of_point = {"through_seq": point.through_seq} if "through_seq" in statement.names else {}
+    after: JsonObject = {f"key_{at}": _BEFORE_ALL.get(section, 0) for at in range(len(_KEYS[section]))}
     more = True
     while more:
-        values = {"session_id": session_id, "through_seq": point.through_seq, **key}
-        given = {name: values[name] for name in statement.names if name != "limit"}
-        page = await tx.fetch_page(statement, _PAGE_ROWS, **given)
+        page = await tx.fetch_page(statement, _PAGE_ROWS, session_id=session_id, **of_point, **after)
         yield [_settled({name: row[name] for name in COLUMNS[section]}, point) for row in page.rows]
         more = page.has_more
-        key = {name: page.rows[-1][name] for name in key} if more else key
+        after = {name: page.rows[-1][name] for name in after} if more else after
 
 
 def _settled(row: JsonObject, point: ForkPoint) -> JsonObject:

@@ -155,7 +155,7 @@ BLOCKS_OF_TURNS: Final = """
     FROM turn_context_audit a, turns t, string_to_table(a.prompt_refs #>> '{}', E'\\n') AS line
     WHERE a.session_id = :source AND t.session_id = a.session_id AND t.id = a.turn_id
         AND t.seq <= :through_seq AND jsonb_typeof(a.prompt_refs) = 'string'
-        AND line ~ '^([bwt]|[sj][tb]?) '
+        AND split_part(line, ' ', 1) IN ('b', 'w', 's', 'st', 'sb', 'j', 'jt', 'jb', 't')
     UNION ALL
     SELECT text.value #>> '{}' FROM turn_context_audit a, turns t,
         jsonb_path_query(a.prompt_refs, 'strict $.** ? (@.type() == "string")') AS text(value)

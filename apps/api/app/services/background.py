@@ -42,6 +42,7 @@ _BEAT_S = 0.02
 _BEATS_SHOWN_S = 30.0
 _COLLECT_S = 5.0
 _FEW_OBJECTS = 200
+"""Newer objects, fewer than which are not worth a collection. An error with its frames is about as many."""
 _MANY_OBJECTS = 20_000
 _MOST_POSTPONED = 12
 _NEWEST_COLLECTIONS = 1_000
