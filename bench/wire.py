@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 _NO_ENCRYPTION_PLEASE = {80877103, 80877104}  # SSLRequest, GSSENCRequest
+_CANCEL_REQUEST = (80877102).to_bytes(4, "big")
 _CONTROL = re.compile(r"\s*(BEGIN|START TRANSACTION|COMMIT|END|ROLLBACK)\b", re.IGNORECASE)
 
 
@@ -81,12 +82,18 @@ class FrontendReader:
 
 
 @contextlib.asynccontextmanager
-async def counting_proxy(database_url: str, tally: Tally) -> AsyncGenerator[str]:
-    """Yields a URL that leads to `database_url` through the proxy."""
+async def counting_proxy(database_url: str, tally: Tally, *, cancels: bool = True) -> AsyncGenerator[str]:
+    """Yields a URL that leads to `database_url` through the proxy; without `cancels`, requests to cancel end here."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         startup = await startup_packet(reader, writer)
-        server_reader, server_writer = await open_connection_to(database_url)
+        try:
+            if not cancels and startup[4:8] == _CANCEL_REQUEST:
+                raise ConnectionRefusedError
+            server_reader, server_writer = await open_connection_to(database_url)
+        except OSError:
+            writer.close()
+            return
         server_writer.write(startup)
         await asyncio.gather(
             pump(reader, server_writer, FrontendReader(tally).feed),
