@@ -116,7 +116,6 @@ def test_a_service_writes_one_line_a_request_whatever_the_request_says(database_
     ):
         client.headers["authorization"] = f"Bearer {key}"
         sid = client.post("/v1/sessions", json={}).json()["id"]
-        before = len((tmp_path / "log").read_text().splitlines())
         sent = 0
         for number, payload in enumerate(FORGERIES):
             wire = payload.encode("utf-8", "replace").replace(b"\r", b"").replace(b"\n", b"").replace(b"\0", b"")
@@ -137,13 +136,12 @@ def test_a_service_writes_one_line_a_request_whatever_the_request_says(database_
             client.get(f"/v1/sessions/{sid}/pins/{str(quoted)[2:]}")
             sent += 3 - (answer.status_code == 400)  # that one never became a request
         sent += _raw(client, "GET /healthz\x1b[2J HTTP/1.1", "BREW\t/ HTTP/1.1", f"{'M' * 40} / HTTP/1.1")
-        lines = (tmp_path / "log").read_text().splitlines()[before:]
+    lines = (tmp_path / "log").read_text().splitlines()
     requests = [event for event in map(json.loads, lines) if event["event"] == "request"]
-    assert len(requests) >= sent - 3
+    assert len(requests) >= 1 + sent - 3  # of the session, and what HTTP knows
     assert all(line.isascii() and line.isprintable() for line in lines)
-    for event in map(json.loads, lines):
-        assert "forged" not in event
-        assert "forged" not in json.dumps(event), "the content of a request is not logged at all"
+    assert "forged" not in "".join(lines), "the content of a request is not logged at all"
+    for event in requests:
         assert set(event) <= {
             "event", "level", "timestamp", "request_id", "tenant", "session_id", "turn_id", "method", "route", "status",
             "duration_ms",

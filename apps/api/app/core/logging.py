@@ -21,7 +21,10 @@ from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache, partial
+from itertools import groupby
+from operator import itemgetter
 from queue import SimpleQueue
+from time import sleep
 from types import TracebackType
 from typing import Any, Literal, TextIO, cast
 
@@ -40,9 +43,10 @@ _SECRET_MARKS = ("://", "plk_", "sk-", "bearer")
 _UNSAFE = re.compile(r"[^\x20-\x7e]")
 _ADDRESS = re.compile(r"url: \S+")
 _MOST_FRAMES = 30
+_GATHERED_S = 0.05  # waking the writer for each line takes about 50 µs more of CPU
 _LAST_LINES_S = 1.0
 _MOST_UNWRITTEN = 4096
-_unwritten: SimpleQueue[Callable[[], object]] = SimpleQueue()
+_unwritten: SimpleQueue[tuple[Callable[[str], object], str]] = SimpleQueue()
 
 
 def configure_logging(
@@ -98,7 +102,7 @@ class _Output:
         if _unwritten.qsize() >= _MOST_UNWRITTEN:
             self._lost += 1
             return
-        _unwritten.put(partial(self._write, text))
+        _unwritten.put((self._write, text))
         if self._lost:
             lost, self._lost = self._lost, 0
             logger.warning("%d lines of this log were lost: it was not read, or not written, as fast", lost)
@@ -123,7 +127,11 @@ def _standard_error() -> TextIO:
 def _start_writer() -> None:
     def write_lines() -> None:
         while True:
-            _unwritten.get()()
+            waiting = [_unwritten.get()]
+            sleep(_GATHERED_S)
+            waiting += [_unwritten.get() for _ in range(_unwritten.qsize())]
+            for write, lines in groupby(waiting, key=itemgetter(0)):
+                write("".join(text for _, text in lines))
 
     threading.Thread(target=write_lines, name="log", daemon=True).start()
     atexit.register(wait_for_lines)
@@ -132,7 +140,7 @@ def _start_writer() -> None:
 def wait_for_lines() -> None:
     """Waits until the lines so far are written, at most a second."""
     written = threading.Event()
-    _unwritten.put(written.set)
+    _unwritten.put((lambda _: written.set(), ""))
     written.wait(_LAST_LINES_S)
 
 
