@@ -71,7 +71,9 @@ PACKED_A_TURN: Final = 500
 """Messages without packed terms that one turn packs (a few tenths of a second); later turns pack the others."""
 _SLICE_MESSAGES: Final = 4096
 _INLINE_BYTES: Final = 256 * 1024
-"""Largest index, with its new part, that is extended on the event loop: some 2,000 chat messages, a few ms."""
+"""Most new packed terms by which an index is extended on the event loop: some 2,000 chat messages, a few ms."""
+_COPIED_BYTES: Final = 32
+"""Bytes of an index that are copied in the time that one byte of new terms takes."""
 _SIGNS_A_POSTING = 8
 """64-bit words of vector signs that are compared in the time of one posting, including the work on their vectors."""
 
@@ -210,7 +212,7 @@ async def extended_index(tx: Transaction, session_id: SessionId, index: Index, t
     terms = b"".join(part.terms for part in slices)
     seqs, tokens, days = numbers
     new = Packed(seqs, tokens, terms, days)
-    if index.size_bytes + len(terms) <= _INLINE_BYTES:
+    if index.size_bytes // _COPIED_BYTES + len(terms) <= _INLINE_BYTES:
         index = index.extended(new, through_seq)
     else:
         index = await asyncio.to_thread(index.extended, new, through_seq)
