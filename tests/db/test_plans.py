@@ -19,14 +19,21 @@ from app.db.database import Database, Transaction
 from app.db.driver import Record
 from app.db.erasure import due_sessions
 from app.db.figures import changed_turns, open_turns
-from app.db.messages import UNCOUNTED, messages_in_runs, numbered_messages, window_turns
+from app.db.messages import (
+    UNCOUNTED,
+    messages_in_runs,
+    numbered_messages,
+    page_of_item_messages,
+    page_of_messages,
+    window_turns,
+)
 from app.db.migrate import analyze_for
 from app.db.recall import turns_with
 from app.db.sessions import search_sessions, turn_of_list
 from app.db.settled import settled_through
 from app.db.sql import Statement
 from app.db.turns import newest_messages
-from app.domain.types import SessionId, TenantId, Turn
+from app.domain.types import SessionId, SessionRef, TenantId, Turn
 from app.services.pasts import settled_columns
 from tests.services.service import service
 
@@ -301,6 +308,32 @@ async def test_the_newest_messages_are_read_without_the_turns_of_a_long_session(
         read = read_rows(tx.plans)
         assert read["messages"] <= 34 + 2
         assert read["turns"] == OLD_TURNS // 100, "those that were rejected"
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+async def test_a_page_of_messages_is_read_without_the_other_turns_of_a_long_session(
+    database_url: str, newest_first: bool
+) -> None:
+    async with of_a_year(database_url) as database, database.begin() as transaction:
+        # As if every session had thousands of messages, and few turns.
+        await transaction.fetch(Statement("ALTER TABLE messages ALTER session_id SET (n_distinct = 1)", ()))
+        await transaction.fetch(Statement("ANALYZE messages", ()))
+        tx = Explained(transaction)
+        page = await page_of_messages(tx, SESSION, 0, 2**63 - 1, 20, newest_first=newest_first)
+        items = await page_of_item_messages(
+            tx,
+            SessionRef(TenantId("default"), SESSION),
+            first_seq=1,
+            last_seq=2**62,
+            newest_first=newest_first,
+            limit=20,
+        )
+        first = 2 * OLD_TURNS if newest_first else 1
+        assert (page.rows[0].seq, page.rows[0].turn_seq) == (first, (first + 1) // 2)
+        assert items.rows[0].seq == (first - 2 if newest_first else first)
+        read = read_rows(tx.plans)
+        assert read["messages"] <= 2 * 21 + 2
+        assert read["turns"] <= 21 + OLD_TURNS // 100, "those of the page, and those that were rejected"
 
 
 async def test_runs_of_messages_are_read_by_their_ranges(database_url: str) -> None:

@@ -84,8 +84,8 @@ def singly(
 
     `turns` are the turns of the ranges with their messages, counted again. `refs` are the prompt's references, which
     show what was sent of a range; without them (the prompt was not sent) ranges are not split, nor are more than
-    `_MOST_RANGES`, nor one of messages that cannot be told from those that left with their turns. `with_handles` says
-    whether the prompt offered the look-back tool.
+    `_MOST_RANGES`, nor one of messages that cannot be told from those that left with their turns, and larger ones.
+    `with_handles` says whether the prompt offered the look-back tool.
     """
     actions = tuple(actions)
     ranges = [action for action in actions if action.seqs]
@@ -96,12 +96,15 @@ def singly(
     by_themselves = {(action.kind, action.target) for action in actions if action.seqs is None}
     newest = {action.target for action in actions if action.reason == NEWEST_TOO_LARGE}
     singles: dict[int, list[TrimAction]] = {}
+    all_split = True
     # In this order: what was removed of a message was no longer there when it was dropped, or its turn was.
     for at, action in sorted(enumerate(actions), key=lambda each: _extent(each[1])):
         found, seqs = [action], action.seqs
-        if seqs is not None and seqs[0] == "turns":
+        if seqs is None or not all_split:
+            pass  # what others removed of the messages of the range is not known
+        elif seqs[0] == "turns":
             found = sent.without_turns(action, [turn for turn in turns if seqs[1] <= turn.seq <= seqs[2]])
-        elif seqs is not None:
+        else:
             within = [piece for piece in sent.pieces if seqs[1] <= piece.seq and piece.last_seq <= seqs[2]]
             # A range may contain items that have an action of their own, for another reason, newest results, from which
             # a prune removes nothing, and what left together with its turn.
@@ -111,6 +114,7 @@ def singly(
                 if len(listed) == action.count:
                     found = listed
                     break
+            all_split = found != [action]
         sent.note(found)
         singles[at] = found
     return [each for at in range(len(actions)) for each in singles[at]]
