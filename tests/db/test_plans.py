@@ -18,7 +18,7 @@ from app.db.archive import copy_past, fork_point
 from app.db.database import Database, Transaction
 from app.db.driver import Record
 from app.db.erasure import due_sessions
-from app.db.figures import changed_turns, open_turns
+from app.db.figures import changed_turns, open_turns, summaries_between
 from app.db.messages import (
     UNCOUNTED,
     messages_in_runs,
@@ -362,6 +362,21 @@ async def test_a_search_of_sessions_reads_no_more_than_it_looks_through(database
         )
         assert (found.rows, horizon) == ([], UUID(int=SESSIONS - 38))
         assert read_rows(tx.plans)["sessions"] <= 2 * 20
+
+
+async def test_of_very_many_summaries_for_a_turn_the_newest_are_read(database_url: str) -> None:
+    """An import may have a hundred thousand of them: to list them all blocked the event loop for half a second."""
+    async with filled(database_url) as database, database.begin() as transaction:
+        many = """
+            INSERT INTO session_summaries (id, session_id, from_message_id, to_message_id, to_message_seq, summary_text,
+                key_facts, open_questions, decisions, action_items, status, origin, model_alias, token_estimate,
+                token_encoding, created_at)
+            SELECT u(n), u(2), u(1), u(1), 2, '', '[]', '[]', '[]', '[]', 'superseded', 'model', 'm', 1, 'ours',
+                now() + n * interval '1 second' FROM generate_series(1, 10050) n
+            """
+        await transaction.fetch(Statement(many, ()))
+        made = await summaries_between(transaction, SESSION, 1, TURNS)
+        assert [row["id"].int for row in made] == [*range(51, 10_051)]
 
 
 async def test_what_changed_is_read_without_the_sessions_and_the_older_turns_of_a_tenant(database_url: str) -> None:
