@@ -365,7 +365,7 @@ async def test_a_search_of_sessions_reads_no_more_than_it_looks_through(database
 
 
 async def test_of_very_many_summaries_for_a_turn_the_newest_are_read(database_url: str) -> None:
-    """An import may have a hundred thousand of them: to list them all blocked the event loop for half a second."""
+    """An import may have a hundred thousand of them: to list them all blocked the event loop for 150 ms."""
     async with filled(database_url) as database, database.begin() as transaction:
         many = """
             INSERT INTO session_summaries (id, session_id, from_message_id, to_message_id, to_message_seq, summary_text,

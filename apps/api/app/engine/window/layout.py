@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -92,7 +92,9 @@ def singly(
     how_sent = how_sent_of(refs) if refs and len(ranges) <= _MOST_RANGES else None
     if how_sent is None:
         return list(actions)
-    sent = _Sent(past_of(turns).pieces, how_sent, input_budget, estimate, with_handles)
+    pieces = past_of(turns).pieces
+    stayed = {piece.turn_id for piece in pieces if how_sent(piece.stored_messages[0])}
+    sent = _Sent(pieces, how_sent, stayed, input_budget, estimate, with_handles)
     by_themselves = {(action.kind, action.target) for action in actions if action.seqs is None}
     newest = {action.target for action in actions if action.reason == NEWEST_TOO_LARGE}
     singles: dict[int, list[TrimAction]] = {}
@@ -105,10 +107,10 @@ def singly(
         elif seqs[0] == "turns":
             found = sent.without_turns(action, [turn for turn in turns if seqs[1] <= turn.seq <= seqs[2]])
         else:
-            within = [piece for piece in sent.pieces if seqs[1] <= piece.seq and piece.last_seq <= seqs[2]]
+            within = [piece for piece in pieces if seqs[1] <= piece.seq and piece.last_seq <= seqs[2]]
             # A range may contain items that have an action of their own, for another reason, newest results, from which
             # a prune removes nothing, and what left together with its turn.
-            for among in (within, [piece for piece in within if piece.turn_id in sent.turn_ids]):
+            for among in (within, [piece for piece in within if piece.turn_id in stayed]):
                 listed = [each for each in sent.without_messages(action, among) if each.target not in newest]
                 listed = [each for each in listed if (each.kind, each.target) not in by_themselves]
                 if len(listed) == action.count:
@@ -125,24 +127,22 @@ def _extent(action: TrimAction) -> int:
     return 2 if action.target.startswith("turns:") else int(action.kind in _DROPPED_KINDS)
 
 
+@dataclass(slots=True)
 class _Sent:
     """What was sent of the turns of a log's ranges. `turn_ids` are those of which something was sent."""
 
-    def __init__(
-        self, pieces: Sequence[Piece], how_sent: HowSent, input_budget: int, estimate: Estimate, with_handles: bool
-    ) -> None:
-        self.pieces = pieces
-        self.turn_ids = {piece.turn_id for piece in pieces if how_sent(piece.stored_messages[0])}
-        self._how_sent = how_sent
-        self._input_budget = input_budget
-        self._estimate = estimate
-        self._with_handles = with_handles
-        self._removed_tokens: Counter[str] = Counter()
+    pieces: Sequence[Piece]
+    how_sent: HowSent
+    turn_ids: Set[TurnId]
+    input_budget: int
+    estimate: Estimate
+    with_handles: bool
+    removed_tokens: Counter[str] = field(default_factory=Counter[str], init=False)
 
     def note(self, actions: Iterable[TrimAction]) -> None:
         """Actions of larger extent remove what these have left."""
         for each in actions:
-            self._removed_tokens[each.target] += each.tokens_removed_est
+            self.removed_tokens[each.target] += each.tokens_removed_est
 
     def without_turns(self, action: TrimAction, turns: Sequence[Turn]) -> list[TrimAction]:
         """The single actions of a range of turns."""
@@ -163,24 +163,22 @@ class _Sent:
 
     def _dropped(self, action: TrimAction, pieces: Sequence[Piece]) -> Iterator[TrimAction]:
         for piece in pieces:
-            if dropped_kind(piece.kind) == action.kind and not self._how_sent(piece.stored_messages[0]):
+            if dropped_kind(piece.kind) == action.kind and not self.how_sent(piece.stored_messages[0]):
                 yield TrimAction(action.kind, piece.label, action.reason, self._left_of(piece))
 
     def _left_of(self, piece: Piece) -> int:
         """The wire tokens of the piece without those that actions on its messages removed."""
-        return piece.wire_tokens - sum(self._removed_tokens[item.label] for item in piece.items)
+        return piece.wire_tokens - sum(self.removed_tokens[item.label] for item in piece.items)
 
     def _shortened(self, action: TrimAction, pieces: Sequence[Piece]) -> Iterator[TrimAction]:
         """Messages that were dropped had been shortened before, if they are long: a prune shortens them first."""
         shortened = cleared_items
         if action.reason != CLEARED:
-            shortened = partial(shortened_texts, input_budget=self._input_budget)
+            shortened = partial(shortened_texts, input_budget=self.input_budget)
         for piece in pieces:
-            texts = shortened(piece, estimate=self._estimate, with_handles=self._with_handles)
-            texts = [each for each in texts if each.was.message and self._how_sent(each.was.message) != "marked"]
-            media = (
-                marked_media(piece.with_items(each.now for each in texts), self._estimate) if piece.has_media else []
-            )
+            texts = shortened(piece, estimate=self.estimate, with_handles=self.with_handles)
+            texts = [each for each in texts if each.was.message and self.how_sent(each.was.message) != "marked"]
+            media = marked_media(piece.with_items(each.now for each in texts), self.estimate) if piece.has_media else []
             for each in (*texts, *media):
-                if each.kind == action.kind and each.was.message and self._how_sent(each.was.message) != "whole":
+                if each.kind == action.kind and each.was.message and self.how_sent(each.was.message) != "whole":
                     yield TrimAction(action.kind, each.was.label, action.reason, each.tokens_removed)
