@@ -221,15 +221,14 @@ async def spooled(parts: AsyncIterator[tuple[str, Any]]) -> IO[bytes]:
     pieces = [orjson.dumps({"format": FORMAT, "version": VERSION})[:-1]]
     unwritten_bytes = 0
     try:
-        sections = list(SECTIONS)
-        separator = b""
+        opened, separator = "", b""
         async for name, value in parts:
             if name == "session":
                 pieces.append(b',"session":%b' % _encoded(value))
                 continue
-            while name in sections:
-                pieces.append(_opening(sections.pop(0)))
-                separator = b""
+            if name != opened:
+                pieces.append(_opening(name))
+                opened, separator = name, b""
             for row in value:
                 encoded = _encoded(row)
                 pieces += (separator, encoded)
@@ -238,7 +237,7 @@ async def spooled(parts: AsyncIterator[tuple[str, Any]]) -> IO[bytes]:
                 if unwritten_bytes >= _CHUNK_BYTES:
                     await asyncio.to_thread(file.writelines, pieces)
                     pieces, unwritten_bytes = [], 0
-        await asyncio.to_thread(file.writelines, [*pieces, *map(_opening, sections), b"]}\n"])
+        await asyncio.to_thread(file.writelines, [*pieces, b"]}\n"])
     except BaseException:
         file.close()
         raise
