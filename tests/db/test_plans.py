@@ -18,7 +18,7 @@ from app.db.archive import copy_past, fork_point
 from app.db.database import Database, Transaction
 from app.db.driver import Record
 from app.db.erasure import due_sessions
-from app.db.figures import changed_turns, open_turns, summaries_between
+from app.db.figures import changed_turns, open_turns, session_figures, summaries_between
 from app.db.messages import (
     UNCOUNTED,
     messages_in_runs,
@@ -362,6 +362,21 @@ async def test_a_search_of_sessions_reads_no_more_than_it_looks_through(database
         )
         assert (found.rows, horizon) == ([], UUID(int=SESSIONS - 38))
         assert read_rows(tx.plans)["sessions"] <= 2 * 20
+
+
+async def test_the_calls_of_listed_sessions_are_read_once(database_url: str) -> None:
+    async with of_a_year(database_url) as database, database.begin() as transaction:
+        calls = """
+            INSERT INTO usage_records (id, session_id, purpose, model_alias, prompt_tokens, cached_prompt_tokens,
+                completion_tokens)
+            SELECT u(n), u(2), 'turn', 'm', 7, 0, 1 FROM generate_series(1, 3000) n
+            """
+        await transaction.fetch(Statement(calls, ()))
+        await transaction.fetch(Statement("ANALYZE usage_records", ()))  # of one session
+        tx = Explained(transaction)
+        found = await session_figures(tx, [UUID(int=number) for number in range(2, 32)])
+        assert [figures.prompt_tokens for figures in found.values() if figures.prompt_tokens] == [21_000]
+        assert read_rows(tx.plans)["usage_records"] <= 3000
 
 
 async def test_of_very_many_summaries_for_a_turn_the_newest_are_read(database_url: str) -> None:

@@ -204,7 +204,8 @@ async def count_open_turns(tx: Transaction) -> Mapping[TurnStatus, OpenTurnCount
     return {TurnStatus(row["status"]): OpenTurnCount(row["turns"], max(0.0, row["oldest_s"])) for row in rows}
 
 
-# Reads a few rows for each session by its key, except for the sums over its calls. A running turn has no audit before
+# Reads a few rows for each session by its key, except for the sums over its calls, which are made together: a planner
+# that knows of few sessions with calls would read all calls for each session. A running turn has no audit before
 # it ends: then the window of the turn before it is the newest.
 _SESSIONS = sql(f"""
     SELECT s.id, s.last_turn_seq AS turns, first.first_input, last.id AS last_turn_id, last.status AS state,
@@ -224,10 +225,10 @@ _SESSIONS = sql(f"""
         JOIN turn_context_audit a ON a.session_id = s.id AND a.turn_id = newest.id
         ORDER BY newest.seq DESC, a.round DESC, a.attempt DESC LIMIT 1
     ) w ON true
-    LEFT JOIN LATERAL (
-        SELECT {USED_TOKENS}, CAST(sum(u.cost_usd) AS float) AS cost_usd
-        FROM usage_records u WHERE u.session_id = s.id
-    ) used ON true
+    LEFT JOIN (
+        SELECT u.session_id, {USED_TOKENS}, CAST(sum(u.cost_usd) AS float) AS cost_usd
+        FROM usage_records u WHERE u.session_id = ANY(:session_ids) GROUP BY u.session_id
+    ) used ON used.session_id = s.id
     """)
 
 
