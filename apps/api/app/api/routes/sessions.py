@@ -17,7 +17,7 @@ from app.api.direct_route import Call, DirectRoute, UnreadRoute, plain_json
 from app.api.openapi import DEFAULT_LIMIT, READ, WRITE, Cursor, Figures, Limit, Order, Words, refusals
 from app.api.schemas import sessions as schemas
 from app.api.schemas.archive import Document, ImportIn, read_import
-from app.archive.document import FORMAT, SECTIONS, VERSION
+from app.archive.document import FORMAT, VERSION
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.stored import values_of
 from app.domain.types import JsonObject, Pin, Session, SessionId, TurnId
@@ -227,7 +227,7 @@ async def spooled(parts: AsyncIterator[tuple[str, Any]]) -> IO[bytes]:
                 pieces.append(b',"session":%b' % _encoded(value))
                 continue
             if name != opened:
-                pieces.append(_opening(name))
+                pieces.append(b'%b,"%b":[' % (b"]" if opened else b"", name.encode()))
                 opened, separator = name, b""
             for row in value:
                 encoded = _encoded(row)
@@ -243,11 +243,6 @@ async def spooled(parts: AsyncIterator[tuple[str, Any]]) -> IO[bytes]:
         raise
     file.seek(0)
     return file
-
-
-def _opening(section: str) -> bytes:
-    """The end of the previous section's list, and the beginning of this section's."""
-    return (b"" if section == SECTIONS[0] else b"]") + b',"%b":[' % section.encode()
 
 
 def _encoded(value: object) -> bytes:
