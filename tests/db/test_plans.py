@@ -18,15 +18,22 @@ from app.db.archive import copy_past, fork_point
 from app.db.database import Database, Transaction
 from app.db.driver import Record
 from app.db.erasure import due_sessions
-from app.db.figures import changed_turns, open_turns
-from app.db.messages import UNCOUNTED, messages_in_runs, numbered_messages, window_turns
+from app.db.figures import changed_turns, open_turns, session_figures, summaries_between
+from app.db.messages import (
+    UNCOUNTED,
+    messages_in_runs,
+    numbered_messages,
+    page_of_item_messages,
+    page_of_messages,
+    window_turns,
+)
 from app.db.migrate import analyze_for
 from app.db.recall import turns_with
 from app.db.sessions import search_sessions, turn_of_list
 from app.db.settled import settled_through
 from app.db.sql import Statement
 from app.db.turns import newest_messages
-from app.domain.types import SessionId, TenantId, Turn
+from app.domain.types import SessionId, SessionRef, TenantId, Turn
 from app.services.pasts import settled_columns
 from tests.services.service import service
 
@@ -303,6 +310,32 @@ async def test_the_newest_messages_are_read_without_the_turns_of_a_long_session(
         assert read["turns"] == OLD_TURNS // 100, "those that were rejected"
 
 
+@pytest.mark.parametrize("newest_first", [True, False])
+async def test_a_page_of_messages_is_read_without_the_other_turns_of_a_long_session(
+    database_url: str, newest_first: bool
+) -> None:
+    async with of_a_year(database_url) as database, database.begin() as transaction:
+        # As if every session had thousands of messages, and few turns.
+        await transaction.fetch(Statement("ALTER TABLE messages ALTER session_id SET (n_distinct = 1)", ()))
+        await transaction.fetch(Statement("ANALYZE messages", ()))
+        tx = Explained(transaction)
+        page = await page_of_messages(tx, SESSION, 0, 2**63 - 1, 20, newest_first=newest_first)
+        items = await page_of_item_messages(
+            tx,
+            SessionRef(TenantId("default"), SESSION),
+            first_seq=1,
+            last_seq=2**62,
+            newest_first=newest_first,
+            limit=20,
+        )
+        first = 2 * OLD_TURNS if newest_first else 1
+        assert (page.rows[0].seq, page.rows[0].turn_seq) == (first, (first + 1) // 2)
+        assert items.rows[0].seq == (first - 2 if newest_first else first)
+        read = read_rows(tx.plans)
+        assert read["messages"] <= 2 * 21 + 2
+        assert read["turns"] <= 21 + OLD_TURNS // 100, "those of the page, and those that were rejected"
+
+
 async def test_runs_of_messages_are_read_by_their_ranges(database_url: str) -> None:
     async with of_a_year(database_url) as database, database.begin() as transaction:
         tx = Explained(transaction)
@@ -329,6 +362,36 @@ async def test_a_search_of_sessions_reads_no_more_than_it_looks_through(database
         )
         assert (found.rows, horizon) == ([], UUID(int=SESSIONS - 38))
         assert read_rows(tx.plans)["sessions"] <= 2 * 20
+
+
+async def test_the_calls_of_listed_sessions_are_read_once(database_url: str) -> None:
+    async with of_a_year(database_url) as database, database.begin() as transaction:
+        calls = """
+            INSERT INTO usage_records (id, session_id, purpose, model_alias, prompt_tokens, cached_prompt_tokens,
+                completion_tokens)
+            SELECT u(n), u(2), 'turn', 'm', 7, 0, 1 FROM generate_series(1, 3000) n
+            """
+        await transaction.fetch(Statement(calls, ()))
+        await transaction.fetch(Statement("ANALYZE usage_records", ()))  # of one session
+        tx = Explained(transaction)
+        found = await session_figures(tx, [UUID(int=number) for number in range(2, 32)])
+        assert [figures.prompt_tokens for figures in found.values() if figures.prompt_tokens] == [21_000]
+        assert read_rows(tx.plans)["usage_records"] <= 3000
+
+
+async def test_of_very_many_summaries_for_a_turn_the_newest_are_read(database_url: str) -> None:
+    """An import may have a hundred thousand of them: to list them all blocked the event loop for 150 ms."""
+    async with filled(database_url) as database, database.begin() as transaction:
+        many = """
+            INSERT INTO session_summaries (id, session_id, from_message_id, to_message_id, to_message_seq, summary_text,
+                key_facts, open_questions, decisions, action_items, status, origin, model_alias, token_estimate,
+                token_encoding, created_at)
+            SELECT u(n), u(2), u(1), u(1), 2, '', '[]', '[]', '[]', '[]', 'superseded', 'model', 'm', 1, 'ours',
+                now() + n * interval '1 second' FROM generate_series(1, 10050) n
+            """
+        await transaction.fetch(Statement(many, ()))
+        made = await summaries_between(transaction, SESSION, 1, TURNS)
+        assert [row["id"].int for row in made] == [*range(51, 10_051)]
 
 
 async def test_what_changed_is_read_without_the_sessions_and_the_older_turns_of_a_tenant(database_url: str) -> None:

@@ -43,7 +43,12 @@ def test_ranges_listed_singly_are_the_actions_that_were_taken(snapshot: Snapshot
     singles, refs = ready.accounts.actions, assemble(ready).refs
     turns = (*snapshot.past.turns, snapshot.current)
     listed = singly(in_ranges(singles), turns, refs, snapshot.budget.input_budget, estimate)
-    assert Counter(map(_row, listed)) == Counter((a.kind, a.target, a.reason, a.tokens_removed) for a in singles)
+    taken = Counter((a.kind, a.target, a.reason, a.tokens_removed) for a in singles)
+    stayed = [action for action in listed if action.count > 1]
+    assert Counter(_row(action) for action in listed if action.count == 1) <= taken
+    assert sum(action.count for action in listed) == len(singles)
+    # A range of messages may stay one only beside turns that left, with which others of its messages left.
+    assert not stayed or {action.kind for action in singles} & {"history_drop", "turn_dropped"}
     # What is one already stays as it is, and a refused prompt's ranges too.
     assert singly(listed, turns, refs, snapshot.budget.input_budget, estimate) == listed
     assert singly(in_ranges(singles), turns, None, snapshot.budget.input_budget, estimate) == list(in_ranges(singles))
@@ -212,6 +217,37 @@ def test_a_long_result_whose_picture_alone_was_marked_is_listed_as_that() -> Non
     refs: JsonObject = {"items": runs, "tools": None}
     listed = singly([action], (turn,), refs, 2_500, estimate)
     assert [(each.kind, each.target) for each in listed] == [("media_marked", f"message:{result.id}")]
+
+
+def test_a_picture_that_left_with_its_turn_is_not_listed_as_marked() -> None:
+    history, picture = History(), (image(png(1024, 768)),)
+    gone, stayed = (history.turn(("tool_group", 90, 1), result_media=picture) for _ in range(2))
+    result = next(message for message in stayed.messages if message.role == "tool")
+    actions = [
+        TrimAction("turn_dropped", f"turn:{gone.id}", "over_budget", 2_500),
+        TrimAction("media_marked", f"messages:1-{stayed.messages[-1].seq}", "over_budget", 1593, 1),
+    ]
+    refs: JsonObject = {
+        "items": [["m", stayed.messages[0].seq, result.seq - 1], ["j", result.seq, "0" * 64]],
+        "tools": None,
+    }
+    listed = singly(actions, (gone, stayed), refs, 2_500, estimate)
+    assert [each.target for each in listed] == [f"turn:{gone.id}", f"message:{result.id}"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_what_left_with_turns_of_a_history_drop_is_not_listed_as_dropped_by_itself(count: int) -> None:
+    """Of the answers of two dropped turns and of one that stayed, `count` were dropped by themselves."""
+    history = History()
+    turns = [history.turn(("assistant", 60, 1)) for _ in range(3)]
+    answers = [f"message:{turn.messages[1].id}" for turn in turns]
+    drop = TrimAction("history_drop", "conversation_history", "lowest_priority", 500)
+    dropped = TrimAction("assistant_dropped", "messages:2-6", "prune_threshold", 64 * count, count)
+    refs: JsonObject = {"items": [["m", 5, 5]], "tools": None}
+    listed = singly([drop, dropped], turns, refs, 1000, estimate)
+    # With two it is not known which.
+    targets = {1: answers[2:], 2: [dropped.target], 3: answers}[count]
+    assert [each.target for each in listed] == [drop.target, *targets]
 
 
 def test_a_turn_that_leaves_after_messages_of_it_is_listed_with_what_was_left_of_it() -> None:

@@ -26,33 +26,46 @@ PROBLEM_JSON = "application/problem+json"
 
 @frozen
 class ProblemKind:
-    """The status and title of an error code."""
+    """The status and title of an error code. `vendor_status` and `vendor_code` are those of the vendors' shapes where
+    they differ, `parameter` is the field that the code is about; a client `should_retry` if the same may work later."""
 
     status: int
     title: str
+    vendor_status: int | None = None
+    vendor_code: str | None = None
+    parameter: str | None = None
+    should_retry: bool = False
 
 
-_NOUNS = (
-    "session", "model", "turn", "message", "summary", "response", "previous_response", "compaction", "conversation",
-    "item", "pin", "audit", "prompt",
-)  # fmt: skip
-"""What a 404 can name; each has a code `<noun>_not_found`."""
+_TOO_LONG = "context_length_exceeded"
+
+_NOUNS: Mapping[str, str | None] = {
+    **dict.fromkeys(("turn", "message", "summary", "response", "item", "pin", "audit", "prompt")),
+    "session": "X-Session-Id",
+    "model": "model",
+    "conversation": "conversation",
+    "compaction": "input",
+}
+"""What a 404 can name, with the field that names it; each has a code `<noun>_not_found`."""
 KINDS: Mapping[str, ProblemKind] = {
-    "context_budget_exceeded": ProblemKind(422, "The turn does not fit into the context window"),
-    "invalid_request": ProblemKind(422, "The request is not valid"),
+    "context_budget_exceeded": ProblemKind(422, "The turn does not fit into the context window", 400, _TOO_LONG),
+    "invalid_request": ProblemKind(422, "The request is not valid", 400),
     "prompt_too_large": ProblemKind(422, "The prompt is too large to be rebuilt"),
     "idempotency_key_reused": ProblemKind(422, "The idempotency key was used for another request"),
-    "idempotency_in_flight": ProblemKind(409, "A request with this idempotency key is still running"),
+    "idempotency_in_flight": ProblemKind(
+        409, "A request with this idempotency key is still running", should_retry=True
+    ),
     "turn_cancelled": ProblemKind(409, "The turn was cancelled"),
     "turn_not_open": ProblemKind(409, "The turn has ended"),
-    "turn_in_progress": ProblemKind(409, "The session already runs a turn"),
+    "turn_in_progress": ProblemKind(409, "The session already runs a turn", should_retry=True),
     "nothing_to_summarize": ProblemKind(409, "There is nothing to summarize now"),
     "summary_not_active": ProblemKind(409, "The summary is not the active one"),
     "turn_not_last": ProblemKind(409, "The turn is not the session's last"),
     "worker_lost": ProblemKind(503, "The turn was ended by another process"),
     "limit_exceeded": ProblemKind(429, "A usage limit is reached"),
-    "unauthenticated": ProblemKind(401, "An API key is needed"),
-    **{f"{noun}_not_found": ProblemKind(404, f"No such {noun.replace('_', ' ')}") for noun in _NOUNS},
+    "unauthenticated": ProblemKind(401, "An API key is needed", vendor_code="invalid_api_key"),
+    **{f"{noun}_not_found": ProblemKind(404, f"No such {noun}", parameter=field) for noun, field in _NOUNS.items()},
+    "previous_response_not_found": ProblemKind(404, "No such previous response", 400, parameter="previous_response_id"),
     "not_found": ProblemKind(404, "Not found"),
     "method_not_allowed": ProblemKind(405, "Method not allowed"),
     "host_not_allowed": ProblemKind(421, "The host name is not allowed"),
@@ -60,25 +73,29 @@ KINDS: Mapping[str, ProblemKind] = {
     "invalid_http": ProblemKind(400, "This is not HTTP"),
     "headers_too_large": ProblemKind(431, "The headers are too large"),
     "too_many_connections": ProblemKind(503, "The process has reached its limit of connections"),
-    "request_timeout": ProblemKind(408, "The request did not arrive in time"),
+    "request_timeout": ProblemKind(408, "The request did not arrive in time", should_retry=True),
     "body_too_large": ProblemKind(413, "The body is too large"),
     "unsupported_media_type": ProblemKind(415, "The body is not JSON"),
     "provider_error": ProblemKind(502, "The model call failed"),
-    "provider_context_overflow": ProblemKind(502, "The provider rejected the prompt as too long"),
+    "provider_context_overflow": ProblemKind(502, "The provider rejected the prompt as too long", 400, _TOO_LONG),
     "provider_timeout": ProblemKind(504, "The model did not answer in time"),
-    "database_unavailable": ProblemKind(503, "The database is not available"),
-    "session_busy": ProblemKind(409, "The session is locked by other work"),
+    "database_unavailable": ProblemKind(503, "The database is not available", should_retry=True),
+    "session_busy": ProblemKind(409, "The session is locked by other work", should_retry=True),
     "tenant_busy": ProblemKind(429, "The tenant has reached its share of the process"),
-    "process_busy": ProblemKind(503, "The process has reached its capacity"),
+    "process_busy": ProblemKind(503, "The process has reached its capacity", should_retry=True),
     "too_many_streams": ProblemKind(503, "The process has reached its limit of event streams"),
-    "shutting_down": ProblemKind(503, "The process is shutting down"),
+    "shutting_down": ProblemKind(503, "The process is shutting down", should_retry=True),
     "internal_error": ProblemKind(500, "Something broke on our side"),
 }
 
 
+def _kind_of(code: str) -> ProblemKind:
+    return KINDS.get(code) or KINDS["internal_error"]
+
+
 def document(code: str, detail: str, members: Mapping[str, Any] | None = None) -> JsonObject:
     """The problem with this code, for an answer or for the `error` of a stored turn."""
-    kind = KINDS.get(code) or KINDS["internal_error"]
+    kind = _kind_of(code)
     return {
         "type": f"urn:plimsoll:problem:{code}",
         "title": kind.title,
@@ -97,7 +114,9 @@ def answer(path: str, problem: JsonObject, headers: Mapping[str, str] | None = N
         body, own = {"error": error_of(path, problem)}, {}
     else:
         return Response(orjson.dumps(problem), problem["status"], headers, PROBLEM_JSON)
-    retry = {} if _code(problem, status_of(problem)) in _WORTH_ANOTHER_TRY else {"x-should-retry": "false"}
+    code = _code(problem, status_of(problem))
+    should_retry = code == _RATE_LIMITED or _kind_of(code).should_retry
+    retry = {} if should_retry else {"x-should-retry": "false"}
     return Response(orjson.dumps(body), status_of(problem), {**(headers or {}), **own, **retry}, "application/json")
 
 
@@ -134,37 +153,8 @@ _FIELDS: Mapping[str, str] = {"/v1/chat/completions": "messages", "/v1/completio
 _OTHERS = ("/v1/sessions", "/v1/policies", "/v1/events", "/v1/search", "/v1/messages")
 OVERFLOWS = frozenset({"context_budget_exceeded", "provider_context_overflow"})
 """Codes of problems that mean that the prompt is too long."""
-_CODES: Mapping[str, str] = {
-    "context_budget_exceeded": "context_length_exceeded",
-    "provider_context_overflow": "context_length_exceeded",
-    "unauthenticated": "invalid_api_key",
-}
-_STATUSES: Mapping[str, int] = {
-    "context_budget_exceeded": 400,
-    "provider_context_overflow": 400,
-    "invalid_request": 400,
-    "previous_response_not_found": 400,
-}
+_RATE_LIMITED = "rate_limit_exceeded"
 _TYPES: Mapping[int, str] = {401: "authentication_error", 409: "conflict_error", 429: "rate_limit_error"}
-_WORTH_ANOTHER_TRY = frozenset(
-    {
-        "turn_in_progress",
-        "idempotency_in_flight",
-        "database_unavailable",
-        "session_busy",
-        "process_busy",
-        "shutting_down",
-        "request_timeout",
-        "rate_limit_exceeded",
-    }
-)
-_PARAMETERS: Mapping[str, str] = {
-    "session_not_found": "X-Session-Id",
-    "model_not_found": "model",
-    "conversation_not_found": "conversation",
-    "previous_response_not_found": "previous_response_id",
-    "compaction_not_found": "input",
-}
 
 
 def is_openai_path(path: str) -> bool:
@@ -182,7 +172,7 @@ def status_of(problem: JsonObject) -> int:
     """The status with which the vendors answer such a problem."""
     if problem["code"] == "provider_error" and problem.get("kind") == "rate_limited":
         return 429
-    return _STATUSES.get(problem["code"], problem["status"])
+    return _kind_of(problem["code"]).vendor_status or problem["status"]
 
 
 def error_of(path: str, problem: JsonObject) -> JsonObject:
@@ -203,7 +193,7 @@ def _code(problem: JsonObject, status: int) -> str:
     limit = problem.get("limit")
     if limit and not limit["name"].endswith("_minute"):
         return "insufficient_quota"
-    return "rate_limit_exceeded" if status == 429 else _CODES.get(problem["code"], problem["code"])
+    return _RATE_LIMITED if status == 429 else _kind_of(problem["code"]).vendor_code or problem["code"]
 
 
 def _overflow_message(problem: JsonObject) -> str:
@@ -227,7 +217,7 @@ def _parameter(problem: JsonObject, within: str) -> str | None:
         return within
     errors = problem.get("errors")
     if not errors:
-        return _PARAMETERS.get(problem["code"])
+        return _kind_of(problem["code"]).parameter
     first, *path = str(errors[0]["where"]).split(".")
     named = "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in path).removeprefix(".")
     return (named or None) if first == "body" else (named or first)

@@ -211,32 +211,43 @@ def _active(summaries: Sequence[Record]) -> UUID | None:
 _PAGE_ROWS: Final = 100
 """Most rows that are read at once, which blocks the event loop for a few milliseconds."""
 
-_TABLES: Final[Mapping[str, sa.Table]] = {
-    "pins": tables.pins,
-    "blocks": tables.prompt_blocks,
-    "turns": tables.turns,
-    "messages": tables.messages,
-    "steps": tables.turn_steps,
-    "summaries": tables.session_summaries,
-    "audits": tables.turn_context_audit,
+
+@frozen
+class _Section:
+    """A list of rows of a document. `keys` are what rows `x` are sorted by; rows of turns `t` end with the point of the
+    export. `before_all` is a value of the first key before that of any row.
+
+    An export leaves out the columns `unused`, and those that are `made_anew` by an import.
+    """
+
+    table: sa.Table
+    keys: tuple[str, ...]
+    before_all: object = 0
+    made_anew: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that an export has."""
+        left_out = {"session_id", *self.made_anew, *self.unused}
+        # As text: SQLAlchemy's own kind of it is no key of JSON.
+        return tuple(str(column.name) for column in self.table.columns if column.name not in left_out)
+
+
+# How a turn was claimed, and under which key, is of no use elsewhere.
+_OF_CLAIMS: Final = ("idempotency_key", "fence", "lease_expires_at", "reservation", "conversation_sha256")
+_SECTIONS: Final[Mapping[str, _Section]] = {
+    "pins": _Section(tables.pins, ("x.name",), before_all=""),
+    "blocks": _Section(tables.prompt_blocks, ("x.sha256",), before_all="", unused=("created_at",)),
+    "turns": _Section(tables.turns, ("t.seq",), made_anew=("request_sha256",), unused=_OF_CLAIMS),
+    # Terms are packed again from the content.
+    "messages": _Section(tables.messages, ("t.seq", "x.seq"), made_anew=("terms",)),
+    "steps": _Section(tables.turn_steps, ("t.seq", "x.seq")),
+    # The last message's number is known by `to_message_id`.
+    "summaries": _Section(tables.session_summaries, ("x.id",), before_all=UUID(int=0), made_anew=("to_message_seq",)),
+    "audits": _Section(tables.turn_context_audit, ("t.seq", "x.round", "x.attempt")),
 }
-_LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
-    "blocks": frozenset({"created_at"}),
-    # How a turn was claimed, and under which key, is of no use elsewhere.
-    "turns": frozenset(
-        {"idempotency_key", "request_sha256", "fence", "lease_expires_at", "reservation", "conversation_sha256"}
-    ),
-    "messages": frozenset({"terms"}),  # packed again from the content
-    "summaries": frozenset({"to_message_seq"}),  # known by `to_message_id`
-}
-COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
-    section: tuple(
-        str(column.name)  # SQLAlchemy's own kind of text is no key of JSON
-        for column in table.columns
-        if column.name != "session_id" and column.name not in _LEFT_OUT.get(section, ())
-    )
-    for section, table in _TABLES.items()
-}
+COLUMNS: Final = {name: section.columns for name, section in _SECTIONS.items()}
 """The columns of each section's rows that an export has."""
 _SESSION_COLUMNS = ", ".join(
     ("id", *(name for name in CHANGEABLE if name != "limits"), "summary_count_after_seq", "created_at", "updated_at")
@@ -245,28 +256,14 @@ _SESSION_COLUMNS = ", ".join(
 _EXPORTED_SESSION = sql(f"SELECT {_SESSION_COLUMNS} FROM sessions WHERE id = :session_id AND tenant_id = :tenant_id")
 
 
-_KEYS: Final[Mapping[str, Sequence[str]]] = {
-    "pins": ("x.name",),
-    "blocks": ("x.sha256",),
-    "turns": ("t.seq",),
-    "messages": ("t.seq", "x.seq"),
-    "steps": ("t.seq", "x.seq"),
-    "summaries": ("x.id",),
-    "audits": ("t.seq", "x.round", "x.attempt"),
-}
-"""What the rows `x` of a section are sorted by; those of turns `t` end with the point of the export."""
-_BEFORE_ALL: Final[Mapping[str, object]] = {"pins": "", "blocks": "", "summaries": UUID(int=0)}
-"""A value of the key before that of any row, where it is not the number 0."""
-
-
-def _exported_after(section: str) -> Statement:
+def _exported_after(section: _Section) -> Statement:
     """The statement for the rows of a section that follow those with the key `key_0`, …; each row has its key."""
-    keys, table = _KEYS[section], _TABLES[section].name
+    keys, table = section.keys, section.table.name
     whole = {"request": WHOLE_REQUEST}
-    columns = [whole.get(column, f"x.{column}") for column in COLUMNS[section]]
+    columns = [whole.get(column, f"x.{column}") for column in section.columns]
     rows = f"{table} x WHERE x.session_id = :session_id"
     if keys[0] == "t.seq":
-        turn_id = "id" if section == "turns" else "turn_id"
+        turn_id = "id" if section.table is tables.turns else "turn_id"
         rows = f"""turns t JOIN {table} x ON x.session_id = t.session_id AND x.{turn_id} = t.id
             WHERE t.session_id = :session_id AND t.seq >= :key_0 AND t.seq <= :through_seq"""
     return paged(f"""
@@ -276,7 +273,7 @@ def _exported_after(section: str) -> Statement:
         """)
 
 
-_EXPORTED = {section: _exported_after(section) for section in _TABLES}
+_EXPORTED = {name: _exported_after(section) for name, section in _SECTIONS.items()}
 
 
 async def exported_session(tx: Transaction, session: SessionRef) -> JsonObject | None:
@@ -291,7 +288,7 @@ async def exported_rows(
     """A section's rows through the point, in the order a document has them, in pages of bounded size."""
     statement = _EXPORTED[section]
     of_point = {"through_seq": point.through_seq} if "through_seq" in statement.names else {}
-    after: JsonObject = {f"key_{at}": _BEFORE_ALL.get(section, 0) for at in range(len(_KEYS[section]))}
+    after: JsonObject = {f"key_{at}": _SECTIONS[section].before_all for at in range(len(_SECTIONS[section].keys))}
     more = True
     while more:
         page = await tx.fetch_page(statement, _PAGE_ROWS, session_id=session_id, **of_point, **after)
@@ -307,17 +304,12 @@ def _settled(row: JsonObject, point: ForkPoint) -> JsonObject:
     return row
 
 
-_MADE_ANEW = frozenset({"request_sha256", "terms", "to_message_seq"})
-"""Columns that an export leaves out and an import adds."""
+def _inserting(section: _Section) -> Statement:
+    source = json_rows(section.table, "rows")
+    return sql(insert_from(section.table, source, {"session_id": ":session_id"}, without=section.unused))
 
 
-def _inserting(section: str) -> Statement:
-    table = _TABLES[section]
-    without = _LEFT_OUT.get(section, frozenset()) - _MADE_ANEW
-    return sql(insert_from(table, json_rows(table, "rows"), {"session_id": ":session_id"}, without=without))
-
-
-_INSERTS = {section: _inserting(section) for section in _TABLES}
+_INSERTS = {name: _inserting(section) for name, section in _SECTIONS.items()}
 
 _SET = ", ".join(f"{name} = {value}" for name, value in binds(*names_of(Counters)).items())
 _COUNTERS = sql(f"UPDATE sessions SET {_SET} WHERE id = :session_id")

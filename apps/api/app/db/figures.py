@@ -14,7 +14,7 @@ from app.db.sessions import FIRST_INPUT
 from app.db.sql import OPEN_STATUSES_SQL, sql
 from app.domain.figures import PointWindow, SessionFigures, TurnChange, WindowFigures
 from app.domain.stored import names_of
-from app.domain.types import JsonObject, OpenTurnCount, SessionId, TenantId, TurnId, TurnStatus
+from app.domain.types import OpenTurnCount, SessionId, TenantId, TurnStatus
 
 USER_INPUT_CHARS = 160
 
@@ -94,7 +94,9 @@ _RANGES = sql("""
     GROUP BY (seq - :first_seq) / :turns_each ORDER BY first_seq
     """)
 
-_SUMMARIES = sql("""
+_MOST_SUMMARIES = 10_000
+"""Most summaries that are read at once, the newest: an imported session may have any number of them for one turn."""
+_SUMMARIES = sql(f"""
     SELECT id, status, origin, created_by_turn_id, created_at FROM session_summaries
     WHERE session_id = :session_id AND created_at >= (
             SELECT t.created_at FROM turns t
@@ -102,7 +104,7 @@ _SUMMARIES = sql("""
         AND created_at < coalesce((
             SELECT t.created_at FROM turns t
             WHERE t.session_id = CAST(:session_id AS uuid) AND t.seq = CAST(:last_seq AS bigint) + 1), 'infinity')
-    ORDER BY created_at
+    ORDER BY created_at DESC LIMIT {_MOST_SUMMARIES}
     """)
 
 
@@ -120,9 +122,10 @@ async def timeline_ranges(
 
 
 async def summaries_between(tx: Transaction, session_id: SessionId, first_seq: int, last_seq: int) -> list[Record]:
-    """The summaries that were made between the start of turn `first_seq` and that of the turn after `last_seq`: when,
-    for which turn, and with which status; oldest first."""
-    return await tx.fetch(_SUMMARIES, session_id=session_id, first_seq=first_seq, last_seq=last_seq)
+    """The summaries that were made between the start of turn `first_seq` and that of the turn after `last_seq`, the
+    newest `_MOST_SUMMARIES` of them: when, for which turn, and with which status; oldest first."""
+    made = await tx.fetch(_SUMMARIES, session_id=session_id, first_seq=first_seq, last_seq=last_seq)
+    return made[::-1]
 
 
 # The tenant is looked up for each of these few turns: a join may be planned to begin with all sessions of the tenant.
@@ -201,11 +204,12 @@ async def count_open_turns(tx: Transaction) -> Mapping[TurnStatus, OpenTurnCount
     return {TurnStatus(row["status"]): OpenTurnCount(row["turns"], max(0.0, row["oldest_s"])) for row in rows}
 
 
-# Reads a few rows for each session by its key, except for the sums over its calls. A running turn has no audit before
+# Reads a few rows for each session by its key, except for the sums over its calls, which are made together: a planner
+# that knows of few sessions with calls would read all calls for each session. A running turn has no audit before
 # it ends: then the window of the turn before it is the newest.
 _SESSIONS = sql(f"""
     SELECT s.id, s.last_turn_seq AS turns, first.first_input, last.id AS last_turn_id, last.status AS state,
-        coalesce(last.completed_at, last.created_at) AS last_turn_at, w.window,
+        coalesce(last.completed_at, last.created_at) AS last_turn_at, w.*,
         used.prompt_tokens, used.completion_tokens, used.cost_usd
     FROM unnest(CAST(:session_ids AS uuid[])) AS wanted(id)
     JOIN sessions s ON s.id = wanted.id
@@ -215,18 +219,16 @@ _SESSIONS = sql(f"""
         WHERE t.session_id = s.id ORDER BY t.seq DESC LIMIT 1
     ) last ON true
     LEFT JOIN LATERAL (
-        SELECT jsonb_build_object(
-            'turn_id', a.turn_id, 'model_alias', a.model_alias, 'model_context_limit', a.model_context_limit,
-            'input_budget', a.input_budget, 'estimated_input_tokens', a.estimated_input_tokens_after_prune,
-            'estimated_wire_tokens', a.estimated_wire_tokens) AS window
+        SELECT a.turn_id, a.model_alias, a.model_context_limit, a.input_budget,
+            a.estimated_input_tokens_after_prune AS estimated_input_tokens, a.estimated_wire_tokens
         FROM (SELECT t.id, t.seq FROM turns t WHERE t.session_id = s.id ORDER BY t.seq DESC LIMIT 2) newest
         JOIN turn_context_audit a ON a.session_id = s.id AND a.turn_id = newest.id
         ORDER BY newest.seq DESC, a.round DESC, a.attempt DESC LIMIT 1
     ) w ON true
-    LEFT JOIN LATERAL (
-        SELECT {USED_TOKENS}, CAST(sum(u.cost_usd) AS float) AS cost_usd
-        FROM usage_records u WHERE u.session_id = s.id
-    ) used ON true
+    LEFT JOIN (
+        SELECT u.session_id, {USED_TOKENS}, CAST(sum(u.cost_usd) AS float) AS cost_usd
+        FROM usage_records u WHERE u.session_id = ANY(:session_ids) GROUP BY u.session_id
+    ) used ON used.session_id = s.id
     """)
 
 
@@ -237,11 +239,10 @@ async def session_figures(tx: Transaction, session_ids: Sequence[UUID]) -> dict[
 
 
 def _figures(row: Record) -> SessionFigures:
-    window: JsonObject | None = row["window"]
     return record_of(
         SessionFigures,
         row,
-        window=WindowFigures(turn_id=TurnId(UUID(window.pop("turn_id"))), **window) if window else None,
+        window=record_of(WindowFigures, row) if row["turn_id"] else None,
         prompt_tokens=row["prompt_tokens"] or 0,
         completion_tokens=row["completion_tokens"] or 0,
     )

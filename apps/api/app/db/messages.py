@@ -120,19 +120,21 @@ _BY_RUN = sql(f"""
         ORDER BY m.seq) m
     """)
 
-_LISTED = ", ".join(
-    ({"turn_seq": "t.seq AS turn_seq"} | _WRITTEN_OTHERWISE).get(each.name, f"m.{each.name}")
-    for each in fields(MessageRecord)
-)
-_IN_TURNS = "FROM messages m JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id"
+# The number of a message's turn is looked up: a join may be planned to compare each message with all turns.
+_WRITTEN_IN_LISTS = {
+    **_WRITTEN_OTHERWISE,
+    "turn_seq": "(SELECT t.seq FROM turns t WHERE t.session_id = m.session_id AND t.id = m.turn_id) AS turn_seq",
+}
+_LISTED = ", ".join(_WRITTEN_IN_LISTS.get(each.name, f"m.{each.name}") for each in fields(MessageRecord))
 _PAGES = in_both_orders(f"""
-    SELECT {_LISTED} {_IN_TURNS}
+    SELECT {_LISTED} FROM messages m
     WHERE m.session_id = :session_id AND m.seq > :after_seq AND m.seq < :before_seq
     ORDER BY m.seq {{order}} LIMIT :limit
     """)
 
 _BY_ID = paged(f"""
-    SELECT {_LISTED} {_IN_TURNS} WHERE m.session_id = :session_id AND m.id = ANY(:ids) ORDER BY m.seq LIMIT :limit
+    SELECT {_LISTED} FROM messages m
+    WHERE m.session_id = :session_id AND m.id = ANY(:ids) ORDER BY m.seq LIMIT :limit
     """)
 
 _COUNT_BY_ID = sql("SELECT count(*) FROM messages WHERE session_id = :session_id AND id = ANY(:ids)")
@@ -147,20 +149,19 @@ _SAVE_COUNTS = sql(f"""
     WITH s AS (SELECT id FROM sessions WHERE id = :session_id FOR KEY SHARE) {_NEW_COUNTS} ON CONFLICT DO NOTHING
     """)
 # For a join with sessions, all sessions of the tenant may be read.
-_IS_ITEM = """
-    (SELECT s.tenant_id FROM sessions s WHERE s.id = m.session_id) = :tenant_id
-        AND t.status <> 'rejected' AND NOT m.withdrawn
-"""
+_OF_TENANT = "(SELECT s.tenant_id FROM sessions s WHERE s.id = m.session_id) = :tenant_id"
 _PAGES_OF_ITEMS = in_both_orders(f"""
-    SELECT {AS_STORED} {_IN_TURNS}
-    WHERE m.session_id = :session_id AND {_IS_ITEM} AND m.seq BETWEEN :first_seq AND :last_seq
+    SELECT {AS_STORED} FROM messages m
+    WHERE m.session_id = :session_id AND {_OF_TENANT} AND m.seq BETWEEN :first_seq AND :last_seq
+        AND NOT m.withdrawn AND {NOT_REJECTED}
     ORDER BY m.seq {{order}} LIMIT :limit
     """)
 _NUMBERED = sql(f"""
-    SELECT {AS_STORED}, m.session_id {_IN_TURNS}
-    JOIN unnest(CAST(:session_ids AS uuid[]), CAST(:seqs AS bigint[])) AS w(session_id, seq)
-        ON w.session_id = m.session_id AND w.seq = m.seq
-    WHERE {_IS_ITEM}
+    SELECT {AS_STORED}, m.session_id
+    FROM unnest(CAST(:session_ids AS uuid[]), CAST(:seqs AS bigint[])) AS w(session_id, seq)
+    JOIN messages m ON m.session_id = w.session_id AND m.seq = w.seq
+    JOIN turns t ON t.session_id = m.session_id AND t.id = m.turn_id
+    WHERE {_OF_TENANT} AND t.status <> 'rejected' AND NOT m.withdrawn
     """)
 
 _OF_TURN = sql(f"""

@@ -17,7 +17,7 @@ from app.api.direct_route import Call, DirectRoute, UnreadRoute, plain_json
 from app.api.openapi import DEFAULT_LIMIT, READ, WRITE, Cursor, Figures, Limit, Order, Words, refusals
 from app.api.schemas import sessions as schemas
 from app.api.schemas.archive import Document, ImportIn, read_import
-from app.archive.document import FORMAT, SECTIONS, VERSION
+from app.archive.document import FORMAT, VERSION
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.stored import values_of
 from app.domain.types import JsonObject, Pin, Session, SessionId, TurnId
@@ -221,15 +221,14 @@ async def spooled(parts: AsyncIterator[tuple[str, Any]]) -> IO[bytes]:
     pieces = [orjson.dumps({"format": FORMAT, "version": VERSION})[:-1]]
     unwritten_bytes = 0
     try:
-        sections = list(SECTIONS)
-        separator = b""
+        opened, separator = "", b""
         async for name, value in parts:
             if name == "session":
                 pieces.append(b',"session":%b' % _encoded(value))
                 continue
-            while name in sections:
-                pieces.append(_opening(sections.pop(0)))
-                separator = b""
+            if name != opened:
+                pieces.append(b'%b,"%b":[' % (b"]" if opened else b"", name.encode()))
+                opened, separator = name, b""
             for row in value:
                 encoded = _encoded(row)
                 pieces += (separator, encoded)
@@ -238,17 +237,12 @@ async def spooled(parts: AsyncIterator[tuple[str, Any]]) -> IO[bytes]:
                 if unwritten_bytes >= _CHUNK_BYTES:
                     await asyncio.to_thread(file.writelines, pieces)
                     pieces, unwritten_bytes = [], 0
-        await asyncio.to_thread(file.writelines, [*pieces, *map(_opening, sections), b"]}\n"])
+        await asyncio.to_thread(file.writelines, [*pieces, b"]}\n"])
     except BaseException:
         file.close()
         raise
     file.seek(0)
     return file
-
-
-def _opening(section: str) -> bytes:
-    """The end of the previous section's list, and the beginning of this section's."""
-    return (b"" if section == SECTIONS[0] else b"]") + b',"%b":[' % section.encode()
 
 
 def _encoded(value: object) -> bytes:

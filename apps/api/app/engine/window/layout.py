@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from app.domain.audit import CLEARED, TrimAction
@@ -83,35 +84,40 @@ def singly(
 
     `turns` are the turns of the ranges with their messages, counted again. `refs` are the prompt's references, which
     show what was sent of a range; without them (the prompt was not sent) ranges are not split, nor are more than
-    `_MOST_RANGES`. `with_handles` says whether the prompt offered the look-back tool.
+    `_MOST_RANGES`, nor one of messages that cannot be told from those that left with their turns, and larger ones.
+    `with_handles` says whether the prompt offered the look-back tool.
     """
     actions = tuple(actions)
     ranges = [action for action in actions if action.seqs]
-    pieces, how_sent = past_of(turns).pieces, how_sent_of(refs) if refs and len(ranges) <= _MOST_RANGES else None
+    how_sent = how_sent_of(refs) if refs and len(ranges) <= _MOST_RANGES else None
+    if how_sent is None:
+        return list(actions)
+    pieces = past_of(turns).pieces
+    stayed = {piece.turn_id for piece in pieces if how_sent(piece.stored_messages[0])}
+    sent = _Sent(pieces, how_sent, stayed, input_budget, estimate, with_handles)
     by_themselves = {(action.kind, action.target) for action in actions if action.seqs is None}
     newest = {action.target for action in actions if action.reason == NEWEST_TOO_LARGE}
-    removed_tokens: Counter[str] = Counter()
     singles: dict[int, list[TrimAction]] = {}
+    all_split = True
     # In this order: what was removed of a message was no longer there when it was dropped, or its turn was.
     for at, action in sorted(enumerate(actions), key=lambda each: _extent(each[1])):
-        seqs = action.seqs
-        if seqs is None or how_sent is None:
-            found = [action]
+        found, seqs = [action], action.seqs
+        if seqs is None or not all_split:
+            pass  # what others removed of the messages of the range is not known
         elif seqs[0] == "turns":
-            within_range = [turn for turn in turns if seqs[1] <= turn.seq <= seqs[2]]
-            found = [*_turns_singly(action, within_range, pieces, how_sent, removed_tokens)]
+            found = sent.without_turns(action, [turn for turn in turns if seqs[1] <= turn.seq <= seqs[2]])
         else:
             within = [piece for piece in pieces if seqs[1] <= piece.seq and piece.last_seq <= seqs[2]]
-            if _extent(action):
-                listed = _dropped_singly(action, within, how_sent, removed_tokens)
-            else:
-                listed = _shortened_singly(action, within, how_sent, input_budget, estimate, with_handles=with_handles)
-            # A range may contain items that have an action of their own, for another reason, and newest results, from
-            # which a prune removes nothing.
-            others = (each for each in listed if each.target not in newest)
-            found = [each for each in others if (each.kind, each.target) not in by_themselves]
-        for each in found:
-            removed_tokens[each.target] += each.tokens_removed_est
+            # A range may contain items that have an action of their own, for another reason, newest results, from which
+            # a prune removes nothing, and what left together with its turn.
+            for among in (within, [piece for piece in within if piece.turn_id in stayed]):
+                listed = [each for each in sent.without_messages(action, among) if each.target not in newest]
+                listed = [each for each in listed if (each.kind, each.target) not in by_themselves]
+                if len(listed) == action.count:
+                    found = listed
+                    break
+            all_split = found != [action]
+        sent.note(found)
         singles[at] = found
     return [each for at in range(len(actions)) for each in singles[at]]
 
@@ -121,57 +127,58 @@ def _extent(action: TrimAction) -> int:
     return 2 if action.target.startswith("turns:") else int(action.kind in _DROPPED_KINDS)
 
 
-def _turns_singly(
-    action: TrimAction,
-    turns: Sequence[Turn],
-    pieces: Sequence[Piece],
-    how_sent: HowSent,
-    removed_tokens: Mapping[str, int],
-) -> Iterator[TrimAction]:
-    """`removed_tokens` are those that other actions removed, by their targets."""
-    wire_tokens: dict[TurnId, int] = {}
-    stayed: set[TurnId] = set()
-    for piece in pieces:
-        wire_tokens[piece.turn_id] = wire_tokens.get(piece.turn_id, 0) + _left_of(piece, removed_tokens)
-        if how_sent(piece.stored_messages[0]):
-            stayed.add(piece.turn_id)
-    gone = [turn for turn in turns if turn.id in wire_tokens and turn.id not in stayed]
-    # A summary folds all turns of its range but rejected ones, whether anything of them could be sent or not.
-    folded = [turn for turn in turns if turn.status is not TurnStatus.REJECTED]
-    for turn in gone if len(gone) == action.count else folded:
-        yield TrimAction(action.kind, f"turn:{turn.id}", action.reason, wire_tokens.get(turn.id, 0))
+@dataclass(slots=True)
+class _Sent:
+    """What was sent of the turns of a log's ranges. `turn_ids` are those of which something was sent."""
 
+    pieces: Sequence[Piece]
+    how_sent: HowSent
+    turn_ids: Set[TurnId]
+    input_budget: int
+    estimate: Estimate
+    with_handles: bool
+    removed_tokens: Counter[str] = field(default_factory=Counter[str], init=False)
 
-def _dropped_singly(
-    action: TrimAction, pieces: Sequence[Piece], how_sent: HowSent, removed_tokens: Mapping[str, int]
-) -> Iterator[TrimAction]:
-    for piece in pieces:
-        if dropped_kind(piece.kind) == action.kind and not how_sent(piece.stored_messages[0]):
-            yield TrimAction(action.kind, piece.label, action.reason, _left_of(piece, removed_tokens))
+    def note(self, actions: Iterable[TrimAction]) -> None:
+        """Actions of larger extent remove what these have left."""
+        for each in actions:
+            self.removed_tokens[each.target] += each.tokens_removed_est
 
+    def without_turns(self, action: TrimAction, turns: Sequence[Turn]) -> list[TrimAction]:
+        """The single actions of a range of turns."""
+        wire_tokens: Counter[TurnId] = Counter()
+        for piece in self.pieces:
+            wire_tokens[piece.turn_id] += self._left_of(piece)
+        gone = [turn for turn in turns if turn.id in wire_tokens and turn.id not in self.turn_ids]
+        # A summary folds all turns of its range but rejected ones, whether anything of them could be sent or not.
+        folded = [turn for turn in turns if turn.status is not TurnStatus.REJECTED]
+        return [
+            TrimAction(action.kind, f"turn:{turn.id}", action.reason, wire_tokens[turn.id])
+            for turn in (gone if len(gone) == action.count else folded)
+        ]
 
-def _left_of(piece: Piece, removed_tokens: Mapping[str, int]) -> int:
-    """The wire tokens of the piece without those that actions on its messages removed."""
-    return piece.wire_tokens - sum(removed_tokens.get(item.label, 0) for item in piece.items)
+    def without_messages(self, action: TrimAction, pieces: Sequence[Piece]) -> Iterator[TrimAction]:
+        """The single actions of this kind that may have removed some of the pieces, or parts of them."""
+        return self._dropped(action, pieces) if _extent(action) else self._shortened(action, pieces)
 
+    def _dropped(self, action: TrimAction, pieces: Sequence[Piece]) -> Iterator[TrimAction]:
+        for piece in pieces:
+            if dropped_kind(piece.kind) == action.kind and not self.how_sent(piece.stored_messages[0]):
+                yield TrimAction(action.kind, piece.label, action.reason, self._left_of(piece))
 
-def _shortened_singly(
-    action: TrimAction,
-    pieces: Sequence[Piece],
-    how_sent: HowSent,
-    input_budget: int,
-    estimate: Estimate,
-    *,
-    with_handles: bool,
-) -> Iterator[TrimAction]:
-    """Messages that were dropped had been shortened before, if they are long: a prune shortens them first."""
-    for piece in pieces:
-        if action.reason == CLEARED:
-            texts = cleared_items(piece, estimate, with_handles=with_handles)
-        else:
-            texts = shortened_texts(piece, input_budget, estimate, with_handles=with_handles)
-        texts = [each for each in texts if each.was.message and how_sent(each.was.message) != "marked"]
-        media = marked_media(piece.with_items(each.now for each in texts), estimate) if piece.has_media else []
-        for each in (*texts, *media):
-            if each.kind == action.kind and each.was.message and how_sent(each.was.message) != "whole":
-                yield TrimAction(action.kind, each.was.label, action.reason, each.tokens_removed)
+    def _left_of(self, piece: Piece) -> int:
+        """The wire tokens of the piece without those that actions on its messages removed."""
+        return piece.wire_tokens - sum(self.removed_tokens[item.label] for item in piece.items)
+
+    def _shortened(self, action: TrimAction, pieces: Sequence[Piece]) -> Iterator[TrimAction]:
+        """Messages that were dropped had been shortened before, if they are long: a prune shortens them first."""
+        shortened = cleared_items
+        if action.reason != CLEARED:
+            shortened = partial(shortened_texts, input_budget=self.input_budget)
+        for piece in pieces:
+            texts = shortened(piece, estimate=self.estimate, with_handles=self.with_handles)
+            texts = [each for each in texts if each.was.message and self.how_sent(each.was.message) != "marked"]
+            media = marked_media(piece.with_items(each.now for each in texts), self.estimate) if piece.has_media else []
+            for each in (*texts, *media):
+                if each.kind == action.kind and each.was.message and self.how_sent(each.was.message) != "whole":
+                    yield TrimAction(action.kind, each.was.label, action.reason, each.tokens_removed)

@@ -45,7 +45,8 @@ SMALL_BYTES = 64 * 1024
 
 
 async def export_session(rt: Runtime, session: SessionRef) -> AsyncGenerator[tuple[str, Any]]:
-    """The parts of the document in order: the `session`, then batches of rows, each with the name of its section.
+    """The parts of the document in order: the `session`, then batches of rows, at least one of each section, whose name
+    it has.
 
     A turn that has not ended is left out, because it is not settled. A connection is held from the first part to the
     last, so a caller must buffer the parts before it sends them to a client. Raises `NotFound`, and as
