@@ -4,11 +4,10 @@ Jobs in other processes use them too."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import field
 from datetime import datetime
 from decimal import Decimal
-from functools import cache
-from typing import Any, Final, Literal, cast
+from typing import Final, Literal, cast
 from uuid import UUID
 
 import orjson
@@ -30,17 +29,6 @@ from app.domain.types import (
     TurnRecord,
     TurnStatus,
 )
-
-
-def values_of(record: Any, *without: str) -> JsonObject:
-    """A dataclass's values by field name, in its order, except the fields in `without`."""
-    return {name: getattr(record, name) for name in names_of(record.__class__) if name not in without}
-
-
-@cache
-def names_of(kind: Any) -> tuple[str, ...]:
-    """The names of a dataclass's fields, in its order."""
-    return tuple(each.name for each in fields(kind))
 
 
 class JsonText(str):

@@ -12,13 +12,13 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise, takewhile
 
 from app.db.database import Transaction
 from app.db.messages import UNCOUNTED, window_turns
 from app.db.settled import settled_texts
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.stored import StoredTexts
 from app.domain.types import MessageId, ReasoningRule, SessionId, Turn, Usage
 from app.engine.recall.index import EMPTY, Index

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 from app.db import summaries as store
 from app.db.messages import has_messages
 from app.db.turns import newest_of
 from app.domain.errors import InvalidRequest, NotFound, NothingToSummarize, SummaryNotActive, TurnInProgress, existing
+from app.domain.frozen import replace
 from app.domain.stored import StoredSummary
 from app.domain.types import (
     OPEN_STATUSES,

@@ -5,9 +5,9 @@ their reasoning. Only reasoning that is sent is counted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal, NamedTuple, TypeAlias, assert_never
 
+from app.domain.frozen import replace
 from app.domain.types import OPEN_STATUSES, Message, ReasoningForm, ReasoningRule, Turn, TurnStatus
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate, counted
 

@@ -10,7 +10,6 @@ is pure and works on arrays: no text of the past is read to rank it, only the te
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from math import sqrt
 from typing import Final, NamedTuple, TypeAlias
@@ -18,7 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from app.domain.content import content_text, named
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.types import Message, Turn
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import Unit, sendable_units

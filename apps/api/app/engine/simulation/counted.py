@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Any, NamedTuple, TypeAlias
 
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.types import Message, Pin, ReasoningRule, ToolDefinition, Turn, TurnStatus
 from app.engine.messages.tokens import Estimate, tools_tokens
 from app.engine.messages.turns import framed_tokens, sendable_messages, wire_tokens_of, with_reasoning

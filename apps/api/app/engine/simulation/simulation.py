@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
+from app.domain.frozen import replace
 from app.domain.types import Summary, SummaryId, Turn, TurnId, TurnStatus, Usage
 from app.engine.messages.tokens import framing_tokens
 from app.engine.messages.turns import with_reasoning

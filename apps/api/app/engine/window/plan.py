@@ -7,13 +7,13 @@ made, else from `due.snapshot`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from itertools import groupby
 from typing import Literal, TypeAlias, overload
 
 from app.domain.content import JsonMessages
 from app.domain.errors import ContextBudgetExceeded
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.types import JsonObject, PromptMessage, Summary, ToolDefinition
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.messages.turns import wire_tokens_of

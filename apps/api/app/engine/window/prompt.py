@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from itertools import takewhile
@@ -19,7 +18,7 @@ from app.domain.content import (
     tool_call_json,
     tool_calls_from_json,
 )
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.types import (
     REGIONS,
     Content,

@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from hashlib import sha256
 from itertools import groupby
 from operator import attrgetter
@@ -29,7 +28,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from app.domain.content import canonical_bytes
 from app.domain.errors import PromptTooLarge
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.recalled import RECALLED, Recalled, recalled_ref, rows_of
 from app.domain.types import REGIONS, JsonObject, Message, PromptMessage, ReasoningForm, Region
 from app.engine.window.prompt import (

@@ -8,10 +8,10 @@ not into the history, because later summaries take it over from there.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import ceil, floor
 
 from app.domain.errors import StatedOverflow
+from app.domain.frozen import replace
 from app.domain.types import SummaryBody
 from app.engine.messages.tokens import Estimate
 from app.engine.messages.turns import wire_tokens_of

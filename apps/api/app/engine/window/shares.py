@@ -10,10 +10,9 @@ are trimmed below their shares in the same order. The goal is never trimmed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from math import floor
 
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.engine.messages.tokens import Estimate, tools_tokens
 from app.engine.policy.budget import part_of, with_output_share
 from app.engine.policy.policy import PRIORITY_REGIONS, Allocation, PriorityRegion

@@ -4,7 +4,6 @@ down), and its look-backs, which are answered within the turn."""
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from math import ceil
 
 from app.domain.errors import (
@@ -15,6 +14,7 @@ from app.domain.errors import (
     ProviderRateLimited,
     ProviderTimeout,
 )
+from app.domain.frozen import replace
 from app.domain.types import Completion, CompletionRequest, JsonObject, ToolCall, Usage
 from app.engine.recall.dates import day_said
 from app.engine.recall.look_back_pages import TextPage, handle_of

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from decimal import Decimal
 from math import ceil
 from time import perf_counter
@@ -37,8 +36,8 @@ from app.domain.errors import (
     TurnInProgress,
     located,
 )
+from app.domain.frozen import replace, values_of
 from app.domain.limits import WorstCase
-from app.domain.stored import values_of
 from app.domain.types import (
     Completion,
     FinishReason,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 from app.domain.errors import ProviderError
+from app.domain.frozen import replace
 from app.domain.types import CompletionRequest, Message, Summary, Turn, TurnId
 from app.engine.messages.turns import with_reasoning
 from app.engine.policy.budget import Budget

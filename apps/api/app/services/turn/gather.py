@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
@@ -12,7 +11,7 @@ from app.db.database import Transaction
 from app.db.messages import UNCOUNTED, save_token_counts, window_turns
 from app.db.settled import settled_through
 from app.db.summaries import PromptContext, prompt_context
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.types import (
     OPEN_STATUSES,
     Message,

@@ -4,7 +4,7 @@ if the deployment sets `PLIMSOLL_LOG_CONTENT`."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from decimal import Decimal
 from typing import Any
 
@@ -14,7 +14,7 @@ from structlog.typing import FilteringBoundLogger as BoundLogger
 from app.core.logging import without_secrets
 from app.domain.content import content_text
 from app.domain.errors import ProviderError
-from app.domain.stored import values_of
+from app.domain.frozen import replace, values_of
 from app.domain.types import Completion, CompletionRequest, JsonObject, Purpose, SessionId, ToolCall, Usage
 from app.providers.base import DeltaSink
 from app.providers.registry import Model

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
@@ -31,6 +30,7 @@ from app.domain.errors import (
     TurnCancelled,
     TurnLost,
 )
+from app.domain.frozen import replace
 from app.domain.types import (
     Completion,
     Delta,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from time import perf_counter
@@ -20,8 +19,8 @@ from app.db.claims import Claim
 from app.db.records import add_usages
 from app.db.summaries import AttemptNote
 from app.domain.errors import DatabaseUnavailable, InvalidRequest, NotFound
-from app.domain.frozen import frozen
-from app.domain.stored import NewSummary, values_of
+from app.domain.frozen import frozen, replace, values_of
+from app.domain.stored import NewSummary
 from app.domain.types import (
     OPEN_STATUSES,
     SUMMARY_LISTS,

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -14,7 +13,7 @@ import orjson
 
 from app.db.claims import Claim
 from app.domain.errors import InvalidRequest, LimitExceeded, ProviderError, ProviderOverflow, ProviderRefused
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.types import Completion, CompletionRequest, MessageId, Summary, SummaryBody, Usage
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, framing_tokens
 from app.engine.policy.budget import Budget

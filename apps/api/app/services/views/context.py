@@ -23,8 +23,8 @@ from app.domain.figures import (
     TimelineRange,
     TurnPoint,
 )
+from app.domain.frozen import values_of
 from app.domain.recalled import reasons_of
-from app.domain.stored import values_of
 from app.domain.types import JsonObject, SessionRef, SummaryId
 from app.engine.recall.relevance import question_of, relevances
 from app.engine.window.prompt import goal_text, pin_text
