@@ -6,11 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from datetime import datetime
-from decimal import Decimal
-from typing import Final, Literal, cast
+from typing import Final, Literal
 from uuid import UUID
-
-import orjson
 
 from app.domain.frozen import frozen
 from app.domain.types import (
@@ -35,21 +32,6 @@ class JsonText(str):
     """JSON that is already encoded; the database gets it unchanged."""
 
     __slots__ = ()
-
-
-def column_json(value: object) -> str:
-    """A value of a JSON column as the database gets it."""
-    if isinstance(value, JsonText):
-        return value
-    return orjson.dumps(value, default=_plain).decode()
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Decimal | UUID):  # the driver's UUIDs are a subclass, which orjson does not encode
-        return str(value)
-    if isinstance(value, (tuple, frozenset, set)):
-        return list(cast("Sequence[object]", value))
-    raise TypeError(f"{type(value).__name__} is no JSON")
 
 
 @frozen
