@@ -1,4 +1,4 @@
-"""`frozen` makes a dataclass with slots that is compared and hashed by its fields, `replace` a copy with other values."""
+"""`frozen` makes a dataclass with slots that is compared and hashed by its fields, and `replace` copies one."""
 
 from __future__ import annotations
 

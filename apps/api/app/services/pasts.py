@@ -65,7 +65,7 @@ class LastPrompt:
     model_alias: str
     refs: bytes
     reply_seq: int
-    sent_at: float = 0.0
+    sent_at: float
     cached_tokens: int = 0
 
 
@@ -175,10 +175,10 @@ class Pasts:
         prompt = self.last_prompt(session_id)
         return prompt if prompt and self._clock() - prompt.sent_at < PROMPT_CACHE_S else None
 
-    def keep_last_prompt(self, session_id: SessionId, prompt: LastPrompt) -> None:
+    def keep_last_prompt(self, session_id: SessionId, model_alias: str, refs: bytes, reply_seq: int) -> None:
         """Caches a prompt that is about to be sent, in place of the one before it."""
         past = self._pasts.get(session_id) or _Entry()
-        past.last_prompt = replace(prompt, sent_at=self._clock())
+        past.last_prompt = LastPrompt(model_alias, refs, reply_seq, self._clock())
         self._put(session_id, past)
 
     def note_cached(self, session_id: SessionId, usage: Usage) -> None:

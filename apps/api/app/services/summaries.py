@@ -19,6 +19,7 @@ from app.domain.types import (
     SummaryId,
     SummaryItem,
 )
+from app.engine.messages.turns import no_turn
 from app.engine.window.triggers import fold_on_request
 from app.services.paging import Page, PageRequest, beyond_id, in_order, page_of
 from app.services.runtime import Runtime, retried
@@ -26,7 +27,6 @@ from app.services.sessions import check_session
 from app.services.turn.gather import (
     budget_of,
     encoding_of,
-    no_turn,
     session_policy,
     session_window,
     snapshot_of,

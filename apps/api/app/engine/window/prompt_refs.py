@@ -39,8 +39,8 @@ from app.engine.window.prompt import (
     PromptItem,
     Run,
     Stretch,
+    message_json,
     neutral_message,
-    tools_block,
     without_inputs,
 )
 
@@ -98,7 +98,7 @@ def refs_of(prompt: Prompt, recalled: Sequence[Recalled], others_between: Callab
     regions = [
         [region, sum(part.messages for part in run)] for region, run in groupby(prompt.parts, attrgetter("region"))
     ]
-    return {"items": items, "tools": tools_block(prompt.tools).sha256 if prompt.tools else None, "regions": regions}
+    return {"items": items, "tools": prompt.tools_block.sha256 if prompt.tools_block else None, "regions": regions}
 
 
 def _is_recalled(part: Part) -> bool:
@@ -268,7 +268,7 @@ class SentHashes:
                     yield self._encoded.get((seq, kind)) or self._message(seq, kind)
 
     def _message(self, seq: int, kind: str) -> bytes:
-        piece = b"," + canonical_bytes(neutral_message(_as_sent(self._messages[seq], kind)))
+        piece = message_json(_as_sent(self._messages[seq], kind))
         self._encoded[seq, kind] = piece
         return piece
 

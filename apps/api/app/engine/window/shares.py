@@ -20,12 +20,7 @@ from app.engine.summary.fold import MIN_SUMMARY_TOKENS
 from app.engine.window.foldable import Foldable, foldable, remains, room_beside
 from app.engine.window.pieces import Piece
 from app.engine.window.pruning import drop_history, prune_older, prune_protected
-from app.engine.window.shortening import (
-    NEWEST_TOO_LARGE,
-    with_fitted_pins,
-    with_fitted_summary,
-    with_shorter_newest,
-)
+from app.engine.window.shortening import NEWEST_TOO_LARGE, with_fitted_pins, with_fitted_summary, with_shorter_newest
 from app.engine.window.snapshot import Removal, Snapshot
 from app.engine.window.window import Cost, Window, head_items
 

@@ -11,14 +11,7 @@ from typing import Any, TypeAlias, cast
 
 from app.db import turns as store
 from app.db.audits import get_audit
-from app.db.claims import (
-    Claim,
-    NewTurn,
-    claim_turn,
-    reclaim_turn,
-    renew_lease,
-    waiting_turn,
-)
+from app.db.claims import Claim, NewTurn, claim_turn, reclaim_turn, renew_lease, waiting_turn
 from app.db.database import Transaction, record_of
 from app.db.driver import UniqueViolated
 from app.db.messages import reply_of_turn
@@ -61,13 +54,7 @@ from app.services.turn.additions import Additions, add, check_outputs, draft_out
 from app.services.turn.gather import WindowRows, budget_of, layers_of, read_window, session_policy
 from app.services.turn.planning import count_message, pack_messages
 from app.services.turn.recall import prepare_question
-from app.services.turn.types import (
-    ClaimedTurn,
-    OutputsRequest,
-    TurnOptions,
-    TurnOutcome,
-    TurnRequest,
-)
+from app.services.turn.types import ClaimedTurn, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
 
 _Claimed: TypeAlias = tuple[Claim, TurnOptions, str]
 """The claim, and the options and the model alias of the round."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from uuid import UUID
 
 from app.db.database import Transaction
 from app.db.messages import UNCOUNTED, save_token_counts, window_turns
@@ -22,7 +21,6 @@ from app.domain.types import (
     Summary,
     ToolDefinition,
     Turn,
-    TurnId,
     TurnStatus,
 )
 from app.engine.messages.image_rules import image_rule_for
@@ -294,11 +292,6 @@ def budget_of(model: Model, policy: ContextPolicy) -> Budget:
     if policy.max_context_tokens is not None and policy.max_context_tokens < window:
         window, source = policy.max_context_tokens, "policy"
     return budget_for(window, source, policy.max_output_tokens)
-
-
-def no_turn(seq: int) -> Turn:
-    """A running turn that has no message yet."""
-    return Turn(TurnId(UUID(int=0)), seq, TurnStatus.RUNNING, unresolved=True, messages=())
 
 
 async def snapshot_of(

@@ -50,7 +50,8 @@ async def call_model(
                 completion = await rt.catalogue.provider(model.alias).complete(request, on_delta)
         except ProviderError as error:
             if content_log:
-                _log_failure(content_log, error)
+                shown = {"text": _shortened(error.partial)} if error.partial else {}
+                content_log.info("model_reply", error=error.code, **shown)
             raise
         if content_log:
             _log_reply(content_log, completion)
@@ -115,11 +116,6 @@ def _log_reply(content_log: BoundLogger, completion: Completion) -> None:
     texts = {"text": completion.text, "reasoning": completion.reasoning, "tool_calls": calls}
     shown = {name: _shortened(text) for name, text in texts.items() if text}
     content_log.info("model_reply", finish_reason=completion.finish_reason, **shown)
-
-
-def _log_failure(content_log: BoundLogger, error: ProviderError) -> None:
-    shown = {"text": _shortened(error.partial)} if error.partial else {}
-    content_log.info("model_reply", error=error.code, **shown)
 
 
 def _message(message: Mapping[str, Any]) -> JsonObject:

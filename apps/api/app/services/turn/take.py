@@ -25,14 +25,7 @@ from app.services.turn.claim import claim, claim_outputs, claim_retry
 from app.services.turn.decide import decide
 from app.services.turn.record import ended_elsewhere, recording
 from app.services.turn.steps import of_claim, of_turn
-from app.services.turn.types import (
-    ClaimedTurn,
-    Listener,
-    OutputsRequest,
-    TurnOptions,
-    TurnOutcome,
-    TurnRequest,
-)
+from app.services.turn.types import ClaimedTurn, Listener, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
 
 
 async def take_turn(

@@ -17,7 +17,7 @@ from app.domain.prices import Prices
 from app.domain.stored import StoredTurn
 from app.domain.types import JsonObject, Pin, SessionId, SessionRef, SessionState, TenantId
 from app.engine.policy.policy import ContextPolicy
-from app.engine.simulation.setting import Setting, SimulatedModel, SimulatedSummarizer
+from app.engine.simulation.inputs import Setting, SimulatedModel, SimulatedSummarizer
 from app.engine.window.prompt import goal_text
 from app.services.policies import given_policy
 from app.services.runtime import Runtime

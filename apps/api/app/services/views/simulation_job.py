@@ -16,8 +16,7 @@ from app.domain.types import JsonObject, Message, Pin, SessionId, Turn, TurnId, 
 from app.engine.messages.image_rules import image_rule_for
 from app.engine.messages.tokens import Estimate, counted, with_images_by_rule
 from app.engine.policy.fields import policy_values
-from app.engine.simulation.counted import CountKey, PastTurn, TurnCounter
-from app.engine.simulation.setting import Setting
+from app.engine.simulation.inputs import CountKey, PastTurn, Setting, TurnCounter
 from app.engine.simulation.simulation import FullHistory, Simulation, TurnFigures
 from app.engine.simulation.stored_losses import StoredLosses
 from app.services.heavy.child import Tools
