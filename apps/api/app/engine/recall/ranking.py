@@ -18,9 +18,9 @@ import numpy as np
 
 from app.domain.content import content_text, named
 from app.domain.frozen import frozen, replace
-from app.domain.types import Message, Turn
+from app.domain.types import Message, ReasoningRule, Turn
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
-from app.engine.messages.turns import Unit, sendable_units
+from app.engine.messages.turns import Unit, sendable_units, with_reasoning
 from app.engine.policy.budget import part_of
 from app.engine.policy.policy import Recall
 from app.engine.recall.bm25 import MOST_ASKED_CHARS, Hits, Query, search, summed
@@ -72,6 +72,10 @@ class Evicted:
 
     candidates: tuple[Candidate, ...] = ()
     turns: tuple[Turn, ...] = ()
+
+    def with_reasoning(self, rule: ReasoningRule | None) -> Evicted:
+        """The same, with its messages marked and counted as the model's rule says they are sent back."""
+        return self if rule is None else replace(self, turns=tuple(with_reasoning(turn, rule) for turn in self.turns))
 
 
 @lru_cache(maxsize=16)  # a turn needs it before it searches, and again when it puts the results into its prompt

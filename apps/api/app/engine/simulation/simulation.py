@@ -15,7 +15,7 @@ from uuid import UUID
 from app.domain.frozen import replace
 from app.domain.types import Summary, SummaryId, Turn, TurnStatus, Usage
 from app.engine.messages.tokens import framing_tokens
-from app.engine.messages.turns import no_turn, with_reasoning
+from app.engine.messages.turns import no_turn
 from app.engine.recall.index import EMPTY, Packed
 from app.engine.recall.ranking import evicted_among
 from app.engine.simulation.inputs import (
@@ -241,8 +241,7 @@ class Simulation:
             recall,
             model.budget.input_budget,
         )
-        turns = tuple(with_reasoning(turn, model.reasoning_rule) for turn in found.turns)
-        return replace(snapshot, evicted=replace(found, turns=turns))
+        return replace(snapshot, evicted=found.with_reasoning(model.reasoning_rule))
 
     def _past_for(self, key: CountKey) -> Past:
         past, unresolved = self._pasts[key], self._unresolved

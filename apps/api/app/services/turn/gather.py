@@ -327,7 +327,7 @@ async def snapshot_of(
         tools=tools,
         completed_since_summary=past.completed_after(session.summary_count_after_seq),
         calibration_ratio=rt.calibrations.ratio(session.tenant_id, rows.model.alias, rows.encoding),
-        evicted=_evicted_with_reasoning(rows),
+        evicted=rows.evicted and rows.evicted.with_reasoning(rule),
         pin_meaning=meaning_of_pins(rt, session.tenant_id, rows.pins, current) if rows.policy.allocation else None,
         may_look_back=may_look_back,
     )
@@ -351,14 +351,7 @@ async def with_recall_anew(rt: Runtime, rows: WindowRows, snapshot: Snapshot, *,
     async with rt.database.autocommit() as tx:
         rows = await _with_evicted(tx, rt, rows, query, for_turn=for_turn)
     rows = await with_all_counts(rt, rows, store=for_turn)
-    return replace(snapshot, evicted=_evicted_with_reasoning(rows))
-
-
-def _evicted_with_reasoning(rows: WindowRows) -> Evicted | None:
-    evicted, rule = rows.evicted, rows.model.reasoning_rule
-    if evicted is None or rule is None:
-        return evicted
-    return replace(evicted, turns=tuple(with_reasoning(turn, rule) for turn in evicted.turns))
+    return replace(snapshot, evicted=rows.evicted and rows.evicted.with_reasoning(rows.model.reasoning_rule))
 
 
 def layers_of(rt: Runtime, session: SessionState, of_turn: str | None = None) -> tuple[tuple[str, str], ...]:
