@@ -167,7 +167,8 @@ class Window(Cost):
     def _parts_of_past(self) -> Iterator[Part]:
         first = 0
         for at, item in self.added:
-            yield from parts_of(self.past[first:at])
+            if first < at:  # all that is recalled precedes one piece
+                yield from parts_of(self.past[first:at])
             yield item
             first = at
         yield from parts_of(self.past[first:])
