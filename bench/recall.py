@@ -26,6 +26,7 @@ from app.db.database import Database
 from app.db.migrate import upgrade
 from app.domain.types import Message, MessageId, SessionId, SessionRef, TenantId, TurnId
 from app.engine.policy.policy import Recall
+from app.engine.recall.bm25 import Query
 from app.engine.recall.index import packed_terms
 from app.engine.recall.ranking import candidates
 from app.engine.recall.vectors import packed_vectors
@@ -154,7 +155,7 @@ async def _timed(database: Database, session_id: SessionId, turns: int, asked: s
                 )
                 took[name].append((process_time() - started) * 1000)
         index, started = warm.index(session_id), process_time()
-        candidates(index, asked, through_seq, room_tokens=INPUT_BUDGET, min_score_ratio=recall.min_score_ratio)
+        candidates(index, Query(asked, through_seq), INPUT_BUDGET, recall.min_score_ratio)
         took["choose"].append((process_time() - started) * 1000)
     return {name: median(times) for name, times in took.items()}
 

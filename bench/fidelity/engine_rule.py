@@ -200,14 +200,7 @@ class EngineRule:
         """As `services/turn/summarize.py` asks: chunk by chunk, each with what the one before gave."""
         body = fold.previous.body if fold.previous else None
         for chunk in split_for_summarizer(fold, SUMMARIZER_ROOM_TOKENS, self._estimate):
-            prompt = summarizer_prompt(
-                chunk,
-                previous=body,
-                context=fold.context,
-                max_tokens=fold.cap_tokens,
-                room_tokens=SUMMARIZER_ROOM_TOKENS,
-                estimate=self._estimate,
-            )
+            prompt = summarizer_prompt(fold, chunk, body, SUMMARIZER_ROOM_TOKENS, self._estimate)
             request = CompletionRequest(prompt.messages, max_output_tokens=2 * fold.cap_tokens, purpose="summary")
             answered = asyncio.run(self._offline.complete(request))
             spent_in, spent_out = state.spent

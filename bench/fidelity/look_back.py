@@ -9,6 +9,7 @@ from itertools import accumulate
 from app.domain.content import content_text
 from app.domain.types import Completion, Message, ToolCall
 from app.engine.messages.tokens import Estimate, message_tokens
+from app.engine.recall.bm25 import Query
 from app.engine.recall.dates import day_said
 from app.engine.recall.index import EMPTY, Index, Packed
 from app.engine.recall.look_back_pages import (
@@ -59,7 +60,8 @@ class Archive:
         window = turn.decided.window
         said_day = day_said(window.snapshot.current.messages[0])
         wanted = next_search(lookup, turn.read, seqs_beside_result(window, tokens + estimate(lookup.query)), said_day)
-        seqs = matching_seqs(self.index, lookup.query, self.index.through_seq, wanted.without, said_day)
+        query = Query(lookup.query, self.index.through_seq, said_day)
+        seqs = matching_seqs(self.index, query, wanted.without)
         found = [self.messages[seq] for seq in seqs[: messages_to_read(wanted.number, tokens)]]
         return page_of_matches(found, lookup.query, wanted.number, tokens, estimate, wanted.shown_number)
 

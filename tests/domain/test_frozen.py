@@ -1,13 +1,12 @@
-"""`frozen` makes a dataclass with slots that is compared and hashed by its fields."""
+"""`frozen` makes a dataclass with slots that is compared and hashed by its fields, and `replace` copies one."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
 
 import pytest
 
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 
 
 @frozen
@@ -52,3 +51,12 @@ def test_values_have_slots_unless_a_property_is_cached() -> None:
     with pytest.raises(AttributeError):
         object.__setattr__(_Point(1), "z", 3)
     assert _Word(text="four").letters == 4
+
+
+def test_a_copy_has_the_new_values_and_the_others_of_its_record() -> None:
+    assert replace(_Point(1, 2), y=3) == _Point(1, 3)
+    word = _Word(text="four")
+    assert word.letters == 4
+    assert replace(word, text="seven").letters == 5, "what was cached is computed again"
+    with pytest.raises(TypeError):
+        replace(_Point(1), z=3)

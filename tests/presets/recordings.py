@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.domain.stored import values_of
+from app.domain.frozen import values_of
 from app.domain.types import JsonObject, RecordedReply, SessionId, ToolCall, TurnId
 from app.services.sessions import put_pin
 from app.services.turn.types import TurnOutcome

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from app.domain.types import SessionId
+from app.engine.messages.turns import no_turn
 from app.engine.window.triggers import fold_on_request
 from app.services.sessions import change_session
 from app.services.summaries import list_summaries, summarize_now
-from app.services.turn.gather import no_turn, session_window, snapshot_of
+from app.services.turn.gather import session_window, snapshot_of
 from app.services.turn.summarize import STALE, summarize, summarize_after_turn
 from app.services.turn.summarizer_call import SummaryJob
 from app.services.views.turns import get_prompt

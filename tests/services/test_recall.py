@@ -11,6 +11,7 @@ import pytest
 
 from app.domain.types import MessageId, SessionId, TurnId
 from app.engine.policy.policy import ContextPolicy, Recall
+from app.engine.recall.bm25 import Query
 from app.engine.recall.index import EMPTY, Packed, packed_terms, packed_text
 from app.engine.recall.ranking import candidates
 from app.engine.window.recalled import RECALL_NOTE
@@ -202,7 +203,7 @@ async def test_a_warm_process_recalls_what_a_cold_one_does_and_reads_only_what_i
             assert warm.through_seq == max(last_seq, warm.through_seq)
             assert warm.seqs[: len(cold)].tolist() == cold.seqs.tolist()
             for asked in ("Where does Ottilie keep her bees?", "weather part 6 noted", "What is green and noted?"):
-                found = [candidates(i, asked, last_seq, room_tokens=4000, min_score_ratio=0.05) for i in (warm, cold)]
+                found = [candidates(i, Query(asked, last_seq), 4000, 0.05) for i in (warm, cold)]
                 assert found[0] == found[1]
                 assert found[0]
 

@@ -8,7 +8,6 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -46,6 +45,7 @@ from app.db import embedded, migrate
 from app.db.database import Database
 from app.db.embedded import kept_running
 from app.domain.errors import DatabaseUnavailable, InvalidRequest
+from app.domain.frozen import replace
 from app.engine.policy.policy import ContextPolicy
 from app.providers.local_embeddings import LocalEmbeddings
 from app.providers.openai import OpenAIProvider

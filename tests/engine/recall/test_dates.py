@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.types import Message, Turn
-from app.engine.recall.bm25 import search
+from app.engine.recall.bm25 import Query, search
 from app.engine.recall.dates import date_keys, day_of, day_text
 from app.engine.recall.index import EMPTY, Index, Packed
 from app.engine.recall.ranking import candidates
@@ -88,20 +88,20 @@ def test_messages_of_the_day_that_is_asked_for_come_first_and_the_log_says_for_w
     turns = tuple(_days_before(40 - at, f"The pump was checked, entry {at}.", history) for at in range(40))
     index = _indexed(turns)
     asked = "What did the pump do two days ago?"
-    found = candidates(index, asked, index.through_seq, room_tokens=60, min_score_ratio=0.05, said_day=day_of(NOW))
+    found = candidates(index, Query(asked, index.through_seq, day_of(NOW)), 60, 0.05)
     wanted: Message = turns[38].messages[0]
     assert found[0].seqs == (wanted.seq,)
     assert "two days ago" in found[0].matched[0]
-    without = candidates(index, asked, index.through_seq, room_tokens=60, min_score_ratio=0.05)
+    without = candidates(index, Query(asked, index.through_seq), 60, 0.05)
     assert without[0].seqs != (wanted.seq,)
 
 
 def test_a_day_alone_finds_messages_of_that_day_and_none_without_a_time() -> None:
     history = History()
     turns = tuple(_days_before(30 - at, f"entry {at}", history) for at in range(30))
-    hits = search(_indexed(turns), "And yesterday?", turns[-1].messages[-1].seq, said_day=day_of(NOW))
+    hits = search(_indexed(turns), Query("And yesterday?", turns[-1].messages[-1].seq, said_day=day_of(NOW)))
     assert sorted(hits.positions.tolist()) == [58, 59]
     timeless = tuple(
         replace(turn, messages=tuple(replace(each, said_at=None) for each in turn.messages)) for turn in turns
     )
-    assert not len(search(_indexed(timeless), "And yesterday?", 10_000, said_day=day_of(NOW)).positions)
+    assert not len(search(_indexed(timeless), Query("And yesterday?", 10_000, said_day=day_of(NOW))).positions)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from app.domain.types import SummaryBody, Turn
 from app.engine.policy.policy import ContextPolicy, Recall
-from app.engine.recall.bm25 import posting_count, rarities, search
+from app.engine.recall.bm25 import Query, posting_count, rarities, search
 from app.engine.recall.index import EMPTY, Index, Packed, packed_text
 from app.engine.recall.ranking import (
     MOST_RECALLED_TOKENS,
@@ -60,7 +60,7 @@ def found_in(turns: tuple[Turn, ...], asked: Turn) -> Evicted:
     text = str(asked.messages[0].content)
     messages = [message for turn in turns for message in turn.messages]
     index = EMPTY.extended(Packed.of(messages), messages[-1].seq)
-    found = candidates(index, text, index.through_seq, room_tokens=10_000, min_score_ratio=0.05)
+    found = candidates(index, Query(text, index.through_seq), 10_000, 0.05)
     return Evicted(found, turns)
 
 
@@ -236,7 +236,7 @@ def test_an_index_that_was_extended_finds_what_one_that_was_built_at_once_finds(
 ) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(0, len(texts)))))
     found = [
-        candidates(index, asked, through_seq, room_tokens=100, min_score_ratio=0.05)
+        candidates(index, Query(asked, through_seq), 100, 0.05)
         for index in (indexed(texts), indexed(texts, *cuts), indexed(texts, *range(0, len(texts), 2)))
     ]
     assert found[0] == found[1] == found[2]
@@ -246,7 +246,7 @@ def test_an_index_that_was_extended_finds_what_one_that_was_built_at_once_finds(
 @given(TEXTS, TEXTS, QUERIES)
 def test_an_index_that_goes_further_than_needed_finds_the_same(texts: list[str], later: list[str], asked: str) -> None:
     short, long = (
-        candidates(index, asked, 2 * len(texts), room_tokens=100, min_score_ratio=0.05)
+        candidates(index, Query(asked, 2 * len(texts)), 100, 0.05)
         for index in (indexed(texts), indexed([*texts, *later], len(texts)))
     )
     assert short == long
@@ -261,7 +261,7 @@ def test_packed_terms_are_taken_apart_in_any_order(texts: list[str], draw: Rando
     for mine, column in ((index.lengths, shuffled.lengths), (index.texts, shuffled.texts)):
         assert mine[order].tolist() == column.tolist()
     for asked in ("bees", "東京 crane"):
-        hits, others = (search(one, asked, 2 * len(texts), most_seen_share=1.0) for one in (index, shuffled))
+        hits, others = (search(one, Query(asked, 2 * len(texts)), most_seen_share=1.0) for one in (index, shuffled))
         found = dict(zip(hits.positions.tolist(), hits.scores.tolist(), strict=True))
         assert found == {order[at]: score for at, score in zip(others.positions, others.scores.tolist(), strict=True)}
 
@@ -271,7 +271,7 @@ def test_an_index_of_many_messages_is_the_same_however_it_grew() -> None:
     at_once, grown = indexed(texts), indexed(texts, *range(1200, 3000, 1200))
     assert at_once.keys.tolist() == grown.keys.tolist()
     for asked in ("Which bees17 word3?", "word89 and word2999"):
-        hits, others = search(at_once, asked, 6000), search(grown, asked, 6000)
+        hits, others = search(at_once, Query(asked, 6000)), search(grown, Query(asked, 6000))
         assert hits.positions.tolist() == others.positions.tolist()
         assert hits.scores.tolist() == others.scores.tolist()
 
@@ -279,8 +279,8 @@ def test_an_index_of_many_messages_is_the_same_however_it_grew() -> None:
 @given(st.lists(st.text(max_size=80), min_size=1, max_size=12), st.text(max_size=80))
 def test_scores_are_those_of_bm25_over_all_messages(texts: list[str], asked: str) -> None:
     """Against the formula, written out over the texts themselves."""
-    hits = search(indexed(texts), asked, 2 * len(texts), most_seen_share=1.0)
-    assert posting_count(indexed(texts), asked, 2 * len(texts)) == len(hits.postings)
+    hits = search(indexed(texts), Query(asked, 2 * len(texts)), most_seen_share=1.0)
+    assert posting_count(indexed(texts), Query(asked, 2 * len(texts))) == len(hits.postings)
     counted = [Counter(terms_of(text)) for text in texts]
     seen_in = Counter(term for counts in counted for term in counts)
     expected: dict[int, tuple[float, float]] = {}
@@ -303,16 +303,16 @@ def test_scores_are_those_of_bm25_over_all_messages(texts: list[str], asked: str
 def test_candidates_fit_the_token_budget_and_have_no_duplicates() -> None:
     texts = ["The crane has invoice 4711.", "The crane has invoice 4711.", "Which crane has which invoice?"]
     index = indexed(texts)
-    found = candidates(index, "Which crane has which invoice?", 6, room_tokens=100, min_score_ratio=0.0)
+    found = candidates(index, Query("Which crane has which invoice?", 6), 100, 0.0)
     assert seqs_of(found) == [3, 5], "the newer of two equal ones"
-    assert not candidates(index, "Which crane has which invoice?", 6, room_tokens=13, min_score_ratio=0.0)
+    assert not candidates(index, Query("Which crane has which invoice?", 6), 13, 0.0)
 
 
 @given(TEXTS, QUERIES, st.integers(0, 200))
 def test_candidates_fit_the_token_budget_together_and_list_their_matched_words(
     texts: list[str], asked: str, room_tokens: int
 ) -> None:
-    found = candidates(indexed(texts), asked, 2 * len(texts), room_tokens=room_tokens, min_score_ratio=0.05)
+    found = candidates(indexed(texts), Query(asked, 2 * len(texts)), room_tokens, 0.05)
     assert sum(candidate.tokens for candidate in found) <= room_tokens
     for candidate in found:
         text = texts[candidate.seqs[0] // 2]

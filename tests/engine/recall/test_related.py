@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.domain.recalled import Recalled
 from app.domain.types import MessageId
-from app.engine.recall.bm25 import search
+from app.engine.recall.bm25 import Query, search
 from app.engine.recall.index import EMPTY, Index, Packed, packed_text
 from app.engine.recall.ranking import candidates
 from app.engine.recall.related import LARGEST_WEIGHT, MOST_RELATED_QUERY_TERMS, related_terms, related_words
@@ -57,7 +57,7 @@ def test_the_words_of_the_table_are_found_by_its_terms() -> None:
 )
 def test_a_message_in_other_words_than_the_questions_is_found_and_says_why(asked: str, said: str) -> None:
     index = indexed(*OTHERS[:10], said, *OTHERS[10:])
-    found = candidates(index, asked, len(index), room_tokens=20, min_score_ratio=0.05)
+    found = candidates(index, Query(asked, len(index)), 20, 0.05)
     assert found[0].seqs == (11,)
     words = found[0].matched[0]
     row = Recalled(11, MessageId(UUID(int=1)), None, round(100 * found[0].score), 10, words).public()
@@ -68,10 +68,10 @@ def test_a_message_in_other_words_than_the_questions_is_found_and_says_why(asked
 
 def test_the_questions_own_word_outranks_a_related_one_and_is_what_is_named() -> None:
     index = indexed(*OTHERS, "The surgeon came.", "The doctor came.", "The doctor is a surgeon.")
-    hits = search(index, "Which doctor?", len(index))
+    hits = search(index, Query("Which doctor?", len(index)))
     scores = dict(zip(hits.positions.tolist(), hits.scores.tolist(), strict=True))
     assert scores[21] > scores[20] > 0, "positions count from 0"
-    found = candidates(index, "Which doctor?", len(index), room_tokens=100, min_score_ratio=0.0)
+    found = candidates(index, Query("Which doctor?", len(index)), 100, 0.0)
     matched = {candidate.seqs[0]: candidate.matched[0] for candidate in found}
     assert matched[21] == ("surgeon~doctor",)
     assert matched[22] == matched[23] == ("doctor",)
@@ -99,5 +99,5 @@ def test_related_words_are_none_of_the_questions_own_and_weigh_less(text: str, m
 def test_a_word_that_many_messages_have_is_not_stood_for_by_others() -> None:
     few = indexed(*["A dog barks."] * 3, *["Rain again today."] * 27, "My puppy sleeps.")
     many = indexed(*["A dog barks."] * 8, *["Rain again today."] * 22, "My puppy sleeps.")
-    assert 30 in search(few, "Where is the dog?", 31).positions
-    assert 30 not in search(many, "Where is the dog?", 31).positions
+    assert 30 in search(few, Query("Where is the dog?", 31)).positions
+    assert 30 not in search(many, Query("Where is the dog?", 31)).positions

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.recall.bm25 import search
+from app.engine.recall.bm25 import Query, search
 from app.engine.recall.index import EMPTY
 from app.engine.recall.ranking import wanted_share
 from app.engine.recall.requests import request_of
@@ -95,4 +95,4 @@ def test_no_text_takes_long(part: str) -> None:
 )
 def test_any_combination_of_request_phrases_can_be_searched(parts: list[str]) -> None:
     text = "".join(parts)
-    search(EMPTY, f"{text} {' '.join(parts)}", 0)
+    search(EMPTY, Query(f"{text} {' '.join(parts)}", 0))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from app.domain.types import Message, MessageId, TurnId
-from app.engine.recall.bm25 import search
+from app.engine.recall.bm25 import Query, search
 from app.engine.recall.index import EMPTY, Index, Packed
 from app.engine.recall.ranking import candidates
 from app.engine.recall.vectors import Meaning, Vectors, packed_query, packed_vectors
@@ -111,27 +111,27 @@ def test_zero_and_non_finite_vectors_are_packed_as_empty() -> None:
 
 def test_a_message_without_a_word_of_the_question_is_found_by_its_meaning_and_says_so() -> None:
     question, index = "Which insects did Otto own?", _index()
-    assert not candidates(index, question, 4, room_tokens=100, min_score_ratio=0.5)
-    found = candidates(index, question, 4, room_tokens=100, min_score_ratio=0.5, meaning=_meaning(near=1))
+    assert not candidates(index, Query(question, 4), 100, 0.5)
+    found = candidates(index, Query(question, 4, meaning=_meaning(near=1)), 100, 0.5)
     assert found[0].seqs == (1,)
     assert found[0].matched == (("≈1.0",),)
 
 
 def test_meaning_is_added_to_words_and_messages_without_vectors_are_found_by_theirs() -> None:
     index, meaning = _index(), _meaning(near=2)
-    by_words = search(index, "green boathouse", 4)
-    both = search(index, "green boathouse", 4, meaning=meaning)
+    by_words = search(index, Query("green boathouse", 4))
+    both = search(index, Query("green boathouse", 4, meaning=meaning))
     assert index.seqs[by_words.positions].tolist() == [3]
     assert index.seqs[both.positions].tolist() == [3, 2], "words count for more than meaning alone"
     assert both.scores[0] == by_words.scores[0]
     none = replace(meaning, vectors=Vectors.none_of("m", DIMENSIONS))
     others = replace(meaning, vectors=Vectors.none_of("m", 7).extended(np.array([2]), b"\1" * 7))
     for absent in (none, others):
-        found = search(index, "green boathouse", 4, meaning=absent)
+        found = search(index, Query("green boathouse", 4, meaning=absent))
         assert (found.positions.tolist(), found.scores.tolist()) == (by_words.positions.tolist(), [*by_words.scores])
 
 
 def test_a_vector_of_a_message_that_the_index_does_not_have_finds_nothing() -> None:
     meaning = _meaning(near=2)
     index = EMPTY.extended(Packed.of([]), 4)
-    assert not len(search(index, "crane", 4, meaning=meaning).positions)
+    assert not len(search(index, Query("crane", 4, meaning=meaning)).positions)

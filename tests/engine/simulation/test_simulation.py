@@ -13,8 +13,17 @@ from app.domain.prices import Prices
 from app.domain.types import ReasoningRule, Turn
 from app.engine.messages.tokens import Estimate
 from app.engine.policy.policy import ContextPolicy
-from app.engine.simulation.counted import CountedTurn, CountKey, HeadCost, PastTurn, SimulatedCall, TurnCounter
-from app.engine.simulation.setting import Setting, SimulatedModel, SimulatedSummarizer
+from app.engine.simulation.inputs import (
+    CountedTurn,
+    CountKey,
+    HeadCost,
+    PastTurn,
+    Setting,
+    SimulatedCall,
+    SimulatedModel,
+    SimulatedSummarizer,
+    TurnCounter,
+)
 from app.engine.simulation.simulation import Simulation
 from app.engine.window.past import Past, past_of
 from app.engine.window.snapshot import Snapshot

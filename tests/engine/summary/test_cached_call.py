@@ -65,14 +65,8 @@ def test_the_call_that_is_chosen_never_costs_more_than_the_other(
     own: Prices, separate: Prices, separate_tokens: int, repeated_tokens: int, share: float, answer_tokens: int
 ) -> None:
     cached_tokens = int(share * repeated_tokens)
-    choice = cheaper_call(
-        separate_tokens=separate_tokens,
-        separate=separate,
-        repeated_tokens=repeated_tokens,
-        cached_tokens=cached_tokens,
-        own=own,
-        answer_tokens=answer_tokens,
-    )
+    before_answer = Usage(repeated_tokens, 0, cached_tokens)
+    choice = cheaper_call(answer_tokens, separate_tokens, separate, before_answer, own)
     separate_usd = call_cost(Usage(separate_tokens, answer_tokens), separate)
     repeated_usd = call_cost(Usage(repeated_tokens, answer_tokens * 5 // 4, cached_tokens), own)
     if own.cached_input_usd is None or separate_usd is None or repeated_usd is None:

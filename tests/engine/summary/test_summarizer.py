@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -105,12 +106,9 @@ def test_a_rejected_message_and_half_an_answer_are_not_shown_to_a_summarizer() -
 def test_the_request_stays_within_the_room_and_shows_the_newest_context(
     snapshot: Snapshot, room_tokens: int, context_tokens: int
 ) -> None:
-    fold = fold_of(snapshot)
-    context = _sendable(snapshot)
+    fold, context = replace(fold_of(snapshot), protected=snapshot.past.turns), _sendable(snapshot)
     for chunk in split_for_summarizer(fold, room_tokens, estimate):
-        prompt = summarizer_prompt(
-            chunk, previous=None, context=context, max_tokens=200, room_tokens=context_tokens, estimate=estimate
-        )
+        prompt = summarizer_prompt(fold, chunk, None, context_tokens, estimate)
         document = _document(prompt)
         assert [each["text"] for each in document["messages"]] == [text for _, text in chunk]
         around = document["context_messages"]
@@ -122,16 +120,9 @@ def test_the_request_stays_within_the_room_and_shows_the_newest_context(
 
 @given(snapshots(), bodies(st.integers(1, 20).map(text_of)))
 def test_every_shown_id_is_resolved_to_its_messages(snapshot: Snapshot, previous: SummaryBody) -> None:
-    fold = fold_of(snapshot)
+    fold = replace(fold_of(snapshot), protected=snapshot.past.turns[:2])
     chunk = next(iter(split_for_summarizer(fold, 100_000, estimate)), ())
-    prompt = summarizer_prompt(
-        chunk,
-        previous=previous,
-        context=_sendable(snapshot)[:3],
-        max_tokens=200,
-        room_tokens=100_000,
-        estimate=estimate,
-    )
+    prompt = summarizer_prompt(fold, chunk, previous, 100_000, estimate)
     document = _document(prompt)
     ids = [each["id"] for each in (*document["messages"], *document["context_messages"])]
     before = [item for kind in SUMMARY_LISTS for item in document["previous_summary"][kind]]

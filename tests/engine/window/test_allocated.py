@@ -346,14 +346,7 @@ def test_a_smaller_window_that_a_provider_names_is_shared_out_anew() -> None:
     snapshot = _shared((), History().turn(user_tokens=200), pins=_pins((9000, 1.0)))
     ready = plan(snapshot, estimate)
     assert isinstance(ready, Ready)
-    budget = react(
-        0,
-        StatedOverflow(6000, 8000),
-        sent=ready.prompt,
-        output_tokens=600,
-        budget=snapshot.budget,
-        max_output_tokens=2048,
-    )
+    budget = react(0, StatedOverflow(6000, 8000), ready.window, output_tokens=600)
     assert budget is not None
     assert budget.output_reserve == (6000 - 1024 - snapshot.budget.fixed_tokens) // 10
     again = plan(

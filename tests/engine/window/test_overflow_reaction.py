@@ -14,10 +14,10 @@ from app.domain.errors import StatedOverflow
 from app.domain.types import MessageId, Turn, TurnStatus
 from app.engine.policy.budget import Budget, budget_for
 from app.engine.window.plan import Ready, Refused, assert_tool_pairing, plan
-from app.engine.window.prompt import Prompt, pin_text
+from app.engine.window.prompt import pin_text
 from app.engine.window.provider_overflow import MAX_REACTIONS, learned_limit, react
 from app.engine.window.snapshot import Snapshot
-from app.engine.window.window import lay_out
+from app.engine.window.window import Window, lay_out
 from tests.engine.histories import GUARDED, History, chat, estimate, input_tokens_of, snapshot_of
 from tests.engine.pictures import image, png
 from tests.engine.readings import items_of, ready_of, sent_ids
@@ -28,39 +28,29 @@ _tokens = st.one_of(st.none(), st.integers(-5, 300_000), st.integers(1, 3000))
 _stated = st.builds(StatedOverflow, _tokens, _tokens, _tokens)
 
 
-def _react(
-    snapshot: Snapshot, sent: Prompt, stated: StatedOverflow, *, so_far: int = 0, output_tokens: int = 256
-) -> Budget:
-    budget = react(
-        so_far,
-        stated,
-        sent=sent,
-        output_tokens=output_tokens,
-        budget=snapshot.budget,
-        max_output_tokens=2048,
-        calibration_ratio=snapshot.calibration_ratio,
-    )
+def _react(sent: Window, stated: StatedOverflow, *, so_far: int = 0, output_tokens: int = 256) -> Budget:
+    budget = react(so_far, stated, sent, output_tokens)
     assert budget is not None
     return budget
 
 
-def _sent(input_budget: int = 9000) -> tuple[Snapshot, Prompt]:
+def _sent(input_budget: int = 9000) -> Window:
     history = History()
     turns, policy = chat(history, 6, assistant_tokens=1000), replace(GUARDED, auto_summarize=False)
     snapshot = snapshot_of(turns, history.turn(), input_budget=input_budget, policy=policy)
     ready = plan(snapshot, estimate)
     assert isinstance(ready, Ready)
-    return snapshot, ready.prompt
+    return ready.window
 
 
 def test_a_stated_overage_shrinks_the_prompt_by_that_much_in_our_tokens_and_a_margin() -> None:
-    snapshot, sent = _sent()
+    sent = _sent()
     wire = sent.wire_tokens
     # The provider counts half as much again as we do, and is 1,500 of its tokens over: 1,000 of ours.
     prompt_tokens = wire * 3 // 2
     limit = prompt_tokens + 256 - 1500
     stated = StatedOverflow(limit, prompt_tokens + 256, prompt_tokens)
-    budget = _react(snapshot, sent, stated)
+    budget = _react(sent, stated)
     room = budget.wire_room(overhead_tokens=sent.overhead_tokens)
     assert wire - 1000 - ceil(wire * 0.04) <= room <= wire - 1000 - int(wire * 0.03)
 
@@ -82,8 +72,8 @@ def test_a_stated_overage_shrinks_the_prompt_by_that_much_in_our_tokens_and_a_ma
     ],
 )
 def test_what_the_provider_stated_decides_what_the_new_budget_is_based_on(stated: StatedOverflow, basis: str) -> None:
-    snapshot, sent = _sent()
-    budget = _react(snapshot, sent, stated)
+    sent = _sent()
+    budget = _react(sent, stated)
     room = budget.wire_room(overhead_tokens=sent.overhead_tokens)
     assert (room == int(sent.wire_tokens * 0.7)) == (basis == "share")
     assert (budget == budget_for(4096, "learned", 2048)) == (basis == "limit")
@@ -91,28 +81,28 @@ def test_what_the_provider_stated_decides_what_the_new_budget_is_based_on(stated
 
 
 def test_a_window_that_was_learned_is_kept_with_its_own_reserves() -> None:
-    snapshot, sent = _sent()
-    budget = _react(snapshot, sent, StatedOverflow(4096))
+    sent = _sent()
+    budget = _react(sent, StatedOverflow(4096))
     assert budget == budget_for(4096, "learned", 2048)
 
 
 def test_what_an_account_may_use_in_a_minute_shrinks_the_prompt_and_is_never_learned() -> None:
-    snapshot, sent = _sent()
+    sent = _sent()
     limit = sent.wire_tokens - 1000
     stated = StatedOverflow(limit, sent.wire_tokens + 256, limit_is_window=False)
-    configured = snapshot.budget.limit
+    configured = sent.budget.limit
     assert learned_limit(stated, configured=configured, sent_wire_tokens=sent.wire_tokens, output_tokens=256) is None
-    budget = _react(snapshot, sent, stated)
-    assert (budget.limit, budget.limit_source) == (snapshot.budget.limit, "test")
+    budget = _react(sent, stated)
+    assert (budget.limit, budget.limit_source) == (sent.budget.limit, "test")
     assert budget.wire_room(overhead_tokens=sent.overhead_tokens) <= sent.wire_tokens - 1256
 
 
 def test_the_second_reaction_is_more_careful_and_there_is_no_third() -> None:
-    snapshot, sent = _sent()
-    stated = StatedOverflow(snapshot.budget.limit, snapshot.budget.limit + 500)
-    first, second = (_react(snapshot, sent, stated, so_far=so_far).input_budget for so_far in (0, 1))
+    sent = _sent()
+    stated = StatedOverflow(sent.budget.limit, sent.budget.limit + 500)
+    first, second = (_react(sent, stated, so_far=so_far).input_budget for so_far in (0, 1))
     assert second < first
-    third = react(MAX_REACTIONS, stated, sent=sent, output_tokens=9, budget=snapshot.budget, max_output_tokens=2048)
+    third = react(MAX_REACTIONS, stated, sent, output_tokens=9)
     assert third is None
 
 
@@ -152,7 +142,7 @@ def test_the_next_prompt_is_smaller_fits_and_keeps_what_must_survive(
 ) -> None:
     taken = decide(snapshot)
     ready = ready_of(taken)
-    budget = _react(taken.snapshot, ready.prompt, stated, so_far=so_far, output_tokens=output_tokens)
+    budget = _react(ready.window, stated, so_far=so_far, output_tokens=output_tokens)
     again = ready.window.after_overflow(budget)
     decision = plan(again, estimate, may_summarize=False)
     sent = decision.prompt.messages()

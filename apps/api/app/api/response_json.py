@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, TypeAlias
 
 from app.api import problems
 from app.api.streaming import encoded_event
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.incoming import Compaction
 from app.domain.responses import ResponseRef, StoredResponse, conversation_id, response_id
 from app.domain.types import (

@@ -8,8 +8,7 @@ from uuid import UUID
 from app.db.database import Transaction
 from app.db.sql import binds, insert_row, sql
 from app.db.tables import api_keys
-from app.domain.frozen import frozen
-from app.domain.stored import names_of
+from app.domain.frozen import frozen, names_of
 from app.domain.types import TenantId
 
 

@@ -21,8 +21,8 @@ from app.db.driver import Record
 from app.db.sessions import CHANGEABLE
 from app.db.sql import OPEN_STATUSES_SQL, Statement, binds, insert_from, json_rows, of_session, paged, sql
 from app.db.turns import WHOLE_REQUEST
-from app.domain.frozen import frozen
-from app.domain.stored import Counters, NewRows, names_of, values_of
+from app.domain.frozen import frozen, names_of, values_of
+from app.domain.stored import Counters, NewRows
 from app.domain.types import Content, JsonObject, SessionId, SessionRef, TurnId, TurnStatus
 
 # The last turn of the fork, and the turn after it: what preceded that turn is the fork's past. An open turn may precede

@@ -18,8 +18,8 @@ from app.db.database import Transaction, record_of
 from app.db.messages import AS_STORED, messages_from_rows
 from app.db.sql import of_session, sql
 from app.domain.audit import Audit, TrimAction, TrimLog
+from app.domain.frozen import names_of, values_of
 from app.domain.recalled import RECALLED, Recalled, recalled_rows
-from app.domain.stored import names_of, values_of
 from app.domain.types import REGIONS, JsonObject, MessageId, SessionId, SessionRef, Turn, TurnId, TurnStatus
 
 _GET = sql(f"""

@@ -15,9 +15,8 @@ from app.db.sessions import ON_ITS_NODE, STATE_COLUMNS
 from app.db.sql import CLOCK, Statement, binds, insert_from, insert_row, json_rows, of_session, sql
 from app.db.turns import SHORT_REQUEST, WHOLE_REQUEST, is_stored_apart, parts_of_request
 from app.domain.content import tool_calls_from_json
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, values_of
 from app.domain.limits import Limits, Scope
-from app.domain.stored import values_of
 from app.domain.types import JsonObject, SessionId, SessionRef, SessionState, ToolCall, TurnId, TurnStatus
 
 _LOCKED = f"{', '.join(STATE_COLUMNS)}, limits, {TENANT_LIMITS}"

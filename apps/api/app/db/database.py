@@ -20,8 +20,7 @@ from app.core.fairness import FairGate, share_of, tenant_at_work
 from app.db.driver import GONE, LOCKED, Driver, Record, connect, domain_errors, reports_read_only
 from app.db.sql import Statement
 from app.domain.errors import DatabaseUnavailable, SessionBusy
-from app.domain.frozen import frozen
-from app.domain.stored import names_of
+from app.domain.frozen import frozen, names_of
 
 R = TypeVar("R")
 Made = TypeVar("Made")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
+from decimal import Decimal
 from typing import Any, Final, Protocol, TypeAlias, cast
+from uuid import UUID
 
 import asyncpg
 import orjson
 
 from app.domain.errors import DatabaseUnavailable, NotFound, SessionBusy, TransactionConflict
-from app.domain.stored import column_json
+from app.domain.stored import JsonText
 
 Record: TypeAlias = Mapping[str, Any]
 """A row, by column name."""
@@ -131,12 +133,27 @@ async def _set_up(connection: Driver, *, choose_plans: bool) -> bool:
     try:
         for name in ("json", "jsonb"):
             await connection.set_type_codec(
-                name, schema="pg_catalog", encoder=column_json, decoder=orjson.loads, format="text"
+                name, schema="pg_catalog", encoder=_column_json, decoder=orjson.loads, format="text"
             )
         return choose_plans and await connection.fetchval(_CHOOSE_PLANS)
     except BaseException:
         connection.terminate()
         raise
+
+
+def _column_json(value: object) -> str:
+    """A value of a JSON column as the database gets it."""
+    if isinstance(value, JsonText):
+        return value
+    return orjson.dumps(value, default=_plain).decode()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Decimal | UUID):  # the driver's UUIDs are a subclass, which orjson does not encode
+        return str(value)
+    if isinstance(value, (tuple, frozenset, set)):
+        return list(cast("Sequence[object]", value))
+    raise TypeError(f"{type(value).__name__} is no JSON")
 
 
 _READ_ONLY_SETTINGS = ("in_hot_standby", "default_transaction_read_only")

@@ -9,8 +9,7 @@ from uuid import UUID
 from app.db.database import Transaction
 from app.db.sql import Statement, metadata, of_session, sql
 from app.db.tables import sessions
-from app.domain.frozen import frozen
-from app.domain.stored import values_of
+from app.domain.frozen import frozen, values_of
 from app.domain.types import SessionId, SessionRef, TenantId
 
 _OF_A_SESSION = [table for table in reversed(metadata.sorted_tables) if table is sessions or "session_id" in table.c]

@@ -12,8 +12,7 @@ from uuid import UUID
 from app.db.database import Transaction
 from app.db.sql import binds, insert_row, json_rows, sql
 from app.db.tables import calibrations, learned_windows
-from app.domain.frozen import frozen
-from app.domain.stored import names_of
+from app.domain.frozen import frozen, names_of
 
 Key: TypeAlias = tuple[str, str, str]
 """Tenant, alias, encoding."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from itertools import islice
 from operator import itemgetter
@@ -15,6 +15,7 @@ from app.db.driver import Record
 from app.db.sql import in_both_orders, insert_from, of_session, paged, sql
 from app.db.tables import message_token_counts, messages
 from app.domain.content import tool_calls_from_json
+from app.domain.frozen import replace
 from app.domain.types import (
     Message,
     MessageId,

@@ -18,8 +18,7 @@ from app.db.summaries import get_summary, undo_active
 from app.db.turns import TURN_COLUMNS, turn_record
 from app.domain.audit import Audit
 from app.domain.figures import SessionUsage
-from app.domain.frozen import frozen
-from app.domain.stored import names_of, values_of
+from app.domain.frozen import frozen, names_of, values_of
 from app.domain.types import JsonObject, SessionId, SummaryId, TurnId, TurnRecord, TurnStatus, Usage
 
 

@@ -13,8 +13,8 @@ from app.db.messages import AS_STORED, message_from_row
 from app.db.records import USED_TOKENS
 from app.db.sql import binds, insert_row, of_session, sql
 from app.db.tables import responses
+from app.domain.frozen import values_of
 from app.domain.responses import ResponseNote, ResponseRef, StoredResponse
-from app.domain.stored import values_of
 from app.domain.types import SessionRef, TenantId, TurnId, TurnStatus, Usage
 
 _KEEP = sql(insert_row(responses, binds(*responses.columns.keys())))

@@ -25,9 +25,8 @@ from uuid import UUID
 from app.db.database import Fetched, Transaction, record_of
 from app.db.sql import binds, in_both_orders, insert_row, of_session, paged, sql
 from app.db.tables import pins, sessions
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, names_of, values_of
 from app.domain.responses import Lifetime
-from app.domain.stored import names_of, values_of
 from app.domain.types import Pin, Session, SessionId, SessionRef, SessionState, TenantId, TurnId
 
 _COLUMNS = ", ".join(names_of(Session))

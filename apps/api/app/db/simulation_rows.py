@@ -13,7 +13,8 @@ from app.db.driver import Record
 from app.db.messages import AS_STORED, MESSAGE_BYTES, SLICE_BYTES, STEP_FAILED, message_from_row
 from app.db.sql import sql
 from app.db.turns import WHOLE_REQUEST
-from app.domain.stored import StoredMessage, StoredTurn, names_of
+from app.domain.frozen import names_of
+from app.domain.stored import StoredMessage, StoredTurn
 from app.domain.types import JsonObject, Pin, SessionId, TurnStatus
 
 _TURNS = sql(f"""

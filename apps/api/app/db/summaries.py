@@ -13,9 +13,9 @@ from app.db.messages import STEP_FAILED
 from app.db.sessions import ON_ITS_NODE, locked_session
 from app.db.sql import CLOCK, in_both_orders, insert_from, json_rows, of_session, sql
 from app.db.tables import session_summaries, usage_records
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, names_of, values_of
 from app.domain.limits import Limits, Scope
-from app.domain.stored import NewSummary, StoredSummary, names_of, values_of
+from app.domain.stored import NewSummary, StoredSummary
 from app.domain.types import (
     SUMMARY_LISTS,
     JsonObject,

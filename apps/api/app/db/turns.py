@@ -25,8 +25,8 @@ from app.db.sql import (
     sql,
 )
 from app.domain.content import tool_calls_from_json
-from app.domain.frozen import frozen
-from app.domain.stored import ListedTurn, NewHistory, names_of, values_of
+from app.domain.frozen import frozen, names_of, values_of
+from app.domain.stored import ListedTurn, NewHistory
 from app.domain.types import JsonObject, Message, SessionId, SessionRef, TenantId, TurnId, TurnRecord, TurnStatus
 
 _LONG_CHARS = 1_024

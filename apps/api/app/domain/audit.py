@@ -12,8 +12,7 @@ from uuid import UUID
 
 from annotated_types import Ge, Le
 
-from app.domain.frozen import frozen
-from app.domain.stored import names_of, values_of
+from app.domain.frozen import frozen, names_of, values_of
 from app.domain.types import Count, Difference, JsonObject, Name, NumberInTurn, SessionId, SummaryId, TurnId
 
 ShorteningKind: TypeAlias = Literal[

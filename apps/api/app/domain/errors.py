@@ -45,8 +45,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
-from app.domain.frozen import frozen
-from app.domain.stored import values_of
+from app.domain.frozen import frozen, values_of
 from app.domain.types import Usage
 
 T = TypeVar("T")

@@ -1,9 +1,10 @@
-"""Values that nothing changes once they are made."""
+"""Values that nothing changes once they are made, and copies of them with other values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, TypeVar, dataclass_transform, overload
 
 _Made = TypeVar("_Made")
@@ -28,3 +29,20 @@ def frozen(cls: type[Any] | None = None, /, *, eq: bool = True, **options: bool)
         return dataclass(of, eq=eq, unsafe_hash=hashed_by_fields, **{"slots": True, **options})
 
     return made if cls is None else made(cls)
+
+
+def replace(record: _Made, **changes: Any) -> _Made:
+    """A copy of a dataclass with these values in place of its own. `dataclasses.replace` looks at how each field is
+    declared, which takes twice the time."""
+    return record.__class__(**(values_of(record) | changes))
+
+
+def values_of(record: Any, *without: str) -> dict[str, Any]:
+    """A dataclass's values by field name, in its order, except the fields in `without`."""
+    return {name: getattr(record, name) for name in names_of(record.__class__) if name not in without}
+
+
+@cache
+def names_of(kind: Any) -> tuple[str, ...]:
+    """The names of a dataclass's fields, in its order."""
+    return tuple(each.name for each in fields(kind))

@@ -4,14 +4,10 @@ Jobs in other processes use them too."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import field
 from datetime import datetime
-from decimal import Decimal
-from functools import cache
-from typing import Any, Final, Literal, cast
+from typing import Final, Literal
 from uuid import UUID
-
-import orjson
 
 from app.domain.frozen import frozen
 from app.domain.types import (
@@ -32,36 +28,10 @@ from app.domain.types import (
 )
 
 
-def values_of(record: Any, *without: str) -> JsonObject:
-    """A dataclass's values by field name, in its order, except the fields in `without`."""
-    return {name: getattr(record, name) for name in names_of(record.__class__) if name not in without}
-
-
-@cache
-def names_of(kind: Any) -> tuple[str, ...]:
-    """The names of a dataclass's fields, in its order."""
-    return tuple(each.name for each in fields(kind))
-
-
 class JsonText(str):
     """JSON that is already encoded; the database gets it unchanged."""
 
     __slots__ = ()
-
-
-def column_json(value: object) -> str:
-    """A value of a JSON column as the database gets it."""
-    if isinstance(value, JsonText):
-        return value
-    return orjson.dumps(value, default=_plain).decode()
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Decimal | UUID):  # the driver's UUIDs are a subclass, which orjson does not encode
-        return str(value)
-    if isinstance(value, (tuple, frozenset, set)):
-        return list(cast("Sequence[object]", value))
-    raise TypeError(f"{type(value).__name__} is no JSON")
 
 
 @frozen

@@ -6,7 +6,6 @@ import ast
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from itertools import zip_longest
@@ -14,7 +13,7 @@ from typing import Any
 
 from app.domain.content import content_text, tool_calls_from_json, with_name
 from app.domain.errors import InvalidRequest
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.incoming import IncomingList, IncomingMessage
 from app.domain.types import Content, ContentPart, Role, ToolCall
 

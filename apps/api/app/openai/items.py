@@ -9,7 +9,6 @@ The tools of a response's request show which of its calls belong to such tools.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
@@ -17,6 +16,7 @@ import orjson
 
 from app.domain.content import arguments_of, call_input, content_text, custom_input
 from app.domain.errors import InvalidRequest
+from app.domain.frozen import replace
 from app.domain.incoming import Compaction, IncomingList, IncomingMessage, after_compaction, read_handle
 from app.domain.responses import item_id
 from app.domain.types import Content, ContentPart, JsonObject, Message, Role, ToolCall

@@ -15,7 +15,6 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from itertools import takewhile
 from typing import Any, Final
@@ -25,7 +24,7 @@ import httpx
 
 from app.domain.content import as_function, with_name
 from app.domain.errors import ProviderError
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.types import CompletionRequest, JsonObject, PromptMessage
 from app.providers.anthropic_answer import MessageAssembly
 from app.providers.base import Endpoint

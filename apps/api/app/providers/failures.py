@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, cast
 
 from app.domain.errors import (
@@ -26,7 +25,7 @@ from app.domain.errors import (
     ProviderRefused,
     StatedOverflow,
 )
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.types import CHAT_OPTIONS
 from app.providers.wire import fields_of, list_of, stop_reason, storable_json, token_count
 

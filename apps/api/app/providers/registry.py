@@ -6,7 +6,7 @@ Windows and prices of published models come from the data of `genai-prices`; not
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -17,7 +17,7 @@ from genai_prices import data_snapshot
 from genai_prices.types import ModelInfo, TieredPrices
 
 from app.domain.errors import InvalidRequest
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.prices import Prices, call_cost
 from app.domain.types import ReasoningRule, TenantId, Usage
 from app.providers.anthropic import AnthropicProvider, thinking_tokens

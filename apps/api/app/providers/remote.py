@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
@@ -13,6 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 import httpx
 
 from app.domain.errors import ProviderDown, ProviderError, ProviderRateLimited, ProviderRefused
+from app.domain.frozen import replace
 from app.domain.types import Completion, CompletionRequest, Delta
 from app.providers.base import DeltaSink, Endpoint, Provider
 from app.providers.catalogue_file import ModelEntry

@@ -12,13 +12,13 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise, takewhile
 
 from app.db.database import Transaction
 from app.db.messages import UNCOUNTED, window_turns
 from app.db.settled import settled_texts
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.stored import StoredTexts
 from app.domain.types import MessageId, ReasoningRule, SessionId, Turn, Usage
 from app.engine.recall.index import EMPTY, Index
@@ -65,7 +65,7 @@ class LastPrompt:
     model_alias: str
     refs: bytes
     reply_seq: int
-    sent_at: float = 0.0
+    sent_at: float
     cached_tokens: int = 0
 
 
@@ -175,10 +175,10 @@ class Pasts:
         prompt = self.last_prompt(session_id)
         return prompt if prompt and self._clock() - prompt.sent_at < PROMPT_CACHE_S else None
 
-    def keep_last_prompt(self, session_id: SessionId, prompt: LastPrompt) -> None:
+    def keep_last_prompt(self, session_id: SessionId, model_alias: str, refs: bytes, reply_seq: int) -> None:
         """Caches a prompt that is about to be sent, in place of the one before it."""
         past = self._pasts.get(session_id) or _Entry()
-        past.last_prompt = replace(prompt, sent_at=self._clock())
+        past.last_prompt = LastPrompt(model_alias, refs, reply_seq, self._clock())
         self._put(session_id, past)
 
     def note_cached(self, session_id: SessionId, usage: Usage) -> None:

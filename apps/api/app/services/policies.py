@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 from typing import Annotated, Any, cast, get_type_hints
 
@@ -12,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import ErrorDetails, to_json
 
 from app.domain.errors import InvalidRequest, located
+from app.domain.frozen import replace
 from app.domain.types import JsonObject
 from app.engine.policy.design_names import by_given_name, in_our_names, refuse_extremes
 from app.engine.policy.fields import MEANINGS, check_allocation, check_combination, check_priority

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 from app.db import sessions as store
@@ -14,6 +13,7 @@ from app.db.records import usage_totals
 from app.db.turns import cancel_open_turns
 from app.domain.errors import InvalidRequest, NotFound, existing, located
 from app.domain.figures import SessionFigures, SessionUsage
+from app.domain.frozen import replace
 from app.domain.types import (
     MOST_PINS,
     MOST_PINS_BYTES,

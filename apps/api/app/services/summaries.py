@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 from app.db import summaries as store
 from app.db.messages import has_messages
 from app.db.turns import newest_of
 from app.domain.errors import InvalidRequest, NotFound, NothingToSummarize, SummaryNotActive, TurnInProgress, existing
+from app.domain.frozen import replace
 from app.domain.stored import StoredSummary
 from app.domain.types import (
     OPEN_STATUSES,
@@ -19,6 +19,7 @@ from app.domain.types import (
     SummaryId,
     SummaryItem,
 )
+from app.engine.messages.turns import no_turn
 from app.engine.window.triggers import fold_on_request
 from app.services.paging import Page, PageRequest, beyond_id, in_order, page_of
 from app.services.runtime import Runtime, retried
@@ -26,7 +27,6 @@ from app.services.sessions import check_session
 from app.services.turn.gather import (
     budget_of,
     encoding_of,
-    no_turn,
     session_policy,
     session_window,
     snapshot_of,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 from uuid import UUID
@@ -24,6 +23,7 @@ from app.api.schemas.chat import ChatCompletion, ChatIn, CompletionIn, TextCompl
 from app.api.streaming import AnswerForm, answer_turn
 from app.domain.content import tool_call_json
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError
+from app.domain.frozen import replace
 from app.domain.incoming import IncomingMessage
 from app.domain.types import CHAT_OPTIONS, JsonObject, SessionId, Usage
 from app.openai.chat_messages import read_messages, with_calls

@@ -3,7 +3,6 @@ the messages outside it, and the window under other policies. `/v1/search`: the 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -15,6 +14,7 @@ from app.api.routes.turns import turn_request
 from app.api.schemas import context as schemas
 from app.api.schemas.turns import PreviewIn, PreviewOut
 from app.domain.figures import CurrentWindow, TimelineRange, TurnPoint
+from app.domain.frozen import replace
 from app.domain.stored import StoredSummary
 from app.domain.types import LARGEST, SUMMARY_LISTS, JsonObject, MessageId, SessionId, SummaryId, SummaryItem
 from app.services import summaries

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -30,6 +29,7 @@ from app.api.schemas.items import DeletedOut, ItemListOut
 from app.api.streaming import Work, answer_turn
 from app.domain.content import tool_name
 from app.domain.errors import InvalidRequest, PlimsollError, existing, located
+from app.domain.frozen import replace
 from app.domain.responses import ResponseNote, ResponseRef, conversation_id, read_conversation_id, read_response_id
 from app.domain.types import JsonObject, Message, SessionId, ToolDefinition
 from app.openai.items import chat_tool, read_items, references_of

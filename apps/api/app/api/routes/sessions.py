@@ -19,7 +19,7 @@ from app.api.schemas import sessions as schemas
 from app.api.schemas.archive import Document, ImportIn, read_import
 from app.archive.document import FORMAT, VERSION
 from app.domain.errors import InvalidRequest, NotFound
-from app.domain.stored import values_of
+from app.domain.frozen import values_of
 from app.domain.types import JsonObject, Pin, Session, SessionId, TurnId
 from app.services import sessions
 from app.services.archive.transfer import export_session, fork_session, import_session

@@ -33,7 +33,7 @@ from app.api.schemas.chat import ChatIn
 from app.api.streaming import answer_turn, encoded_event
 from app.domain.content import canonical_bytes, tool_call_json, tool_calls_from_json
 from app.domain.errors import DatabaseUnavailable, InvalidRequest, LimitExceeded, NotFound, PlimsollError
-from app.domain.stored import values_of
+from app.domain.frozen import values_of
 from app.domain.types import (
     JsonObject,
     MessageRecord,

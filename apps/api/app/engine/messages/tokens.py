@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from math import ceil
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from app.domain.content import canonical_json
+from app.domain.frozen import replace
 from app.domain.incoming import IncomingMessage
 from app.domain.types import Content, JsonObject, Message, ToolCall, ToolDefinition
 from app.engine.messages.media import FLAT_IMAGE_TOKENS, ImageTokens, file_text, is_media, media_tokens

@@ -5,10 +5,11 @@ their reasoning. Only reasoning that is sent is counted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal, NamedTuple, TypeAlias, assert_never
+from uuid import UUID
 
-from app.domain.types import OPEN_STATUSES, Message, ReasoningForm, ReasoningRule, Turn, TurnStatus
+from app.domain.frozen import replace
+from app.domain.types import OPEN_STATUSES, Message, ReasoningForm, ReasoningRule, Turn, TurnId, TurnStatus
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate, counted
 
 UnitKind: TypeAlias = Literal["user", "assistant", "tool_group", "look_back"]
@@ -16,6 +17,11 @@ UnitKind: TypeAlias = Literal["user", "assistant", "tool_group", "look_back"]
 NO_REASONING = " "
 """Sent as the reasoning of a message that has none, to a server that requires the field in every message of its scope.
 Moonshot treats an empty text as missing, and DeepSeek accepts both."""
+
+
+def no_turn(seq: int) -> Turn:
+    """A running turn that has no message yet."""
+    return Turn(TurnId(UUID(int=0)), seq, TurnStatus.RUNNING, unresolved=True, messages=())
 
 
 class Unit(NamedTuple):

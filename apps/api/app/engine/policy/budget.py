@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil, floor
 
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 
 OUTPUT_SHARE = 0.20
 OVERHEAD_SHARE = 0.05

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import ceil
 from typing import Annotated, Final, Literal, TypeAlias
 
 from annotated_types import Ge, Gt, Le, Len
 
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.types import MOST_EXCLUDED_TOOLS, MOST_FOCUS_CHARS, Name
 from app.engine.policy.budget import part_of
 

@@ -88,33 +88,41 @@ class Hits:
         return {at: tuple(sorted(words.values())) for at, words in found.items()}
 
 
-def posting_count(index: Index, text: str, through_seq: int) -> int:
+@frozen
+class Query:
+    """What is looked for among the messages through `through_seq`: a text and its `meaning`, None if it is not known.
+    Relative days in the text are resolved against `said_day`."""
+
+    text: str
+    through_seq: int
+    said_day: int | None = None
+    meaning: Meaning | None = None
+
+    @property
+    def terms(self) -> _Terms:
+        return _terms_of(self.text[:MOST_ASKED_CHARS])
+
+    def messages_in(self, index: Index) -> int:
+        """How many messages of the index are searched: the first ones."""
+        return int(index.seqs.searchsorted(self.through_seq, "right"))
+
+
+def posting_count(index: Index, query: Query) -> int:
     """The number of postings that a search reads, on which most of its time depends."""
-    messages = int(index.seqs.searchsorted(through_seq, "right"))
-    return index.posting_count(_terms_of(text[:MOST_ASKED_CHARS]).wanted, messages)
+    return index.posting_count(query.terms.wanted, query.messages_in(index))
 
 
-def search(
-    index: Index,
-    text: str,
-    through_seq: int,
-    *,
-    said_day: int | None = None,
-    most_hits: int = MOST_HITS,
-    most_seen_share: float = MOST_SEEN_SHARE,
-    meaning: Meaning | None = None,
-) -> Hits:
-    """The best of the messages through `through_seq` that have any of the text's terms, or were sent on a day that it
-    names; of equals the newer first. Relative days are resolved against `said_day`.
+def search(index: Index, query: Query, *, most_hits: int = MOST_HITS, most_seen_share: float = MOST_SEEN_SHARE) -> Hits:
+    """The best of the messages that have any of the text's terms, or were sent on a day that it names; of equals the
+    newer first.
 
-    A message that has more of the terms scores more, and so does one that is near in `meaning`. For a term that a
-    message lacks, the nearest related term that it has counts, with a lower weight. Of a long text only some terms are
-    looked for.
+    A message that has more of the terms scores more, and so does one that is near in meaning. For a term that a message
+    lacks, the nearest related term that it has counts, with a lower weight. Of a long text only some terms are looked
+    for.
     """
-    most_hits *= 1 if meaning is None else 2  # this many each for words and for meaning
-    messages = int(index.seqs.searchsorted(through_seq, "right"))
-    terms = _terms_of(text[:MOST_ASKED_CHARS])
-    dates = () if said_day is None else date_keys(text, said_day)
+    most_hits *= 1 if query.meaning is None else 2  # this many each for words and for meaning
+    messages, terms = query.messages_in(index), query.terms
+    dates = () if query.said_day is None else date_keys(query.text, query.said_day)
     seen_in, positions, counts = index.postings(terms.wanted, messages)
     if dates:
         dated = [index.said_between(date.first_day, date.last_day, messages) for date in dates]
@@ -131,7 +139,7 @@ def search(
         scored, covered = scored * counting, covered * counting
     scores, coverage = summed(positions, scored, messages), summed(positions, covered, messages)
     found, scores = _best(scores, coverage, most_hits)
-    found, scores, similar = with_similar(index, meaning, through_seq, found, scores)
+    found, scores, similar = with_similar(index, query.meaning, query.through_seq, found, scores)
     return Hits(
         messages=messages,
         positions=found[:most_hits],

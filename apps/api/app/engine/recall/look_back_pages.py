@@ -22,11 +22,10 @@ from app.domain.frozen import frozen
 from app.domain.types import Message
 from app.engine.messages.media import marked_text
 from app.engine.messages.tokens import Estimate
-from app.engine.recall.bm25 import search
+from app.engine.recall.bm25 import Query, search
 from app.engine.recall.index import RESULT, Index
 from app.engine.recall.ranking import candidates
 from app.engine.recall.terms import LONGEST_TERM_CHARS, cut_from, query_terms, terms_of
-from app.engine.recall.vectors import Meaning
 
 MOST_LONG_MESSAGES: Final = 8
 """Most long messages that are read for one page: each may have a megabyte."""
@@ -97,23 +96,13 @@ def seq_of(handle: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def matching_seqs(
-    index: Index,
-    words: str,
-    through_seq: int,
-    sent: Collection[int],
-    said_day: int | None = None,
-    meaning: Meaning | None = None,
-) -> list[int]:
-    """The messages through `through_seq`, except those `sent`, that match the words or their meaning or are next to a
-    match, best first. Relative days in the words are resolved against `said_day`."""
-    hits = search(index, words, through_seq, said_day=said_day, most_seen_share=1.0, meaning=meaning)
+def matching_seqs(index: Index, query: Query, sent: Collection[int]) -> list[int]:
+    """The messages, except those `sent`, that match the query or are next to a match, best first."""
+    hits = search(index, query, most_seen_share=1.0)
     best = [seq for seq in index.seqs[hits.positions].tolist() if seq not in sent]
     results = set(index.seqs[hits.positions[index.kinds[hits.positions] == RESULT]].tolist())
     first = [seq for seq in best[:_BEST] if seq in results]
-    units = candidates(
-        index, words, through_seq, room_tokens=_ANY_ROOM, min_score_ratio=0.0, said_day=said_day, meaning=meaning
-    )
+    units = candidates(index, query, _ANY_ROOM, 0.0)
     found = [*first, *(seq for unit in units for seq in unit.seqs if seq not in sent), *best]
     return _few_long(index, list(dict.fromkeys(found)))
 

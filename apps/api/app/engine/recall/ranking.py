@@ -10,7 +10,6 @@ is pure and works on arrays: no text of the past is read to rank it, only the te
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from math import sqrt
 from typing import Final, NamedTuple, TypeAlias
@@ -18,13 +17,13 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from app.domain.content import content_text, named
-from app.domain.frozen import frozen
-from app.domain.types import Message, Turn
+from app.domain.frozen import frozen, replace
+from app.domain.types import Message, ReasoningRule, Turn
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
-from app.engine.messages.turns import Unit, sendable_units
+from app.engine.messages.turns import Unit, sendable_units, with_reasoning
 from app.engine.policy.budget import part_of
 from app.engine.policy.policy import Recall
-from app.engine.recall.bm25 import MOST_ASKED_CHARS, Hits, search, summed
+from app.engine.recall.bm25 import MOST_ASKED_CHARS, Hits, Query, search, summed
 from app.engine.recall.dates import day_said
 from app.engine.recall.index import CALL, RESULT, Floats, Index
 from app.engine.recall.requests import request_of
@@ -74,6 +73,10 @@ class Evicted:
     candidates: tuple[Candidate, ...] = ()
     turns: tuple[Turn, ...] = ()
 
+    def with_reasoning(self, rule: ReasoningRule | None) -> Evicted:
+        """The same, with its messages marked and counted as the model's rule says they are sent back."""
+        return self if rule is None else replace(self, turns=tuple(with_reasoning(turn, rule) for turn in self.turns))
+
 
 @lru_cache(maxsize=16)  # a turn needs it before it searches, and again when it puts the results into its prompt
 def wanted_share(text: str) -> float:
@@ -99,23 +102,14 @@ def most_recalled_tokens(text: str, recall: Recall, input_budget: int) -> int:
     return int(called_for) if called_for >= _LEAST_RECALLED_TOKENS else 0
 
 
-def candidates(
-    index: Index,
-    text: str,
-    through_seq: int,
-    *,
-    room_tokens: int,
-    min_score_ratio: float,
-    said_day: int | None = None,
-    meaning: Meaning | None = None,
-) -> tuple[Candidate, ...]:
-    """The messages through `through_seq` that match the text or are next to a match, the best score per token first, as
-    many as fit into `room_tokens` on the wire.
+def candidates(index: Index, query: Query, room_tokens: int, min_score_ratio: float) -> tuple[Candidate, ...]:
+    """The messages that match the query or are next to a match, the best score per token first, as many as fit into
+    `room_tokens` on the wire.
 
     They are whole units that score at least `min_score_ratio` of the best; of equals the newer is first, and no text is
     there twice.
     """
-    hits = search(index, text, through_seq, said_day=said_day, meaning=meaning)
+    hits = search(index, query)
     near, parts = hits.positions[:, None] + _NEIGHBOURS, hits.scores[:, None] * _SHARES
     shares = summed(near.ravel(), parts.ravel(), hits.messages + 2 * _REACH)[_REACH : hits.messages + _REACH]
     at = np.flatnonzero(shares != 0)
@@ -206,15 +200,8 @@ def evicted_among(
     room_tokens = most_recalled_tokens(text, recall, input_budget)
     if not room_tokens:
         return Evicted()
-    found = candidates(
-        index,
-        text,
-        index.through_seq,
-        room_tokens=room_tokens,
-        min_score_ratio=recall.min_score_ratio,
-        said_day=day_said(message),
-        meaning=meaning,
-    )
+    query = Query(text, index.through_seq, day_said(message), meaning)
+    found = candidates(index, query, room_tokens, recall.min_score_ratio)
     seqs = seqs_of(found)
     whole, wanted = {turn.seq: turn for turn in map(turn_of, seqs)}, frozenset(seqs)
     return Evicted(found, tuple([_part_of(turn, wanted) for turn in whole.values()]))

@@ -11,7 +11,7 @@ import numpy as np
 
 from app.domain.content import content_text
 from app.domain.types import Pin, Turn
-from app.engine.recall.bm25 import SATURATION, Hits, rarities, search
+from app.engine.recall.bm25 import SATURATION, Hits, Query, rarities, search
 from app.engine.recall.index import EMPTY, Index, Packed, packed_text
 from app.engine.recall.vectors import Meaning
 
@@ -38,7 +38,7 @@ def relevances(pins: Sequence[Pin], query: str, meaning: Meaning | None = None) 
         return tuple(Relevance(pin.relevance or 0.0) for pin in pins)
     chars = _MOST_CHARS // len(pins)
     index = _index_of(tuple(text_of(pin, chars) for pin in pins))
-    hits = search(index, query, len(pins), most_hits=len(pins), most_seen_share=1.0, meaning=meaning)
+    hits = search(index, Query(query, len(pins), meaning=meaning), most_hits=len(pins), most_seen_share=1.0)
     most = _most_score(hits, len(pins)) or 1.0
     scores = dict(zip(hits.positions.tolist(), hits.scores.tolist(), strict=True))
     matched = hits.matched(scores)

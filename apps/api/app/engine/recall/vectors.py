@@ -6,14 +6,13 @@ Vectors come from an embedding model outside the engine. Two are comparable only
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.engine.recall.index import U64, Floats, Index, Ints
 
 Rows: TypeAlias = npt.NDArray[np.int8]

@@ -8,17 +8,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
-from app.domain.types import Summary, SummaryId, Turn, TurnId, TurnStatus, Usage
+from app.domain.frozen import replace
+from app.domain.types import Summary, SummaryId, Turn, TurnStatus, Usage
 from app.engine.messages.tokens import framing_tokens
-from app.engine.messages.turns import with_reasoning
+from app.engine.messages.turns import no_turn
 from app.engine.recall.index import EMPTY, Packed
 from app.engine.recall.ranking import evicted_among
-from app.engine.simulation.counted import CountedTurn, CountKey, HeadCost, PastTurn, SimulatedCall, tokens_of_users
-from app.engine.simulation.setting import Bill, Setting, SimulatedModel
+from app.engine.simulation.inputs import (
+    Bill,
+    CountedTurn,
+    CountKey,
+    HeadCost,
+    PastTurn,
+    Setting,
+    SimulatedCall,
+    SimulatedModel,
+    tokens_of_users,
+)
 from app.engine.summary.block import render_summary
 from app.engine.summary.extractive import fallback_summary
 from app.engine.summary.fold import Fold
@@ -191,8 +201,7 @@ class Simulation:
 
     def _after_turn(self, past: PastTurn, model: SimulatedModel, figures: TurnFigures) -> None:
         """Make the summary that would be made in the background after the answer, as if it were made immediately."""
-        said_nothing = Turn(TurnId(UUID(int=0)), figures.seq + 1, TurnStatus.RUNNING, unresolved=True, messages=())
-        fold = fold_after_turn(self._snapshot(past, model, said_nothing), model.estimate)
+        fold = fold_after_turn(self._snapshot(past, model, no_turn(figures.seq + 1)), model.estimate)
         if fold is not None:
             self._completed = 0
             figures.later_summary = self._summarize(fold, model, figures) is not None
@@ -232,8 +241,7 @@ class Simulation:
             recall,
             model.budget.input_budget,
         )
-        turns = tuple(with_reasoning(turn, model.reasoning_rule) for turn in found.turns)
-        return replace(snapshot, evicted=replace(found, turns=turns))
+        return replace(snapshot, evicted=found.with_reasoning(model.reasoning_rule))
 
     def _past_for(self, key: CountKey) -> Past:
         past, unresolved = self._pasts[key], self._unresolved

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from typing import Final
 from weakref import WeakKeyDictionary
 
+from app.domain.frozen import replace
 from app.domain.types import SummaryBody, SummaryItem
 from app.engine.messages.tokens import Estimate
 

@@ -14,16 +14,9 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import Final
 
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.prices import Prices, call_cost
-from app.domain.types import (
-    SUMMARY_LISTS,
-    MessageId,
-    PromptMessage,
-    SummaryCall,
-    SummaryCallReason,
-    Usage,
-)
+from app.domain.types import SUMMARY_LISTS, MessageId, PromptMessage, SummaryCall, SummaryCallReason, Usage
 from app.engine.messages.turns import sendable_messages
 from app.engine.summary.fold import Fold, source_text
 from app.engine.summary.summarizer_prompt import FOCUS
@@ -107,26 +100,19 @@ class CallChoice:
 
 
 def cheaper_call(
-    *,
-    separate_tokens: int,
-    separate: Prices,
-    repeated_tokens: int,
-    cached_tokens: int,
-    own: Prices,
-    answer_tokens: int,
-    written_tokens: int = 0,
-    thinking_tokens: int = 0,
+    answer_tokens: int, separate_tokens: int, separate: Prices, repeated: Usage, own: Prices
 ) -> CallChoice:
     """The call that costs less, by published prices and expected tokens. It is the separate one if both cost the same
     or a price is unknown.
 
-    `repeated_tokens` is the size of the whole repeated prompt with its instruction. Of these the provider has
-    `cached_tokens` in its cache and writes `written_tokens` to it. `answer_tokens` is the size of an answer that cites
-    by ids; `thinking_tokens` is the reasoning that the model may write before it answers the repeated prompt.
+    `answer_tokens` is the size of an answer that cites by ids, `separate_tokens` that of a separate prompt. `repeated`
+    is the usage of the repeated prompt with its instruction, before an answer: its completion tokens are the reasoning
+    that the model may write first.
     """
     separate_usd = call_cost(Usage(separate_tokens, answer_tokens), separate.of_prompt(separate_tokens))
-    usage = Usage(repeated_tokens, int(QUOTED_SHARE * answer_tokens) + thinking_tokens, cached_tokens, written_tokens)
-    repeated_usd = call_cost(usage, own.of_prompt(repeated_tokens))
-    if separate_usd is None or repeated_usd is None or own.of_prompt(repeated_tokens).cached_input_usd is None:
+    own = own.of_prompt(repeated.prompt_tokens)
+    answered = repeated.completion_tokens + int(QUOTED_SHARE * answer_tokens)
+    repeated_usd = call_cost(replace(repeated, completion_tokens=answered), own)
+    if separate_usd is None or repeated_usd is None or own.cached_input_usd is None:
         return CallChoice("separate", "no_price")
     return CallChoice("cached" if repeated_usd < separate_usd else "separate", "cost")

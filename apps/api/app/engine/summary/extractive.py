@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 from app.domain.extractive import READING, Reading, SourceText, gather, lasting_among
+from app.domain.frozen import replace
 from app.domain.lasting import PlacedSentence, item_of, left_out
 from app.domain.statements import statements
 from app.domain.types import SUMMARY_LISTS, SummaryBody, SummaryItem

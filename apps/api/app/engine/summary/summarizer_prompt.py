@@ -157,26 +157,26 @@ def summarizer_room(summarizer_input_tokens: int, cap_tokens: int, estimate: Est
 
 
 def summarizer_prompt(
+    fold: Fold,
     chunk: Sequence[Shown],
-    *,
     previous: SummaryBody | None,
-    context: Sequence[Message],
-    max_tokens: int,
     room_tokens: int,
     estimate: Estimate,
+    *,
     extend: bool = False,
     focus: str = "",
 ) -> SummarizerPrompt:
-    """The prompt for one chunk. It shows the newest messages of the context that still fit into `room_tokens`.
+    """The prompt for one chunk of the fold. It shows the newest messages of the context that still fit into
+    `room_tokens`. `previous` is the summary of what precedes the chunk.
 
-    With `extend` the summarizer is instructed to add what is new to the previous summary and to keep the rest as it is.
-    `focus` is what it is to keep in most detail.
+    With `extend` the summarizer is instructed to add what is new to the previous summary and to keep the rest as it is;
+    it is shown no context. `focus` is what it is to keep in most detail.
     """
     known: dict[str, tuple[MessageId, ...]] = {}
     shown = _document_messages("m", "messages", chunk, known)
     room = room_tokens - sum(estimate(text) + _WRAPPING_TOKENS for _, text in chunk)
     around: list[Shown] = []
-    for message in reversed(context):
+    for message in reversed(() if extend else fold.context):
         text = source_text(message)
         room -= estimate(text) + _WRAPPING_TOKENS
         if room < 0:
@@ -187,11 +187,11 @@ def summarizer_prompt(
         *(_document_summary(previous, known) if previous else (" null,",)),
         *shown,
         *_document_messages("c", "context_messages", around, known),
-        f' "max_tokens": {max_tokens}' + ("," if focus else "}"),
+        f' "max_tokens": {fold.cap_tokens}' + ("," if focus else "}"),
         *((f' "focus": {_json(focus)}}}',) if focus else ()),
     )
     carrying = _EXTEND if extend else _CARRY_OVER
-    instructions = _INSTRUCTIONS.replace("{carrying}", carrying).replace("{max_tokens}", str(max_tokens))
+    instructions = _INSTRUCTIONS.replace("{carrying}", carrying).replace("{max_tokens}", str(fold.cap_tokens))
     instructions += FOCUS if focus else ""
     return SummarizerPrompt(instructions, document, known)
 
@@ -326,15 +326,7 @@ def summarizer_usage(
     prompt_tokens = completion_tokens = 0
     previous = fold.previous.body if fold.previous else None
     for chunk in split_for_summarizer(fold, room, estimate):
-        prompt = summarizer_prompt(
-            chunk,
-            previous=previous,
-            context=() if extend else fold.context,
-            max_tokens=fold.cap_tokens,
-            room_tokens=room,
-            estimate=estimate,
-            extend=extend,
-        )
+        prompt = summarizer_prompt(fold, chunk, previous, room, estimate, extend=extend)
         prompt_tokens += prompt.tokens(estimate)
         completion_tokens += estimate(render_summary(body)) if body else fold.cap_tokens
         previous = body or previous

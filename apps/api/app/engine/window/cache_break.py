@@ -7,14 +7,13 @@ A provider reads a prompt in the order tools, system text, pins, summary, histor
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import replace
 from itertools import takewhile
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 from app.domain.audit import CacheBreak
 from app.domain.content import sha256_hex
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.recalled import RECALLED
 from app.domain.types import JsonObject
 from app.engine.messages.tokens import Estimate

@@ -20,11 +20,10 @@ them moves that by at most 1 % in either direction, whatever it sends, so a tena
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from math import exp, log, sqrt
 from statistics import median
 
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 
 LOWEST_RATIO = 0.5
 HIGHEST_RATIO = 3.0

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby
 
 from app.domain.audit import CLEARED
+from app.domain.frozen import replace
 from app.domain.types import Message
 from app.engine.messages.tokens import Estimate
 from app.engine.policy.policy import ClearToolResults

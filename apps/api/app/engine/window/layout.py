@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from app.domain.audit import CLEARED, TrimAction
 from app.domain.content import tool_calls_from_json
 from app.domain.figures import LaidOut
+from app.domain.frozen import replace
 from app.domain.types import JsonObject, Message, Region, Turn, TurnId, TurnStatus
 from app.engine.messages.media import ImageTokens
 from app.engine.messages.tokens import Estimate, message_tokens, with_images_by_rule

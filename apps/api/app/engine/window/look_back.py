@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, TypeAlias, cast
 from uuid import UUID
 
 from app.domain.content import canonical_json, tool_name
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.types import Completion, JsonObject, Message, MessageId, ToolCall, ToolDefinition, Turn, TurnId
 from app.engine.policy.policy import ContextPolicy
 from app.engine.recall.look_back_pages import TextPage

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import accumulate, chain, groupby
 from operator import attrgetter
 from typing import Final, overload
 
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.types import MessageId, Turn, TurnStatus
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.window.columns import Columns

@@ -7,13 +7,13 @@ made, else from `due.snapshot`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
-from itertools import groupby
+from dataclasses import field
+from functools import cached_property
 from typing import Literal, TypeAlias, overload
 
 from app.domain.content import JsonMessages
 from app.domain.errors import ContextBudgetExceeded
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.types import JsonObject, PromptMessage, Summary, ToolDefinition
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.messages.turns import wire_tokens_of
@@ -21,7 +21,7 @@ from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.fold import Fold
 from app.engine.window.clearing import lay_out_cleared
 from app.engine.window.look_back import LOOK_BACK
-from app.engine.window.prompt import Prompt, PromptItem, Run
+from app.engine.window.prompt import Part, Prompt, PromptItem, Run
 from app.engine.window.prompt_refs import refs_of
 from app.engine.window.refusal import overflow_of
 from app.engine.window.shares import with_shared_budget
@@ -48,20 +48,33 @@ class SummaryDue:
 @frozen(slots=False)
 class Decided:
     """A window after fitting. `summary_worthless` means that a summary was due by the turn count but would not shrink
-    anything, so the count restarts.
-
-    `accounts` is the window's log as an audit has it: all actions as one, and figures of every stage that include
-    recalled messages, day lines and the look-back tool, because these do not come from compression.
-    """
+    anything, so the count restarts."""
 
     window: Window
-    accounts: PlanLog
     summary_worthless: bool
 
     @property
     def prompt(self) -> Prompt:
         """The prompt to send. Simulations never read it."""
         return self.window.prompt
+
+    @cached_property
+    def accounts(self) -> PlanLog:
+        """The window's log as an audit has it: all actions as one, and figures of every stage that include recalled
+        messages, day lines and the look-back tool, because these do not come from compression."""
+        window, log, items = self.window, self.window.log, self.window.beside
+        offered = window.tools_tokens - log.tools_tokens
+        tokens, messages = sum([item.tokens for item in items]), len(items)
+        beside = window.input_tokens - window.input_tokens_without(tokens, messages) if items else 0
+        with_tool = window.input_tokens - window.input_tokens_without(less_tools=offered) if offered else 0
+        return replace(
+            log,
+            wire_before=log.wire_before + tokens + MESSAGE_FRAMING_TOKENS * messages + offered,
+            tokens_before=log.tokens_before + beside + with_tool,
+            tokens_after_summary=log.tokens_after_summary + beside,
+            stored=(),
+            actions=(*log.stored, *log.actions),
+        )
 
 
 class Ready(Decided):
@@ -105,11 +118,9 @@ def plan(snapshot: Snapshot, estimate: Estimate, *, may_summarize: bool = True) 
     if window.snapshot.offers_look_back and not fits(window):
         bare = replace(window.snapshot, tools=window.snapshot.tools[:-1])
         window = fit(lay_out_cleared(with_shared_budget(bare, estimate), estimate))
-    accounts = _accounts_of(window)
     if fits(window):
-        return Ready(window, accounts, summary_worthless)
-    overflow = overflow_of(window.prompt, window.snapshot, window.input_tokens)
-    return Refused(window, accounts, summary_worthless, overflow)
+        return Ready(window, summary_worthless)
+    return Refused(window, summary_worthless, overflow_of(window))
 
 
 def passes_whole(window: Cost) -> bool:
@@ -128,22 +139,6 @@ def _with_look_back(snapshot: Snapshot, estimate: Estimate) -> Snapshot:
     if snapshot.offers_look_back or not snapshot.may_look_back:
         return snapshot
     return with_shared_budget(replace(snapshot, tools=(*snapshot.tools, LOOK_BACK)), estimate)
-
-
-def _accounts_of(window: Window) -> PlanLog:
-    log, input_tokens, items = window.log, window.input_tokens, window.beside
-    offered = window.tools_tokens - log.tools_tokens
-    tokens, messages = sum([item.tokens for item in items]), len(items)
-    beside = input_tokens - window.input_tokens_without(tokens, messages) if items else 0
-    with_tool = input_tokens - window.input_tokens_without(less_tools=offered) if offered else 0
-    return replace(
-        log,
-        wire_before=log.wire_before + tokens + MESSAGE_FRAMING_TOKENS * messages + offered,
-        tokens_before=log.tokens_before + beside + with_tool,
-        tokens_after_summary=log.tokens_after_summary + beside,
-        stored=(),
-        actions=(*log.stored, *log.actions),
-    )
 
 
 def summary_actions(fold: Fold, summary: Summary, policy: ContextPolicy, estimate: Estimate) -> tuple[Removal, ...]:
@@ -177,19 +172,17 @@ class Assembled:
 def assemble(ready: Ready) -> Assembled:
     """The exact messages of a decision. Raises `AssertionError` if a tool call and its results are not together."""
     prompt = ready.prompt
-    for is_run, parts in groupby(prompt.parts, lambda part: isinstance(part, Run)):
-        if not is_run:  # a run consists of whole pieces
-            items = [part for part in parts if isinstance(part, PromptItem)]
-            if any(map(_is_of_tools, items)):
-                assert_tool_pairing([item.as_sent() for item in items])
+    if any(map(_is_of_tools, prompt.parts)):
+        # A run consists of whole pieces, so it stands for a message without calls.
+        assert_tool_pairing([{"role": "run"} if isinstance(part, Run) else part.as_sent() for part in prompt.parts])
     messages, sha256, size_bytes = prompt.hashed()
     refs = refs_of(prompt, ready.accounts.recalled, ready.window.snapshot.past.others_between)
     blocks = {block.sha256: block.text for block in prompt.blocks()}
     return Assembled(messages, prompt.tools, sha256, refs, blocks, size_bytes)
 
 
-def _is_of_tools(item: PromptItem) -> bool:
-    message = item.message
+def _is_of_tools(part: Part) -> bool:
+    message = part.message if isinstance(part, PromptItem) else None
     return message is not None and (message.role == "tool" or bool(message.tool_calls))
 
 

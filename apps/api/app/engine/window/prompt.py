@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from itertools import takewhile
-from typing import Final, Literal, NamedTuple, Protocol, Self, TypeAlias
+from typing import ClassVar, Final, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 from app.domain.content import (
     JsonMessages,
@@ -19,7 +18,7 @@ from app.domain.content import (
     tool_call_json,
     tool_calls_from_json,
 )
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.types import (
     REGIONS,
     Content,
@@ -43,7 +42,7 @@ CLOSING: Final = b'],"tools":%b}'
 """End of the canonical JSON of every prompt, after its messages."""
 
 
-@frozen
+@frozen(slots=False)
 class Block:
     """Text that is sent but is not a stored message. `sha256` (hex) is its key in `prompt_blocks`.
 
@@ -56,7 +55,7 @@ class Block:
     is_json: bool = False
     is_message: bool = False
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         return sha256_hex(self.text)
 
@@ -74,6 +73,7 @@ class PromptItem:
     has a `name`. With `inputs_cleared` the calls of the message have no arguments (`without_inputs`).
     """
 
+    messages: ClassVar[Literal[1]] = 1
     region: Region
     tokens: int
     block: Block | None = None
@@ -89,10 +89,6 @@ class PromptItem:
     @property
     def wire_tokens(self) -> int:
         return self.tokens + MESSAGE_FRAMING_TOKENS
-
-    @property
-    def messages(self) -> Literal[1]:
-        return 1
 
     @property
     def is_shortened(self) -> bool:
@@ -158,15 +154,12 @@ class StoredPieces(Protocol):
 class Run:
     """Consecutive pieces of the past, sent as stored, with their number of messages and the sum of their tokens."""
 
+    region: ClassVar[Region] = "history"
     past: StoredPieces
     first: int
     end: int
     tokens: int
     messages: int
-
-    @property
-    def region(self) -> Region:
-        return "history"
 
     @property
     def with_reasoning(self) -> bool:
@@ -263,17 +256,20 @@ class Prompt:
         digest = taken_up or hashlib.sha256(before)
         for of_part in of_parts[at + 1 :]:
             digest.update(of_part)
-        closing = CLOSING % canonical_bytes(list(self.tools))
+        closing = CLOSING % (self.tools_block.text.encode() if self.tools_block else b"[]")
         digest.update(closing)
         messages = self._messages(of_parts)
         return messages, digest.hexdigest(), len(OPENING) + sum(map(len, messages.pieces)) + len(closing)
 
     def blocks(self) -> tuple[Block, ...]:
         """The blocks that must be in `prompt_blocks` to rebuild the prompt, tool definitions included."""
-        blocks = [part.block for part in self.parts if isinstance(part, PromptItem) and part.block is not None]
-        if self.tools:
-            blocks.append(tools_block(self.tools))
-        return tuple(blocks)
+        of_parts = [part.block for part in self.parts if isinstance(part, PromptItem)]
+        return tuple([block for block in (*of_parts, self.tools_block) if block is not None])
+
+    @cached_property
+    def tools_block(self) -> Block | None:
+        """The tool definitions as they are stored; None without tools."""
+        return Block("tools", canonical_json(list(self.tools))) if self.tools else None
 
 
 def block_item(region: Region, name: str, role: str, text: str, estimate: Estimate) -> PromptItem:
@@ -366,7 +362,3 @@ def message_json(message: Message) -> bytes:
 def text_format(role: Role) -> bytes:
     """The same for a message that has only text, as a format with `%b` for the JSON of the text."""
     return b',{"content":%%b,"role":"%b"}' % role.encode()
-
-
-def tools_block(tools: Sequence[ToolDefinition]) -> Block:
-    return Block("tools", canonical_json(list(tools)))

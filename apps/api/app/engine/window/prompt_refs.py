@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from hashlib import sha256
 from itertools import groupby
 from operator import attrgetter
@@ -29,7 +28,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from app.domain.content import canonical_bytes
 from app.domain.errors import PromptTooLarge
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.recalled import RECALLED, Recalled, recalled_ref, rows_of
 from app.domain.types import REGIONS, JsonObject, Message, PromptMessage, ReasoningForm, Region
 from app.engine.window.prompt import (
@@ -40,8 +39,8 @@ from app.engine.window.prompt import (
     PromptItem,
     Run,
     Stretch,
+    message_json,
     neutral_message,
-    tools_block,
     without_inputs,
 )
 
@@ -99,7 +98,7 @@ def refs_of(prompt: Prompt, recalled: Sequence[Recalled], others_between: Callab
     regions = [
         [region, sum(part.messages for part in run)] for region, run in groupby(prompt.parts, attrgetter("region"))
     ]
-    return {"items": items, "tools": tools_block(prompt.tools).sha256 if prompt.tools else None, "regions": regions}
+    return {"items": items, "tools": prompt.tools_block.sha256 if prompt.tools_block else None, "regions": regions}
 
 
 def _is_recalled(part: Part) -> bool:
@@ -269,7 +268,7 @@ class SentHashes:
                     yield self._encoded.get((seq, kind)) or self._message(seq, kind)
 
     def _message(self, seq: int, kind: str) -> bytes:
-        piece = b"," + canonical_bytes(neutral_message(_as_sent(self._messages[seq], kind)))
+        piece = message_json(_as_sent(self._messages[seq], kind))
         self._encoded[seq, kind] = piece
         return piece
 

@@ -8,10 +8,10 @@ not into the history, because later summaries take it over from there.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import ceil, floor
 
 from app.domain.errors import StatedOverflow
+from app.domain.frozen import replace
 from app.domain.types import SummaryBody
 from app.engine.messages.tokens import Estimate
 from app.engine.messages.turns import wire_tokens_of
@@ -19,9 +19,8 @@ from app.engine.policy.budget import Budget, budget_at, part_of
 from app.engine.summary.block import fit_summary
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold
 from app.engine.window.calibration import HIGHEST_RATIO, LOWEST_RATIO
-from app.engine.window.prompt import Prompt
 from app.engine.window.snapshot import Snapshot
-from app.engine.window.window import summary_item
+from app.engine.window.window import Cost, summary_item
 
 MAX_REACTIONS = 2
 SMALLEST_WINDOW_TOKENS = 1281
@@ -34,30 +33,21 @@ _MIN_MARGIN_TOKENS = 16
 _BLIND_SHARE = 0.7
 
 
-def react(
-    reactions_so_far: int,
-    stated: StatedOverflow,
-    *,
-    sent: Prompt,
-    output_tokens: int,
-    budget: Budget,
-    max_output_tokens: int,
-    calibration_ratio: float = 1.0,
-) -> Budget | None:
+def react(reactions_so_far: int, stated: StatedOverflow, sent: Cost, output_tokens: int) -> Budget | None:
     """The budget of another try, or None after two. It is based on the overage or the window that the provider stated,
     or on a share of what was sent.
 
-    `sent` is the rejected prompt, `output_tokens` its requested output, `budget` the budget it was planned with, and
-    `max_output_tokens` the cap of an output reserve. A prompt with the same tools that fits the new budget has fewer
-    wire tokens than `sent`, by as much as the provider's figures require. If a smaller window was learned, the prompt
-    and the new output reserve are also within that window's own budget.
+    `sent` is the window of the rejected prompt, `output_tokens` its requested output. A prompt with the same tools that
+    fits the new budget has fewer wire tokens than `sent`, by as much as the provider's figures require. If a smaller
+    window was learned, the prompt and the new output reserve are also within that window's own budget.
     """
+    budget, calibration_ratio = sent.budget, sent.snapshot.calibration_ratio
     if reactions_so_far >= MAX_REACTIONS:
         return None
     limit = learned_limit(
         stated, configured=budget.limit, sent_wire_tokens=sent.wire_tokens, output_tokens=output_tokens
     )
-    new = budget if limit is None else budget_at(limit, "learned", max_output_tokens, budget)
+    new = budget if limit is None else budget_at(limit, "learned", sent.snapshot.policy.max_output_tokens, budget)
     margin = max(_MIN_MARGIN_TOKENS, ceil(sent.wire_tokens * _MARGIN_SHARE * (reactions_so_far + 1)))
     overage = _overage(stated, sent.wire_tokens, output_tokens)
     room = new.wire_room(overhead_tokens=sent.overhead_tokens, calibration_ratio=calibration_ratio)

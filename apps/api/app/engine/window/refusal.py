@@ -10,7 +10,7 @@ from app.domain.errors import ContextBudgetExceeded
 from app.domain.types import JsonObject
 from app.engine.policy.budget import Budget
 from app.engine.window.prompt import Prompt, PromptItem
-from app.engine.window.snapshot import Snapshot
+from app.engine.window.window import Window
 
 _LARGEST_SHOWN = 5
 _SHORTENABLE = ("user", "pins", "goal", "system")
@@ -19,12 +19,12 @@ _SHARED_WITH_OUTPUT = ("user", "system")
 """Regions subtracted before shares are computed. If the output has a share, it takes that share of what they free."""
 
 
-def overflow_of(prompt: Prompt, snapshot: Snapshot, input_tokens: int) -> ContextBudgetExceeded:
-    """The error of this prompt. Its figures are tokens that count against the input budget: the regions sum to
+def overflow_of(window: Window) -> ContextBudgetExceeded:
+    """The error of this window's prompt. Its figures are tokens that count against the input budget: the regions sum to
     `estimated`, which is `over_by` more than the input budget. Only `recovery` is in tokens of the text."""
-    budget = snapshot.budget
+    budget, prompt, input_tokens = window.budget, window.prompt, window.input_tokens
     over_by = input_tokens - budget.input_budget
-    cut = ceil(over_by / snapshot.calibration_ratio)
+    cut = ceil(over_by / window.snapshot.calibration_ratio)
     counted = _counted(prompt.regions(), budget)
     return ContextBudgetExceeded(
         _detail(budget, input_tokens),

@@ -10,10 +10,9 @@ are trimmed below their shares in the same order. The goal is never trimmed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from math import floor
 
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.engine.messages.tokens import Estimate, tools_tokens
 from app.engine.policy.budget import part_of, with_output_share
 from app.engine.policy.policy import PRIORITY_REGIONS, Allocation, PriorityRegion
@@ -21,12 +20,7 @@ from app.engine.summary.fold import MIN_SUMMARY_TOKENS
 from app.engine.window.foldable import Foldable, foldable, remains, room_beside
 from app.engine.window.pieces import Piece
 from app.engine.window.pruning import drop_history, prune_older, prune_protected
-from app.engine.window.shortening import (
-    NEWEST_TOO_LARGE,
-    with_fitted_pins,
-    with_fitted_summary,
-    with_shorter_newest,
-)
+from app.engine.window.shortening import NEWEST_TOO_LARGE, with_fitted_pins, with_fitted_summary, with_shorter_newest
 from app.engine.window.snapshot import Removal, Snapshot
 from app.engine.window.window import Cost, Window, head_items
 

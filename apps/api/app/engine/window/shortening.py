@@ -7,11 +7,10 @@ The stored message is never changed: a block replaces its content in this prompt
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from app.domain.audit import ShorteningKind
 from app.domain.content import canonical_json
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.types import Message, Pin
 from app.engine.messages.media import has_media, marked_parts, marked_text
 from app.engine.messages.tokens import Estimate

@@ -4,13 +4,12 @@ of a trim log."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from math import floor
 from typing import NamedTuple
 
 from app.domain.audit import TrimAction, TrimKind
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.recalled import Recalled
 from app.domain.types import Pin, Summary, ToolDefinition, Turn
 from app.engine.policy.budget import Budget, part_of

@@ -8,10 +8,10 @@ summary made ahead folds exactly what that turn would have folded before its cal
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import ceil, floor
 from uuid import UUID
 
+from app.domain.frozen import replace
 from app.domain.types import Message, MessageId
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.messages.turns import framed_tokens

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.recalled import Recalled
 from app.domain.types import Pin, Summary
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate, framing_tokens, tools_tokens
@@ -168,7 +167,8 @@ class Window(Cost):
     def _parts_of_past(self) -> Iterator[Part]:
         first = 0
         for at, item in self.added:
-            yield from parts_of(self.past[first:at])
+            if first < at:  # all that is recalled precedes one piece
+                yield from parts_of(self.past[first:at])
             yield item
             first = at
         yield from parts_of(self.past[first:])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -19,7 +18,7 @@ from app.db.messages import messages_of_turn
 from app.db.sessions import set_lifetime
 from app.db.turns import Newest
 from app.domain.errors import TurnInProgress, existing, located
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.incoming import Compaction, IncomingMessage
 from app.domain.responses import Lifetime
 from app.domain.types import OPEN_STATUSES, Content, Message, SessionRef, TenantId, TurnStatus

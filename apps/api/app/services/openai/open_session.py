@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -23,7 +22,7 @@ from app.domain.errors import (
     RetryLater,
     existing,
 )
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.responses import Lifetime
 from app.domain.types import SessionId, SessionRef, TenantId, TurnStatus
 from app.openai.items import joined_directions

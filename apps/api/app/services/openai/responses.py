@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from app.db import responses as store
@@ -20,10 +19,10 @@ from app.domain.errors import (
     TurnNotOpen,
     existing,
 )
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, names_of, replace
 from app.domain.incoming import Compaction
 from app.domain.responses import Lifetime, ResponseRef, StoredResponse
-from app.domain.stored import StoredSummary, names_of
+from app.domain.stored import StoredSummary
 from app.domain.types import (
     JsonObject,
     SessionId,

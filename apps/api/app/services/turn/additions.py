@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 
 from app.db import sessions, turns
 from app.db.claims import WaitingTurn, reclaim_turn, waiting_turn
@@ -13,7 +12,7 @@ from app.db.records import Added
 from app.db.turns import Newest
 from app.domain.content import bytea_json
 from app.domain.errors import InvalidRequest, ToolOutputsMismatch, TurnInProgress, TurnNotOpen, existing
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.stored import NewHistory
 from app.domain.types import Content, JsonObject, SessionRef, TurnId, TurnStatus
 from app.openai.items import joined_directions

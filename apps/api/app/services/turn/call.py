@@ -4,7 +4,6 @@ down), and its look-backs, which are answered within the turn."""
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from math import ceil
 
 from app.domain.errors import (
@@ -15,6 +14,7 @@ from app.domain.errors import (
     ProviderRateLimited,
     ProviderTimeout,
 )
+from app.domain.frozen import replace
 from app.domain.types import Completion, CompletionRequest, JsonObject, ToolCall, Usage
 from app.engine.recall.dates import day_said
 from app.engine.recall.look_back_pages import TextPage, handle_of
@@ -151,9 +151,9 @@ async def _smaller(
     `reactions` is the number of prompts that were already made smaller for this model.
     """
     rt, claim = record.rt, record.turn.claim
-    stated, model, policy, prompt = error.stated, plan.model, plan.rows.policy, plan.decided.prompt
+    stated, model, wire_tokens = error.stated, plan.model, plan.decided.prompt.wire_tokens
     limit = learned_limit(
-        stated, configured=model.context_window, sent_wire_tokens=prompt.wire_tokens, output_tokens=output_tokens
+        stated, configured=model.context_window, sent_wire_tokens=wire_tokens, output_tokens=output_tokens
     )
     if stated.prompt_tokens is not None and stated.limit_is_window:
         # A rejected call reports no usage. Its error may count the prompt; a figure that may be an echo is not used.
@@ -161,17 +161,9 @@ async def _smaller(
     if limit is not None and model.context_limit_source != "catalogue":
         with suppress(DatabaseUnavailable):
             await learn(rt.database, rt.catalogue, claim.session.tenant_id, claim.turn_id, model.alias, limit)
-    if policy.whole_past:
+    if plan.rows.policy.whole_past:
         return None
-    budget = react(
-        reactions,
-        stated,
-        sent=prompt,
-        output_tokens=output_tokens,
-        budget=plan.snapshot.budget,
-        max_output_tokens=policy.max_output_tokens,
-        calibration_ratio=plan.snapshot.calibration_ratio,
-    )
+    budget = react(reactions, stated, plan.decided.window, output_tokens)
     return await decide_within(record, plan, budget) if budget else None
 
 
@@ -197,8 +189,7 @@ def _detail(calls: list[JsonObject]) -> JsonObject:
 
 def _wants_look_back(record: Record, completion: Completion) -> bool:
     """Whether the model called the look-back tool, which its prompt or an earlier one of the turn offered."""
-    sent = record.sent
-    offered = bool(record.turn.looked_back) or (sent is not None and sent.snapshot.offers_look_back)
+    offered = bool(record.turn.looked_back) or record.sent.snapshot.offers_look_back
     return offered and any(map(is_own, completion.tool_calls))
 
 
@@ -211,8 +202,6 @@ async def _look_back(record: Record, completion: Completion) -> tuple[Completion
     """
     plan, turn = record.sent, record.turn
     claim = turn.claim
-    if plan is None:
-        raise RuntimeError("a reply to a prompt that was never sent")
     others = tuple(call for call in completion.tool_calls if not is_own(call))
     finish = completion.finish_reason if others or completion.finish_reason != "tool_calls" else "stop"
     answer = replace(completion, tool_calls=others, finish_reason=finish)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from decimal import Decimal
 from math import ceil
 from time import perf_counter
@@ -12,14 +11,7 @@ from typing import Any, TypeAlias, cast
 
 from app.db import turns as store
 from app.db.audits import get_audit
-from app.db.claims import (
-    Claim,
-    NewTurn,
-    claim_turn,
-    reclaim_turn,
-    renew_lease,
-    waiting_turn,
-)
+from app.db.claims import Claim, NewTurn, claim_turn, reclaim_turn, renew_lease, waiting_turn
 from app.db.database import Transaction, record_of
 from app.db.driver import UniqueViolated
 from app.db.messages import reply_of_turn
@@ -37,8 +29,8 @@ from app.domain.errors import (
     TurnInProgress,
     located,
 )
+from app.domain.frozen import replace, values_of
 from app.domain.limits import WorstCase
-from app.domain.stored import values_of
 from app.domain.types import (
     Completion,
     FinishReason,
@@ -62,13 +54,7 @@ from app.services.turn.additions import Additions, add, check_outputs, draft_out
 from app.services.turn.gather import WindowRows, budget_of, layers_of, read_window, session_policy
 from app.services.turn.planning import count_message, pack_messages
 from app.services.turn.recall import prepare_question
-from app.services.turn.types import (
-    ClaimedTurn,
-    OutputsRequest,
-    TurnOptions,
-    TurnOutcome,
-    TurnRequest,
-)
+from app.services.turn.types import ClaimedTurn, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
 
 _Claimed: TypeAlias = tuple[Claim, TurnOptions, str]
 """The claim, and the options and the model alias of the round."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 from app.domain.errors import ProviderError
+from app.domain.frozen import replace
 from app.domain.types import CompletionRequest, Message, Summary, Turn, TurnId
 from app.engine.messages.turns import with_reasoning
 from app.engine.policy.budget import Budget
@@ -19,25 +19,11 @@ from app.engine.window.triggers import exact_ratio, is_near_threshold, would_be_
 from app.engine.window.window import lay_out
 from app.providers.registry import Model
 from app.services.runtime import Runtime
-from app.services.turn.gather import (
-    WindowRows,
-    read_window,
-    recounted,
-    snapshot_of,
-    with_all_counts,
-    with_recall_anew,
-)
+from app.services.turn.gather import WindowRows, read_window, recounted, snapshot_of, with_all_counts, with_recall_anew
 from app.services.turn.planning import planned
 from app.services.turn.record import Record
 from app.services.turn.steps import Steps, of_decision
-from app.services.turn.summarize import (
-    IN_PROGRESS,
-    STALE,
-    SummaryAttempt,
-    note_emergency,
-    restart_count,
-    summarize,
-)
+from app.services.turn.summarize import IN_PROGRESS, STALE, SummaryAttempt, note_emergency, restart_count, summarize
 from app.services.turn.summarizer_call import SummaryJob
 from app.services.turn.types import TurnOptions, TurnPlan
 
@@ -132,10 +118,7 @@ async def decide_after_look_back(record: Record, *, again: bool) -> TurnPlan:
     `again` says whether the model may look back once more. If the messages that were read do not fit, they are replaced
     by a notice or left out: after a prompt that fitted, a look-back never makes the turn fail.
     """
-    turn, before = record.turn, record.sent
-    if before is None:
-        raise RuntimeError("a look-back without a prompt")
-    rows, snapshot = before.rows, before.snapshot
+    turn, rows, snapshot = record.turn, record.sent.rows, record.sent.snapshot
     bare = snapshot.tools[:-1] if snapshot.offers_look_back else snapshot.tools
     for looked_back, offered in ((turn.looked_back, again), (without_newest(turn.looked_back), False), ((), False)):
         current = await _current(record.rt, rows, turn.claim.turn_id, looked_back)

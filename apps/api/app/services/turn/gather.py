@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from uuid import UUID
 
 from app.db.database import Transaction
 from app.db.messages import UNCOUNTED, save_token_counts, window_turns
 from app.db.settled import settled_through
 from app.db.summaries import PromptContext, prompt_context
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.types import (
     OPEN_STATUSES,
     Message,
@@ -23,7 +21,6 @@ from app.domain.types import (
     Summary,
     ToolDefinition,
     Turn,
-    TurnId,
     TurnStatus,
 )
 from app.engine.messages.image_rules import image_rule_for
@@ -297,11 +294,6 @@ def budget_of(model: Model, policy: ContextPolicy) -> Budget:
     return budget_for(window, source, policy.max_output_tokens)
 
 
-def no_turn(seq: int) -> Turn:
-    """A running turn that has no message yet."""
-    return Turn(TurnId(UUID(int=0)), seq, TurnStatus.RUNNING, unresolved=True, messages=())
-
-
 async def snapshot_of(
     rt: Runtime,
     rows: WindowRows,
@@ -335,7 +327,7 @@ async def snapshot_of(
         tools=tools,
         completed_since_summary=past.completed_after(session.summary_count_after_seq),
         calibration_ratio=rt.calibrations.ratio(session.tenant_id, rows.model.alias, rows.encoding),
-        evicted=_evicted_with_reasoning(rows),
+        evicted=rows.evicted and rows.evicted.with_reasoning(rule),
         pin_meaning=meaning_of_pins(rt, session.tenant_id, rows.pins, current) if rows.policy.allocation else None,
         may_look_back=may_look_back,
     )
@@ -359,14 +351,7 @@ async def with_recall_anew(rt: Runtime, rows: WindowRows, snapshot: Snapshot, *,
     async with rt.database.autocommit() as tx:
         rows = await _with_evicted(tx, rt, rows, query, for_turn=for_turn)
     rows = await with_all_counts(rt, rows, store=for_turn)
-    return replace(snapshot, evicted=_evicted_with_reasoning(rows))
-
-
-def _evicted_with_reasoning(rows: WindowRows) -> Evicted | None:
-    evicted, rule = rows.evicted, rows.model.reasoning_rule
-    if evicted is None or rule is None:
-        return evicted
-    return replace(evicted, turns=tuple(with_reasoning(turn, rule) for turn in evicted.turns))
+    return replace(snapshot, evicted=rows.evicted and rows.evicted.with_reasoning(rows.model.reasoning_rule))
 
 
 def layers_of(rt: Runtime, session: SessionState, of_turn: str | None = None) -> tuple[tuple[str, str], ...]:

@@ -4,7 +4,7 @@ if the deployment sets `PLIMSOLL_LOG_CONTENT`."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from decimal import Decimal
 from typing import Any
 
@@ -14,7 +14,7 @@ from structlog.typing import FilteringBoundLogger as BoundLogger
 from app.core.logging import without_secrets
 from app.domain.content import content_text
 from app.domain.errors import ProviderError
-from app.domain.stored import values_of
+from app.domain.frozen import replace, values_of
 from app.domain.types import Completion, CompletionRequest, JsonObject, Purpose, SessionId, ToolCall, Usage
 from app.providers.base import DeltaSink
 from app.providers.registry import Model
@@ -50,7 +50,8 @@ async def call_model(
                 completion = await rt.catalogue.provider(model.alias).complete(request, on_delta)
         except ProviderError as error:
             if content_log:
-                _log_failure(content_log, error)
+                shown = {"text": _shortened(error.partial)} if error.partial else {}
+                content_log.info("model_reply", error=error.code, **shown)
             raise
         if content_log:
             _log_reply(content_log, completion)
@@ -115,11 +116,6 @@ def _log_reply(content_log: BoundLogger, completion: Completion) -> None:
     texts = {"text": completion.text, "reasoning": completion.reasoning, "tool_calls": calls}
     shown = {name: _shortened(text) for name, text in texts.items() if text}
     content_log.info("model_reply", finish_reason=completion.finish_reason, **shown)
-
-
-def _log_failure(content_log: BoundLogger, error: ProviderError) -> None:
-    shown = {"text": _shortened(error.partial)} if error.partial else {}
-    content_log.info("model_reply", error=error.code, **shown)
 
 
 def _message(message: Mapping[str, Any]) -> JsonObject:

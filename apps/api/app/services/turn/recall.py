@@ -31,7 +31,7 @@ from app.domain.errors import NotFound
 from app.domain.types import Content, JsonObject, Message, Pin, SessionId, SessionRef, TenantId, Turn, Usage
 from app.engine.messages.tokens import Estimate
 from app.engine.policy.policy import Recall
-from app.engine.recall.bm25 import posting_count
+from app.engine.recall.bm25 import Query, posting_count
 from app.engine.recall.dates import date_keys, day_said
 from app.engine.recall.index import Index, Packed
 from app.engine.recall.look_back_pages import (
@@ -108,53 +108,54 @@ async def look_up(
         return None
     index, _ = await settled_index(pasts, tx, session.id, through_seq, pack=pack)
     meaning = await settled_meaning(tx, pasts, session, through_seq, embeddings, text)
-    rank = partial(
-        candidates,
-        index,
-        text,
-        through_seq,
-        room_tokens=room_tokens,
-        min_score_ratio=recall.min_score_ratio,
-        said_day=said_day,
-        meaning=meaning,
-    )
-    found = await ranked(index, text, through_seq, meaning, rank)
+    query = Query(text, through_seq, said_day, meaning)
+    found = await ranked(index, query, partial(candidates, index, query, room_tokens, recall.min_score_ratio))
     seqs = seqs_of(found)
     turns = await turns_with(tx, session.id, seqs, encoding) if seqs else ()
     return Evicted(found, turns)
 
 
-async def ranked(index: Index, text: str, through_seq: int, meaning: Meaning | None, rank: Callable[[], _T]) -> _T:
-    """The result of `rank`, which ranks the index's messages through a number by a text and its meaning. It runs in a
-    thread if it could block the event loop noticeably."""
-    of_meaning = meaning.vectors.signs.size // _SIGNS_A_POSTING if meaning else 0
+async def ranked(index: Index, query: Query, rank: Callable[[], _T]) -> _T:
+    """The result of `rank`, which ranks the index's messages by the query. It runs in a thread if it could block the
+    event loop noticeably."""
+    of_meaning = query.meaning.vectors.signs.size // _SIGNS_A_POSTING if query.meaning else 0
     is_quick = len(index) <= _INLINE_MESSAGES or (
-        len(index) <= _INLINE_POSTINGS and of_meaning + posting_count(index, text, through_seq) <= _INLINE_POSTINGS
+        len(index) <= _INLINE_POSTINGS and of_meaning + posting_count(index, query) <= _INLINE_POSTINGS
     )
     return rank() if is_quick else await asyncio.to_thread(rank)
 
 
 async def searchable(
-    tx: Transaction, rt: Runtime, session: SessionRef, words: str, last_seq: int
-) -> tuple[Index, int, Meaning | None]:
+    tx: Transaction, rt: Runtime, session: SessionRef, words: str, last_seq: int, said_day: int | None
+) -> tuple[Index, int, Query]:
     """What a search among a session's messages through `last_seq` needs: their index, how many of them it misses
-    because they are not indexed yet, and what `settled_meaning` gives for the words."""
+    because they are not indexed yet, and the query for the words, which were said on this day."""
     settled_through = await settled_seq(tx, session.id, last_seq)
     index, unpacked = await settled_index(rt.pasts, tx, session.id, settled_through)
     index, more_unpacked = await extended_index(tx, session.id, index, last_seq)
     meaning = await settled_meaning(tx, rt.pasts, session, settled_through, rt.embeddings, words)
-    return index, unpacked + more_unpacked, meaning
+    return index, unpacked + more_unpacked, Query(words, last_seq, said_day, meaning)
 
 
 async def settled_meaning(
     tx: Transaction, pasts: Pasts, session: SessionRef, through_seq: int, embeddings: Embeddings | None, text: str
 ) -> Meaning | None:
     """The vector of a text, and those of a session's messages through a number, all settled; None if the vector of the
-    text is not available. Vectors that this process has not cached are read in at most one statement."""
+    text is not available. Vectors that this process has not cached are read, and then cached."""
     vector = embeddings.question(session.tenant_id, text) if embeddings else None
     if embeddings is None or vector is None:
         return None
-    vectors = await settled_vectors(pasts, tx, session.id, through_seq, model=embeddings.model, dimensions=len(vector))
+    model, dimensions = embeddings.model, len(vector)
+    kept = vectors = pasts.vectors(session.id, model, dimensions)
+    has_more = vectors.through_seq < through_seq
+    while has_more:
+        seqs, packed = await stored_vectors(
+            tx, session.id, vectors.through_seq, through_seq, model=model, dimensions=dimensions, limit=_SLICE_MESSAGES
+        )
+        vectors = vectors.extended(seqs, packed) if len(seqs) else vectors
+        has_more = len(seqs) == _SLICE_MESSAGES
+    if vectors is not kept:
+        pasts.keep_vectors(session.id, vectors)
     return Meaning(vector, vectors)
 
 
@@ -169,28 +170,13 @@ async def settled_index(
     kept = pasts.index(session_id)
     index, unpacked = await extended_index(tx, session_id, kept, settled_seq)
     if unpacked and pack:
-        await _pack_oldest(tx, session_id, settled_seq)
+        rows = await unpacked_messages(tx, session_id, settled_seq, PACKED_A_TURN)
+        terms = await pack_messages([(row["role"], row["content"], row["has_calls"], row["name"]) for row in rows])
+        await save_terms(tx, session_id, [row["seq"] for row in rows], terms)
         index, unpacked = await extended_index(tx, session_id, kept, settled_seq)
     if not unpacked:
         pasts.keep_index(session_id, index)
     return index, unpacked
-
-
-async def settled_vectors(
-    pasts: Pasts, tx: Transaction, session_id: SessionId, through_seq: int, *, model: str, dimensions: int
-) -> Vectors:
-    """The vectors that a model has made of a session's messages through `through_seq`. Reads and caches new ones."""
-    vectors = new = pasts.vectors(session_id, model, dimensions)
-    has_more = new.through_seq < through_seq
-    while has_more:
-        seqs, packed = await stored_vectors(
-            tx, session_id, new.through_seq, through_seq, model=model, dimensions=dimensions, limit=_SLICE_MESSAGES
-        )
-        new = new.extended(seqs, packed) if len(seqs) else new
-        has_more = len(seqs) == _SLICE_MESSAGES
-    if new is not vectors:
-        pasts.keep_vectors(session_id, new)
-    return new
 
 
 async def extended_index(tx: Transaction, session_id: SessionId, index: Index, through_seq: int) -> tuple[Index, int]:
@@ -219,12 +205,6 @@ async def extended_index(tx: Transaction, session_id: SessionId, index: Index, t
     return index, sum(part.unpacked for part in slices)
 
 
-async def _pack_oldest(tx: Transaction, session_id: SessionId, through_seq: int) -> None:
-    rows = await unpacked_messages(tx, session_id, through_seq, PACKED_A_TURN)
-    terms = await pack_messages([(row["role"], row["content"], row["has_calls"], row["name"]) for row in rows])
-    await save_terms(tx, session_id, [row["seq"] for row in rows], terms)
-
-
 async def read_page(
     rt: Runtime, session: SessionRef, lookup: LookBack, wanted: Search, last_seq: int, tokens: int, estimate: Estimate
 ) -> TextPage | None:
@@ -241,9 +221,8 @@ async def read_page(
             seq = seq_of(lookup.handle)
             found = await _messages(tx, session.id, [] if seq is None else [seq])
         else:
-            index, _, meaning = await searchable(tx, rt, session, lookup.query, last_seq)
-            match = partial(matching_seqs, index, lookup.query, last_seq, wanted.without, wanted.said_day, meaning)
-            seqs = await ranked(index, lookup.query, last_seq, meaning, match)
+            index, _, query = await searchable(tx, rt, session, lookup.query, last_seq, wanted.said_day)
+            seqs = await ranked(index, query, partial(matching_seqs, index, query, wanted.without))
             found = await _messages(tx, session.id, seqs[: messages_to_read(wanted.number, tokens)])
     if not found:
         return None

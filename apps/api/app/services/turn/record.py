@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
@@ -31,6 +30,7 @@ from app.domain.errors import (
     TurnCancelled,
     TurnLost,
 )
+from app.domain.frozen import replace
 from app.domain.types import (
     Completion,
     Delta,
@@ -50,7 +50,6 @@ from app.engine.window.plan import Assembled
 from app.engine.window.prompt import whole_message_block
 from app.openai.new_messages import with_reply
 from app.services.limits import spent_of
-from app.services.pasts import LastPrompt
 from app.services.runtime import Runtime
 from app.services.turn.planning import count_message, pack_messages, recounted
 from app.services.turn.provider_call import sum_of, total_cost, used_row, with_own_ids
@@ -93,10 +92,10 @@ async def recording(rt: Runtime, turn: ClaimedTurn, started: float, listen: List
 class Record:
     """What happened in a turn's round, and the four ways in which the round may end. Each end is transaction two.
 
-    `model_alias` is the model that is to be called now; `sent` is the newest prompt that was sent. With a listener the
-    reply is streamed into `on_delta`. `summary` is the first summary that was made before a call.
-    `found_summary_in_progress` is true when a summary was due that another process or a background task was making.
-    `read` are the pages that the turn's look-backs have read since the claim.
+    `model_alias` is the model that is to be called now. With a listener the reply is streamed into `on_delta`.
+    `summary` is the first summary that was made before a call. `found_summary_in_progress` is true when a summary was
+    due that another process or a background task was making. `read` are the pages that the turn's look-backs have read
+    since the claim.
     """
 
     def __init__(self, rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None) -> None:
@@ -112,7 +111,7 @@ class Record:
         self._before_text = self._before_reasoning = ""
         self._listen = listen
         self.model_alias = turn.rows.model.alias
-        self.sent: TurnPlan | None = None
+        self._sent: TurnPlan | None = None
         self.summary: Summary | None = None
         self.summary_costs: list[Decimal | None] = []
         self.found_summary_in_progress = False
@@ -128,15 +127,22 @@ class Record:
         and the window of the turn would stay in memory until the next collection."""
         return partial(self._deliver, self._listen) if self._listen is not None else None
 
+    @property
+    def sent(self) -> TurnPlan:
+        """The newest prompt that was sent, to which there is a reply."""
+        if self._sent is None:
+            raise RuntimeError("a reply to a prompt that was never sent")
+        return self._sent
+
     def sends(self, plan: TurnPlan, assembled: Assembled) -> None:
         """Records a prompt that is about to be sent: its audit, and the blocks that it is rebuilt from."""
         claim = self.turn.claim
         attempts = sum(audit.round == claim.round for audit in self._audits)
         broken_by = note_prompt(self.rt, self.turn, plan, assembled)
         audit = plan.audit(claim, self.rt.new_id(), attempts + 1, assembled, broken_by)
-        if self.sent is None and self._listen is not None:
+        if self._sent is None and self._listen is not None:
             self._listen(TurnEvent("context.assembled", {"context": audit.public()}, summary=self.summary))
-        self.sent = plan
+        self._sent = plan
         self._audits.append(audit)
         self._blocks |= assembled.blocks
 
@@ -197,11 +203,10 @@ class Record:
     async def completed(self, completion: Completion) -> TurnOutcome:
         """Ends a turn that was answered; a turn whose reply calls tools waits for their outputs."""
         plan, claim = self.sent, self.turn.claim
-        if plan is None:
-            raise RuntimeError("a reply to a prompt that was never sent")
         calls = with_own_ids(completion.tool_calls, claim.turn_id.hex[-8:], claim.round)
         usages = [*self._usages, *self._used(completion)]
-        completion = joined_completion([*self._looked_back, replace(completion, tool_calls=calls)])
+        answer = replace(completion, tool_calls=calls) if calls else completion
+        completion = joined_completion([*self._looked_back, answer])
         usage = completion.usage
         with self.rt.tracer.span("count"):
             reply, encoding = await recounted(self.rt, plan.rows.encoding, self._reply_of(completion))
@@ -223,7 +228,7 @@ class Record:
         if not calls and not self.found_summary_in_progress:  # the one in progress is enough
             succeeded = all(step["status"] == "success" for step in self.steps.rows)
             is_sound = succeeded and encoding == plan.rows.encoding
-            start_after_turn(self.rt, self.turn, plan, replace(reply, said_at=turn.completed_at), is_sound=is_sound)
+            start_after_turn(self.rt, self.turn, plan, reply, turn.completed_at, is_sound=is_sound)
         turn = replace(turn, tool_calls=calls) if calls else turn
         return TurnOutcome(turn, self._audits[-1].public(), completion, claim.assistant_seq, self.summary)
 
@@ -243,7 +248,7 @@ class Record:
     def _used(self, completion: Completion) -> list[JsonObject]:
         """The usage row of an answered call; empty if the provider reported no usage."""
         plan, usage = self.sent, completion.usage
-        if plan is None or usage is None:
+        if usage is None:
             return []
         self._audits[-1] = replace(self._audits[-1], actual_prompt_tokens=usage.prompt_tokens)
         self.observe(plan, usage.prompt_tokens)
@@ -263,7 +268,7 @@ class Record:
 
         The provider's report may cover only a part: at least our own count of what was delivered is in it.
         """
-        plan = self.sent
+        plan = self._sent
         if plan is None or not self._delivered:
             return None
         tokens, _ = await count_message(self.rt, plan.rows.encoding, "".join(self._delivered))
@@ -276,9 +281,9 @@ class Record:
 
     async def _fail(self, error: JsonObject, usage: Usage | None, patience_s: float | None = None) -> None:
         """Ends a turn that failed; `usage` is what the provider reported of an answer that broke off."""
-        plan, delivered, usages = self.sent, await self.delivered_usage(usage), self._usages
-        if plan is not None and delivered is not None:
-            usages = [*usages, used_row(self.rt, plan.model, "turn", delivered, self.turn.claim.round)]
+        delivered, usages = await self.delivered_usage(usage), self._usages
+        if delivered is not None:
+            usages = [*usages, used_row(self.rt, self.sent.model, "turn", delivered, self.turn.claim.round)]
         await self._end(TurnStatus.FAILED, usages, error=error, patience_s=patience_s)
 
     async def _end(
@@ -293,7 +298,7 @@ class Record:
             of_call = [used for used in usages if used["round"] == self._first_round]
             fields["spent"] = spent_of(self.turn.reservation, status, of_call)
         blocks = [{"sha256": sha256, "content": text} for sha256, text in self._blocks.items()]
-        alias = self.sent.model.alias if self.sent else self.model_alias
+        alias = self._sent.model.alias if self._sent else self.model_alias
         recorded = (self.steps.rows, self._audits, blocks)
         end = TurnEnd(status, alias, *recorded, usages=usages, cost_usd=total_cost(costs), **fields)
         with self.rt.tracer.span("settle") as span:
@@ -350,7 +355,7 @@ def note_prompt(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, assembled: Assem
     """
     session_id, reply_seq = turn.claim.session_id, turn.claim.assistant_seq
     before = rt.pasts.last_prompt(session_id)
-    rt.pasts.keep_last_prompt(session_id, LastPrompt(plan.model.alias, orjson.dumps(assembled.refs), reply_seq))
+    rt.pasts.keep_last_prompt(session_id, plan.model.alias, orjson.dumps(assembled.refs), reply_seq)
     if before is None:
         return None
     new = sum(message.seq > before.reply_seq for message in plan.snapshot.current.messages)

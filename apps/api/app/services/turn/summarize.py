@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from time import perf_counter
 from uuid import UUID
@@ -20,8 +19,8 @@ from app.db.claims import Claim
 from app.db.records import add_usages
 from app.db.summaries import AttemptNote
 from app.domain.errors import DatabaseUnavailable, InvalidRequest, NotFound
-from app.domain.frozen import frozen
-from app.domain.stored import NewSummary, values_of
+from app.domain.frozen import frozen, replace, values_of
+from app.domain.stored import NewSummary
 from app.domain.types import (
     OPEN_STATUSES,
     SUMMARY_LISTS,
@@ -37,6 +36,7 @@ from app.domain.types import (
     TurnStatus,
     Usage,
 )
+from app.engine.messages.turns import no_turn
 from app.engine.summary.block import render_summary
 from app.engine.summary.cached_call import CallChoice
 from app.engine.summary.extractive import fallback_summary
@@ -45,15 +45,7 @@ from app.engine.summary.summarizer_prompt import shrinks, summary_of
 from app.engine.window.provider_overflow import emergency_summary
 from app.engine.window.triggers import fold_behind_answer, may_fold_behind_answer
 from app.services.runtime import Runtime, retried
-from app.services.turn.gather import (
-    WindowRows,
-    layers_of,
-    no_turn,
-    session_policy,
-    session_window,
-    snapshot_of,
-    with_all_counts,
-)
+from app.services.turn.gather import WindowRows, layers_of, session_policy, session_window, snapshot_of, with_all_counts
 from app.services.turn.planning import planned
 from app.services.turn.provider_call import sum_of, total_cost, used_row
 from app.services.turn.recall import start_vectors
@@ -277,11 +269,13 @@ async def _store(
         return await store.store_attempt(tx, session_id, new, note, claim)
 
 
-def start_after_turn(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, reply: Message, *, is_sound: bool) -> None:
+def start_after_turn(
+    rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, reply: Message, completed_at: datetime | None, *, is_sound: bool
+) -> None:
     """Starts the check of a completed turn's window in the background, if the session's own policy may want a summary.
 
-    `reply` is the turn's last message. `is_sound` says that it is counted in the window's encoding and that all steps
-    succeeded.
+    `reply` is the turn's last message, said at `completed_at`. `is_sound` says that it is counted in the window's
+    encoding and that all steps succeeded.
     """
     session, options = plan.rows.session, turn.options
     if "summary_trigger_tokens" in (options.policy or {}):
@@ -296,7 +290,8 @@ def start_after_turn(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, reply: Mess
     window, reply_tokens = plan.decided.window, reply.tokens + reply.reasoning_tokens
     if not is_own or may_fold_behind_answer(window.snapshot, window.log.tokens_after_summary, reply_tokens):
         is_first = turn.claim.round == turn.claim.fence == 1 and plan.snapshot.summary == plan.rows.summary
-        rows = _rows_after(turn, plan.rows, reply) if is_own and is_first and is_sound else None
+        said = replace(reply, said_at=completed_at)
+        rows = _rows_after(turn, plan.rows, said) if is_own and is_first and is_sound else None
         tools = plan.decided.prompt.tools
         work = summarize_after_turn(rt, session, tools, options.instructions, rows)
         rt.chores.start(work, behind_an_answer(session.id))

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -14,7 +13,7 @@ import orjson
 
 from app.db.claims import Claim
 from app.domain.errors import InvalidRequest, LimitExceeded, ProviderError, ProviderOverflow, ProviderRefused
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.types import Completion, CompletionRequest, MessageId, Summary, SummaryBody, Usage
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, framing_tokens
 from app.engine.policy.budget import Budget
@@ -125,16 +124,10 @@ async def _by_cost(rt: Runtime, job: SummaryJob, found: Repeated, tokens: int) -
         cached_tokens = min(cached_tokens, last.cached_tokens)
     elif cached_tokens < _LEAST_CACHED_TOKENS:
         cached_tokens = 0
-    return cheaper_call(
-        separate_tokens=usage.prompt_tokens,
-        separate=separate,
-        repeated_tokens=tokens,
-        cached_tokens=cached_tokens,
-        written_tokens=found.prompt.wire_tokens - cached_tokens if rows.model.reports_cache_writes else 0,
-        own=own,
-        answer_tokens=fold.cap_tokens,
-        thinking_tokens=rows.model.thinking_tokens(budget_of(rows.model, policy).output_reserve),
-    )
+    written_tokens = found.prompt.wire_tokens - cached_tokens if rows.model.reports_cache_writes else 0
+    thinking_tokens = rows.model.thinking_tokens(budget_of(rows.model, policy).output_reserve)
+    repeated_usage = Usage(tokens, thinking_tokens, cached_tokens, written_tokens)
+    return cheaper_call(fold.cap_tokens, usage.prompt_tokens, separate, repeated_usage, own)
 
 
 class Summarizer:
@@ -207,15 +200,7 @@ class Summarizer:
             raise SummaryRefused("summarizer_window_too_small")
         for chunk in await _computed(split_for_summarizer, fold, room, estimate, is_long=_is_long(fold)):
             prompt = await asyncio.to_thread(
-                summarizer_prompt,
-                chunk,
-                previous=body,
-                context=() if extend else fold.context,
-                max_tokens=fold.cap_tokens,
-                room_tokens=room,
-                estimate=estimate,
-                extend=extend,
-                focus=policy.focus,
+                summarizer_prompt, fold, chunk, body, room, estimate, extend=extend, focus=policy.focus
             )
             request = CompletionRequest(
                 messages=prompt.messages,

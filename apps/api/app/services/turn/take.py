@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from contextlib import suppress
-from dataclasses import replace
 from time import perf_counter
 
 from app.db.archive import LastTurn
 from app.db.turns import cancel_turn as store_cancelled
 from app.db.turns import get_turn
 from app.domain.errors import PlimsollError, RetryLater, TurnNotOpen
+from app.domain.frozen import replace
 from app.domain.incoming import IncomingMessage
 from app.domain.types import Session, SessionRef, TenantId, TurnId, TurnRecord
 from app.engine.window.plan import Refused
@@ -25,14 +25,7 @@ from app.services.turn.claim import claim, claim_outputs, claim_retry
 from app.services.turn.decide import decide
 from app.services.turn.record import ended_elsewhere, recording
 from app.services.turn.steps import of_claim, of_turn
-from app.services.turn.types import (
-    ClaimedTurn,
-    Listener,
-    OutputsRequest,
-    TurnOptions,
-    TurnOutcome,
-    TurnRequest,
-)
+from app.services.turn.types import ClaimedTurn, Listener, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
 
 
 async def take_turn(

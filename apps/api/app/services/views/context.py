@@ -23,9 +23,10 @@ from app.domain.figures import (
     TimelineRange,
     TurnPoint,
 )
+from app.domain.frozen import values_of
 from app.domain.recalled import reasons_of
-from app.domain.stored import values_of
 from app.domain.types import JsonObject, SessionRef, SummaryId
+from app.engine.messages.turns import no_turn
 from app.engine.recall.relevance import question_of, relevances
 from app.engine.window.prompt import goal_text, pin_text
 from app.engine.window.triggers import trigger_tokens, turns_to_next_summary
@@ -33,7 +34,7 @@ from app.engine.window.window import lay_out
 from app.services.paging import LAST_SEQ, Page, PageRequest, between_seqs, in_order, page_of
 from app.services.runtime import Runtime
 from app.services.sessions import session_state
-from app.services.turn.gather import no_turn, session_policy, session_window, snapshot_of
+from app.services.turn.gather import session_policy, session_window, snapshot_of
 from app.services.turn.planning import planned
 from app.services.turn.recall import meaning_of_pins
 

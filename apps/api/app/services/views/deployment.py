@@ -9,9 +9,8 @@ from typing import Any, Literal, cast
 from app.db.database import record_of
 from app.db.migrate import SchemaState, may_take_turns, schema_state
 from app.domain.errors import DatabaseUnavailable, NotFound
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, values_of
 from app.domain.prices import Prices
-from app.domain.stored import values_of
 from app.domain.types import JsonObject, TenantId
 from app.engine.policy.design_names import DESIGN_NAMES
 from app.engine.policy.fields import MEANINGS, policy_values

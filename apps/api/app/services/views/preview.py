@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from uuid import UUID
 
 from app.db.messages import UNCOUNTED
 from app.db.turns import turn_numbers
 from app.domain.figures import LaidOut
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.incoming import IncomingMessage
 from app.domain.types import (
     OPEN_STATUSES,

@@ -17,12 +17,11 @@ from app.domain.errors import InvalidRequest, NotFound
 from app.domain.frozen import frozen
 from app.domain.recalled import reasons_of
 from app.domain.types import Content, JsonObject, MessageId, Role, SessionId, SessionRef, TenantId, TurnId
-from app.engine.recall.bm25 import MOST_HITS, search
+from app.engine.recall.bm25 import MOST_HITS, Query, search
 from app.engine.recall.dates import day_of
 from app.engine.recall.index import Index
 from app.engine.recall.look_back_pages import handle_of, seq_of
 from app.engine.recall.terms import excerpt, query_terms, terms_of
-from app.engine.recall.vectors import Meaning
 from app.engine.window.look_back import LookBack, Search, page_tokens
 from app.services.paging import LAST_ID, LAST_SEQ, Page, after_place, encode_cursor
 from app.services.runtime import Runtime
@@ -93,9 +92,8 @@ async def search_session(rt: Runtime, session: SessionRef, words: str, limit: in
     await prepare_search(rt, session, words)
     async with rt.database.begin(snapshot=True) as tx:
         last_seq = state.last_message_seq
-        index, unpacked, meaning = await searchable(tx, rt, session, words, last_seq)
-        match = partial(_best, index, words, last_seq, day_of(rt.now()), limit, meaning)
-        scores, looked_for = await ranked(index, words, last_seq, meaning, match)
+        index, unpacked, query = await searchable(tx, rt, session, words, last_seq, day_of(rt.now()))
+        scores, looked_for = await ranked(index, query, partial(_best, index, query, limit))
         terms = tuple(term for word in looked_for for term in terms_of(word))
 
         def shown(rows: Sequence[Record]) -> list[FoundMessage]:
@@ -115,20 +113,10 @@ def _found_message(row: Record, terms: tuple[str, ...], score: float, matched: S
     return record_of(FoundMessage, row, score=round(score, 4), **_excerpt(row["content"], terms), **reasons)
 
 
-def _best(
-    index: Index, words: str, last_seq: int, said_day: int, limit: int, meaning: Meaning | None
-) -> tuple[dict[int, tuple[float, tuple[str, ...]]], tuple[str, ...]]:
+def _best(index: Index, query: Query, limit: int) -> tuple[dict[int, tuple[float, tuple[str, ...]]], tuple[str, ...]]:
     """The matching messages by `seq`, best first, each with its score and why it matches; and the words looked for."""
     # Unlike recall, a search also finds words that most messages have; these matches rank last.
-    hits = search(
-        index,
-        words,
-        last_seq,
-        said_day=said_day,
-        most_hits=max(MOST_HITS, 2 * limit),
-        most_seen_share=1.0,
-        meaning=meaning,
-    )
+    hits = search(index, query, most_hits=max(MOST_HITS, 2 * limit), most_seen_share=1.0)
     matched = hits.matched(hits.positions.tolist())
     best = zip(hits.positions.tolist(), index.seqs[hits.positions].tolist(), hits.scores.tolist(), strict=True)
     scores = {seq: (score, matched[at]) for at, seq, score in best if matched[at]}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -13,12 +12,12 @@ import orjson
 
 from app.db import simulation_rows as store
 from app.domain.errors import InvalidRequest
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.prices import Prices
 from app.domain.stored import StoredTurn
 from app.domain.types import JsonObject, Pin, SessionId, SessionRef, SessionState, TenantId
 from app.engine.policy.policy import ContextPolicy
-from app.engine.simulation.setting import Setting, SimulatedModel, SimulatedSummarizer
+from app.engine.simulation.inputs import Setting, SimulatedModel, SimulatedSummarizer
 from app.engine.window.prompt import goal_text
 from app.services.policies import given_policy
 from app.services.runtime import Runtime

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from typing import Final
 
 from app.domain.extractive import kept_reading
-from app.domain.frozen import frozen
-from app.domain.stored import StoredMessage, StoredTurn, values_of
+from app.domain.frozen import frozen, replace, values_of
+from app.domain.stored import StoredMessage, StoredTurn
 from app.domain.types import JsonObject, Message, Pin, SessionId, Turn, TurnId, TurnStatus
 from app.engine.messages.image_rules import image_rule_for
 from app.engine.messages.tokens import Estimate, counted, with_images_by_rule
 from app.engine.policy.fields import policy_values
-from app.engine.simulation.counted import CountKey, PastTurn, TurnCounter
-from app.engine.simulation.setting import Setting
+from app.engine.simulation.inputs import CountKey, PastTurn, Setting, TurnCounter
 from app.engine.simulation.simulation import FullHistory, Simulation, TurnFigures
 from app.engine.simulation.stored_losses import StoredLosses
 from app.services.heavy.child import Tools

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from uuid import UUID
 
 from app.db import turns as store
@@ -17,7 +16,7 @@ from app.domain.audit import Audit, TrimAction
 from app.domain.content import content_text
 from app.domain.errors import InvalidRequest, NotFound
 from app.domain.figures import LaidOut
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, replace
 from app.domain.stored import ListedTurn
 from app.domain.types import (
     JsonObject,
