@@ -13,7 +13,7 @@ from alembic.util import CommandError
 from sqlalchemy import Connection, text
 
 from app.core.config import Settings
-from app.db.migrate import ADVISORY_LOCK, TABLE_WAIT_S, migration_engine
+from app.db.migrate import ADVISORY_LOCK, IDLE_S, TABLE_WAIT_S, migration_engine
 from app.db.tables import metadata
 
 # Held to the end of the transaction, so it is safe behind a pooler that changes servers between transactions.
@@ -26,12 +26,15 @@ WAIT_FOR_ANOTHER_MIGRATION = "SET LOCAL lock_timeout = '10min'"
 
 def migrate(connection: Connection) -> None:
     """Brings the database that is connected to the revision that was asked for."""
-    table_wait_s: float = context.config.attributes.get("table_wait_s", TABLE_WAIT_S)
+    given_s = context.config.attributes
+    table_wait_s: float = given_s.get("table_wait_s", TABLE_WAIT_S)
+    idle_s: float = given_s.get("idle_s", IDLE_S)
     context.configure(connection=connection, target_metadata=metadata, compare_server_default=True)
     with context.begin_transaction():
         connection.execute(text(WAIT_FOR_ANOTHER_MIGRATION))
         connection.execute(text(ONE_AT_A_TIME))
         connection.execute(text(f"SET LOCAL lock_timeout = {int(table_wait_s * 1000)}"))
+        connection.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = {int(idle_s * 1000)}"))
         connection.execute(text(NODE_BY_NODE))
         context.run_migrations()
 

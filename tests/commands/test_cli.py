@@ -430,10 +430,22 @@ def test_a_bad_setting_is_one_line_that_names_it(tmp_path: Path, settings: dict[
     assert not (tmp_path / "plimsoll").exists()
 
 
-def test_a_schema_of_a_later_release_is_left_alone(tmp_path: Path, database_url: str) -> None:
+def test_a_schema_of_a_later_release_is_not_migrated_and_the_other_commands_work_on_it(
+    tmp_path: Path, database_url: str
+) -> None:
     change = "UPDATE alembic_version SET version_num = 'later'"
     subprocess.run([sys.executable, "-c", _EXECUTE, database_url, change], env=environment(), check=True, timeout=30)
-    assert "later release" in refusal(plimsoll(tmp_path, "migrate", DATABASE_URL=database_url))
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return plimsoll(tmp_path, *arguments, DATABASE_URL=database_url)
+
+    assert "later release" in refusal(run("migrate"))
+    assert run("keys", "create", "--tenant", "acme", "--name", "first").stdout.startswith("plk_")
+    key_id = run("keys", "list").stdout.splitlines()[1].split()[0]
+    assert run("keys", "revoke", key_id).stdout == "Revoked: first\n"
+    assert "turns_total 5" in run("limits", "set", "acme", "--turns-total", "5").stdout
+    assert run("windows", "list").returncode == 0
+    assert "0 sessions were erased" in run("purge", "--older-than", "30d").stdout
 
 
 _EXECUTE = """

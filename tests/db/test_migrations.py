@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from typing import Any, cast
 
@@ -40,6 +41,25 @@ async def tables(dsn: str) -> set[str]:
     return {row[0] for row in await execute(dsn, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")}
 
 
+async def _process(what: str, dsn: str) -> asyncio.subprocess.Process:
+    """A process that migrates the database."""
+    program = f"import asyncio, sys; from app.db.migrate import downgrade, upgrade; asyncio.run({what})"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, dsn, env=environment, stderr=asyncio.subprocess.PIPE
+    )
+
+
+async def _until_one_waits_for(connection: Any, table: str) -> None:
+    for _ in range(1000):
+        if await connection.fetchval(
+            f"SELECT count(*) FROM pg_locks WHERE relation = '{table}'::regclass AND NOT granted"  # noqa: S608 - a table of ours
+        ):
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("it does not wait for the table")
+
+
 async def state(dsn: str) -> SchemaState:
     database = Database(dsn, pool_size=1)
     try:
@@ -74,12 +94,7 @@ async def test_up_down_up(empty_database_url: str) -> None:
 
 
 async def test_several_processes_at_once_all_succeed(empty_database_url: str) -> None:
-    program = "import asyncio, sys; from app.db.migrate import upgrade; asyncio.run(upgrade(sys.argv[1]))"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    started = [
-        await asyncio.create_subprocess_exec(sys.executable, "-c", program, empty_database_url, env=environment)
-        for _ in range(3)
-    ]
+    started = [await _process("upgrade(sys.argv[1])", empty_database_url) for _ in range(3)]
     assert [await process.wait() for process in started] == [0, 0, 0]
     assert await state(empty_database_url) is SchemaState.CURRENT
 
@@ -118,11 +133,31 @@ async def test_a_table_that_stays_locked_is_given_up_and_nothing_is_changed(
     try:
         async with connection.transaction():
             await connection.execute("LOCK TABLE sessions IN ACCESS SHARE MODE")
-            with pytest.raises(MigrationFailed, match="lock timeout"):
+            with pytest.raises(MigrationFailed, match=r"lock timeout\. A table stayed locked: run it again"):
                 await downgrade(database_url, "base", table_wait_s=0.05)
     finally:
         await connection.close()
     assert await tables(database_url) >= TABLES
+
+
+async def test_a_migration_whose_process_is_stopped_is_rolled_back_and_blocks_nobody(database_url: str) -> None:
+    connection = await cast(Any, asyncpg).connect(database_url)
+    try:
+        async with connection.transaction():
+            await connection.execute("LOCK TABLE session_summaries IN ACCESS SHARE MODE")
+            migrating = await _process("downgrade(sys.argv[1], 'base', idle_s=0.5)", database_url)
+            await _until_one_waits_for(connection, "session_summaries")
+            migrating.send_signal(signal.SIGSTOP)
+        try:
+            await connection.execute("SET lock_timeout = '5s'")
+            await connection.execute("SELECT FROM usage_records")  # which it had locked
+        finally:
+            migrating.send_signal(signal.SIGCONT)
+            _, printed = await migrating.communicate()
+    finally:
+        await connection.close()
+    assert b"MigrationFailed: The migration was rolled back" in printed
+    assert await state(database_url) is SchemaState.CURRENT
 
 
 async def test_a_migration_begins_anew_after_a_deadlock_with_what_the_service_writes(database_url: str) -> None:
@@ -133,14 +168,7 @@ async def test_a_migration_begins_anew_after_a_deadlock_with_what_the_service_wr
         async with connection.transaction():
             await connection.execute("LOCK TABLE sessions IN ROW EXCLUSIVE MODE")
             migrating = asyncio.create_task(upgrade(database_url))
-            for _ in range(1000):
-                if await connection.fetchval(
-                    "SELECT count(*) FROM pg_locks WHERE relation = 'sessions'::regclass AND NOT granted"
-                ):
-                    break
-                await asyncio.sleep(0.01)
-            else:
-                pytest.fail("it does not wait for the table")
+            await _until_one_waits_for(connection, "sessions")
             await connection.execute("LOCK TABLE usage_records IN ROW EXCLUSIVE MODE")
             assert not migrating.done()
         await migrating

@@ -23,7 +23,7 @@ from app.core.config import Settings
 from app.db import embedded, migrate
 from app.db.database import Database
 from app.db.embedded import kept_running
-from app.db.migrate import SchemaState, reach
+from app.db.migrate import reach
 
 T = TypeVar("T")
 _ENV_FILE = Path(str(Settings.model_config.get("env_file")))
@@ -53,10 +53,10 @@ def database_url(settings: Settings, *, keep_running: bool = False) -> Generator
 
 
 def with_database(work: Callable[[Database], Awaitable[T]]) -> T:
-    """Runs `work` on the configured database, whose schema has to be current."""
+    """Runs `work` on the configured database, if its schema can be served."""
 
     async def run(dsn: str) -> T:
-        if (state := await reach(dsn)) is not SchemaState.CURRENT:
+        if not (state := await reach(dsn)).can_be_served:
             raise CommandRefused(f"the database's schema is {state}: run `plimsoll migrate` first")
         return await on_database(dsn, work)
 

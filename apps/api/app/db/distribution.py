@@ -82,7 +82,9 @@ async def distribute(tx: Transaction) -> list[str]:
         raise DistributionRefused("the database has no Citus: CREATE EXTENSION citus, and add the nodes, first")
     await tx.fetch(_ALONE)
     if (state := await schema_state(tx)) is not SchemaState.CURRENT:
-        raise DistributionRefused(f"the database's schema is {state}: run `plimsoll migrate` first")
+        raise DistributionRefused(
+            f"the database's schema is {state}: run `plimsoll migrate` and `plimsoll distribute` of the same version"
+        )
     there = {row["name"] for row in await tx.fetch(_DISTRIBUTED)}
     new = [
         name

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from enum import StrEnum
 from functools import cache, partial
@@ -37,8 +37,14 @@ _NEWEST = "head"
 CONNECT_TIMEOUT_S = 10.0
 TABLE_WAIT_S = 5.0
 """Longest wait for a busy table: all later queries of the table wait behind the migration, so it gives up early."""
+IDLE_S = 10.0
+"""Longest pause between two statements, after which the server rolls the migration back: the service waits for the
+tables that it has locked, also if its process is stopped or its machine is gone."""
 ADVISORY_LOCK = 7046029254386353131
 """The key of the advisory lock that all migrations of Plimsoll in one database use."""
+_WHEN_LOCKED = (
+    ". A table stayed locked: run it again when the long transactions of the database, such as a backup, have ended"
+)
 _MOST_TRIES = 6
 """Most tries of a migration that meets deadlocks."""
 
@@ -69,12 +75,12 @@ async def upgrade(dsn: str) -> None:
     when the server refuses a statement or a table stays locked for `TABLE_WAIT_S`, and the driver's error when the
     server can not be reached.
     """
-    await asyncio.to_thread(_run_alone, dsn, command.upgrade, _NEWEST, TABLE_WAIT_S)
+    await asyncio.to_thread(_run_alone, dsn, command.upgrade, _NEWEST)
 
 
-async def downgrade(dsn: str, revision: str, *, table_wait_s: float = TABLE_WAIT_S) -> None:
+async def downgrade(dsn: str, revision: str, *, table_wait_s: float = TABLE_WAIT_S, idle_s: float = IDLE_S) -> None:
     """Migrates down to the revision (`base` for none), all or nothing. Raises as `upgrade`."""
-    await asyncio.to_thread(_run_alone, dsn, command.downgrade, revision, table_wait_s)
+    await asyncio.to_thread(_run_alone, dsn, command.downgrade, revision, table_wait_s=table_wait_s, idle_s=idle_s)
 
 
 async def schema_state(transaction: Transaction) -> SchemaState:
@@ -120,16 +126,16 @@ _Command: TypeAlias = Callable[[Config, str], None]
 _ONE_IN_THIS_PROCESS = threading.Lock()  # Alembic's `context` and `op` are global to the process
 
 
-def _run_alone(dsn: str, what: _Command, revision: str, table_wait_s: float) -> None:
+def _run_alone(dsn: str, what: _Command, revision: str, **waits_s: float) -> None:
     with _ONE_IN_THIS_PROCESS:
-        asyncio.run(_run_in_one_transaction(dsn, what, revision, table_wait_s))
+        asyncio.run(_run_in_one_transaction(dsn, what, revision, waits_s))
 
 
-async def _run_in_one_transaction(dsn: str, what: _Command, revision: str, table_wait_s: float) -> None:
+async def _run_in_one_transaction(dsn: str, what: _Command, revision: str, waits_s: Mapping[str, float]) -> None:
     def work(connection: Connection) -> bool:
         """Runs the command; returns whether it led to another revision."""
         config = _config()
-        config.attributes.update(connection=connection, table_wait_s=table_wait_s)
+        config.attributes.update(waits_s, connection=connection)
         was = MigrationContext.configure(connection).get_current_revision()
         what(config, revision)
         return MigrationContext.configure(connection).get_current_revision() not in (was, None)
@@ -138,7 +144,9 @@ async def _run_in_one_transaction(dsn: str, what: _Command, revision: str, table
         try:
             changed = await _committed(engine, work)
         except DBAPIError as error:
-            raise MigrationFailed(f"The migration was rolled back: {_cause(error)}") from error
+            cause = _cause(error)
+            advice = _WHEN_LOCKED if isinstance(cause, asyncpg.LockNotAvailableError) else ""
+            raise MigrationFailed(f"The migration was rolled back: {cause}{advice}") from error
         except CommandError as error:
             raise MigrationFailed("The database is of a later release than this one; nothing was changed.") from error
         with suppress(DBAPIError):  # the schema is in place; autovacuum follows by itself
