@@ -113,13 +113,18 @@ class ChatAssembly(Assembly):
             return Delta()
         if not event.data.strip():
             return Delta()
-        chunk = _parsed(event)
-        return self._take(chunk, next((fields_of(found) for found in list_of(chunk.get("choices"))), None))
+        chunk = decode_json(event.data)
+        self.count(fields_of(chunk))
+        _check(chunk, event.name)
+        return self._take(chunk, _first_choice(chunk))
+
+    def count(self, part: JsonObject) -> None:
+        reported = part.get("usage") or fields_of(_first_choice(part)).get("usage")  # Moonshot's is within the choice
+        self.usage = _usage(reported) or self.usage
 
     def _take(self, chunk: JsonObject, choice: JsonObject | None) -> Delta:
         """Adds a chunk with its first choice, or a whole answer."""
         self._model = model_name(chunk.get("model")) or self._model
-        self.usage = _usage(chunk.get("usage") or fields_of(choice).get("usage")) or self.usage  # Moonshot's is within
         if choice is None or choice.get("index") not in (None, 0):  # it may be anything, unhashable too
             return Delta()
         self._has_begun = True
@@ -139,7 +144,7 @@ class ChatAssembly(Assembly):
 
     def whole(self, answer: Any) -> Completion:
         fields = fields_of(answer)
-        choice = fields_of(next(iter(list_of(fields.get("choices"))), None))
+        choice = _first_choice(fields) or {}
         # Gemini's refusals have no message.
         if not isinstance(choice.get("message"), dict) and not choice.get("finish_reason"):
             raise MalformedAnswerError("the answer carries no message")
@@ -151,16 +156,19 @@ class ChatAssembly(Assembly):
         return self._completed(self._calls.whole(), self._calls.signature_blocks())
 
 
-def _parsed(event: Event) -> dict[str, Any]:
-    chunk = decode_json(event.data)
+def _first_choice(part: JsonObject) -> JsonObject | None:
+    return next((fields_of(found) for found in list_of(part.get("choices"))), None)
+
+
+def _check(chunk: Any, event_name: str) -> None:
+    """Raises `StreamedError` for an error, and `MalformedAnswerError` for what is no chunk."""
     error = error_object(chunk)
-    if error is None and event.name == "error":
+    if error is None and event_name == "error":
         error = ErrorObject()
     if error is not None:
         raise StreamedError(error)
     if not isinstance(chunk, dict):
         raise MalformedAnswerError("a chunk of it is not a JSON object")
-    return fields_of(chunk)
 
 
 @dataclass(slots=True)
