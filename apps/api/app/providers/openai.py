@@ -102,6 +102,10 @@ class OpenAIProvider(RemoteModel[_Form]):
         return _ChatCall(request, self._entry, self._accepted)
 
     @property
+    def reasons_beside_tools(self) -> bool:
+        return self._accepted.with_effort_for_tools
+
+    @property
     def vector_space(self) -> str:
         """The model, with a hash of the alias's parameters: `dimensions`, for one, changes the vectors."""
         parameters = json.dumps(self._entry.parameters, sort_keys=True, default=str)
