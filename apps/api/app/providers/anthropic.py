@@ -101,7 +101,8 @@ class AnthropicProvider(RemoteModel[_Form]):
 
 
 class _MessagesCall(WireCall[_Form]):
-    assembly = MessageAssembly
+    def assembly(self) -> MessageAssembly:
+        return MessageAssembly()
 
     def body(self, *, stream: bool) -> Sequence[bytes]:
         return (json_bytes({**self.fields(), **({"stream": True} if stream else {})}),)

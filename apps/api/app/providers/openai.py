@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
 from itertools import takewhile
@@ -22,7 +23,7 @@ from app.domain.types import CHAT_OPTIONS, CompletionRequest, JsonObject, Prompt
 from app.providers.base import Embedded, Endpoint
 from app.providers.catalogue_file import MaxTokensField, ModelEntry
 from app.providers.failures import ErrorObject, unusable_answer
-from app.providers.openai_answer import SIGNATURE, ChatAssembly
+from app.providers.openai_answer import DETAIL_TYPES, SIGNATURE, ChatAssembly
 from app.providers.remote import RemoteModel, WireCall
 from app.providers.transport import RetryPolicy
 from app.providers.wire import fields_of, json_bytes, list_of, token_count
@@ -37,6 +38,7 @@ _FIRST_CALL: Final = b'"tool_calls":[{'
 _UNSIGNED: Final = b'"extra_content":{"google":{"%b":"%b"}},' % (SIGNATURE.encode(), _NO_SIGNATURE.encode())
 _STRICT_ROLES: Final = re.compile(r"system message must be at the beginning|roles must alternate", re.IGNORECASE)
 _NOT_EMPTY: Final = re.compile(r"must (?:not be empty|be non-empty|have either content or tool_calls)", re.IGNORECASE)
+_REASONING: Final = re.compile(r"signature|thinking|reasoning|thought", re.IGNORECASE)
 _NO_ANSWER: Final = "[No answer.]"
 _EMPTY: Final = b'{"content":"%b","role":"assistant"}'
 _AZURE_HOSTS: Final = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
@@ -57,6 +59,10 @@ def _is_openai(entry: ModelEntry) -> bool:
     return chat_url(entry).host == "api.openai.com" or _is_azure(entry)
 
 
+def is_openrouter(entry: ModelEntry) -> bool:
+    return chat_url(entry).host == "openrouter.ai"
+
+
 def _is_azure(entry: ModelEntry) -> bool:
     return chat_url(entry).host.endswith(_AZURE_HOSTS)
 
@@ -75,16 +81,20 @@ class _Form:
     with_effort_for_tools: bool = True
     with_any_roles: bool = True
     with_empty_answers: bool = True
+    with_details: bool = False
 
 
 def first_form(entry: ModelEntry) -> _Form:
     """The form of the first request, where the alias does not say: OpenAI's newer models refuse `max_tokens`, and most
-    other servers know only that; nor do they know cache keys and custom tools."""
+    other servers know only that; nor do they know cache keys and custom tools. OpenRouter alone has details of
+    reasoning."""
     is_openai = _is_openai(entry)
     return _Form(
         entry.max_tokens_field or ("max_completion_tokens" if is_openai else "max_tokens"),
         with_cache_key=is_openai if entry.prompt_cache_key is None else entry.prompt_cache_key,
         with_custom_tools=is_openai if entry.custom_tools is None else entry.custom_tools,
+        with_details=entry.return_reasoning == "signatures"
+        or (entry.return_reasoning is None and is_openrouter(entry)),
     )
 
 
@@ -97,9 +107,12 @@ class OpenAIProvider(RemoteModel[_Form]):
         entry = endpoint.entry
         super().__init__(endpoint, chat_url(entry), chat_headers(endpoint), first_form(entry), now, retry)
         self.takes_any_option: bool = entry.pass_unknown
+        self._keeps_details = self._accepted.with_details
 
     def _wire_call(self, request: CompletionRequest) -> _ChatCall:
-        return _ChatCall(request, self._entry, self._accepted)
+        # Details are refused because of one prompt's content; other refusals apply to the server.
+        form = replace(self._accepted, with_details=self._keeps_details)
+        return _ChatCall(request, self._entry, form)
 
     @property
     def reasons_beside_tools(self) -> bool:
@@ -121,7 +134,8 @@ class OpenAIProvider(RemoteModel[_Form]):
 
 
 class _ChatCall(WireCall[_Form]):
-    assembly = ChatAssembly
+    def assembly(self) -> ChatAssembly:
+        return ChatAssembly(with_details=self.first_form.with_details)
 
     @property
     def is_ready(self) -> bool:
@@ -173,6 +187,9 @@ class _ChatCall(WireCall[_Form]):
         sent = {name: value for name, value in given.items() if name not in left_out}
         if "tool_calls" in sent and ("reasoning_blocks" in given or not self.form.with_unsigned):
             sent["tool_calls"] = self._signed(sent["tool_calls"], given.get("reasoning_blocks", ()))
+        details = [block for block in given.get("reasoning_blocks", ()) if block.get("type") in DETAIL_TYPES]
+        if details and self.form.with_details:
+            sent["reasoning_details"] = details
         if custom and "tool_calls" in sent:
             sent["tool_calls"] = [_call(call, custom) for call in sent["tool_calls"]]
         if not self.form.with_empty_answers and _is_empty_answer(sent):
@@ -214,6 +231,9 @@ class _ChatCall(WireCall[_Form]):
         return {
             "with_max_tokens_field": error.refuses(self.form.max_tokens_field),
             "with_reasoning": error.refuses("reasoning_content"),
+            "with_details": refused
+            and _REASONING.search(says)
+            and any("reasoning_blocks" in each for each in messages),
             "with_names": error.refuses("name") and any("name" in each for each in messages),
             "with_unsigned": names(SIGNATURE) and any("tool_calls" in each for each in messages),
             "with_any_roles": _STRICT_ROLES.search(says),

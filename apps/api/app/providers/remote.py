@@ -45,9 +45,6 @@ F = TypeVar("F")
 class WireCall(ABC, Generic[F]):
     """One request in a wire protocol. Its `form` is what the server accepts of it, as far as its answers have shown."""
 
-    assembly: type[Assembly]
-    """Reads one answer."""
-
     def __init__(self, request: CompletionRequest, entry: ModelEntry, form: F) -> None:
         self.request = request
         self.entry = entry
@@ -58,6 +55,10 @@ class WireCall(ABC, Generic[F]):
     def is_ready(self) -> bool:
         """Whether the messages are JSON in this protocol already, so that they need not be encoded."""
         return False
+
+    @abstractmethod
+    def assembly(self) -> Assembly:
+        """Reads one answer."""
 
     @abstractmethod
     def body(self, *, stream: bool) -> Sequence[bytes]:
