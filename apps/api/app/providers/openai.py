@@ -31,12 +31,17 @@ from app.providers.wire import fields_of, json_bytes, list_of, token_count
 MOST_DIMENSIONS: Final = 4096
 _OTHER_LIMIT: Final = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 _OTHER_WIRES_ONLY: Final = frozenset({"reasoning", "reasoning_blocks"})
+_FREE_CHOICES: Final = (None, "auto", "none")
 _FOR_TOOLS: Final = frozenset({"parallel_tool_calls"})
 _NO_SIGNATURE: Final = "skip_thought_signature_validator"
 """What Google documents in the place of the signature of a call that none of its models made."""
 _FIRST_CALL: Final = b'"tool_calls":[{'
 _UNSIGNED: Final = b'"extra_content":{"google":{"%b":"%b"}},' % (SIGNATURE.encode(), _NO_SIGNATURE.encode())
-_STRICT_ROLES: Final = re.compile(r"system message must be at the beginning|roles must alternate", re.IGNORECASE)
+_STRICT_ROLES: Final = re.compile(
+    r"system message must be at the beginning|roles must alternate|unexpected role '\w+' after role", re.IGNORECASE
+)
+_STRICT_CALL_IDS: Final = re.compile(r"tool call id .{1,600} must be .{1,60} length of 9", re.IGNORECASE | re.DOTALL)
+_MISTRAL_CALL_ID: Final = re.compile(r"[a-zA-Z0-9]{9}")
 _NOT_EMPTY: Final = re.compile(r"must (?:not be empty|be non-empty|have either content or tool_calls)", re.IGNORECASE)
 _REASONING: Final = re.compile(r"signature|thinking|reasoning|thought", re.IGNORECASE)
 _NO_ANSWER: Final = "[No answer.]"
@@ -79,7 +84,9 @@ class _Form:
     with_custom_tools: bool = False
     with_unsigned: bool = True
     with_effort_for_tools: bool = True
+    with_thinking_for_choice: bool = True
     with_any_roles: bool = True
+    with_any_call_ids: bool = True
     with_empty_answers: bool = True
     with_details: bool = False
 
@@ -141,7 +148,8 @@ class _ChatCall(WireCall[_Form]):
     def is_ready(self) -> bool:
         messages = self.request.messages
         is_kept = isinstance(messages, JsonMessages) and not messages.with_reasoning
-        return is_kept and self.form.with_any_roles and not self._names_as_text and not self._custom_names()
+        has_own_form = self._names_as_text or bool(self._custom_names())
+        return is_kept and self.form.with_any_roles and self.form.with_any_call_ids and not has_own_form
 
     @property
     def _names_as_text(self) -> bool:
@@ -161,6 +169,8 @@ class _ChatCall(WireCall[_Form]):
                 body["tool_choice"] = _choice(request.tool_choice, custom)
             if not form.with_effort_for_tools:
                 body["reasoning_effort"] = "none"
+            if not form.with_thinking_for_choice and request.tool_choice not in _FREE_CHOICES:
+                body["thinking"] = {"type": "disabled"}
         if form.with_schema and request.response_schema is not None:
             body["response_format"] = {
                 "type": "json_schema",
@@ -190,6 +200,8 @@ class _ChatCall(WireCall[_Form]):
         details = [block for block in given.get("reasoning_blocks", ()) if block.get("type") in DETAIL_TYPES]
         if details and self.form.with_details:
             sent["reasoning_details"] = details
+        if not self.form.with_any_call_ids:
+            sent = _with_mistral_ids(sent)
         if custom and "tool_calls" in sent:
             sent["tool_calls"] = [_call(call, custom) for call in sent["tool_calls"]]
         if not self.form.with_empty_answers and _is_empty_answer(sent):
@@ -236,11 +248,15 @@ class _ChatCall(WireCall[_Form]):
             and any("reasoning_blocks" in each for each in messages),
             "with_names": error.refuses("name") and any("name" in each for each in messages),
             "with_unsigned": names(SIGNATURE) and any("tool_calls" in each for each in messages),
+            "with_any_call_ids": _STRICT_CALL_IDS.search(says),
             "with_any_roles": _STRICT_ROLES.search(says),
             "with_empty_answers": _NOT_EMPTY.search(says) and any(map(_is_empty_answer, messages)),
             "with_cache_key": error.refuses("prompt_cache_key"),
             "with_custom_tools": refused and self._custom_names() and names("custom"),
             "with_effort_for_tools": request.tools and names("reasoning_effort") and names("tools"),
+            "with_thinking_for_choice": request.tool_choice not in _FREE_CHOICES
+            and names("tool_choice")
+            and "thinking" in says.lower(),
             "with_usage": stream and names("stream_options", "include_usage"),
             "with_schema": has_schema and (refused or names("response_format", "json_schema")),
         }
@@ -252,13 +268,16 @@ def _is_empty_answer(message: PromptMessage) -> bool:
 
 def _strict(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
     """The messages as the chat templates of Qwen (from 3.5 on), Gemma and others want them: one system message at most,
-    at the beginning, and no two messages of the user next to each other. Later system messages are the user's."""
+    at the beginning, and no two messages of the user next to each other. Later system messages are the user's. For
+    Mistral there is an answer after the results of tools that none had, such as those of a turn that failed."""
     leading = list(takewhile(lambda message: message["role"] == "system", messages))
     text = "\n\n".join(content_text(message["content"]) for message in leading)
     sent: list[PromptMessage] = [{"role": "system", "content": text}] if leading else []
     for message in messages[len(leading) :]:
         role = "user" if message["role"] == "system" else message["role"]
         content, before = message.get("content"), sent[-1] if sent else None
+        if before is not None and (before["role"], role) == ("tool", "user"):
+            sent.append({"role": "assistant", "content": _NO_ANSWER})
         if before is None or not role == before["role"] == "user":
             sent.append({**message, "role": role})
         elif isinstance(content, str) and isinstance(before["content"], str):
@@ -266,6 +285,19 @@ def _strict(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
         else:
             sent[-1] = {**before, "content": [*_parts(before["content"]), *_parts(content)]}
     return sent
+
+
+def _with_mistral_ids(message: PromptMessage) -> PromptMessage:
+    """A message with ids of tool calls as Mistral makes them. One of another model is converted, each time alike."""
+    if "tool_calls" in message:
+        calls = [{**call, "id": _mistral_id(call["id"])} for call in message["tool_calls"]]
+        return {**message, "tool_calls": calls}
+    return {**message, "tool_call_id": _mistral_id(message["tool_call_id"])} if "tool_call_id" in message else message
+
+
+def _mistral_id(identity: str) -> str:
+    is_its_own = _MISTRAL_CALL_ID.fullmatch(identity)
+    return identity if is_its_own else sha256(identity.encode("utf-8", "replace")).hexdigest()[:9]
 
 
 def _parts(content: Any) -> list[Any]:
