@@ -31,7 +31,6 @@ from app.providers.wire import fields_of, json_bytes, list_of, token_count
 MOST_DIMENSIONS: Final = 4096
 _OTHER_LIMIT: Final = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 _OTHER_WIRES_ONLY: Final = frozenset({"reasoning", "reasoning_blocks"})
-_FREE_CHOICES: Final = (None, "auto", "none")
 _FOR_TOOLS: Final = frozenset({"parallel_tool_calls"})
 _NO_SIGNATURE: Final = "skip_thought_signature_validator"
 """What Google documents in the place of the signature of a call that none of its models made."""
@@ -169,7 +168,7 @@ class _ChatCall(WireCall[_Form]):
                 body["tool_choice"] = _choice(request.tool_choice, custom)
             if not form.with_effort_for_tools:
                 body["reasoning_effort"] = "none"
-            if not form.with_thinking_for_choice and request.tool_choice not in _FREE_CHOICES:
+            if not form.with_thinking_for_choice and self.forces_tools:
                 body["thinking"] = {"type": "disabled"}
         if form.with_schema and request.response_schema is not None:
             body["response_format"] = {
@@ -254,9 +253,7 @@ class _ChatCall(WireCall[_Form]):
             "with_cache_key": error.refuses("prompt_cache_key"),
             "with_custom_tools": refused and self._custom_names() and names("custom"),
             "with_effort_for_tools": request.tools and names("reasoning_effort") and names("tools"),
-            "with_thinking_for_choice": request.tool_choice not in _FREE_CHOICES
-            and names("tool_choice")
-            and "thinking" in says.lower(),
+            "with_thinking_for_choice": self.refuses_thinking_for_choice(error),
             "with_usage": stream and names("stream_options", "include_usage"),
             "with_schema": has_schema and (refused or names("response_format", "json_schema")),
         }

@@ -56,6 +56,14 @@ class WireCall(ABC, Generic[F]):
         """Whether the messages are JSON in this protocol already, so that they need not be encoded."""
         return False
 
+    @property
+    def forces_tools(self) -> bool:
+        return bool(self.request.tools) and self.request.tool_choice not in (None, "auto", "none")
+
+    def refuses_thinking_for_choice(self, error: ErrorObject) -> bool:
+        """Whether the model does not think when it is forced to call a tool, and did not know that by itself."""
+        return self.forces_tools and error.names("tool_choice") and "thinking" in error.message.lower()
+
     @abstractmethod
     def assembly(self) -> Assembly:
         """Reads one answer."""
