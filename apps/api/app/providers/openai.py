@@ -17,9 +17,17 @@ from typing import Any, Final
 import httpx
 import numpy as np
 
-from app.domain.content import JsonMessages, as_function, content_text, custom_input, is_custom, tool_name, with_name
+from app.domain.content import (
+    JsonMessages,
+    as_function,
+    content_text,
+    custom_call_json,
+    is_custom,
+    tool_name,
+    with_name,
+)
 from app.domain.frozen import frozen
-from app.domain.types import CHAT_OPTIONS, CompletionRequest, JsonObject, PromptMessage
+from app.domain.types import CHAT_OPTIONS, CompletionRequest, JsonObject, PromptMessage, ToolCall
 from app.providers.base import Embedded, Endpoint
 from app.providers.catalogue_file import MaxTokensField, ModelEntry
 from app.providers.failures import ErrorObject, unusable_answer
@@ -311,8 +319,7 @@ def _call(call: JsonObject, custom_names: frozenset[str | None]) -> JsonObject:
     function = call["function"]
     if function["name"] not in custom_names:
         return call
-    custom = {"name": function["name"], "input": custom_input(function["arguments"])}
-    return {"id": call["id"], "type": "custom", "custom": custom}
+    return custom_call_json(ToolCall(call["id"], function["name"], function["arguments"]))
 
 
 def _embeddings(answer: Any, count: int, label: str) -> Embedded:
