@@ -515,6 +515,22 @@ async def test_a_server_that_wants_an_answer_after_the_results_of_tools_gets_one
     assert sent[3]["content"] == "[No answer.]"
 
 
+async def test_reasoning_that_is_only_in_details_is_read_and_is_not_kept_for_a_server_that_does_not_want_it() -> None:
+    """MiniMax with `reasoning_split`."""
+    details = [
+        {"type": "reasoning.text", "text": "First. "},
+        {"type": "reasoning.text", "text": "Then."},
+        {"text": 3},
+        4,
+    ]
+    whole, _ = await answer_to(Answer(chat({"role": "assistant", "content": "Hi.", "reasoning_details": details})))
+    pieces = (chunk({"reasoning_details": [each]}) for each in details)
+    in_stream, _, _ = await streamed(Stream((*pieces, *HELLO)))
+    for answer in (whole, in_stream):
+        assert answer.reasoning == "First. Then."
+        assert answer.reasoning_blocks == ()
+
+
 async def test_a_refusal_names_the_option_of_the_client_that_it_is_about() -> None:
     refusal = {"message": PROMPT, "type": "invalid_request_error", "param": "temperature", "code": "unsupported_value"}
     error = await failure_of(Answer({"error": refusal}, 400), hits=1)

@@ -53,9 +53,10 @@ def _said(message: JsonObject) -> tuple[str, str]:
     text, thinking = content_of(message.get("content"))
     if not text and isinstance(message.get("refusal"), str):
         text = message["refusal"]
-    named = [message.get("reasoning_content"), message.get("reasoning")]
     details = map(fields_of, list_of(message.get("reasoning_details")))  # MiniMax has only these
-    named += [detail.get("text") or detail.get("summary") for detail in details]
+    texts = [detail.get("text") or detail.get("summary") for detail in details]
+    in_details = "".join(text for text in texts if isinstance(text, str))
+    named = message.get("reasoning_content"), message.get("reasoning"), in_details
     return text, next((value for value in named if isinstance(value, str) and value), thinking)
 
 
