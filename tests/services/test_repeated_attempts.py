@@ -136,9 +136,10 @@ async def test_what_failed_calls_of_a_summarizer_cost_is_that_of_the_summary(dat
             assert totals["mini", "summary"].prompt_tokens == 33
 
 
-async def test_an_attempt_that_answered_nothing_has_no_usage(database_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("body", [b"", {"error": {"message": "Overloaded"}, "usage": {"prompt_tokens": 0}}])
+async def test_an_attempt_that_answered_nothing_has_no_usage(database_url: str, tmp_path: Path, body: Any) -> None:
     async with (
-        serving(Answer(status=503, headers={"retry-after": "0"})) as server,
+        serving(Answer(body, status=503, headers={"retry-after": "0"})) as server,
         service(database_url, models_toml(server), folder=tmp_path) as at,
     ):
         session = await at.session()

@@ -219,8 +219,11 @@ class Assembly(ABC):
     def used(self) -> Usage | None:
         """What an answer that ends here used, None if it had not begun. A stream that breaks reports nothing for calls
         of tools, which may be long: their tokens are estimated."""
+        has_counted = self.usage is not None and self.usage.prompt_tokens > 0  # errors may have counts of 0
+        if not has_counted and not self._room.taken_chars:
+            return None
         of_calls = self._room.taken_chars - len(self._text.text) - len(self._reasoning.text)
-        return self.usage or (Usage(0, of_calls // _CHARS_PER_TOKEN) if self._room.taken_chars else None)
+        return self.usage or Usage(0, of_calls // _CHARS_PER_TOKEN)
 
     @abstractmethod
     def count(self, part: JsonObject) -> None:
