@@ -14,7 +14,7 @@ from app.domain.errors import ProviderRefused
 from app.domain.types import JsonObject, ToolCall, TurnId, TurnStatus
 from app.services.archive.transfer import export_session, fork_session
 from app.services.turn.take import continue_turn
-from app.services.turn.types import OutputsRequest
+from app.services.turn.types import OutputsRequest, TurnEvent
 from app.services.views.turns import get_audit, get_expanded_audit, get_prompt
 from tests.providers.server import Answer, ScriptedServer, Seen, Stream, serving
 from tests.providers.wires import ANTHROPIC, OPENAI, ModelReply, Wire, event
@@ -389,7 +389,8 @@ async def test_openrouters_details_of_reasoning_go_back_as_they_were_in_the_loop
         service(database_url, models_toml(server, extra=WITH_DETAILS), folder=tmp_path) as at,
     ):
         session = await at.session()
-        listen = (lambda _: None) if streamed else None
+        heard: list[TurnEvent] = []
+        listen = heard.append if streamed else None
         turn = (await at.turn(session.id, "Are a and b paid?", tools=TOOLS, listen=listen)).turn
         for call_id in ("call_a", "call_b"):
             outputs = OutputsRequest(((call_id, "yes"),))
