@@ -74,12 +74,18 @@ def test_the_first_of_some_errors_are_described_and_very_many_are_counted(messag
         assert (place, reason.partition(" ")[0]) == ("body", "40000")
 
 
+FUNCTION: dict[str, object] = {"type": "function", "function": {}}
+SCHEMA: dict[str, object] = {"type": "json_schema", "json_schema": {}}
+
+
 @pytest.mark.parametrize(
     ("schema", "body", "place"),
     [
         (ChatIn, {"stop": 3}, "body.stop"),
         (ChatIn, {"stop": ["a", 3]}, "body.stop.1"),
         (ChatIn, {"tool_choice": {"type": "function", "function": {}}}, "body.tool_choice.function.name"),
+        (ChatIn, {"tools": [FUNCTION]}, "body.tools.0.function.name"),
+        (ChatIn, {"response_format": SCHEMA}, "body.response_format.json_schema.name"),
         (CompletionIn, {"prompt": []}, "body.prompt"),
         (ResponseIn, {"conversation": {"id": 3}}, "body.conversation.id"),
         (ResponseIn, {"tool_choice": "some"}, "body.tool_choice"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 
 from tests.api.chatting import chat_service, say, tool_call
@@ -134,3 +135,52 @@ def test_a_server_that_refuses_custom_tools_gets_them_as_functions(database_url:
         assert [tool["type"] for tool in at.model.seen[-1].json["tools"]] == ["function"] * 3
         at.client.responses.create(model="main", input="Again.", tools=TOOLS)
         assert len(at.model.seen) == 3
+
+
+CHAT_PATCH: Any = {"type": "custom", "custom": {"name": "apply_patch", "description": "Changes files."}}
+CHAT_LOOK_UP: Any = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])
+def test_a_client_of_chat_completions_calls_custom_tools_and_answers_them(
+    database_url: str, tmp_path: Path, streamed: bool
+) -> None:
+    asked: Any = {"role": "user", "content": "Patch it."}
+    called = {"id": "c1", "type": "custom", "custom": {"name": "apply_patch", "input": DIFF}}
+    with chat_service(database_url, tmp_path, say(None, tool_call("c1", "apply_patch", {"input": DIFF}))) as at:
+        create: Any = at.client.chat.completions.create
+        chosen = {"type": "custom", "custom": {"name": "apply_patch"}}
+        first = create(model="main", messages=[asked], tools=[CHAT_PATCH], tool_choice=chosen, stream=streamed)
+        if streamed:
+            (call,) = [call for chunk in first for choice in chunk.choices for call in choice.delta.tool_calls or ()]
+            assert call.model_dump(exclude_none=True) == {"index": 0, **called}
+        else:
+            assert first.choices[0].finish_reason == "tool_calls"
+            assert [call.model_dump() for call in first.choices[0].message.tool_calls] == [called]
+        assert at.model.seen[0].json["tool_choice"]["function"]["name"] == "apply_patch"
+        answer = {"role": "tool", "tool_call_id": "c1", "content": "Done."}
+        reply = {"role": "assistant", "content": None, "tool_calls": [called]}
+        create(model="main", messages=[asked, reply, answer], tools=[CHAT_PATCH])
+        (session,) = sessions(at)
+        assert len(at.turns(session["id"])) == 1, "the call that came back was taken for another one"
+        assert at.sent()[1]["tool_calls"][0]["function"]["name"] == "apply_patch"
+
+
+def test_a_client_of_chat_completions_may_allow_some_of_its_tools(database_url: str, tmp_path: Path) -> None:
+    def choice(name: str) -> Any:
+        tools = [{"type": "function", "function": {"name": name}}]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": tools}}
+
+    with chat_service(database_url, tmp_path) as at:
+        given: Any = {
+            "model": "main",
+            "messages": [{"role": "user", "content": "Hi"}],
+            "tools": [CHAT_PATCH, CHAT_LOOK_UP],
+        }
+        at.client.chat.completions.create(**given, tool_choice=choice("look_up"))
+        sent = at.model.seen[-1].json
+        assert sent["tools"] == [CHAT_LOOK_UP]
+        assert sent["tool_choice"] == "required"
+        with pytest.raises(openai.BadRequestError) as refused:
+            at.client.chat.completions.create(**given, tool_choice=choice("other"))
+        assert refused.value.param == "tool_choice"

@@ -116,6 +116,12 @@ def test_images_documents_and_failed_tools_reach_the_model(database_url: str, tm
             user(result("a", [text("no such order"), image], is_error=True)),
             {"role": "assistant", "content": "Nothing."},
             user({"type": "document", "source": notes}, text("Read this.", cache_control={"type": "ephemeral"})),
+            {"role": "assistant", "content": "Read."},
+            user(
+                {"type": "document", "source": {"type": "content", "content": [text("Page 1."), image]}, "title": "b"}
+            ),
+            {"role": "assistant", "content": "Read."},
+            user({"type": "document", "source": {"type": "content", "content": "Page 2."}, "title": "c"}),
         ]
         assert post(at, {"messages": listed}).status_code == 200
         url = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}
@@ -125,6 +131,8 @@ def test_images_documents_and_failed_tools_reach_the_model(database_url: str, tm
         assert sent[1]["tool_calls"][0]["function"] == {"name": "look_up", "arguments": '{"id":1}'}
         assert [part.get("text") for part in sent[2]["content"]][:2] == ["The tool failed.", "no such order"]
         assert sent[4]["content"] == "The port is 8443.\n\nRead this."
+        assert sent[6]["content"] == [{"type": "text", "text": "b"}, {"type": "text", "text": "Page 1."}, url]
+        assert sent[8]["content"] == "c\n\nPage 2."
 
 
 def test_thinking_is_answered_to_who_wants_it_and_goes_back_signed_in_the_loop(

@@ -15,6 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from plimsoll_sdk import AsyncPlimsoll, Plimsoll
@@ -137,6 +138,22 @@ async def test_a_stream_that_is_left_is_closed_at_once_and_not_by_the_garbage_co
             assert left() is None
         finally:
             gc.enable()
+
+
+@ALL
+async def test_a_turn_has_ended_with_its_last_event_also_where_the_connection_stays_open(
+    address: str, kind: Kind
+) -> None:
+    async with httpx.AsyncClient(base_url=address) as http:
+        session = (await http.post("/v1/sessions", json={})).json()["id"]
+        body = {"content": "Hello", "stream": True}
+        told = (await http.post(f"/v1/sessions/{session}/turns", json=body)).content
+    assert b"turn.completed" in told
+    with threaded_serving(Stream([told], ending="open")) as server:  # for 30 s, or until the client hangs up
+        async with talker(kind, _root(server.base_url)) as at, asyncio.timeout(20):
+            events = await at.events("stream_turn", session, "Hello")
+    assert server.hits == 1
+    assert events[-1].name == "turn.completed"
 
 
 @ALL

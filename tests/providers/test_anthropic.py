@@ -343,16 +343,38 @@ async def test_thoughts_go_back_in_the_running_tool_loop_alone_and_only_to_a_mod
 
 WITHOUT_THINKING: list[dict[str, Any]] = [
     {"tools": [WEATHER], "tool_choice": "required"},
+    {"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "weather"}}},
     {"max_output_tokens": 1500},
     {"messages": [user("?"), assistant(None, call("t1")), tool("t1", "x")]},
 ]
 
 
-@pytest.mark.parametrize("fields", WITHOUT_THINKING, ids=["forced tools", "no room", "unsigned loop"])
+@pytest.mark.parametrize("fields", WITHOUT_THINKING, ids=["forced tools", "a forced tool", "no room", "unsigned loop"])
 async def test_where_thinking_would_be_refused_the_call_goes_without(fields: dict[str, Any]) -> None:
     given: dict[str, Any] = {"messages": [user("Hi")], "endpoint": THINKING, **fields}
     body = await body_of(**given)
     assert "thinking" not in body
+
+
+ADAPTIVE: dict[str, Any] = {"parameters": {"thinking": {"type": "adaptive"}}}
+
+
+@pytest.mark.parametrize("endpoint", [{}, ADAPTIVE], ids=["by itself", "told"])
+async def test_a_model_that_thinks_by_itself_is_told_not_to_where_tools_are_forced(endpoint: dict[str, Any]) -> None:
+    """Claude 5, which thinks if the request has no `thinking`."""
+
+    def play(seen: Seen) -> Answer:
+        is_refused = "thinking" not in seen.json and seen.json["tool_choice"]["type"] == "any"
+        said = "Thinking may not be enabled when tool_choice forces tool use."
+        error = {"type": "invalid_request_error", "message": said}
+        return Answer({"type": "error", "error": error}, 400) if is_refused else OK
+
+    forced = CompletionRequest([user("Hi")], 4096, tools=[WEATHER], tool_choice="required")
+    async with serving(play) as server, ANTHROPIC.provider_at(server.base_url, **endpoint) as provider:
+        for request in (forced, forced, replace(forced, tool_choice="auto")):
+            await provider.complete(request)
+    disabled, usual = {"type": "disabled"}, endpoint and {"type": "adaptive"}
+    assert [seen.json.get("thinking", {}) for seen in server.seen] == [{}, disabled, disabled, usual]
 
 
 async def test_a_summary_behind_a_turn_with_tool_calls_thinks_as_turns_do() -> None:

@@ -329,6 +329,8 @@ REASONING: list[tuple[str, ReasoningRule | None]] = [
     ("base_url = 'https://api.moonshot.ai/v1'", ReasoningRule("text", "tool_turns")),
     ("base_url = 'https://generativelanguage.googleapis.com/v1beta/openai'", ReasoningRule("blocks", "tool_loop")),
     ("base_url = 'https://generativelanguage.googleapis.com/v1beta/openai'\nreturn_reasoning = 'never'", None),
+    ("base_url = 'https://openrouter.ai/api/v1'", ReasoningRule("blocks", "tool_turns")),
+    ("base_url = 'https://openrouter.ai/api/v1'\nreturn_reasoning = 'never'", None),
     ("base_url = 'https://api.groq.com/openai/v1'", None),
     ("base_url = 'http://127.0.0.1:9'\nreturn_reasoning = 'tool_loop'", ReasoningRule("text", "tool_loop")),
     ("provider = 'anthropic'", None),

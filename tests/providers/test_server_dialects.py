@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -439,6 +440,95 @@ async def test_a_model_that_takes_tools_only_without_reasoning_is_called_so_and_
         for request in (tools, tools, plain):
             await provider.complete(request)
     assert [seen.json["reasoning_effort"] for seen in server.seen] == ["low", "none", "none", "low"]
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Thinking mode does not support this tool_choice",  # DeepSeek V4
+        "tool_choice 'required' is incompatible with thinking enabled",  # Kimi
+    ],
+)
+async def test_a_model_that_thinks_only_if_it_chooses_its_tools_is_called_without_thinking_for_a_forced_one(
+    sentence: str,
+) -> None:
+    refusal = Answer({"error": {"message": sentence, "type": "invalid_request_error"}}, 400)
+    tool: dict[str, Any] = {"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}
+    free = CompletionRequest([{"role": "user", "content": "a"}], 9, tools=[tool])
+    named = replace(free, tool_choice={"type": "function", "function": {"name": "read"}})
+    async with serving(refusal, OK) as server, provider_at(server.base_url) as provider:
+        for request in (replace(free, tool_choice="required"), named, replace(free, tool_choice="auto"), free):
+            await provider.complete(request)
+    disabled = {"type": "disabled"}
+    assert [seen.json.get("thinking") for seen in server.seen] == [None, disabled, disabled, None, None]
+    assert [seen.json.get("tool_choice") for seen in server.seen][1:4] == ["required", named.tool_choice, "auto"]
+
+
+async def test_mistral_gets_the_calls_of_other_models_with_ids_as_it_makes_them() -> None:
+    """It refuses all others, which a session has after it was switched, or while Mistral is the fallback."""
+
+    def play(request: Seen) -> Answer:
+        for message in request.json["messages"]:
+            calls = [call["id"] for call in message.get("tool_calls", ())]
+            for name in (*calls, message.get("tool_call_id", "a" * 9)):
+                if re.fullmatch("[a-zA-Z0-9]{9}", name) is None:
+                    said = f"Tool call id was {name} but must be a-z, A-Z, 0-9, with a length of 9."
+                    return Answer({"object": "error", "message": said, "type": "invalid_request_error"}, 400)
+        return OK
+
+    ids = ("call_abc_1", "call_abc_2", "Xk4bPq0z9")
+    calls = [{"id": each, "type": "function", "function": {"name": "read", "arguments": "{}"}} for each in ids]
+    results = [{"role": "tool", "content": each, "tool_call_id": each} for each in ids]
+    request = CompletionRequest(
+        [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": calls}, *results], 9
+    )
+    async with serving(play) as server, provider_at(server.base_url) as provider:
+        for _ in range(2):
+            await provider.complete(request)
+    assert server.hits == 3, "that it is strict was forgotten"
+    sent = server.seen[-1].json["messages"]
+    assert [call["id"] for call in sent[1]["tool_calls"]] == [message["tool_call_id"] for message in sent[2:]]
+    assert len({message["tool_call_id"] for message in sent[2:]}) == 3
+    assert sent[4]["tool_call_id"] == ids[2]
+
+
+async def test_a_server_that_wants_an_answer_after_the_results_of_tools_gets_one() -> None:
+    """Mistral; a turn that failed, or whose agent ended with a tool, has none."""
+
+    def play(request: Seen) -> Answer:
+        roles = [message["role"] for message in request.json["messages"]]
+        said = "Unexpected role 'user' after role 'tool'"
+        refusal = {"object": "error", "message": said, "type": "invalid_request_message_order", "code": "3230"}
+        return Answer(refusal, 400) if ("tool", "user") in pairwise(roles) else OK
+
+    call = {"id": "Xk4bPq0z9", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "b", "tool_call_id": "Xk4bPq0z9"},
+        {"role": "user", "content": "c"},
+    ]
+    async with serving(play) as server, provider_at(server.base_url) as provider:
+        await provider.complete(CompletionRequest(messages, 9))
+    sent = server.seen[-1].json["messages"]
+    assert [message["role"] for message in sent] == ["user", "assistant", "tool", "assistant", "user"]
+    assert sent[3]["content"] == "[No answer.]"
+
+
+async def test_reasoning_that_is_only_in_details_is_read_and_is_not_kept_for_a_server_that_does_not_want_it() -> None:
+    """MiniMax with `reasoning_split`."""
+    details = [
+        {"type": "reasoning.text", "text": "First. "},
+        {"type": "reasoning.text", "text": "Then."},
+        {"text": 3},
+        4,
+    ]
+    whole, _ = await answer_to(Answer(chat({"role": "assistant", "content": "Hi.", "reasoning_details": details})))
+    pieces = (chunk({"reasoning_details": [each]}) for each in details)
+    in_stream, _, _ = await streamed(Stream((*pieces, *HELLO)))
+    for answer in (whole, in_stream):
+        assert answer.reasoning == "First. Then."
+        assert answer.reasoning_blocks == ()
 
 
 async def test_a_refusal_names_the_option_of_the_client_that_it_is_about() -> None:

@@ -369,3 +369,27 @@ async def test_any_value_of_a_tool_output_is_read_within_two_calls(
             await at.turn(session.id, f"Next, {number}")
         outcome = await at.turn(session.id, f"Of order {order}, which total?")
         assert outcome.turn.assistant_output == wanted
+
+
+@pytest.mark.parametrize("policy", [{}, {"look_back": "on"}], ids=["auto", "on"])
+async def test_a_model_that_reasons_only_without_tools_is_not_offered_the_tool_unless_the_policy_insists(
+    database_url: str, tmp_path: Path, policy: JsonObject
+) -> None:
+    """OpenAI's models from 5.4 on, in chat completions."""
+    refusal = {"message": "Function tools with reasoning_effort are not supported.", "param": "reasoning_effort"}
+
+    def play(seen: Seen) -> Answer:
+        is_refused = seen.json.get("tools") and seen.json.get("reasoning_effort") != "none"
+        return Answer({"error": refusal}, 400) if is_refused else model()(seen)
+
+    models = 'parameters = { reasoning_effort = "low" }\n'
+    async with serving(play) as server, service(database_url, models_toml(server, extra=models), folder=tmp_path) as at:
+        session = await summarized(at, policy=policy)
+        await at.turn(session.id, "Hi")
+        assert any(NAME in tools_of(seen) for seen in server.seen), "it was never offered, so nothing was learned"
+        insists = bool(policy)
+        assert tools_of(server.seen[-1]) == ([NAME] if insists else [])
+        assert server.seen[-1].json["reasoning_effort"] == ("none" if insists else "low")
+        await at.turn(session.id, "Hi", tools=TOOLS)
+        assert tools_of(server.seen[-1])[-1] == NAME
+        assert server.seen[-1].json["reasoning_effort"] == "none"

@@ -11,11 +11,13 @@ import pytest
 
 from app.api.routes.sessions import spooled
 from app.domain.errors import ProviderRefused
-from app.domain.types import ToolCall, TurnId, TurnStatus
+from app.domain.types import JsonObject, ToolCall, TurnId, TurnStatus
 from app.services.archive.transfer import export_session, fork_session
+from app.services.turn.take import continue_turn
+from app.services.turn.types import OutputsRequest, TurnEvent
 from app.services.views.turns import get_audit, get_expanded_audit, get_prompt
-from tests.providers.server import Answer, ScriptedServer, Seen, serving
-from tests.providers.wires import ANTHROPIC, OPENAI, ModelReply, Wire
+from tests.providers.server import Answer, ScriptedServer, Seen, Stream, serving
+from tests.providers.wires import ANTHROPIC, OPENAI, ModelReply, Wire, event
 from tests.services.service import Service, models_toml, ref_of, service
 from tests.services.test_tools import TOOLS
 
@@ -336,3 +338,88 @@ async def test_a_session_counted_in_another_encoding_counts_its_reasoning_there_
             )
             assert len(counts) == 3
             assert all(row["reasoning_tokens"] > 5 for row in counts)
+
+
+def _detail(kind: str, **fields: Any) -> JsonObject:
+    return {"type": f"reasoning.{kind}", "format": "anthropic-claude-v1", "index": 0, **fields}
+
+
+PIECES = (
+    _detail("text", text="They ask "),
+    _detail("text", text="for both.", signature=None),
+    _detail("text", signature="c2lnbmVk"),
+    _detail("encrypted", data="c2VhbGVk", id="rs_1"),
+    _detail("encrypted", data="b3RoZXI=", id="rs_2"),
+    _detail("server_tool_call", name="search"),
+)
+"""As OpenRouter streams them: the signature of a block comes last and alone."""
+DETAILS = [
+    _detail("text", text="They ask for both.", signature="c2lnbmVk"),
+    _detail("encrypted", data="c2VhbGVk", id="rs_1"),
+    _detail("encrypted", data="b3RoZXI=", id="rs_2"),
+]
+WITH_DETAILS = 'return_reasoning = "signatures"\n'
+"""As for OpenRouter's host."""
+
+
+def details_sent(seen: Seen) -> list[Any]:
+    return [m["reasoning_details"] for m in seen.json["messages"] if "reasoning_details" in m]
+
+
+def streamed_details(reply: ModelReply) -> Stream:
+    deltas = [{"reasoning_details": [piece], "reasoning": piece.get("text", "")} for piece in PIECES]
+    chunks = [event({"choices": [{"index": 0, "delta": delta}]}) for delta in deltas]
+    return Stream((*chunks, *OPENAI.stream(reply).pieces))
+
+
+def whole_details(reply: ModelReply) -> Answer:
+    answer = OPENAI.answer(reply)
+    answer["choices"][0]["message"]["reasoning_details"] = DETAILS
+    return Answer(answer)
+
+
+@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
+async def test_openrouters_details_of_reasoning_go_back_as_they_were_in_the_loop_of_their_tools(
+    database_url: str, tmp_path: Path, streamed: bool
+) -> None:
+    answer = streamed_details if streamed else whole_details
+    script = [answer(replace(said, reasoning="")) for said in SCRIPT]
+    async with (
+        serving(*script) as server,
+        service(database_url, models_toml(server, extra=WITH_DETAILS), folder=tmp_path) as at,
+    ):
+        session = await at.session()
+        heard: list[TurnEvent] = []
+        listen = heard.append if streamed else None
+        turn = (await at.turn(session.id, "Are a and b paid?", tools=TOOLS, listen=listen)).turn
+        for call_id in ("call_a", "call_b"):
+            outputs = OutputsRequest(((call_id, "yes"),))
+            await continue_turn(at.rt, ref_of(session.id), turn.id, outputs, listen=listen)
+        assert list(map(details_sent, server.seen)) == [[], [DETAILS], [DETAILS, DETAILS]]
+        await assert_prompts_hold(at, turn.id, session.id, 3)
+        (stored, *_) = await at.rows("SELECT reasoning FROM messages WHERE role = 'assistant' ORDER BY seq")
+        assert stored["reasoning"] == "They ask for both."
+
+
+async def test_a_model_that_refuses_anothers_details_is_called_without_them_for_that_prompt_alone(
+    database_url: str, tmp_path: Path
+) -> None:
+    """OpenRouter passes on what its upstream says of a block that another model signed."""
+    said = "messages.1.content.0: Invalid `signature` in `thinking` block"
+
+    def play(seen: Seen) -> Answer:
+        if seen.json["messages"][-1]["role"] == "user":
+            return whole_details(SCRIPT[0])
+        is_refused = "Is a paid?" in str(seen.json["messages"]) and details_sent(seen)
+        return Answer({"error": {"message": said, "code": 400}}, 400) if is_refused else whole_details(SCRIPT[2])
+
+    async with (
+        serving(play) as server,
+        service(database_url, models_toml(server, extra=WITH_DETAILS), folder=tmp_path) as at,
+    ):
+        for question in ("Is a paid?", "Is b?"):
+            session = await at.session()
+            turn = (await at.turn(session.id, question, tools=TOOLS)).turn
+            answered = await at.outputs(session.id, turn.id, {"call_a": "yes"})
+            assert answered.turn.status is TurnStatus.COMPLETED
+        assert [len(details_sent(seen)) for seen in server.seen] == [0, 1, 0, 0, 1]

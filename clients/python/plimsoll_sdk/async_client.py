@@ -15,7 +15,7 @@ import httpx
 
 from plimsoll_sdk import operations
 from plimsoll_sdk.call import Call, Reply
-from plimsoll_sdk.connection import POOL_LIMITS, came_of, default_headers, options_of, request_of
+from plimsoll_sdk.connection import CLOSING_S, POOL_LIMITS, came_of, default_headers, options_of, request_of
 from plimsoll_sdk.errors import DeadlinePassed
 from plimsoll_sdk.events import TurnEvent
 from plimsoll_sdk.models import Page, TurnAnswer
@@ -65,13 +65,15 @@ class AsyncTurnStream:
         # It does not know its stream: one that is left is closed at once, and not when garbage is collected.
         ends_at = time.monotonic() + client.patience.deadline_s
         while progress.ended is None:
-            why = "the connection was closed"
+            why, until = "the connection was closed", ends_at
             response: httpx.Response = (await client.exchanged(call, ends_at)).stream
             try:
                 async with aclosing(cast("AsyncGenerator[bytes]", response.aiter_bytes())) as pieces:
-                    while (data := await _piece(pieces, ends_at)) is not None:
+                    while (data := await _piece(pieces, until)) is not None:
                         for event in progress.take(data):
                             yield event
+                        if progress.ended is not None and until == ends_at:
+                            until = min(ends_at, time.monotonic() + CLOSING_S)
             except httpx.RequestError as error:
                 why = type(error).__name__
             except TimeoutError:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from functools import partial, wraps
+from threading import Timer
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -12,7 +15,7 @@ import httpx
 
 from plimsoll_sdk import operations
 from plimsoll_sdk.call import Call, Reply
-from plimsoll_sdk.connection import POOL_LIMITS, came_of, default_headers, options_of, request_of
+from plimsoll_sdk.connection import CLOSING_S, POOL_LIMITS, came_of, default_headers, options_of, request_of
 from plimsoll_sdk.errors import DeadlinePassed
 from plimsoll_sdk.events import TurnEvent
 from plimsoll_sdk.models import Page, TurnAnswer
@@ -68,19 +71,30 @@ class TurnStream:
         while progress.ended is None:
             why = "the connection was closed"
             response: httpx.Response = client.exchanged(call, ends_at).stream
+            closing = Timer(CLOSING_S, _shut_down, (response,))
+            closing.daemon = True
             try:
                 for data in response.iter_bytes():
                     yield from progress.take(data)
+                    if progress.ended is not None and closing.ident is None:
+                        closing.start()
                     if progress.ended is None and time.monotonic() > ends_at:
                         break
             except httpx.RequestError as error:
                 why = type(error).__name__
             finally:
+                closing.cancel()
                 response.close()
             if progress.ended is None and time.monotonic() >= ends_at:
                 raise DeadlinePassed(client.patience.deadline_s)
             if progress.ended is None and not progress.may_resume():
                 raise progress.broken(why)
+
+
+def _shut_down(response: httpx.Response) -> None:
+    """Ends the wait of another thread for more of the response."""
+    with suppress(OSError):
+        response.extensions["network_stream"].get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
 
 def _method(build: Callable[P, Call[T]]) -> Callable[Concatenate[Plimsoll, P], T]:

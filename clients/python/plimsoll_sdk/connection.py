@@ -18,6 +18,9 @@ CONNECT_S: Final = 10.0
 _LONGEST_WAIT_S: Final = 1_000_000.0
 # The service closes a connection that was idle for 65 s, a proxy perhaps earlier: one that may be closing is not used.
 POOL_LIMITS: Final = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=30.0)
+CLOSING_S: Final = 1.0
+"""How long the end of a stream is waited for after its last event: a connection that was read to its end is used again,
+but a proxy may keep it open."""
 _LAST_PORT: Final = 65_535
 _NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 

@@ -1044,6 +1044,15 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
+        /** AllowedToolsChoice */
+        AllowedToolsChoice: {
+            /**
+             * Type
+             * @constant
+             */
+            type: "allowed_tools";
+            allowed_tools: components["schemas"]["ChosenTools"];
+        };
         /** AnyTool */
         AnyTool: {
             /**
@@ -1098,7 +1107,7 @@ export interface components {
             /** Refusal */
             refusal?: string | null;
             /** Tool Calls */
-            tool_calls?: components["schemas"]["ResentCall"][] | null;
+            tool_calls?: (components["schemas"]["ResentCall"] | components["schemas"]["CustomCall"])[] | null;
             /**
              * Function Call
              * @description Obsolete; send `tool_calls`.
@@ -1296,6 +1305,20 @@ export interface components {
             usage?: components["schemas"]["ChatUsage"] | null;
         };
         /**
+         * ChatCustomToolIn
+         * @description A tool whose input is text, in the form of chat completions.
+         */
+        ChatCustomToolIn: {
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "custom";
+            custom: components["schemas"]["CustomTool"];
+        } & {
+            [key: string]: unknown;
+        };
+        /**
          * ChatError
          * @description OpenAI's error. If OpenAI has no code for it, `code` is that of the service's other routes.
          */
@@ -1335,9 +1358,9 @@ export interface components {
             stream?: boolean | null;
             stream_options?: components["schemas"]["StreamOptions"] | null;
             /** Tools */
-            tools?: components["schemas"]["ToolIn"][] | null;
+            tools?: (components["schemas"]["ToolIn"] | components["schemas"]["ChatCustomToolIn"])[] | null;
             /** Tool Choice */
-            tool_choice?: ("none" | "auto" | "required") | components["schemas"]["ToolChoice"] | null;
+            tool_choice?: ("none" | "auto" | "required") | components["schemas"]["ToolChoice"] | components["schemas"]["CustomToolChoice"] | components["schemas"]["AllowedToolsChoice"] | null;
             /**
              * Max Completion Tokens
              * @description Clamped to the output reserve.
@@ -1438,7 +1461,7 @@ export interface components {
             /** Refusal */
             refusal: null;
             /** Tool Calls */
-            tool_calls?: components["schemas"]["ToolCallIn"][] | null;
+            tool_calls?: (components["schemas"]["ToolCallIn"] | components["schemas"]["CustomCall"])[] | null;
         };
         /**
          * ChatUsage
@@ -1460,6 +1483,16 @@ export interface components {
         ChosenFunction: {
             /** Name */
             name: string;
+        };
+        /** ChosenTools */
+        ChosenTools: {
+            /**
+             * Mode
+             * @enum {string}
+             */
+            mode: "auto" | "required";
+            /** Tools */
+            tools: (components["schemas"]["ToolChoice"] | components["schemas"]["CustomToolChoice"])[];
         };
         /**
          * ClearThinkingEdit
@@ -1713,6 +1746,18 @@ export interface components {
             /** User */
             user?: string | null;
         };
+        /** ContentDocument */
+        ContentDocument: {
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "content";
+            /** Content */
+            content: string | (components["schemas"]["TextPart"] | components["schemas"]["ImageBlock"])[];
+        } & {
+            [key: string]: unknown;
+        };
         /** ContextManagement */
         ContextManagement: {
             /** Edits */
@@ -1859,6 +1904,22 @@ export interface components {
             stream?: boolean | null;
             metadata?: components["schemas"]["MessagesMetadata"] | null;
         };
+        /**
+         * CustomCall
+         * @description A call of a custom tool.
+         */
+        CustomCall: {
+            /** Id */
+            id: string;
+            /**
+             * Type
+             * @constant
+             */
+            type: "custom";
+            custom: components["schemas"]["CustomInput"];
+        } & {
+            [key: string]: unknown;
+        };
         /** CustomFormat */
         CustomFormat: {
             /**
@@ -1870,6 +1931,25 @@ export interface components {
             syntax?: string | null;
             /** Definition */
             definition?: string | null;
+        } & {
+            [key: string]: unknown;
+        };
+        /** CustomInput */
+        CustomInput: {
+            /** Name */
+            name: string;
+            /** Input */
+            input: string;
+        } & {
+            [key: string]: unknown;
+        };
+        /** CustomTool */
+        CustomTool: {
+            /** Name */
+            name: string;
+            /** Description */
+            description?: string | null;
+            format?: components["schemas"]["GrammarFormat"] | null;
         } & {
             [key: string]: unknown;
         };
@@ -1888,6 +1968,15 @@ export interface components {
             input: string;
         } & {
             [key: string]: unknown;
+        };
+        /** CustomToolChoice */
+        CustomToolChoice: {
+            /**
+             * Type
+             * @constant
+             */
+            type: "custom";
+            custom: components["schemas"]["ChosenFunction"];
         };
         /**
          * CustomToolIn
@@ -1977,7 +2066,7 @@ export interface components {
              */
             type: "document";
             /** Source */
-            source: components["schemas"]["Base64Document"] | components["schemas"]["TextDocument"];
+            source: components["schemas"]["Base64Document"] | components["schemas"]["TextDocument"] | components["schemas"]["ContentDocument"];
             /** Title */
             title?: string | null;
         } & {
@@ -2244,6 +2333,26 @@ export interface components {
             type: "function";
             /** Strict */
             strict?: boolean | null;
+        } & {
+            [key: string]: unknown;
+        };
+        /** Grammar */
+        Grammar: {
+            /** Syntax */
+            syntax: string;
+            /** Definition */
+            definition: string;
+        } & {
+            [key: string]: unknown;
+        };
+        /** GrammarFormat */
+        GrammarFormat: {
+            /**
+             * Type
+             * @constant
+             */
+            type: "grammar";
+            grammar: components["schemas"]["Grammar"];
         } & {
             [key: string]: unknown;
         };
@@ -4612,8 +4721,8 @@ export interface components {
          */
         ToolIn: {
             /**
-             * Type
-             * @constant
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
              */
             type: "function";
             function: components["schemas"]["FunctionIn"];

@@ -12,6 +12,12 @@ import { EventReader, type TurnEnd, type TurnEvent, type TurnHead } from "./even
 import { Deadline, exchange, reasonOf } from "./exchange.ts";
 import type { Schemas } from "./types.ts";
 
+/**
+ * How long the end of a stream is waited for after its last event: a connection that was read to its end is used again,
+ * but a proxy may keep it open.
+ */
+const CLOSING_S = 1;
+
 /** How far the events of a turn have come. */
 class Progress {
   text = "";
@@ -140,11 +146,13 @@ export class TurnStream implements AsyncIterable<TurnEvent> {
     signal: AbortSignal | undefined,
   ): AsyncGenerator<TurnEvent, string, undefined> {
     const reader = stream?.getReader();
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    let closing: Promise<undefined> | undefined;
     try {
       for (;;) {
         let piece: Uint8Array | undefined;
         try {
-          piece = (await reader?.read())?.value;
+          piece = (await (closing ? Promise.race([reader?.read(), closing]) : reader?.read()))?.value;
         } catch (error) {
           if (this.#progress.ended === null) deadline.signal.throwIfAborted();
           return reasonOf(error);
@@ -154,8 +162,11 @@ export class TurnStream implements AsyncIterable<TurnEvent> {
           yield event;
           signal?.throwIfAborted(); // also where further events are there already
         }
+        if (this.#progress.ended !== null)
+          closing ??= new Promise((resolve) => (timer = setTimeout(resolve, CLOSING_S * 1000, undefined)));
       }
     } finally {
+      clearTimeout(timer);
       await reader?.cancel().catch(() => undefined);
     }
   }

@@ -147,12 +147,20 @@ def _output(result: Block, notes: Sequence[Block]) -> Content:
 
 def _content(blocks: Sequence[Block]) -> Content:
     """The neutral content of blocks. If all are texts they are joined, because not every provider accepts a list."""
-    parts = [_part(block) for block in blocks]
+    parts = [_part(block) for outer in blocks for block in _within(outer)]
     return _joined_texts(parts) if all(part["type"] == "text" for part in parts) else parts
 
 
 def _joined_texts(blocks: Sequence[Block]) -> str:
     return "\n\n".join(text for block in blocks if (text := str(block["text"])).strip())
+
+
+def _within(block: Block) -> list[Block]:
+    """The blocks of a document that consists of some, after its title; else the block itself."""
+    if block["type"] != "document" or block["source"]["type"] != "content":
+        return [block]
+    title = [_text_part(block["title"])] if block.get("title") else []
+    return [*title, *_as_blocks(block["source"]["content"])]
 
 
 def _part(block: Block) -> ContentPart:

@@ -90,7 +90,12 @@ def tool_calls_from_json(calls: Sequence[Mapping[str, Any]] | None) -> tuple[Too
     """Tool calls from the OpenAI form; empty for None."""
     if not calls:
         return ()
-    return tuple(ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls)
+    return tuple(
+        ToolCall(call["id"], call["custom"]["name"], arguments_of(call["custom"]["input"]))
+        if is_custom(call)
+        else ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
+        for call in calls
+    )
 
 
 def call_input(arguments: str) -> JsonObject:
@@ -137,7 +142,7 @@ def sha256_hex(text: str) -> str:
 
 
 def is_custom(tool: ToolDefinition) -> bool:
-    """Whether the tool is a custom tool, not a function."""
+    """Whether the tool, or the call, is one of a custom tool, not of a function."""
     return tool.get("type") == "custom"
 
 
@@ -168,6 +173,11 @@ def as_function(tool: ToolDefinition) -> ToolDefinition:
 def arguments_of(text: str) -> str:
     """The stored arguments of a call of a custom tool with this text."""
     return orjson.dumps({"input": text}).decode()
+
+
+def custom_call_json(call: ToolCall) -> JsonObject:
+    """A call of a custom tool in the OpenAI form."""
+    return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": custom_input(call.arguments)}}
 
 
 def custom_input(arguments: str) -> str:

@@ -290,8 +290,8 @@ class ProviderError(PlimsollError):
     """`kind` labels metrics, `status` is the provider's HTTP status if it gave one, `attempts` counts the calls.
 
     `partial` is the text that was streamed before the answer broke off: "" if only reasoning was streamed, None if
-    nothing was. `usage` is what the provider had reported for it. Both are for the turn's record and are not members
-    of the problem.
+    nothing was. `usages` has what each attempt used that had begun to answer, as far as the provider had reported it;
+    `prompt_tokens` is 0 where it had not. Both are for the turn's record and are not members of the problem.
     """
 
     code = "provider_error"
@@ -299,7 +299,7 @@ class ProviderError(PlimsollError):
     status: int | None = None
     attempts: int = 1
     partial: str | None = field(default=None, init=False)
-    usage: Usage | None = field(default=None, init=False)
+    usages: tuple[Usage, ...] = field(default=(), init=False)
 
     def members(self) -> dict[str, Any]:
         return {"kind": self.kind, "provider_status": self.status, "attempts": self.attempts}

@@ -281,6 +281,7 @@ class CompletionRequest:
 @frozen
 class Completion:
     """A model's answer. `text` is None when it only called tools. `usage` is None when the provider reported none.
+    `earlier_usages` are those of the attempts before it, in the form of `ProviderError.usages`.
 
     `reasoning_blocks` are the reasoning in the provider's own form, including signatures; no other code interprets
     them. An assistant message with this field sends them back if its provider requires them (in tool loops).
@@ -294,6 +295,12 @@ class Completion:
     provider_model: str | None = None
     attempts: int = 1
     reasoning_blocks: tuple[JsonObject, ...] = ()
+    earlier_usages: tuple[Usage, ...] = ()
+
+    @property
+    def usages(self) -> tuple[Usage, ...]:
+        """Those of all attempts that are known."""
+        return (*self.earlier_usages, self.usage) if self.usage else self.earlier_usages
 
 
 @frozen

@@ -55,6 +55,7 @@ class _Form:
     with_own_tools_only: bool = True
     with_top_p_beside_temperature: bool = True
     with_sampling: bool = True
+    with_thinking_for_choice: bool = True
 
 
 def messages_url(entry: ModelEntry) -> httpx.URL:
@@ -100,7 +101,8 @@ class AnthropicProvider(RemoteModel[_Form]):
 
 
 class _MessagesCall(WireCall[_Form]):
-    assembly = MessageAssembly
+    def assembly(self) -> MessageAssembly:
+        return MessageAssembly()
 
     def body(self, *, stream: bool) -> Sequence[bytes]:
         return (json_bytes({**self.fields(), **({"stream": True} if stream else {})}),)
@@ -108,7 +110,7 @@ class _MessagesCall(WireCall[_Form]):
     def fields(self) -> JsonObject:
         """The members of the body, without `stream`."""
         request, entry, form = self.request, self.entry, self.form
-        thinking = _thinking(request, fields_of(entry.parameters.get("thinking")), form)
+        thinking = self._thinking()
         body: JsonObject = {"model": entry.model, "max_tokens": request.max_output_tokens, **entry.parameters}
         body.pop("thinking", None)
         if thinking:
@@ -149,11 +151,35 @@ class _MessagesCall(WireCall[_Form]):
         refused_options = {name for name in _SAMPLING & self.request.options.keys() if error.refuses(name)}
         return {
             "with_cache": error.names("cache_control"),
+            "with_thinking_for_choice": self.refuses_thinking_for_choice(error),
             "with_thinking": "thinking" in self.entry.parameters and error.names("thinking"),
             "with_own_tools_only": not self.request.tools and "must define tools" in error.message,
             "with_top_p_beside_temperature": {"temperature", "top_p"} <= refused_options,
             "with_sampling": refused_options,
         }
+
+    def _thinking(self) -> JsonObject:
+        """The `thinking` member of this call; empty for none.
+
+        With thinking the API requires the signed thinking blocks of a running tool loop, and refuses forced tools; a
+        call that cannot meet this is made without thinking. A model that thinks by itself (Claude 5) is told not to. A
+        budget that is not below the output limit becomes half of it.
+        """
+        request, wanted = self.request, fields_of(self.entry.parameters.get("thinking"))
+        if self.forces_tools and not self.form.with_thinking_for_choice:
+            return {"type": "disabled"}
+        if not wanted or wanted.get("type") == "disabled":
+            return wanted
+        newest = request.messages[_loop_begins(request.messages) + 1 :]
+        goes_on = request.purpose == "turn"  # a summary's instruction follows the prompt and ends its loop
+        loop = [message for message in newest if goes_on and message.get("tool_calls")]
+        if not self.form.with_thinking or self.forces_tools or not all(map(_thinking_blocks, loop)):
+            return {}
+        budget = wanted.get("budget_tokens")
+        if not isinstance(budget, int):
+            return wanted
+        budget = thinking_tokens(budget, request.max_output_tokens)
+        return {**wanted, "budget_tokens": budget} if budget else {}
 
 
 def _client_options(options: Mapping[str, Any], form: _Form, *, is_thinking: bool) -> JsonObject:
@@ -211,27 +237,6 @@ def _loop_begins(messages: Sequence[PromptMessage]) -> int:
 def _thinking_blocks(message: PromptMessage) -> list[JsonObject]:
     blocks = [fields_of(block) for block in list_of(message.get("reasoning_blocks"))]
     return [block for block in blocks if block.get("type") in _THINKING_TYPES]
-
-
-def _thinking(request: CompletionRequest, wanted: JsonObject, form: _Form) -> JsonObject:
-    """The `thinking` member of this call; empty for none.
-
-    With thinking the API requires the signed thinking blocks of a running tool loop, and refuses forced tools; a call
-    that cannot meet this is made without thinking. A budget that is not below the output limit becomes half of it.
-    """
-    if not wanted or wanted.get("type") == "disabled":
-        return wanted
-    newest = request.messages[_loop_begins(request.messages) + 1 :]
-    goes_on = request.purpose == "turn"  # a summary's instruction follows the prompt and ends its loop
-    loop = [message for message in newest if goes_on and message.get("tool_calls")]
-    is_forced = bool(request.tools) and request.tool_choice not in {None, "auto", "none"}
-    if not form.with_thinking or is_forced or not all(map(_thinking_blocks, loop)):
-        return {}
-    budget = wanted.get("budget_tokens")
-    if not isinstance(budget, int):
-        return wanted
-    budget = thinking_tokens(budget, request.max_output_tokens)
-    return {**wanted, "budget_tokens": budget} if budget else {}
 
 
 def thinking_tokens(budget: int, max_output_tokens: int) -> int:

@@ -91,7 +91,10 @@ class MessageAssembly(Assembly):
         self._counts: JsonObject = {}
 
     def read(self, event: Event) -> Delta:
-        fields = _parsed(event)
+        fields = fields_of(decode_json(event.data))
+        self.count(fields)
+        if fields.get("type") == "error" or event.name == "error" or fields.get("error"):
+            raise StreamedError(error_object(fields) or ErrorObject())
         match fields.get("type"):
             case "message_start":
                 self._begin(fields_of(fields.get("message")))
@@ -101,7 +104,6 @@ class MessageAssembly(Assembly):
                 return self._grow(fields.get("index"), fields_of(fields.get("delta")))
             case "message_delta":
                 self._finish = fields_of(fields.get("delta")).get("stop_reason") or self._finish
-                self._count(fields)
             case "message_stop":
                 self.is_over = True
             case _:
@@ -133,17 +135,17 @@ class MessageAssembly(Assembly):
         """Takes what a message has beside its blocks."""
         self._has_begun = bool(message)
         self._model = model_name(message.get("model"))
-        self._count(message)
+        self.count(message)
 
-    def _count(self, fields: JsonObject) -> None:
+    def count(self, part: JsonObject) -> None:
         """Keeps the newest counts that are not 0: they rise during a stream, gateways may send zeros until its end, and
         Dynamo begins with an estimate of the prompt."""
-        usage = fields_of(fields.get("usage"))
-        for name in _COUNTED:
+        usage = fields_of(part.get("usage"))
+        for name in _COUNTED if usage else ():
             tokens = token_count(usage.get(name))
             if tokens is not None:
                 self._counts[name] = tokens or self._counts.get(name, 0)
-        self.usage = _usage(self._counts)
+            self.usage = _usage(self._counts)
 
     def _begin_block(self, index: Any, block: JsonObject) -> Delta:
         """Adds a block, which may grow. Raises `MalformedAnswerError`."""
@@ -177,13 +179,6 @@ class MessageAssembly(Assembly):
         block.parts.append(text)
         is_thought = block.fields.get("type") == "thinking"
         return Delta(reasoning=self._reasoning.add(text)) if is_thought else Delta(self._text.add(text))
-
-
-def _parsed(event: Event) -> JsonObject:
-    fields = fields_of(decode_json(event.data))
-    if fields.get("type") == "error" or event.name == "error" or fields.get("error"):
-        raise StreamedError(error_object(fields) or ErrorObject())
-    return fields
 
 
 def _number(index: Any) -> int | str | None:

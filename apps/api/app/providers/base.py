@@ -48,6 +48,11 @@ class Provider(Protocol):
     takes_any_option: bool = False
     """Whether options that are not in `options` are sent as well."""
 
+    @property
+    def reasons_beside_tools(self) -> bool:
+        """False once its server has refused tools in a request with reasoning."""
+        return True
+
     async def complete(self, request: CompletionRequest, on_delta: DeltaSink | None = None) -> Completion:
         """Calls the model with the alias's retries and whole-call deadline, and returns the whole answer.
 

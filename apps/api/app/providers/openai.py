@@ -16,13 +16,21 @@ from typing import Any, Final
 import httpx
 import numpy as np
 
-from app.domain.content import JsonMessages, as_function, content_text, custom_input, is_custom, tool_name, with_name
-from app.domain.frozen import frozen
-from app.domain.types import CHAT_OPTIONS, CompletionRequest, JsonObject, PromptMessage
+from app.domain.content import (
+    JsonMessages,
+    as_function,
+    content_text,
+    custom_call_json,
+    is_custom,
+    tool_name,
+    with_name,
+)
+from app.domain.frozen import frozen, replace
+from app.domain.types import CHAT_OPTIONS, CompletionRequest, JsonObject, PromptMessage, ToolCall
 from app.providers.base import Embedded, Endpoint
 from app.providers.catalogue_file import MaxTokensField, ModelEntry
 from app.providers.failures import ErrorObject, unusable_answer
-from app.providers.openai_answer import SIGNATURE, ChatAssembly
+from app.providers.openai_answer import DETAIL_TYPES, SIGNATURE, ChatAssembly
 from app.providers.remote import RemoteModel, WireCall
 from app.providers.transport import RetryPolicy
 from app.providers.wire import fields_of, json_bytes, list_of, token_count
@@ -35,8 +43,13 @@ _NO_SIGNATURE: Final = "skip_thought_signature_validator"
 """What Google documents in the place of the signature of a call that none of its models made."""
 _FIRST_CALL: Final = b'"tool_calls":[{'
 _UNSIGNED: Final = b'"extra_content":{"google":{"%b":"%b"}},' % (SIGNATURE.encode(), _NO_SIGNATURE.encode())
-_STRICT_ROLES: Final = re.compile(r"system message must be at the beginning|roles must alternate", re.IGNORECASE)
+_STRICT_ROLES: Final = re.compile(
+    r"system message must be at the beginning|roles must alternate|unexpected role '\w+' after role", re.IGNORECASE
+)
+_STRICT_CALL_IDS: Final = re.compile(r"tool call id .{1,600} must be .{1,60} length of 9", re.IGNORECASE | re.DOTALL)
+_MISTRAL_CALL_ID: Final = re.compile(r"[a-zA-Z0-9]{9}")
 _NOT_EMPTY: Final = re.compile(r"must (?:not be empty|be non-empty|have either content or tool_calls)", re.IGNORECASE)
+_REASONING: Final = re.compile(r"signature|thinking|reasoning|thought", re.IGNORECASE)
 _NO_ANSWER: Final = "[No answer.]"
 _EMPTY: Final = b'{"content":"%b","role":"assistant"}'
 _AZURE_HOSTS: Final = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
@@ -57,6 +70,10 @@ def _is_openai(entry: ModelEntry) -> bool:
     return chat_url(entry).host == "api.openai.com" or _is_azure(entry)
 
 
+def is_openrouter(entry: ModelEntry) -> bool:
+    return chat_url(entry).host == "openrouter.ai"
+
+
 def _is_azure(entry: ModelEntry) -> bool:
     return chat_url(entry).host.endswith(_AZURE_HOSTS)
 
@@ -73,18 +90,24 @@ class _Form:
     with_custom_tools: bool = False
     with_unsigned: bool = True
     with_effort_for_tools: bool = True
+    with_thinking_for_choice: bool = True
     with_any_roles: bool = True
+    with_any_call_ids: bool = True
     with_empty_answers: bool = True
+    with_details: bool = False
 
 
 def first_form(entry: ModelEntry) -> _Form:
     """The form of the first request, where the alias does not say: OpenAI's newer models refuse `max_tokens`, and most
-    other servers know only that; nor do they know cache keys and custom tools."""
+    other servers know only that; nor do they know cache keys and custom tools. OpenRouter alone has details of
+    reasoning."""
     is_openai = _is_openai(entry)
     return _Form(
         entry.max_tokens_field or ("max_completion_tokens" if is_openai else "max_tokens"),
         with_cache_key=is_openai if entry.prompt_cache_key is None else entry.prompt_cache_key,
         with_custom_tools=is_openai if entry.custom_tools is None else entry.custom_tools,
+        with_details=entry.return_reasoning == "signatures"
+        or (entry.return_reasoning is None and is_openrouter(entry)),
     )
 
 
@@ -97,9 +120,16 @@ class OpenAIProvider(RemoteModel[_Form]):
         entry = endpoint.entry
         super().__init__(endpoint, chat_url(entry), chat_headers(endpoint), first_form(entry), now, retry)
         self.takes_any_option: bool = entry.pass_unknown
+        self._keeps_details = self._accepted.with_details
 
     def _wire_call(self, request: CompletionRequest) -> _ChatCall:
-        return _ChatCall(request, self._entry, self._accepted)
+        # Details are refused because of one prompt's content; other refusals apply to the server.
+        form = replace(self._accepted, with_details=self._keeps_details)
+        return _ChatCall(request, self._entry, form)
+
+    @property
+    def reasons_beside_tools(self) -> bool:
+        return self._accepted.with_effort_for_tools
 
     @property
     def vector_space(self) -> str:
@@ -117,13 +147,15 @@ class OpenAIProvider(RemoteModel[_Form]):
 
 
 class _ChatCall(WireCall[_Form]):
-    assembly = ChatAssembly
+    def assembly(self) -> ChatAssembly:
+        return ChatAssembly(with_details=self.first_form.with_details)
 
     @property
     def is_ready(self) -> bool:
         messages = self.request.messages
         is_kept = isinstance(messages, JsonMessages) and not messages.with_reasoning
-        return is_kept and self.form.with_any_roles and not self._names_as_text and not self._custom_names()
+        has_own_form = self._names_as_text or bool(self._custom_names())
+        return is_kept and self.form.with_any_roles and self.form.with_any_call_ids and not has_own_form
 
     @property
     def _names_as_text(self) -> bool:
@@ -143,6 +175,8 @@ class _ChatCall(WireCall[_Form]):
                 body["tool_choice"] = _choice(request.tool_choice, custom)
             if not form.with_effort_for_tools:
                 body["reasoning_effort"] = "none"
+            if not form.with_thinking_for_choice and self.forces_tools:
+                body["thinking"] = {"type": "disabled"}
         if form.with_schema and request.response_schema is not None:
             body["response_format"] = {
                 "type": "json_schema",
@@ -169,6 +203,11 @@ class _ChatCall(WireCall[_Form]):
         sent = {name: value for name, value in given.items() if name not in left_out}
         if "tool_calls" in sent and ("reasoning_blocks" in given or not self.form.with_unsigned):
             sent["tool_calls"] = self._signed(sent["tool_calls"], given.get("reasoning_blocks", ()))
+        details = [block for block in given.get("reasoning_blocks", ()) if block.get("type") in DETAIL_TYPES]
+        if details and self.form.with_details:
+            sent["reasoning_details"] = details
+        if not self.form.with_any_call_ids:
+            sent = _with_mistral_ids(sent)
         if custom and "tool_calls" in sent:
             sent["tool_calls"] = [_call(call, custom) for call in sent["tool_calls"]]
         if not self.form.with_empty_answers and _is_empty_answer(sent):
@@ -210,13 +249,18 @@ class _ChatCall(WireCall[_Form]):
         return {
             "with_max_tokens_field": error.refuses(self.form.max_tokens_field),
             "with_reasoning": error.refuses("reasoning_content"),
+            "with_details": refused
+            and _REASONING.search(says)
+            and any("reasoning_blocks" in each for each in messages),
             "with_names": error.refuses("name") and any("name" in each for each in messages),
             "with_unsigned": names(SIGNATURE) and any("tool_calls" in each for each in messages),
+            "with_any_call_ids": _STRICT_CALL_IDS.search(says),
             "with_any_roles": _STRICT_ROLES.search(says),
             "with_empty_answers": _NOT_EMPTY.search(says) and any(map(_is_empty_answer, messages)),
             "with_cache_key": error.refuses("prompt_cache_key"),
             "with_custom_tools": refused and self._custom_names() and names("custom"),
             "with_effort_for_tools": request.tools and names("reasoning_effort") and names("tools"),
+            "with_thinking_for_choice": self.refuses_thinking_for_choice(error),
             "with_usage": stream and names("stream_options", "include_usage"),
             "with_schema": has_schema and (refused or names("response_format", "json_schema")),
         }
@@ -228,13 +272,16 @@ def _is_empty_answer(message: PromptMessage) -> bool:
 
 def _strict(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
     """The messages as the chat templates of Qwen (from 3.5 on), Gemma and others want them: one system message at most,
-    at the beginning, and no two messages of the user next to each other. Later system messages are the user's."""
+    at the beginning, and no two messages of the user next to each other. Later system messages are the user's. For
+    Mistral there is an answer after the results of tools that none had, such as those of a turn that failed."""
     leading = list(takewhile(lambda message: message["role"] == "system", messages))
     text = "\n\n".join(content_text(message["content"]) for message in leading)
     sent: list[PromptMessage] = [{"role": "system", "content": text}] if leading else []
     for message in messages[len(leading) :]:
         role = "user" if message["role"] == "system" else message["role"]
         content, before = message.get("content"), sent[-1] if sent else None
+        if before is not None and (before["role"], role) == ("tool", "user"):
+            sent.append({"role": "assistant", "content": _NO_ANSWER})
         if before is None or not role == before["role"] == "user":
             sent.append({**message, "role": role})
         elif isinstance(content, str) and isinstance(before["content"], str):
@@ -242,6 +289,19 @@ def _strict(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
         else:
             sent[-1] = {**before, "content": [*_parts(before["content"]), *_parts(content)]}
     return sent
+
+
+def _with_mistral_ids(message: PromptMessage) -> PromptMessage:
+    """A message with ids of tool calls as Mistral makes them. One of another model is converted, each time alike."""
+    if "tool_calls" in message:
+        calls = [{**call, "id": _mistral_id(call["id"])} for call in message["tool_calls"]]
+        return {**message, "tool_calls": calls}
+    return {**message, "tool_call_id": _mistral_id(message["tool_call_id"])} if "tool_call_id" in message else message
+
+
+def _mistral_id(identity: str) -> str:
+    is_its_own = _MISTRAL_CALL_ID.fullmatch(identity)
+    return identity if is_its_own else sha256(identity.encode("utf-8", "replace")).hexdigest()[:9]
 
 
 def _parts(content: Any) -> list[Any]:
@@ -258,8 +318,7 @@ def _call(call: JsonObject, custom_names: frozenset[str | None]) -> JsonObject:
     function = call["function"]
     if function["name"] not in custom_names:
         return call
-    custom = {"name": function["name"], "input": custom_input(function["arguments"])}
-    return {"id": call["id"], "type": "custom", "custom": custom}
+    return custom_call_json(ToolCall(call["id"], function["name"], function["arguments"]))
 
 
 def _embeddings(answer: Any, count: int, label: str) -> Embedded:

@@ -6,7 +6,7 @@ whole calls at once, several whole calls under one index.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from app.domain.types import Completion, Delta, FinishReason, JsonObject, ToolCa
 from app.providers.failures import ErrorObject, error_object
 from app.providers.stream import Assembly, Event, ReplyRoom, StreamedError
 from app.providers.wire import (
+    MOST_ITEMS,
     MalformedAnswerError,
     answered_items,
     check_calls,
@@ -30,6 +31,10 @@ from app.providers.wire import (
 )
 
 SIGNATURE: Final = "thought_signature"
+DETAIL_TYPES: Final = frozenset({"reasoning.text", "reasoning.summary", "reasoning.encrypted"})
+"""The types of OpenRouter's `reasoning_details`. openrouter.ai/docs/guides/best-practices/reasoning-tokens"""
+_OF_DETAIL: Final = ("type", "id", "format", "index", "text", "summary", "data", "signature")
+_IN_PIECES: Final = frozenset({"text", "summary"})
 _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
     **dict.fromkeys(("stop", "eos", "eos_token", "stop_sequence", "end_turn"), "stop"),
     **dict.fromkeys(("length", "max_tokens", "model_length", "model_context_window_exceeded"), "length"),
@@ -48,7 +53,10 @@ def _said(message: JsonObject) -> tuple[str, str]:
     text, thinking = content_of(message.get("content"))
     if not text and isinstance(message.get("refusal"), str):
         text = message["refusal"]
-    named = (message.get(name) for name in ("reasoning_content", "reasoning"))
+    details = map(fields_of, list_of(message.get("reasoning_details")))  # MiniMax has only these
+    texts = [detail.get("text") or detail.get("summary") for detail in details]
+    in_details = "".join(text for text in texts if isinstance(text, str))
+    named = message.get("reasoning_content"), message.get("reasoning"), in_details
     return text, next((value for value in named if isinstance(value, str) and value), thinking)
 
 
@@ -102,9 +110,10 @@ class ChatAssembly(Assembly):
 
     reasons = _FINISH_REASONS
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_details: bool = False) -> None:
         super().__init__()
         self._calls = _CallFragments(self._room)
+        self._details = _Details() if with_details else None
         self._in_deltas = False
 
     def read(self, event: Event) -> Delta:
@@ -113,13 +122,18 @@ class ChatAssembly(Assembly):
             return Delta()
         if not event.data.strip():
             return Delta()
-        chunk = _parsed(event)
-        return self._take(chunk, next((fields_of(found) for found in list_of(chunk.get("choices"))), None))
+        chunk = decode_json(event.data)
+        self.count(fields_of(chunk))
+        _check(chunk, event.name)
+        return self._take(chunk, _first_choice(chunk))
+
+    def count(self, part: JsonObject) -> None:
+        reported = part.get("usage") or fields_of(_first_choice(part)).get("usage")  # Moonshot's is within the choice
+        self.usage = _usage(reported) or self.usage
 
     def _take(self, chunk: JsonObject, choice: JsonObject | None) -> Delta:
         """Adds a chunk with its first choice, or a whole answer."""
         self._model = model_name(chunk.get("model")) or self._model
-        self.usage = _usage(chunk.get("usage") or fields_of(choice).get("usage")) or self.usage  # Moonshot's is within
         if choice is None or choice.get("index") not in (None, 0):  # it may be anything, unhashable too
             return Delta()
         self._has_begun = True
@@ -135,11 +149,14 @@ class ChatAssembly(Assembly):
         for position, fragment in enumerate(answered_items(called, "fragments of tool calls in an event")):
             call = fields_of(fragment)
             self._calls.add(call if delta else {**call, "index": position})
+        if self._details is not None:
+            details = answered_items(message.get("reasoning_details"), "reasoning details in an event")
+            self._details.add([fields_of(detail) for detail in details], in_pieces=bool(delta))
         return Delta(self._text.add(text), self._reasoning.add(reasoning))
 
     def whole(self, answer: Any) -> Completion:
         fields = fields_of(answer)
-        choice = fields_of(next(iter(list_of(fields.get("choices"))), None))
+        choice = _first_choice(fields) or {}
         # Gemini's refusals have no message.
         if not isinstance(choice.get("message"), dict) and not choice.get("finish_reason"):
             raise MalformedAnswerError("the answer carries no message")
@@ -148,19 +165,65 @@ class ChatAssembly(Assembly):
         return self.completion()
 
     def completion(self) -> Completion:
-        return self._completed(self._calls.whole(), self._calls.signature_blocks())
+        details = self._details.whole() if self._details else ()
+        return self._completed(self._calls.whole(), (*self._calls.signature_blocks(), *details))
 
 
-def _parsed(event: Event) -> dict[str, Any]:
-    chunk = decode_json(event.data)
+def _first_choice(part: JsonObject) -> JsonObject | None:
+    return next((fields_of(found) for found in list_of(part.get("choices"))), None)
+
+
+def _check(chunk: Any, event_name: str) -> None:
+    """Raises `StreamedError` for an error, and `MalformedAnswerError` for what is no chunk."""
     error = error_object(chunk)
-    if error is None and event.name == "error":
+    if error is None and event_name == "error":
         error = ErrorObject()
     if error is not None:
         raise StreamedError(error)
     if not isinstance(chunk, dict):
         raise MalformedAnswerError("a chunk of it is not a JSON object")
-    return fields_of(chunk)
+
+
+class _Details:
+    """OpenRouter's blocks of reasoning, which it requires as they were. In a stream, fragments with one type and index
+    are one block, whose signature may come last and alone; encrypted blocks are whole."""
+
+    def __init__(self) -> None:
+        self._room = ReplyRoom()  # their text is also in `reasoning`, which the answer's room has
+        self._blocks: list[dict[str, Any]] = []
+        self._by_place: dict[tuple[str, int | str | None], dict[str, Any]] = {}
+
+    def add(self, details: Sequence[JsonObject], *, in_pieces: bool) -> None:
+        """Takes those of an event, or of a message. Raises `MalformedAnswerError` when they have become too large."""
+        for detail in details:
+            kind, index = detail.get("type"), detail.get("index")
+            if kind not in DETAIL_TYPES:
+                continue
+            place = kind, index if isinstance(index, int | str) else None
+            block = self._by_place.get(place) if in_pieces and kind != "reasoning.encrypted" else None
+            if block is None:
+                block = self._by_place[place] = {}
+                self._blocks.append(block)
+            for name in _OF_DETAIL:
+                value = detail.get(name)
+                if not isinstance(value, str | int):
+                    continue
+                self._room.take(str(value))
+                if name in _IN_PIECES:
+                    block.setdefault(name, []).append(str(value))
+                else:
+                    block.setdefault(name, value)
+        if len(self._blocks) > MOST_ITEMS:
+            raise MalformedAnswerError(f"it has more than {MOST_ITEMS} reasoning details")
+
+    def whole(self) -> tuple[JsonObject, ...]:
+        """All blocks; none if storing would alter one."""
+        blocks = [
+            {name: "".join(value) if name in _IN_PIECES else value for name, value in block.items()}
+            for block in self._blocks
+        ]
+        texts = [value for block in blocks for value in block.values() if isinstance(value, str)]
+        return tuple(blocks) if all(text == storable(text) for text in texts) else ()
 
 
 @dataclass(slots=True)

@@ -31,7 +31,7 @@ from app.providers.catalogue_file import (
     read_catalogue,
 )
 from app.providers.offline import OfflineProvider
-from app.providers.openai import OpenAIProvider
+from app.providers.openai import OpenAIProvider, is_openrouter
 from app.providers.wire import fields_of
 
 WindowSource: TypeAlias = Literal["catalogue", "learned", "genai_prices", "fallback"]
@@ -213,6 +213,8 @@ def _reasoning_rule(listed: ModelEntry, name: str) -> ReasoningRule | None:
     is_off = thinking.get("type") == "disabled"
     if listed.provider == "anthropic":
         return _RULES["signatures"] if thinking and not is_off else None
+    if listed.return_reasoning is None and is_openrouter(listed):
+        return ReasoningRule("blocks", "tool_turns")
     host = httpx.URL(listed.address).host
     wanted = listed.return_reasoning or ("signatures" if host.endswith(_GEMINI_HOSTS) else None)
     if wanted is not None:

@@ -13,7 +13,7 @@ import httpx
 
 from app.domain.errors import ProviderDown, ProviderError, ProviderRateLimited, ProviderRefused
 from app.domain.frozen import replace
-from app.domain.types import Completion, CompletionRequest, Delta
+from app.domain.types import Completion, CompletionRequest, Delta, Usage
 from app.providers.base import DeltaSink, Endpoint, Provider
 from app.providers.catalogue_file import ModelEntry
 from app.providers.failures import ErrorObject, error_object, error_status, provider_error, unusable_answer
@@ -34,7 +34,7 @@ from app.providers.transport import (
     call_with_retries,
     retry_after_s,
 )
-from app.providers.wire import MalformedAnswerError, decode_json
+from app.providers.wire import MalformedAnswerError, decode_json, fields_of
 
 _ONCE: Final = RetryPolicy(max_attempts=1)
 _INLINE_BODY_BYTES: Final = 262_144
@@ -44,9 +44,6 @@ F = TypeVar("F")
 
 class WireCall(ABC, Generic[F]):
     """One request in a wire protocol. Its `form` is what the server accepts of it, as far as its answers have shown."""
-
-    assembly: type[Assembly]
-    """Reads one answer."""
 
     def __init__(self, request: CompletionRequest, entry: ModelEntry, form: F) -> None:
         self.request = request
@@ -58,6 +55,18 @@ class WireCall(ABC, Generic[F]):
     def is_ready(self) -> bool:
         """Whether the messages are JSON in this protocol already, so that they need not be encoded."""
         return False
+
+    @property
+    def forces_tools(self) -> bool:
+        return bool(self.request.tools) and self.request.tool_choice not in (None, "auto", "none")
+
+    def refuses_thinking_for_choice(self, error: ErrorObject) -> bool:
+        """Whether the model does not think when it is forced to call a tool, and did not know that by itself."""
+        return self.forces_tools and error.names("tool_choice") and "thinking" in error.message.lower()
+
+    @abstractmethod
+    def assembly(self) -> Assembly:
+        """Reads one answer."""
 
     @abstractmethod
     def body(self, *, stream: bool) -> Sequence[bytes]:
@@ -118,11 +127,15 @@ class RemoteModel(Provider, ABC, Generic[F]):
         tap = DeltaTap(on_delta) if on_delta is not None else None
         stream = tap is not None
         deadline = asyncio.get_running_loop().time() + self._entry.timeout_s
+        assemblies: list[Assembly] = []
 
         async def attempt(number: int) -> Completion:
             nonlocal stream
+            earlier_usages = _used(assemblies)
+            assemblies.append(call.assembly())
             try:
-                return replace(await self._attempt(call, tap, stream=stream, deadline=deadline), attempts=number)
+                answer = await self._attempt(call, assemblies[-1], tap, stream=stream, deadline=deadline)
+                return replace(answer, attempts=number, earlier_usages=earlier_usages)
             except EmptyStreamError as empty:
                 # llama-cpp-python reports a prompt that is too long only without streaming.
                 stream = False
@@ -137,8 +150,7 @@ class RemoteModel(Provider, ABC, Generic[F]):
                 attempt, timeout_s=self._entry.timeout_s, policy=self._retry, label=self._label
             )
         except ProviderError as error:
-            if tap is not None:
-                error.partial, error.usage = tap.partial, tap.usage
+            error.partial, error.usages = tap.partial if tap is not None else None, _used(assemblies)
             raise
         if call.form != call.first_form:  # only what led to an answer; else what another call has learned is kept
             self._accepted = call.form
@@ -164,19 +176,17 @@ class RemoteModel(Provider, ABC, Generic[F]):
     def _broke_off(self) -> ProviderDown:
         return ProviderDown(f"The answer of the provider of {self._label!r} broke off before its end.")
 
-    async def _attempt(self, call: WireCall[F], tap: DeltaTap | None, *, stream: bool, deadline: float) -> Completion:
+    async def _attempt(
+        self, call: WireCall[F], assembly: Assembly, tap: DeltaTap | None, *, stream: bool, deadline: float
+    ) -> Completion:
         body = partial(call.body, stream=stream)
         headers = {**call.request.headers, **self._headers}
         is_large = call.request.size_bytes > _INLINE_BODY_BYTES and not call.is_ready
         reply = await self._transport.post(self._url, headers, await asyncio.to_thread(body) if is_large else body())
         try:
             if tap is None or not reply.is_success or not _is_stream(reply, requested=stream):
-                return await self._read_whole(reply, call, tap, stream=stream)
-            assembly = call.assembly()
-            try:
-                await read_stream(reply.chunks(MOST_STREAM_BYTES), assembly, tap, deadline)
-            finally:
-                tap.usage = assembly.usage
+                return await self._read_whole(reply, call, assembly, tap, stream=stream)
+            await read_stream(reply.chunks(MOST_STREAM_BYTES), assembly, tap, deadline)
             return assembly.completion()
         except StreamedError as streamed:
             raise self._failure(streamed.error, reply, call, stream=stream) from streamed
@@ -188,15 +198,16 @@ class RemoteModel(Provider, ABC, Generic[F]):
             await reply.aclose()
 
     async def _read_whole(
-        self, reply: HttpReply, call: WireCall[F], tap: DeltaTap | None, *, stream: bool
+        self, reply: HttpReply, call: WireCall[F], assembly: Assembly, tap: DeltaTap | None, *, stream: bool
     ) -> Completion:
         """An answer without streaming, which a server may send although streaming was requested."""
         if reply.is_success and "json" not in (reply.content_type or "json"):
             raise MalformedAnswerError("it is not JSON by its content type")
         answer, error = await _read_json(reply)
+        assembly.count(fields_of(answer))
         if error is not None:
             raise self._failure(error, reply, call, stream=stream)
-        completion = call.assembly().whole(answer)
+        completion = assembly.whole(answer)
         if tap is not None:
             tap(Delta(completion.text or "", completion.reasoning or ""))
         return completion
@@ -226,6 +237,11 @@ async def _read_json(reply: HttpReply) -> tuple[Any, ErrorObject | None]:
             raise
         answer = error = None
     return answer, error if reply.is_success else error or ErrorObject()
+
+
+def _used(assemblies: Sequence[Assembly]) -> tuple[Usage, ...]:
+    """What the attempts used that had begun to answer."""
+    return tuple(assembly.used for assembly in assemblies if assembly.used is not None)
 
 
 def _status(reply: HttpReply, error: ErrorObject) -> int:

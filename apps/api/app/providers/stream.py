@@ -34,6 +34,7 @@ _CLOSING_WAIT_S: Final = 0.1
 _LAST_MOMENT_S: Final = 0.05
 """Time before the deadline that is enough to end a complete answer."""
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_CHARS_PER_TOKEN: Final = 4
 
 
 @frozen
@@ -126,13 +127,12 @@ class EmptyStreamError(Exception):
 
 
 class DeltaTap:
-    """Passes deltas on, and keeps their text and `usage` in case the stream breaks."""
+    """Passes deltas on, and keeps their text in case the stream breaks."""
 
     def __init__(self, sink: DeltaSink) -> None:
         self._sink = sink
         self._texts: list[str] = []
         self.has_begun = False
-        self.usage: Usage | None = None
 
     def __call__(self, delta: Delta) -> None:
         if delta.text or delta.reasoning:
@@ -147,15 +147,15 @@ class DeltaTap:
 
 
 class ReplyRoom:
-    """The remaining size of an answer: text, reasoning and tool calls together."""
+    """The size of an answer, which is bounded: text, reasoning and tool calls together."""
 
     def __init__(self) -> None:
-        self._left_chars = MOST_REPLY_CHARS
+        self.taken_chars = 0
 
     def take(self, piece: str) -> str:
         """The piece itself. Raises `MalformedAnswerError` when it exceeds the remaining size."""
-        self._left_chars -= len(piece)
-        if self._left_chars < 0:
+        self.taken_chars += len(piece)
+        if self.taken_chars > MOST_REPLY_CHARS:
             raise MalformedAnswerError(f"it has more than {MOST_REPLY_CHARS} characters")
         return piece
 
@@ -214,6 +214,20 @@ class Assembly(ABC):
     def has_finish(self) -> bool:
         """Whether the finish reason is known."""
         return self._finish is not None
+
+    @property
+    def used(self) -> Usage | None:
+        """What an answer that ends here used, None if it had not begun. A stream that breaks reports nothing for calls
+        of tools, which may be long: their tokens are estimated."""
+        has_counted = self.usage is not None and self.usage.prompt_tokens > 0  # errors may have counts of 0
+        if not has_counted and not self._room.taken_chars:
+            return None
+        of_calls = self._room.taken_chars - len(self._text.text) - len(self._reasoning.text)
+        return self.usage or Usage(0, of_calls // _CHARS_PER_TOKEN)
+
+    @abstractmethod
+    def count(self, part: JsonObject) -> None:
+        """Keeps the usage that the answer, or a part of it, reports."""
 
     @abstractmethod
     def read(self, event: Event) -> Delta:

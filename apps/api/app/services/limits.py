@@ -15,7 +15,7 @@ from app.db.records import Spent
 from app.domain.errors import DatabaseUnavailable, InvalidRequest, ProviderError
 from app.domain.frozen import frozen
 from app.domain.limits import ANOTHER_CALL, LIMITS, WorstCase, check_limits
-from app.domain.types import Completion, JsonObject, SessionId, TenantId, TurnStatus, Usage
+from app.domain.types import Completion, JsonObject, SessionId, TenantId, Usage
 from app.providers.registry import Model
 from app.services.runtime import Runtime, retried
 
@@ -75,46 +75,35 @@ async def reserve_call(tx: Transaction, claim: Claim, worst: WorstCase) -> JsonO
     return reservation
 
 
-def spent_of(reservation: JsonObject, status: TurnStatus, usages: Sequence[JsonObject]) -> Spent:
-    """What a turn's call used of its reservation, by the usages that were reported when it ended.
-
-    Without usages, a turn that failed or was refused used nothing. If it was answered, its provider reports no usage,
-    and the whole reservation counts as used.
-    """
-    if not usages:
-        if status not in (TurnStatus.COMPLETED, TurnStatus.AWAITING_TOOLS):
-            return Spent(reservation, 0, 0, Decimal(0))
+def spent_of(reservation: JsonObject, used: WorstCase | None) -> Spent:
+    """What a turn's call used of its reservation: all of it if the provider did not report the usage of its answer."""
+    if used is None:
         return Spent(reservation, reservation["turns"], reservation["tokens"], Decimal(str(reservation["usd"])))
-    tokens = sum(used["prompt_tokens"] + used["completion_tokens"] for used in usages)
-    usd = sum((used["cost_usd"] or Decimal(0) for used in usages), Decimal(0))
-    return Spent(reservation, reservation["turns"], tokens, usd)
+    return Spent(reservation, used.turns, used.tokens, used.usd)
 
 
 async def within_limits(
     rt: Runtime,
     session_id: SessionId,
-    model: Model,
-    most: Usage,
+    most: WorstCase,
     call: Callable[[], Awaitable[Completion]],
+    used: Callable[[], WorstCase],
     *,
-    turns: int,
     what: str = ANOTHER_CALL,
 ) -> Completion:
     """Makes a call other than the turn's first. Before it, the most that it may use is counted; after it, what it used.
 
-    `turns` is 1 if a client requested the call itself: then it counts as a turn. A call that failed used what its error
-    says. If the process dies in between, the most stays counted. Raises `LimitExceeded`, in which case no model was
-    called, and `ProviderError`.
+    `used` is called after the call and says what was reported of it, also if it failed. The most stays counted if the
+    usage of the answer was not reported, or if the process dies in between. Raises `LimitExceeded`, in which case no
+    model was called, and `ProviderError`.
     """
-    worst = _use(model, most, turns)
-    reservation = await _count_use(rt, session_id, worst, what)
+    reservation = await _count_use(rt, session_id, most, what)
     try:
         completion = await call()
-    except ProviderError as error:
-        used = _use(model, error.usage, turns) if error.usage else WorstCase(0, 0, Decimal(0))
-        await _give_back(rt, session_id, reservation, worst, used)
+    except ProviderError:
+        await _give_back(rt, session_id, reservation, most, used())
         raise
-    await _give_back(rt, session_id, reservation, worst, _use(model, completion.usage or most, turns))
+    await _give_back(rt, session_id, reservation, most, used() if completion.usage else most)
     return completion
 
 
@@ -139,7 +128,14 @@ async def _give_back(
             await store.give_back(tx, session_id, reservation, worst, used)
 
 
-def _use(model: Model, usage: Usage, turns: int) -> WorstCase:
+def most_of(model: Model, usage: Usage, turns: int = 0) -> WorstCase:
     """What a call of this usage counts. Without a known price its cost is 0, as in every other sum; limits of tokens
-    still apply."""
+    still apply. `turns` is 1 if a client requested the call itself: then it counts as a turn."""
     return WorstCase(turns, usage.prompt_tokens + usage.completion_tokens, model.cost_of(usage) or Decimal(0))
+
+
+def use_of(usages: Sequence[JsonObject], turns: int = 0) -> WorstCase:
+    """What the calls of these usage rows count; a call that used nothing is no turn."""
+    tokens = sum(used["prompt_tokens"] + used["completion_tokens"] for used in usages)
+    usd = sum((used["cost_usd"] or Decimal(0) for used in usages), Decimal(0))
+    return WorstCase(turns if usages else 0, tokens, usd)

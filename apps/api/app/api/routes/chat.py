@@ -18,14 +18,14 @@ from starlette.responses import Response
 from app.api import problems
 from app.api.direct_route import UUID_TEXT, Call, DirectRoute
 from app.api.openapi import SESSION_HEADER, IdempotencyKey, openai_refusals, session_answers
-from app.api.routes.turns import check_tool_choice, request_sha256
+from app.api.routes.turns import chosen_tools, request_sha256
 from app.api.schemas.chat import ChatCompletion, ChatIn, CompletionIn, TextCompletion
 from app.api.streaming import AnswerForm, answer_turn
-from app.domain.content import tool_call_json
+from app.domain.content import custom_call_json, is_custom, tool_call_json, tool_name
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError
 from app.domain.frozen import replace
 from app.domain.incoming import IncomingMessage
-from app.domain.types import CHAT_OPTIONS, JsonObject, SessionId, Usage
+from app.domain.types import CHAT_OPTIONS, JsonObject, SessionId, ToolCall, Usage
 from app.openai.chat_messages import read_messages, with_calls
 from app.openai.items import joined_directions
 from app.openai.new_messages import known_list
@@ -76,7 +76,6 @@ async def create_chat_completion(
 ) -> Response:
     """Answers a list of messages in OpenAI's form, within the token budget, as a turn of a stored session."""
     check_model(call.rt, body.model)
-    check_tool_choice(body)
     named = named_session(x_session_id, body.metadata.session_id if body.metadata else None)
 
     def read() -> ChatRequest:
@@ -156,12 +155,12 @@ async def in_session(
 def _request(call: Call, body: ChatIn) -> ChatRequest:
     raw: JsonObject = call.raw_body
     listed = read_messages(raw["messages"])
-    tools = tuple(raw.get("tools") or ())
+    tools, tool_choice = chosen_tools(raw.get("tools") or (), raw.get("tool_choice"))
     return ChatRequest(
-        messages=with_calls(listed.messages, {tool["function"]["name"] for tool in tools}),
+        messages=with_calls(listed.messages, set(filter(None, map(tool_name, tools)))),
         options=TurnOptions(
             tools=tools,
-            tool_choice=raw.get("tool_choice"),
+            tool_choice=tool_choice,
             max_output_tokens=body.max_completion_tokens or body.max_tokens,
             instructions=listed.instructions,
             provider_options=provider_options(raw) | (body.model_extra or {}),
@@ -228,6 +227,8 @@ class ChatForm:
         self._id = f"{self.id_prefix}-{call.rt.new_id().hex}"
         self._created = int(call.rt.now().timestamp())
         self._model = body.model
+        tools: list[JsonObject] = call.raw_body.get("tools") or []
+        self._custom_names = {tool_name(tool) for tool in tools if is_custom(tool)}
         self._include_usage = bool(body.stream_options and body.stream_options.include_usage)
 
     def whole(self, outcome: TurnOutcome) -> JsonObject:
@@ -246,8 +247,11 @@ class ChatForm:
         calls = outcome.completion.tool_calls
         message: JsonObject = {"role": "assistant", "content": outcome.text, "refusal": None}
         if calls:
-            message["tool_calls"] = [tool_call_json(call) for call in calls]
+            message["tool_calls"] = list(map(self._call, calls))
         return {"message": message}
+
+    def _call(self, call: ToolCall) -> JsonObject:
+        return custom_call_json(call) if call.name in self._custom_names else tool_call_json(call)
 
     def piece(self, delta: JsonObject) -> JsonObject:
         """The members of a streamed choice that have a chunk of the reply."""
@@ -265,7 +269,7 @@ class ChatForm:
         if not streamed:
             yield self._chunk({"role": "assistant", "content": outcome.text or ""})
         for index, call in enumerate(outcome.completion.tool_calls):
-            yield self._chunk({"tool_calls": [{"index": index, **tool_call_json(call)}]})
+            yield self._chunk({"tool_calls": [{"index": index, **self._call(call)}]})
         yield self._chunk({}, _finish_reason(outcome))
         if self._include_usage:
             yield self._encoded({"choices": [], "usage": _usage(outcome.completion.usage)})

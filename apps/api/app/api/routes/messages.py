@@ -21,7 +21,7 @@ from app.api.routes.chat import (
     provider_options,
     recognizable,
 )
-from app.api.routes.turns import request_sha256
+from app.api.routes.turns import chosen_tools, request_sha256
 from app.api.schemas import messages as schemas
 from app.api.streaming import events_response
 from app.domain.errors import InvalidRequest, located
@@ -125,11 +125,12 @@ def _request(call: Call, body: schemas.PromptIn) -> ChatRequest:
     raw: JsonObject = call.raw_body
     with located("body", "messages"):
         listed = read_list(raw.get("system"), raw["messages"])
+    tools, tool_choice = chosen_tools(list(map(_tool, raw.get("tools") or ())), _tool_choice(body))
     return ChatRequest(
         messages=listed.messages,
         options=TurnOptions(
-            tools=tuple(map(_tool, raw.get("tools") or ())),
-            tool_choice=_tool_choice(body),
+            tools=tools,
+            tool_choice=tool_choice,
             max_output_tokens=raw.get("max_tokens"),
             instructions=listed.instructions,
             provider_options=provider_options(_chat_options(raw, body)),
@@ -178,8 +179,6 @@ def _tool_choice(body: schemas.PromptIn) -> str | JsonObject | None:
         return None
     if not isinstance(choice, schemas.ToolByName):
         return _CHOICES[choice.type]
-    if choice.name not in {tool.name for tool in body.tools or ()}:
-        raise InvalidRequest("tool_choice names a tool that tools does not have.", ("body", "tool_choice"))
     return {"type": "function", "function": {"name": choice.name}}
 
 

@@ -23,15 +23,14 @@ from app.api.routes.chat import (
     provider_options,
     recognizable,
 )
-from app.api.routes.turns import check_offered, request_sha256
+from app.api.routes.turns import chosen_tools, request_sha256
 from app.api.schemas import responses as schemas
 from app.api.schemas.items import DeletedOut, ItemListOut
 from app.api.streaming import Work, answer_turn
-from app.domain.content import tool_name
 from app.domain.errors import InvalidRequest, PlimsollError, existing, located
 from app.domain.frozen import replace
 from app.domain.responses import ResponseNote, ResponseRef, conversation_id, read_conversation_id, read_response_id
-from app.domain.types import JsonObject, Message, SessionId, ToolDefinition
+from app.domain.types import JsonObject, Message, SessionId
 from app.openai.items import chat_tool, read_items, references_of
 from app.services.openai import responses
 from app.services.openai.chat import ChatRequest, answerable
@@ -237,7 +236,7 @@ def _response_request(call: Call, body: schemas.ResponseIn, referenced: Mapping[
         raise InvalidRequest("What runs in the background has to be stored to be fetched.", ("body", "background"))
     check_model(rt, body.model)
     previous = _previous_of(body.previous_response_id)
-    tools, tool_choice = _tools(raw, body)
+    tools, tool_choice = chosen_tools(list(map(chat_tool, raw.get("tools") or ())), raw.get("tool_choice"))
     conversation, stored = _conversation(body), body.store is not False
     form = _repeated_form(raw, body, conversation)
     options = TurnOptions(
@@ -295,21 +294,6 @@ def _conversation(body: schemas.ResponseIn) -> SessionId | None:
         return None
     named = body.conversation.id if isinstance(body.conversation, schemas.ConversationRef) else body.conversation
     return existing(read_conversation_id(named), "conversation")
-
-
-def _tools(raw: JsonObject, body: schemas.ResponseIn) -> tuple[tuple[ToolDefinition, ...], str | JsonObject | None]:
-    """Tools and tool choice in the form of chat completions, in which they are stored and sent."""
-    tools = [chat_tool(tool) for tool in raw.get("tools") or ()]
-    names = set(map(tool_name, tools))
-    choice = body.tool_choice
-    if isinstance(choice, schemas.NamedTool):
-        check_offered({choice.name}, names)
-        return tuple(tools), {"type": "function", "function": {"name": choice.name}}
-    if isinstance(choice, schemas.AllowedTools):
-        allowed = {tool.name for tool in choice.tools}
-        check_offered(allowed, names)
-        return tuple(tool for tool in tools if tool_name(tool) in allowed), choice.mode
-    return tuple(tools), choice
 
 
 def _chat_options(raw: JsonObject, body: schemas.ResponseIn) -> JsonObject:

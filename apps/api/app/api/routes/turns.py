@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -29,9 +29,8 @@ from app.api.openapi import (
     refusals,
 )
 from app.api.schemas import turns as schemas
-from app.api.schemas.chat import ChatIn
 from app.api.streaming import answer_turn, encoded_event
-from app.domain.content import canonical_bytes, tool_call_json, tool_calls_from_json
+from app.domain.content import canonical_bytes, tool_call_json, tool_calls_from_json, tool_name
 from app.domain.errors import DatabaseUnavailable, InvalidRequest, LimitExceeded, NotFound, PlimsollError
 from app.domain.frozen import values_of
 from app.domain.types import (
@@ -40,6 +39,7 @@ from app.domain.types import (
     RecordedReply,
     Session,
     SessionId,
+    ToolDefinition,
     TurnId,
     TurnRecord,
     TurnStatus,
@@ -201,15 +201,15 @@ def turn_request(call: Call, body: schemas.TurnIn | schemas.RegenerateIn) -> Tur
     """The turn that a body requests. Raises `InvalidRequest`."""
     if body.model_alias is not None:
         check_alias(call.rt, body.model_alias)
-    check_tool_choice(body)
     raw: JsonObject = call.raw_body
+    tools, tool_choice = chosen_tools(raw.get("tools") or (), raw.get("tool_choice"))
     policy: JsonObject | None = raw.get("policy")
     return TurnRequest(
         content=raw.get("content"),
         request_sha256=request_sha256(raw),
         options=TurnOptions(
-            tools=tuple(raw.get("tools") or ()),
-            tool_choice=raw.get("tool_choice"),
+            tools=tools,
+            tool_choice=tool_choice,
             max_output_tokens=body.max_output_tokens,
             policy=given_policy(call.rt, policy) if policy else policy,
             recorded_reply=_recorded(raw),
@@ -281,13 +281,18 @@ def _recorded(body: JsonObject) -> RecordedReply | None:
     return RecordedReply(reply.get("content"), tool_calls_from_json(reply.get("tool_calls")))
 
 
-def check_tool_choice(body: schemas.TurnIn | schemas.RegenerateIn | ChatIn) -> None:
-    """Raises `InvalidRequest` if `tool_choice` names a function that `tools` does not have."""
-    if body.tool_choice is not None and not isinstance(body.tool_choice, str):
-        check_offered({body.tool_choice.function.name}, {tool.function.name for tool in body.tools or ()})
-
-
-def check_offered(chosen: Set[str], offered: Set[str | None]) -> None:
-    """Raises `InvalidRequest` unless `offered` has every function in `chosen`."""
-    if not chosen <= offered:
-        raise InvalidRequest("tool_choice names a function that tools does not have.", ("body", "tool_choice"))
+def chosen_tools(
+    tools: Sequence[ToolDefinition], choice: str | JsonObject | None
+) -> tuple[tuple[ToolDefinition, ...], str | JsonObject | None]:
+    """The tools that a turn offers and its tool choice, as they are stored. The choice may be in the form of chat
+    completions or of responses; one of `allowed_tools` leaves the others out. Raises `InvalidRequest` if it names a
+    tool that `tools` does not have."""
+    if choice is None or isinstance(choice, str):
+        return tuple(tools), choice
+    chosen: JsonObject = choice.get(choice["type"]) or choice
+    names = {(each.get(each["type"]) or each)["name"] for each in chosen.get("tools", ())} or {chosen["name"]}
+    if not names <= set(map(tool_name, tools)):
+        raise InvalidRequest("tool_choice names a tool that tools does not have.", ("body", "tool_choice"))
+    if choice["type"] == "allowed_tools":
+        return tuple(tool for tool in tools if tool_name(tool) in names), chosen["mode"]
+    return tuple(tools), {"type": "function", "function": {"name": chosen["name"]}}

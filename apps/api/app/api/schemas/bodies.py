@@ -115,11 +115,13 @@ def places(error: ValidationError, *within: str) -> list[tuple[str, str]]:
 
 
 def _fields(path: Sequence[object]) -> list[object]:
-    """The path without what Pydantic adds: which type of a union a value has."""
+    """The path without what Pydantic adds: which type of a union a value has. A type with a field of its own name, such
+    as `image_url`, is there twice."""
     return [
         part
         for at, part in enumerate(path)
         if part not in _UNION_TAGS
+        and not (at and part == path[at - 1])
         and not (at and path[at - 1] in _OF_SEVERAL_FORMS)
         and not (part in _ROLES and path[at - 2 : at - 1] == ("messages",))
     ]

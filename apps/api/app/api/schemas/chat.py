@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, StringConstraints, field_validator, model_validator
 
-from app.api.schemas.content import ContentIn, TextOrParts, TextPart, ToolCallIn, ToolChoice, ToolIn
+from app.api.schemas.content import ChatToolChoice, ContentIn, StoredToolIn, TextOrParts, TextPart, ToolCallIn
 from app.api.schemas.values import FunctionName, In, Instant, NotEmpty, Open, OutputTokens, Speaker
 from app.domain.types import Name
 
@@ -32,6 +32,19 @@ class ResentCall(Open):
     id: CallId
     type: Literal["function"] = "function"
     function: ResentFunction
+
+
+class CustomInput(Open):
+    name: Name
+    input: str
+
+
+class CustomCall(Open):
+    """A call of a custom tool."""
+
+    id: CallId
+    type: Literal["custom"]
+    custom: CustomInput
 
 
 class SystemMessageIn(Open):
@@ -64,7 +77,7 @@ class AssistantMessageIn(_SpokenIn):
     role: Literal["assistant"]
     content: TextOrParts[ReplyPart] | None = None
     refusal: str | None = None
-    tool_calls: list[ResentCall] | None = Field(default=None, max_length=128)
+    tool_calls: list[ResentCall | CustomCall] | None = Field(default=None, max_length=128)
     function_call: None = Field(default=None, description="Obsolete; send `tool_calls`.")
 
     @model_validator(mode="after")
@@ -130,8 +143,8 @@ class ChatIn(Open):
     )
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    tools: list[ToolIn] | None = Field(default=None, max_length=128)
-    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    tools: list[StoredToolIn] | None = Field(default=None, max_length=128)
+    tool_choice: Literal["none", "auto", "required"] | ChatToolChoice | None = None
     max_completion_tokens: OutputTokens = None
     max_tokens: int | None = Field(
         default=None, ge=1, le=2**31 - 1, description="Older name of `max_completion_tokens`."
@@ -190,7 +203,7 @@ class ChatReply(BaseModel):
     role: Literal["assistant"]
     content: str | None
     refusal: None
-    tool_calls: list[ToolCallIn] | None = None
+    tool_calls: list[ToolCallIn | CustomCall] | None = None
 
 
 class ChatChoice(BaseModel):

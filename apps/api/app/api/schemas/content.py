@@ -112,6 +112,24 @@ class ToolChoice(In):
     function: ChosenFunction
 
 
+class CustomToolChoice(In):
+    type: Literal["custom"]
+    custom: ChosenFunction
+
+
+class ChosenTools(In):
+    mode: Literal["auto", "required"]
+    tools: list[ToolChoice | CustomToolChoice] = Field(min_length=1, max_length=128)
+
+
+class AllowedToolsChoice(In):
+    type: Literal["allowed_tools"]
+    allowed_tools: ChosenTools
+
+
+ChatToolChoice: TypeAlias = ToolChoice | CustomToolChoice | AllowedToolsChoice
+
+
 class CalledFunction(In):
     name: Name
     arguments: str

@@ -48,9 +48,14 @@ class TextDocument(Open):
     data: str
 
 
+class ContentDocument(Open):
+    type: Literal["content"]
+    content: TextOrParts[Annotated[TextPart | ImageBlock, Field(discriminator="type")]]
+
+
 class DocumentBlock(Open):
     type: Literal["document"]
-    source: Annotated[Base64Document | TextDocument, Field(discriminator="type")]
+    source: Annotated[Base64Document | TextDocument | ContentDocument, Field(discriminator="type")]
     title: str | None = None
 
 

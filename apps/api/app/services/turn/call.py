@@ -4,6 +4,7 @@ down), and its look-backs, which are answered within the turn."""
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from math import ceil
 
 from app.domain.errors import (
@@ -35,7 +36,7 @@ from app.engine.window.plan import Ready
 from app.engine.window.provider_overflow import learned_limit, react
 from app.engine.window.recalled import looked_back_tokens, room_for_result, seqs_beside_result
 from app.services.learned import learn
-from app.services.limits import within_limits
+from app.services.limits import most_of, use_of, within_limits
 from app.services.turn.decide import decide, decide_after_look_back, decide_within, read_again
 from app.services.turn.planning import assembled
 from app.services.turn.provider_call import call_model, with_own_ids
@@ -63,16 +64,10 @@ async def _call_again(record: Record, plan: TurnPlan) -> Completion:
     if record.turn.reservation is None:
         return await _call(record, plan)
     prompt_tokens = ceil(plan.decided.prompt.wire_tokens * plan.snapshot.calibration_ratio)
-    most = Usage(prompt_tokens, plan.snapshot.budget.output_reserve)
-
-    async def counted() -> Completion:
-        try:
-            return await _call(record, plan)
-        except ProviderError as error:
-            error.usage = await record.delivered_usage(error.usage)
-            raise
-
-    return await within_limits(record.rt, record.turn.claim.session_id, plan.model, most, counted, turns=0)
+    most = most_of(plan.model, Usage(prompt_tokens, plan.snapshot.budget.output_reserve))
+    call, before = partial(_call, record, plan), len(record.usages)
+    session_id = record.turn.claim.session_id
+    return await within_limits(record.rt, session_id, most, call, lambda: use_of(record.usages[before:]))
 
 
 async def _call(record: Record, plan: TurnPlan) -> Completion:
@@ -92,6 +87,7 @@ async def _call(record: Record, plan: TurnPlan) -> Completion:
             completion = await call_model(rt, session_id, plan.model, request, record.on_delta)
         except ProviderError as error:
             calls.append(tried | {"attempts": error.attempts, "code": error.code})
+            await record.note_unanswered(error.usages)
             again = None
             if isinstance(error, ProviderOverflow) and error.partial is None:
                 again = await _smaller(record, plan, error, request.max_output_tokens, reactions)
@@ -105,8 +101,7 @@ async def _call(record: Record, plan: TurnPlan) -> Completion:
                 raise
             plan = again
         else:
-            if completion.usage:
-                rt.pasts.note_cached(session_id, completion.usage)
+            record.note_answered(plan, completion)
             calls.append(
                 tried
                 | {

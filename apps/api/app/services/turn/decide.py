@@ -86,7 +86,8 @@ async def first_snapshot(
     nothing is written; the preview of a turn uses the same snapshot.
     """
     rows = await with_all_counts(rt, rows, store=store_counts)
-    current = await _current(rt, rows, turn_id, looked_back if rows.model.takes_tools else ())
+    takes_tools = _takes_own_tool(rt, rows, options)
+    current = await _current(rt, rows, turn_id, looked_back if takes_tools else ())
     snapshot = await snapshot_of(
         rt,
         rows,
@@ -95,13 +96,20 @@ async def first_snapshot(
         instructions=options.instructions,
         may_look_back=may_look_back(
             rows.policy,
-            takes_tools=rows.model.takes_tools,
+            takes_tools=takes_tools,
             tools=options.tools,
             tool_choice=options.tool_choice,
             provider_options=options.provider_options,
         ),
     )
     return rows, snapshot
+
+
+def _takes_own_tool(rt: Runtime, rows: WindowRows, options: TurnOptions) -> bool:
+    """Whether the model may be offered a tool of the service. Its reasoning is not given up for that tool alone, unless
+    the policy insists on it."""
+    is_free = options.tools or rows.policy.look_back == "on"
+    return rows.model.takes_tools and bool(is_free or rt.catalogue.provider(rows.model.alias).reasons_beside_tools)
 
 
 async def _current(rt: Runtime, rows: WindowRows, turn_id: TurnId, looked_back: Sequence[Message]) -> Turn:

@@ -49,7 +49,7 @@ from app.engine.window.look_back import Read
 from app.engine.window.plan import Assembled
 from app.engine.window.prompt import whole_message_block
 from app.openai.new_messages import with_reply
-from app.services.limits import spent_of
+from app.services.limits import spent_of, use_of
 from app.services.runtime import Runtime
 from app.services.turn.planning import count_message, pack_messages, recounted
 from app.services.turn.provider_call import sum_of, total_cost, used_row, with_own_ids
@@ -107,7 +107,7 @@ class Record:
         self._blocks: dict[str, str] = {}
         self._delivered: list[str] = []
         self._looked_back: list[Completion] = []
-        self._usages: list[JsonObject] = []
+        self._unreported_rounds: list[int] = []
         self._before_text = self._before_reasoning = ""
         self._listen = listen
         self.model_alias = turn.rows.model.alias
@@ -116,6 +116,7 @@ class Record:
         self.summary_costs: list[Decimal | None] = []
         self.found_summary_in_progress = False
         self.read: Read = ()
+        self.usages: list[JsonObject] = []
         self.steps = Steps(rt, after=turn.claim.steps)
         summary = turn.rows.summary
         found = {"turns": turn.rows.turn_count, "summary_id": str(summary.id) if summary else None}
@@ -172,9 +173,7 @@ class Record:
 
     def goes_on(self, completion: Completion) -> None:
         """Records the end of a round in which the model only looked back, and begins the next one."""
-        self._usages += self._used(completion)
         self._looked_back.append(completion)
-        self._delivered = []
         # The text before a look-back is a separate paragraph, in the stream and in the stored answer.
         self._before_text = PARAGRAPH if any(each.text for each in self._looked_back) else ""
         self._before_reasoning = PARAGRAPH if any(each.reasoning for each in self._looked_back) else ""
@@ -185,12 +184,12 @@ class Record:
         """Ends a turn whose prompt does not fit; nothing was sent."""
         self._audits = [plan.audit(self.turn.claim, self.rt.new_id(), 1, None)]
         self._blocks = {}
-        await self._end(TurnStatus.REJECTED, (), error=error.stored(), added=self.turn.added)
+        await self._end(TurnStatus.REJECTED, error=error.stored(), added=self.turn.added)
 
     async def failed(self, error: ProviderError) -> None:
         """Ends a turn whose model call failed or broke off; the user's message is kept."""
         partial = {"partial_output": error.partial} if error.partial else {}
-        await self._fail(error.stored() | partial, error.usage)
+        await self._end(TurnStatus.FAILED, error=error.stored() | partial)
 
     async def broken(self, error: Exception) -> None:
         """Ends a turn that failed because of an error that is not the model's."""
@@ -198,13 +197,14 @@ class Record:
             self._audits, self._blocks = [], {}  # the error may be theirs
         # After a database wait that failed, the end is tried only once: the expiry of the lease ends the turn.
         patience_s = 0.0 if isinstance(error, DatabaseUnavailable) else None
-        await self._fail(error.stored() if isinstance(error, PlimsollError) else _OUR_FAULT, None, patience_s)
+        await self.note_unanswered(())
+        stored = error.stored() if isinstance(error, PlimsollError) else _OUR_FAULT
+        await self._end(TurnStatus.FAILED, error=stored, patience_s=patience_s)
 
     async def completed(self, completion: Completion) -> TurnOutcome:
         """Ends a turn that was answered; a turn whose reply calls tools waits for their outputs."""
         plan, claim = self.sent, self.turn.claim
         calls = with_own_ids(completion.tool_calls, claim.turn_id.hex[-8:], claim.round)
-        usages = [*self._usages, *self._used(completion)]
         answer = replace(completion, tool_calls=calls) if calls else completion
         completion = joined_completion([*self._looked_back, answer])
         usage = completion.usage
@@ -213,7 +213,6 @@ class Record:
         of_list = self.turn.options.list_sha256
         turn = await self._end(
             TurnStatus.AWAITING_TOOLS if calls else TurnStatus.COMPLETED,
-            usages,
             messages=[await _message_row(reply, encoding)],
             assistant_output=None if calls else completion.text or "",
             finish_reason=completion.finish_reason,
@@ -245,14 +244,36 @@ class Record:
             reasoning_blocks=completion.reasoning_blocks,
         )
 
-    def _used(self, completion: Completion) -> list[JsonObject]:
-        """The usage row of an answered call; empty if the provider reported no usage."""
-        plan, usage = self.sent, completion.usage
+    def note_answered(self, plan: TurnPlan, completion: Completion) -> None:
+        """Records what an answered call used, with its earlier attempts."""
+        self._note_used(plan, completion.usages)
+        usage = completion.usage
         if usage is None:
-            return []
+            self._unreported_rounds.append(self.turn.claim.round)
+            return
         self._audits[-1] = replace(self._audits[-1], actual_prompt_tokens=usage.prompt_tokens)
         self.observe(plan, usage.prompt_tokens)
-        return [used_row(self.rt, plan.model, "turn", usage, self.turn.claim.round)]
+        self.rt.pasts.note_cached(self.turn.claim.session_id, usage)
+
+    async def note_unanswered(self, usages: Sequence[Usage]) -> None:
+        """Records what a call used that failed, or whose answer was not recorded.
+
+        The provider's report may cover only a part: at least our own count of what was delivered is in it.
+        """
+        plan = self._sent
+        if plan is None:
+            return
+        if self._delivered:
+            tokens, _ = await count_message(self.rt, plan.rows.encoding, "".join(self._delivered))
+            *earlier, last = usages or (Usage(0, 0),)
+            usages = *earlier, replace(last, completion_tokens=max(last.completion_tokens, tokens))
+        self._note_used(plan, usages)
+
+    def _note_used(self, plan: TurnPlan, usages: Sequence[Usage]) -> None:
+        self._delivered = []
+        for usage in usages:
+            known = replace(usage, prompt_tokens=usage.prompt_tokens or plan.decided.prompt.wire_tokens)
+            self.usages.append(used_row(self.rt, plan.model, "turn", known, self.turn.claim.round))
 
     def _deliver(self, listen: Listener, delta: Delta) -> None:
         text, reasoning = delta.text, delta.reasoning
@@ -263,44 +284,20 @@ class Record:
         self._delivered += (text, reasoning)
         listen(TurnEvent("output.delta", {"text": text} | ({"reasoning": reasoning} if reasoning else {})))
 
-    async def delivered_usage(self, reported: Usage | None) -> Usage | None:
-        """The usage of an answer that broke off after a part of it was delivered; None if nothing was.
-
-        The provider's report may cover only a part: at least our own count of what was delivered is in it.
-        """
-        plan = self._sent
-        if plan is None or not self._delivered:
-            return None
-        tokens, _ = await count_message(self.rt, plan.rows.encoding, "".join(self._delivered))
-        usage = reported or Usage(0, 0)
-        return replace(
-            usage,
-            prompt_tokens=usage.prompt_tokens or plan.decided.prompt.wire_tokens,
-            completion_tokens=max(usage.completion_tokens, tokens),
-        )
-
-    async def _fail(self, error: JsonObject, usage: Usage | None, patience_s: float | None = None) -> None:
-        """Ends a turn that failed; `usage` is what the provider reported of an answer that broke off."""
-        delivered, usages = await self.delivered_usage(usage), self._usages
-        if delivered is not None:
-            usages = [*usages, used_row(self.rt, self.sent.model, "turn", delivered, self.turn.claim.round)]
-        await self._end(TurnStatus.FAILED, usages, error=error, patience_s=patience_s)
-
-    async def _end(
-        self, status: TurnStatus, usages: Sequence[JsonObject], *, patience_s: float | None = None, **fields: Any
-    ) -> TurnRecord:
+    async def _end(self, status: TurnStatus, *, patience_s: float | None = None, **fields: Any) -> TurnRecord:
         """Runs transaction two with all that was recorded, and reports the turn's metrics. Raises as `store_end`."""
-        costs = [*self.summary_costs, *(used["cost_usd"] for used in usages)]
-        if not usages and status in (TurnStatus.COMPLETED, TurnStatus.AWAITING_TOOLS):
-            costs.append(None)  # of the answer, whose usage was not reported
-        if self.turn.reservation is not None:
+        costs = [*self.summary_costs, *(used["cost_usd"] for used in self.usages)]
+        if self._unreported_rounds:
+            costs.append(None)
+        if (reservation := self.turn.reservation) is not None:
             # Limits count further calls of the same claim separately (`services/limits.py`).
-            of_call = [used for used in usages if used["round"] == self._first_round]
-            fields["spent"] = spent_of(self.turn.reservation, status, of_call)
+            of_call = [used for used in self.usages if used["round"] == self._first_round]
+            is_reported = self._first_round not in self._unreported_rounds
+            fields["spent"] = spent_of(reservation, use_of(of_call, reservation["turns"]) if is_reported else None)
         blocks = [{"sha256": sha256, "content": text} for sha256, text in self._blocks.items()]
         alias = self._sent.model.alias if self._sent else self.model_alias
         recorded = (self.steps.rows, self._audits, blocks)
-        end = TurnEnd(status, alias, *recorded, usages=usages, cost_usd=total_cost(costs), **fields)
+        end = TurnEnd(status, alias, *recorded, usages=self.usages, cost_usd=total_cost(costs), **fields)
         with self.rt.tracer.span("settle") as span:
             turn = await store_end(self.rt, self.turn.claim, end, patience_s=patience_s)
             if span.recording:

@@ -47,7 +47,7 @@ from app.engine.window.triggers import fold_behind_answer, may_fold_behind_answe
 from app.services.runtime import Runtime, retried
 from app.services.turn.gather import WindowRows, layers_of, session_policy, session_window, snapshot_of, with_all_counts
 from app.services.turn.planning import planned
-from app.services.turn.provider_call import sum_of, total_cost, used_row
+from app.services.turn.provider_call import sum_of, total_cost
 from app.services.turn.recall import start_vectors
 from app.services.turn.summarizer_call import Summarizer, SummaryJob, chosen_call
 from app.services.turn.types import ClaimedTurn, TurnPlan
@@ -137,8 +137,8 @@ async def summarize(rt: Runtime, job: SummaryJob) -> SummaryAttempt:
 async def _make(rt: Runtime, summarizer: Summarizer, job: SummaryJob, lease_id: UUID) -> SummaryAttempt:
     session, estimate, fold = job.rows.session, job.rows.estimate, job.fold
     body = await _called(rt, summarizer, job)
-    failure, usage = summarizer.failure, sum_of([usage for _, usage in summarizer.calls])
-    used = [used_row(rt, model, "summary", of_call) for model, of_call in summarizer.calls]
+    failure, usage = summarizer.failure, sum_of([usage for usage, _ in summarizer.calls])
+    used = [of_call for _, of_call in summarizer.calls]
     if summarizer.limit and job.when == "requested":
         async with rt.database.autocommit() as tx:
             await add_usages(tx, session.id, used)

@@ -14,7 +14,7 @@ import orjson
 from app.db.claims import Claim
 from app.domain.errors import InvalidRequest, LimitExceeded, ProviderError, ProviderOverflow, ProviderRefused
 from app.domain.frozen import frozen, replace
-from app.domain.types import Completion, CompletionRequest, MessageId, Summary, SummaryBody, Usage
+from app.domain.types import Completion, CompletionRequest, JsonObject, MessageId, Summary, SummaryBody, Usage
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, framing_tokens
 from app.engine.policy.budget import Budget
 from app.engine.summary.block import fit_summary
@@ -35,11 +35,11 @@ from app.engine.window.cache_break import Repeated, repeated
 from app.engine.window.prompt import Prompt
 from app.engine.window.snapshot import Snapshot
 from app.providers.registry import Model
-from app.services.limits import within_limits
+from app.services.limits import most_of, use_of, within_limits
 from app.services.runtime import Runtime
 from app.services.turn.gather import WindowRows, budget_of
 from app.services.turn.planning import INLINE_MESSAGES, count_message, planned
-from app.services.turn.provider_call import call_model
+from app.services.turn.provider_call import call_model, used_row
 from app.tokenizers.counters import Estimator
 
 logger = logging.getLogger(__name__)
@@ -134,8 +134,9 @@ class Summarizer:
     """The calls for one summary. With `repeats` the session's own model is called first, with that prompt and an
     instruction after it.
 
-    `calls` are those that were answered, with their usage, also if the answer cannot be used. `alias` is the model that
-    was called last. When there is no summary, `failure` says why; `limit` is the limit that did not allow a call.
+    `calls` has the usage of each call that was answered, also if the answer cannot be used, with its row. `alias` is
+    the model that was called last. When there is no summary, `failure` says why; `limit` is the limit that did not
+    allow a call.
     """
 
     def __init__(self, rt: Runtime, job: SummaryJob, choice: CallChoice, repeats: Prompt | None) -> None:
@@ -146,7 +147,7 @@ class Summarizer:
         self.choice = choice
         self.limited = True
         self.alias = job.rows.model.alias if repeats else job.alias
-        self.calls: list[tuple[Model, Usage]] = []
+        self.calls: list[tuple[Usage, JsonObject]] = []
         self.failure: str | None = None
         self.limit: LimitExceeded | None = None
 
@@ -231,18 +232,33 @@ class Summarizer:
         return body
 
     async def _call(self, model: Model, request: CompletionRequest, prompt_tokens: int | None = None) -> Completion:
-        rt, session_id = self._rt, self._job.rows.session.id
-        call = partial(call_model, rt, session_id, model, request)
+        rt, call = self._rt, partial(self._counted, model, request)
         if not self.limited:
-            completion = await call()
-        else:
-            if prompt_tokens is None:
-                counts = [await count_message(rt, model.encoding, message["content"]) for message in request.messages]
-                prompt_tokens = sum(tokens for tokens, _ in counts) + framing_tokens(len(counts))
-            most = Usage(prompt_tokens, request.max_output_tokens)
-            turns, self._turns = self._turns, 0
-            completion = await within_limits(rt, session_id, model, most, call, turns=turns, what="this summary")
-        self.calls += [(model, completion.usage)] if completion.usage else []
+            return await call()
+        if prompt_tokens is None:
+            counts = [await count_message(rt, model.encoding, message["content"]) for message in request.messages]
+            prompt_tokens = sum(tokens for tokens, _ in counts) + framing_tokens(len(counts))
+        turns, self._turns, before = self._turns, 0, len(self.calls)
+        most = most_of(model, Usage(prompt_tokens, request.max_output_tokens), turns)
+        return await within_limits(
+            rt,
+            self._job.rows.session.id,
+            most,
+            call,
+            lambda: use_of([used for _, used in self.calls[before:]], turns),
+            what="this summary",
+        )
+
+    async def _counted(self, model: Model, request: CompletionRequest) -> Completion:
+        rt, usages = self._rt, tuple[Usage, ...]()
+        try:
+            completion = await call_model(rt, self._job.rows.session.id, model, request)
+            usages = completion.usages
+        except ProviderError as error:
+            usages = error.usages
+            raise
+        finally:
+            self.calls += [(usage, used_row(rt, model, "summary", usage)) for usage in usages]
         return completion
 
 
