@@ -16,7 +16,7 @@ from bench.wire import open_connection_to, pump, url_through
 class DatabaseFaults:
     """What the proxy does now. `away` refuses everybody and cuts who is there; `swallow_after` is a piece of a
     statement: once it has gone by, its connection's answers are thrown away and the connection is cut. While it does
-    not `answer`, connections stay open. `fired` counts the connections that were refused or cut, and answers held back."""
+    not `answer`, connections stay open. `fired` counts the connections that were refused or cut, and held answers."""
 
     away: bool = False
     answer: asyncio.Event = field(default_factory=asyncio.Event)

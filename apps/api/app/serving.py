@@ -130,8 +130,8 @@ def create_worker() -> FastAPI:
 def _drain_first(drain: Drain, shutdown_delay_s: float) -> None:
     """Drains this process on a signal before uvicorn gets it, which would break off what takes longer than a second.
 
-    A load balancer gets a 503 from `/readyz` for as long as it needs to react. Then new connections are refused, so that
-    one that does not ask for `/readyz` tries another replica. A second signal is passed on at once.
+    A load balancer gets a 503 from `/readyz` for as long as it needs to react. Then new connections are refused, so
+    that one that does not ask for `/readyz` tries another replica. A second signal is passed on at once.
     """
     loop = asyncio.get_running_loop()
     leaving: list[asyncio.Task[None]] = []

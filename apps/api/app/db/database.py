@@ -202,8 +202,8 @@ class Database:
 
     @asynccontextmanager
     async def promptly(self) -> AsyncGenerator[None]:
-        """Raises `DatabaseUnavailable` if the block takes longer than one waits for a connection. A server whose process
-        or disk is frozen still acknowledges what it is sent, so that its connections are not lost."""
+        """Raises `DatabaseUnavailable` if the block takes longer than one waits for a connection. A server whose
+        process or disk is frozen still acknowledges what it is sent, so that its connections are not lost."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 yield

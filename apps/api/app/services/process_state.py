@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Hashable
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
@@ -19,6 +19,7 @@ from app.domain.types import SessionId, TenantId, TurnId
 logger = logging.getLogger(__name__)
 
 COOLDOWN_S = 30.0
+WARN_EVERY_S = 60.0
 _RETRY_ELSEWHERE_AFTER_S = 1
 BUSY_RETRY_S = 2
 _MOST_WAITING = 64
@@ -117,6 +118,25 @@ class Cooldowns:
     def first_awake(self, model_alias: str, fallbacks: tuple[str, ...]) -> str:
         """The first of the alias and its fallbacks that is not resting; the alias itself if all are."""
         return next((alias for alias in (model_alias, *fallbacks) if not self.is_resting(alias)), model_alias)
+
+
+class Warnings:
+    """Of the warnings about one thing, one a minute is logged, so that no tenant fills the log with its turns. What
+    they can be about is a closed set; `monotonic` is its clock in seconds."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._logged: dict[Hashable, tuple[float, int]] = {}
+
+    def due(self, about: Hashable) -> int | None:
+        """How many were left out since the last one was logged; None if this one is left out too."""
+        now = self._monotonic()
+        logged_at, left_out = self._logged.get(about, (-WARN_EVERY_S, 0))
+        if now - logged_at < WARN_EVERY_S:
+            self._logged[about] = (logged_at, left_out + 1)
+            return None
+        self._logged[about] = (now, 0)
+        return left_out
 
 
 class Drain:
