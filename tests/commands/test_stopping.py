@@ -69,3 +69,27 @@ def test_while_a_request_ends_connections_are_refused_and_requests_on_open_ones_
         assert process.wait(timeout=30) == 0
         asked.close()
     assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_a_request_that_takes_longer_than_it_may_after_the_signal_is_told_so(tmp_path: Path, database_url: str) -> None:
+    settings = {"DATABASE_URL": database_url, "MODELS_FILE": "models.toml", "PLIMSOLL_DRAIN_S": "0"}
+    with (
+        slow_model(tmp_path) as model,
+        serving(tmp_path, **settings) as (process, printed),
+        ThreadPoolExecutor(1) as other,
+    ):
+        turn = {"model": "main", "messages": [{"role": "user", "content": "hello"}]}
+        answer = other.submit(httpx.post, address(printed) + "/v1/chat/completions", json=turn, timeout=60)
+        asked, _ = model.accept()
+        process.send_signal(signal.SIGTERM)
+        port = httpx.URL(address(printed)).port
+        assert port is not None
+        while not refuses_connections(port):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)  # the second one does not wait for the rest of the time
+        told = answer.result(30)
+        assert (told.status_code, told.json()["error"]["code"]) == (503, "interrupted")
+        assert told.headers["x-should-retry"] == "false"
+        assert process.wait(timeout=30) == 0
+        asked.close()
+    assert "Exception in ASGI application" not in (tmp_path / "log").read_text()
