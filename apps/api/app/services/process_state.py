@@ -177,7 +177,7 @@ class Drain:
 
 
 class Allowance:
-    """An amount that requests share and get at once or not at all: event streams, bytes of bodies, bytes of windows."""
+    """An amount that requests share and get at once or not at all: event streams, bytes of bodies, of windows."""
 
     def __init__(self, what: str, total: int, tenant_ratio: float) -> None:
         self._what = what
@@ -209,14 +209,25 @@ class Allowance:
         self._returned.append((tenant_id, amount))
 
 
-class WindowBytes:
-    """The bytes of messages that were read for one window. They are held as long as this object is referred to, as
-    the messages are."""
+class HeldBytes:
+    """Bytes of one request. They are held as long as this object is referred to."""
 
     def __init__(self, allowance: Allowance, tenant_id: TenantId) -> None:
         self._allowance = allowance
         self._tenant_id = tenant_id
         self._held = 0
+
+    def take(self, size_bytes: int) -> None:
+        """Adds to the bytes. Raises as `Allowance.take`."""
+        self._allowance.take(self._tenant_id, size_bytes)
+        self._held += size_bytes
+
+    def __del__(self) -> None:
+        self._allowance.give_back_later(self._tenant_id, self._held)
+
+
+class WindowBytes(HeldBytes):
+    """The bytes of messages that were read for one window, held as long as the messages are."""
 
     def take(self, size_bytes: int) -> None:
         """Adds to the bytes. Raises as `Allowance.take`, and `InvalidRequest` if the window alone exceeds the share."""
@@ -226,11 +237,7 @@ class WindowBytes:
                 f"The messages that this session's prompts are made of have more than {most} bytes. Fork the session "
                 "through an earlier turn, or remove its largest items as those of a conversation."
             )
-        self._allowance.take(self._tenant_id, size_bytes)
-        self._held += size_bytes
-
-    def __del__(self) -> None:
-        self._allowance.give_back_later(self._tenant_id, self._held)
+        super().take(size_bytes)
 
 
 class HeavyWork:
