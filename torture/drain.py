@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -22,11 +23,13 @@ SIGNALS = 10
 STREAMS = 30
 PLAIN = 20
 GRACE_S = 30.0
-_ANSWER_AFTER_S = 2.0
+_ANSWER_AFTER_S = 3.0
 _TOLD_WITHIN_S = 1.0
+_DELAY_S = 1.0
+"""In which a balancer hears of the signal, and requests are still served."""
 _IN_FLIGHT = "turns in flight at a SIGTERM"
 _SIGTERM = "SIGTERMs that found all turns running"
-_REFUSED = "posts refused while draining"
+_REFUSED = "connections refused while draining"
 
 
 @dataclass(slots=True)
@@ -48,7 +51,8 @@ async def drains(site: Site) -> Result:
     seen = _Seen()
     async with site.database() as (url, database):
         for _ in range(SIGNALS):
-            replica = await site.nursery.start(site.environment(url), name="drain")
+            environment = site.environment(url, shutdown_delay_s=_DELAY_S)
+            replica = await site.nursery.start(environment, name="drain")
             await _once(site, database, replica, seen, result)
         stored = await database.fetchval("SELECT count(*) FROM turns WHERE status = 'completed'")
         result.failures += await violations(database)
@@ -77,10 +81,8 @@ async def _once(site: Site, database: Any, replica: Replica, seen: _Seen, result
     replica.send(signal.SIGTERM)
     at = monotonic()
     watching = asyncio.create_task(_watch(site, replica, at, seen, result))
-    with contextlib.suppress(*NETWORK_ERRORS):
-        late = await site.post(f"{replica.url}/v1/sessions", {})
-        if await _is_refused(late, site, replica):
-            result.fire(_REFUSED)
+    if await _is_refused(site, replica, posts):
+        result.fire(_REFUSED)
     answers = await asyncio.gather(*posts, return_exceptions=True)
     for number, (answered, mark) in enumerate(zip(answers, marks, strict=True)):
         seen.completed += _is_whole(answered, mark, stream=number < STREAMS, result=result)
@@ -91,13 +93,17 @@ async def _once(site: Site, database: Any, replica: Replica, seen: _Seen, result
         result.fire(_SIGTERM)
 
 
-async def _is_refused(late: Answered, site: Site, replica: Replica) -> bool:
-    # The signal is handled within a moment: whoever was quicker was served.
-    for _ in range(20):
-        if (late.status, late.code) == (503, "shutting_down") and "Retry-After" in late.headers:
+async def _is_refused(site: Site, replica: Replica, posts: Sequence[asyncio.Task[Answered]]) -> bool:
+    """Whether connections are refused, once the delay is over, while turns still run."""
+    deadline = monotonic() + _DELAY_S + _TOLD_WITHIN_S
+    while monotonic() < deadline and not all(post.done() for post in posts):
+        try:
+            await site.post(f"{replica.url}/v1/sessions", {})
+        except aiohttp.ClientConnectorError:
             return True
+        except NETWORK_ERRORS:
+            pass  # it came while the port was closed
         await asyncio.sleep(0.02)
-        late = await site.post(f"{replica.url}/v1/sessions", {})
     return False
 
 

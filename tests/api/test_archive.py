@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -97,6 +98,25 @@ async def test_others_are_served_while_a_large_document_is_written_and_while_it_
     others.cancel()
     assert len({at for at, _ in sent}) == len(sent) >= 8
     assert len(json.loads(b"".join(chunk for _, chunk in sent))["messages"]) == 8000
+
+
+def test_a_tenant_whose_exports_are_not_read_gets_no_more_of_them_until_they_are(database_url: str) -> None:
+    messages = [{"role": role, "content": "x" * 100_000} for _ in range(70) for role in ("user", "assistant")]
+    settings = settings_for(database_url, max_exports_bytes=64 * 1024 * 1024)
+    with serving(settings) as address, httpx.Client(base_url=address, timeout=60) as client:
+        path = f"/v1/sessions/{client.post(IMPORT, json={'messages': messages}).json()['id']}/export"
+        with client.stream("GET", path) as unread:
+            assert unread.status_code == 200
+            refused = client.get(path)
+            assert_problem(refused, 429, "tenant_busy")
+            assert refused.headers["Retry-After"]
+        deadline = time.monotonic() + 30
+        while (
+            again := client.get(path)
+        ).status_code == 429:  # the service sees the end of the connection a moment later
+            assert time.monotonic() < deadline
+        assert again.status_code == 200
+        assert len(again.json()["messages"]) == 140
 
 
 def test_messages_in_the_openai_form_become_a_session(client: httpx.Client) -> None:

@@ -37,7 +37,7 @@ class _DatabaseAway:
 def _call(database: _DatabaseAway) -> Call:
     runtime = SimpleNamespace(database=database)
     unused = cast(Any, None)
-    service = AppState(cast(Any, runtime), authenticator=unused, activity=unused, answers=unused)
+    service = AppState(cast(Any, runtime), authenticator=unused, activity=unused, answers=unused, exports=unused)
     app = SimpleNamespace(state=SimpleNamespace(service=service))
     call = Call({"type": "http", "app": app, "plimsoll": Exchange({}, {}), "headers": []})
     call.tenant_id = TenantId("default")

@@ -1,4 +1,4 @@
-"""A proxy before Postgres that plays faults: the server is away, or commits and its answer never arrives."""
+"""A proxy before Postgres that plays faults: the server is away or silent, or commits and its answer never arrives."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from bench.wire import open_connection_to, pump, url_through
 @dataclass(slots=True)
 class DatabaseFaults:
     """What the proxy does now. `away` refuses everybody and cuts who is there; `swallow_after` is a piece of a
-    statement: once it has gone by, its connection's answers are thrown away and the connection is cut. `fired` counts
-    the connections that were refused or cut."""
+    statement: once it has gone by, its connection's answers are thrown away and the connection is cut. While it does
+    not `answer`, connections stay open. `fired` counts the connections that were refused or cut, and held answers."""
 
     away: bool = False
+    answer: asyncio.Event = field(default_factory=asyncio.Event)
     swallow_after: bytes | None = None
     fired: int = 0
     _writers: set[asyncio.StreamWriter] = field(default_factory=set[asyncio.StreamWriter])
@@ -32,6 +33,10 @@ class DatabaseFaults:
 
     def come_back(self) -> None:
         self.away = False
+
+    def fall_silent(self) -> None:
+        """Holds all answers back until it is to `answer` again, as a server does whose processes are stopped."""
+        self.answer.clear()
 
     async def serve(self, database_url: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, from its beginning to its end."""
@@ -61,6 +66,8 @@ class DatabaseFaults:
     ) -> None:
         with contextlib.suppress(ConnectionError):
             while data := await server.read(65536):
+                self.fired += not self.answer.is_set()
+                await self.answer.wait()
                 if swallowing.is_set():
                     # The server has answered, so what was sent to it is committed.
                     self.fired += 1
@@ -75,6 +82,7 @@ class DatabaseFaults:
 async def faulty_database(database_url: str) -> AsyncGenerator[tuple[str, DatabaseFaults]]:
     """A URL that leads to the database through the proxy, and the proxy's faults."""
     faults = DatabaseFaults()
+    faults.answer.set()
     server = await asyncio.start_server(
         lambda reader, writer: faults.serve(database_url, reader, writer), "127.0.0.1", 0
     )

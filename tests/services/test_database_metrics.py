@@ -19,8 +19,10 @@ from app.domain.errors import DatabaseUnavailable
 from app.domain.types import SessionId
 from app.services.background import probe_database, sweep_forever
 from app.services.openai.conversations import add_items
+from app.services.runtime import Runtime
 from app.services.turn.claim import draft_turn
 from app.services.turn.types import TurnRequest
+from app.services.views.deployment import readiness
 from app.telemetry.metrics import Telemetry
 from tests.pooling import behind_pooler, own_database
 from tests.providers.server import Answer, Seen, serving
@@ -166,3 +168,26 @@ async def test_a_database_that_is_away_is_seen_and_so_is_its_return(database_url
         faults.come_back()
         await probe_database(at.rt)
         assert measured(at.rt.telemetry)["database_up"] == 1
+
+
+async def test_a_database_that_falls_silent_on_open_connections_is_seen_and_so_is_its_return(database_url: str) -> None:
+    async with faulty_database(database_url) as (url, faults), service(url) as at:
+        rt = replace(at.rt, database=own_database(url, pool_timeout_s=0.5))
+        await until_up(rt)
+        faults.fall_silent()
+        await probe_database(rt)
+        assert faults.fired > 0
+        assert measured(at.rt.telemetry)["database_up"] == 0
+        assert (await readiness(rt)).database == "unavailable"
+        faults.answer.set()
+        await until_up(rt)
+        await rt.database.aclose()
+
+
+async def until_up(rt: Runtime) -> None:
+    """Probes until the database answers in time, which takes a while on a busy machine."""
+    for _ in range(60):
+        await probe_database(rt)
+        if measured(rt.telemetry)["database_up"] == 1:
+            return
+    raise AssertionError("the database is still down")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -11,6 +12,7 @@ import pytest
 
 from app.domain.errors import ContextBudgetExceeded, NotFound, NothingToSummarize
 from app.domain.types import Pin, SessionId, SessionRef, TenantId, TurnStatus
+from app.services.process_state import WARN_EVERY_S, Warnings
 from app.services.sessions import put_pin
 from app.services.summaries import list_summaries, summarize_now
 from app.services.views.context import window_now
@@ -230,6 +232,25 @@ async def test_after_three_failures_in_a_row_the_summarizer_is_not_called(databa
         origins = [row.origin for row in (await list_summaries(at.rt, ref_of(session.id), NEWEST)).items]
         assert len(origins) > 3
         assert set(origins) == {"fallback"}
+
+
+async def test_a_summarizer_that_fails_at_every_turn_is_logged_once_a_minute_for_each_reason(
+    database_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_s = 0.0
+    async with (
+        serving(model(summary=lambda _: chat("{}"))) as server,
+        service(database_url, models_toml(server, window=16_384), folder=tmp_path) as made,
+    ):
+        at = replace(made, rt=replace(made.rt, warnings=Warnings(lambda: now_s)))
+        session = await at.session(policy={"mandatory_summary_turn": 1, "protected_turns": 1})
+        with caplog.at_level(logging.WARNING, logger="app"):
+            for number in range(1, 9):
+                await at.turn(session.id, f"Point {number}. {LONG}")
+            now_s = WARN_EVERY_S
+            await at.turn(session.id, f"Point 9. {LONG}")
+        logged = [record.args for record in caplog.records if "no usable summary" in record.msg]
+        assert logged == [("main", "schema", 0), ("main", "breaker_open", 0), ("main", "breaker_open", 2)]
 
 
 async def test_tiny_turns_get_no_summary_that_would_not_shrink_anything(database_url: str, tmp_path: Path) -> None:

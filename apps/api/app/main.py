@@ -256,6 +256,7 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> AppState:
         Authenticator(database, monotonic),
         Activity(Allowance("event streams", settings.max_event_streams, settings.tenant_share)),
         Allowance("bytes of answers", settings.max_bodies_bytes, settings.tenant_share),
+        Allowance("bytes of exports", settings.max_exports_bytes, settings.tenant_share),
         heartbeat_s=settings.heartbeat_s,
         cancel_on_disconnect=settings.on_disconnect == "cancel",
     )

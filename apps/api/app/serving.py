@@ -128,16 +128,22 @@ def create_worker() -> FastAPI:
 
 
 def _drain_first(drain: Drain, shutdown_delay_s: float) -> None:
-    """Drains this process on a signal before uvicorn gets it, which would stop listening at once.
+    """Drains this process on a signal before uvicorn gets it, which would break off what takes longer than a second.
 
-    A load balancer gets a 503 from `/readyz` instead of a refused connection. A second signal is passed on at once.
+    A load balancer gets a 503 from `/readyz` for as long as it needs to react. Then new connections are refused, so
+    that one that does not ask for `/readyz` tries another replica. A second signal is passed on at once.
     """
     loop = asyncio.get_running_loop()
     leaving: list[asyncio.Task[None]] = []
+    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    if not isinstance(server, uvicorn.Server):
+        return
 
     async def leave(hand_on: Callable[[], object]) -> None:
         drain.announced = True
         await asyncio.sleep(shutdown_delay_s)
+        for listening in server.servers:
+            listening.close()
         drain.close()
         await drain.until_idle(DRAIN_S)
         hand_on()
@@ -148,17 +154,15 @@ def _drain_first(drain: Drain, shutdown_delay_s: float) -> None:
         else:
             leaving.append(asyncio.create_task(leave(hand_on)))
 
-    uvicorns = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     # uvicorn does not handle SIGHUP, which a closed terminal sends.
     for number, meant in (
         (signal.SIGTERM, signal.SIGTERM),
         (signal.SIGINT, signal.SIGINT),
         (signal.SIGHUP, signal.SIGTERM),
     ):
-        handler = uvicorns[meant]
-        if callable(handler) and callable(signal.getsignal(number)):
+        if callable(signal.getsignal(number)):
             # uvicorn puts back what was there before it when it ends.
-            hand_on = partial(handler, meant, None)
+            hand_on = partial(server.handle_exit, meant, None)
             signal.signal(number, lambda _number, _frame, hand_on=hand_on: loop.call_soon_threadsafe(begin, hand_on))
 
 

@@ -317,6 +317,7 @@ BY_CODE: Mapping[str, type[Problem]] = {
     "too_many_streams": Unavailable,
     "too_many_connections": Unavailable,
     "shutting_down": Unavailable,
+    "interrupted": Unavailable,
     "internal_error": InternalError,
     # Chat completions say these in OpenAI's words.
     "context_length_exceeded": ContextBudgetExceeded,

@@ -5239,7 +5239,7 @@ export interface components {
                 "application/problem+json": components["schemas"]["Problem"];
             };
         };
-        /** @description `database_unavailable` / `process_busy` / `shutting_down` / `too_many_connections` / `too_many_streams` / `worker_lost` */
+        /** @description `database_unavailable` / `interrupted` / `process_busy` / `shutting_down` / `too_many_connections` / `too_many_streams` / `worker_lost` */
         Problem503: {
             headers: {
                 [name: string]: unknown;

@@ -58,13 +58,15 @@ UUID_TEXT = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 class AppState:
     """What handlers use through `Call`. The composition root stores it in the application's state.
 
-    `answers` limits the bytes of all long answers that clients have not read yet.
+    `answers` limits the bytes of all long answers that clients have not read yet; `exports` those of documents, which
+    are in files.
     """
 
     rt: Runtime
     authenticator: Authenticator
     activity: Activity
     answers: Allowance
+    exports: Allowance
     drain: Drain = field(default_factory=Drain)
     heartbeat_s: float = 15.0
     cancel_on_disconnect: bool = False

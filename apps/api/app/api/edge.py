@@ -109,6 +109,11 @@ class Edge:
 
         try:
             await self._serve(scope, receive, send_with_id, exchange)
+        except asyncio.CancelledError:  # the process stops, and the request has had its time to end
+            if exchange.status is not None:
+                raise  # as below
+            detail = "The process stops and waits no longer. What was begun may still be stored: a turn has its status."
+            await refusal(scope, "interrupted", detail, {"Connection": "close"})(scope, receive, send_with_id)
         except Exception:
             log.exception("request_failed")
             if exchange.status is not None:

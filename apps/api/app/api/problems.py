@@ -85,6 +85,7 @@ KINDS: Mapping[str, ProblemKind] = {
     "process_busy": ProblemKind(503, "The process has reached its capacity", should_retry=True),
     "too_many_streams": ProblemKind(503, "The process has reached its limit of event streams"),
     "shutting_down": ProblemKind(503, "The process is shutting down", should_retry=True),
+    "interrupted": ProblemKind(503, "The process stopped before the request ended"),
     "internal_error": ProblemKind(500, "Something broke on our side"),
 }
 

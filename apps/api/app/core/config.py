@@ -70,6 +70,7 @@ class Settings(BaseSettings):
     max_event_streams: int = Field(default=500, ge=1, le=_MOST)
     max_bodies_bytes: int = Field(default=256 * 1024 * 1024, ge=1024, le=_MOST)
     max_windows_bytes: int = Field(default=256 * 1024 * 1024, ge=1024, le=_MOST)
+    max_exports_bytes: int = Field(default=4 * 1024**3, ge=1024, le=_MOST)
     session_cache_bytes: int = Field(default=64 * 1024 * 1024, ge=0, le=_MOST)
     tenant_share: float = Field(default=0.75, gt=0, le=1)
     db_pooler: Literal["none", "transaction"] = "none"

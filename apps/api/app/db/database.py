@@ -199,6 +199,16 @@ class Database:
         async with self._connection() as pooled:
             yield Transaction(pooled.connection)
 
+    @asynccontextmanager
+    async def promptly(self) -> AsyncGenerator[None]:
+        """Raises `DatabaseUnavailable` if the block takes longer than one waits for a connection. A server whose
+        process or disk is frozen still acknowledges what it is sent, so that its connections are not lost."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                yield
+        except TimeoutError:
+            raise DatabaseUnavailable("The database does not answer in time.") from None
+
     async def is_read_only(self) -> bool:
         """Whether the server refuses to write, as a standby does. Raises as `begin`."""
         async with self.autocommit() as transaction:

@@ -134,12 +134,13 @@ async def probe_forever(rt: Runtime) -> None:
 
 
 async def probe_database(rt: Runtime) -> None:
-    """Measures whether the database answers and accepts writes, and which turns are open in it."""
+    """Measures whether the database answers in time and accepts writes, and which turns are open in it."""
     found = None
     with suppress(DatabaseUnavailable):
-        if not await rt.database.is_read_only():
-            async with rt.database.autocommit() as tx:
-                found = await count_open_turns(tx)
+        async with rt.database.promptly():
+            if not await rt.database.is_read_only():
+                async with rt.database.autocommit() as tx:
+                    found = await count_open_turns(tx)
     rt.telemetry.database.probed(found)
 
 

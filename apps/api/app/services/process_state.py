@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Hashable
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
@@ -19,6 +19,7 @@ from app.domain.types import SessionId, TenantId, TurnId
 logger = logging.getLogger(__name__)
 
 COOLDOWN_S = 30.0
+WARN_EVERY_S = 60.0
 _RETRY_ELSEWHERE_AFTER_S = 1
 BUSY_RETRY_S = 2
 _MOST_WAITING = 64
@@ -119,6 +120,25 @@ class Cooldowns:
         return next((alias for alias in (model_alias, *fallbacks) if not self.is_resting(alias)), model_alias)
 
 
+class Warnings:
+    """Of the warnings about one thing, one a minute is logged, so that no tenant fills the log with its turns. What
+    they can be about is a closed set; `monotonic` is its clock in seconds."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._logged: dict[Hashable, tuple[float, int]] = {}
+
+    def due(self, about: Hashable) -> int | None:
+        """How many were left out since the last one was logged; None if this one is left out too."""
+        now = self._monotonic()
+        logged_at, left_out = self._logged.get(about, (-WARN_EVERY_S, 0))
+        if now - logged_at < WARN_EVERY_S:
+            self._logged[about] = (logged_at, left_out + 1)
+            return None
+        self._logged[about] = (now, 0)
+        return left_out
+
+
 class Drain:
     """How a process stops. `announced` makes `/readyz` answer 503, so that load balancers send no more requests;
     `closed` refuses new requests too. Neither affects requests that are already running.
@@ -157,7 +177,7 @@ class Drain:
 
 
 class Allowance:
-    """An amount that requests share and get at once or not at all: event streams, bytes of bodies, bytes of windows."""
+    """An amount that requests share and get at once or not at all: event streams, bytes of bodies, of windows."""
 
     def __init__(self, what: str, total: int, tenant_ratio: float) -> None:
         self._what = what
@@ -189,14 +209,25 @@ class Allowance:
         self._returned.append((tenant_id, amount))
 
 
-class WindowBytes:
-    """The bytes of messages that were read for one window. They are held as long as this object is referred to, as
-    the messages are."""
+class HeldBytes:
+    """Bytes of one request. They are held as long as this object is referred to."""
 
     def __init__(self, allowance: Allowance, tenant_id: TenantId) -> None:
         self._allowance = allowance
         self._tenant_id = tenant_id
         self._held = 0
+
+    def take(self, size_bytes: int) -> None:
+        """Adds to the bytes. Raises as `Allowance.take`."""
+        self._allowance.take(self._tenant_id, size_bytes)
+        self._held += size_bytes
+
+    def __del__(self) -> None:
+        self._allowance.give_back_later(self._tenant_id, self._held)
+
+
+class WindowBytes(HeldBytes):
+    """The bytes of messages that were read for one window, held as long as the messages are."""
 
     def take(self, size_bytes: int) -> None:
         """Adds to the bytes. Raises as `Allowance.take`, and `InvalidRequest` if the window alone exceeds the share."""
@@ -206,11 +237,7 @@ class WindowBytes:
                 f"The messages that this session's prompts are made of have more than {most} bytes. Fork the session "
                 "through an earlier turn, or remove its largest items as those of a conversation."
             )
-        self._allowance.take(self._tenant_id, size_bytes)
-        self._held += size_bytes
-
-    def __del__(self) -> None:
-        self._allowance.give_back_later(self._tenant_id, self._held)
+        super().take(size_bytes)
 
 
 class HeavyWork:

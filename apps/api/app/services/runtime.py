@@ -22,7 +22,7 @@ from app.services.embeddings import Embeddings
 from app.services.heavy.jobs import HeavyJobs
 from app.services.learned import Calibrations
 from app.services.pasts import Pasts
-from app.services.process_state import Allowance, Chores, Cooldowns, HeavyWork, Leases
+from app.services.process_state import Allowance, Chores, Cooldowns, HeavyWork, Leases, Warnings
 from app.telemetry.metrics import Telemetry
 from app.telemetry.tracing import NO_TRACES, Tracer
 from app.tokenizers.counters import Tokenizers
@@ -77,6 +77,7 @@ class Runtime:
     chores: Chores = field(default_factory=Chores)
     calibrations: Calibrations = field(default_factory=Calibrations)
     cooldowns: Cooldowns = field(default_factory=lambda: Cooldowns(monotonic))
+    warnings: Warnings = field(default_factory=lambda: Warnings(monotonic))
     tracer: Tracer = NO_TRACES
     embeddings: Embeddings | None = None
     recognizes_sessions: bool = True

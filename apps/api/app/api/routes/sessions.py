@@ -18,12 +18,13 @@ from app.api.openapi import DEFAULT_LIMIT, READ, WRITE, Cursor, Figures, Limit, 
 from app.api.schemas import sessions as schemas
 from app.api.schemas.archive import Document, ImportIn, read_import
 from app.archive.document import FORMAT, VERSION
-from app.domain.errors import InvalidRequest, NotFound
+from app.domain.errors import Busy, InvalidRequest, NotFound
 from app.domain.frozen import values_of
 from app.domain.types import JsonObject, Pin, Session, SessionId, TurnId
 from app.services import sessions
 from app.services.archive.transfer import export_session, fork_session, import_session
 from app.services.paging import Page, PageRequest
+from app.services.process_state import HeldBytes
 from app.services.views.context import pin_figures
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=DirectRoute)
@@ -178,13 +179,21 @@ _IN_MEMORY_BYTES = 1024 * 1024
 )
 async def get_export(call: Call, session_id: SessionId) -> Response:
     """The whole session as one JSON document: turns that have ended, messages, summaries, audits, blocks and pins."""
+    exports = call.service.exports
     file = await spooled(export_session(call.rt, call.session_ref(session_id)))
+    size_bytes = file.seek(0, os.SEEK_END)
+    held = HeldBytes(exports, call.tenant_id)
+    try:
+        held.take(min(size_bytes, exports.per_tenant))  # a tenant can always have one, however large
+    except Busy:
+        file.close()
+        raise
     headers = {
-        "Content-Length": str(file.seek(0, os.SEEK_END)),
+        "Content-Length": str(size_bytes),
         "Content-Disposition": f'attachment; filename="session-{session_id}.json"',
     }
     file.seek(0)
-    return StreamingResponse(file_chunks(file), headers=headers, media_type="application/json")
+    return StreamingResponse(file_chunks(file, held), headers=headers, media_type="application/json")
 
 
 @import_router.post(
@@ -201,8 +210,8 @@ async def post_import(call: Call, body: ImportIn) -> Session:  # noqa: ARG001 - 
     return session
 
 
-async def file_chunks(file: IO[bytes]) -> AsyncGenerator[bytes]:
-    """The file in chunks. It is closed after the last chunk."""
+async def file_chunks(file: IO[bytes], held: HeldBytes | None = None) -> AsyncGenerator[bytes]:  # noqa: ARG001 - freed with this
+    """The file in chunks. It is closed after the last chunk. Its bytes are `held` until then."""
     try:
         while chunk := await asyncio.to_thread(file.read, _CHUNK_BYTES):
             yield chunk

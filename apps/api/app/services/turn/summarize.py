@@ -143,11 +143,13 @@ async def _make(rt: Runtime, summarizer: Summarizer, job: SummaryJob, lease_id: 
         async with rt.database.autocommit() as tx:
             await add_usages(tx, session.id, used)
         raise summarizer.limit
-    if failure:
+    if failure and (left_out := rt.warnings.due((summarizer.alias, failure))) is not None:
         logger.warning(
-            "the summarizer %s gave no usable summary (%s); the deterministic fallback stands in, anchors kept",
+            "the summarizer %s gave no usable summary (%s); the deterministic fallback stands in, anchors kept; "
+            "%d more since the last such line",
             summarizer.alias,
             failure,
+            left_out,
         )
     # The fallback reads every sentence of the fold, which takes seconds for megabytes of messages.
     body = body or await asyncio.to_thread(fallback_summary, fold, estimate, focus=job.rows.policy.focus)

@@ -33,12 +33,13 @@ class Readiness:
 
 
 async def readiness(rt: Runtime) -> Readiness:
-    """Queries the database. Never raises when it is unavailable."""
+    """Queries the database. Never raises when it is unavailable, or does not answer in time."""
     try:
-        read_only = await rt.database.is_read_only()
-        async with rt.database.autocommit() as tx:
-            state, may_take = await schema_state(tx), await may_take_turns(tx)
-            return Readiness("read_only" if read_only else "ok" if may_take else "unavailable", state)
+        async with rt.database.promptly():
+            read_only = await rt.database.is_read_only()
+            async with rt.database.autocommit() as tx:
+                state, may_take = await schema_state(tx), await may_take_turns(tx)
+        return Readiness("read_only" if read_only else "ok" if may_take else "unavailable", state)
     except DatabaseUnavailable:
         return Readiness("unavailable", None)
 

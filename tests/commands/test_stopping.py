@@ -1,0 +1,95 @@
+"""What a service that got a signal does with connections and requests, by real processes."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.commands.test_cli import address, serving
+
+_ANSWER = (
+    b'{"id":"c","object":"chat.completion","model":"m","choices":[{"index":0,"finish_reason":"stop",'
+    b'"message":{"role":"assistant","content":"At last."}}],"usage":{"prompt_tokens":9,"completion_tokens":3}}'
+)
+
+
+@contextmanager
+def slow_model(folder: Path) -> Generator[socket.socket]:
+    """A model that a test answers for, on connections that it accepts; named in the catalogue `models.toml`."""
+    with socket.create_server(("127.0.0.1", 0)) as model:
+        model.settimeout(30)
+        (folder / "models.toml").write_text(
+            'default = "main"\n[models.main]\nprovider = "openai"\nmodel = "m"\n'
+            f'base_url = "http://127.0.0.1:{model.getsockname()[1]}/v1"\n'
+        )
+        yield model
+
+
+def refuses_connections(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) != 0
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_while_a_request_ends_connections_are_refused_and_requests_on_open_ones_are_told_to_try_again(
+    tmp_path: Path, database_url: str, workers: str
+) -> None:
+    settings = {"DATABASE_URL": database_url, "MODELS_FILE": "models.toml"}
+    with (
+        slow_model(tmp_path) as model,
+        serving(tmp_path, "--workers", workers, **settings) as (process, printed),
+        httpx.Client(base_url=address(printed), timeout=30) as client,
+        ThreadPoolExecutor(1) as other,
+    ):
+        session = client.post("/v1/sessions", json={}).json()["id"]
+        turns = f"{address(printed)}/v1/sessions/{session}/turns"
+        turn = other.submit(httpx.post, turns, json={"content": "hello"}, timeout=60)
+        asked, _ = model.accept()
+        process.send_signal(signal.SIGTERM)
+        port, deadline = client.base_url.port, time.monotonic() + 20
+        assert port is not None
+        while not refuses_connections(port):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert not turn.done()
+        refused = client.get("/v1/sessions")
+        assert (refused.status_code, refused.json()["code"]) == (503, "shutting_down")
+        assert refused.headers["Connection"] == "close"
+        asked.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
+        asked.sendall(b"content-length: %d\r\n\r\n%s" % (len(_ANSWER), _ANSWER))
+        assert turn.result(30).json()["turn"]["assistant_output"] == "At last."
+        assert process.wait(timeout=30) == 0
+        asked.close()
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_a_request_that_takes_longer_than_it_may_after_the_signal_is_told_so(tmp_path: Path, database_url: str) -> None:
+    settings = {"DATABASE_URL": database_url, "MODELS_FILE": "models.toml", "PLIMSOLL_DRAIN_S": "0"}
+    with (
+        slow_model(tmp_path) as model,
+        serving(tmp_path, **settings) as (process, printed),
+        ThreadPoolExecutor(1) as other,
+    ):
+        turn = {"model": "main", "messages": [{"role": "user", "content": "hello"}]}
+        answer = other.submit(httpx.post, address(printed) + "/v1/chat/completions", json=turn, timeout=60)
+        asked, _ = model.accept()
+        process.send_signal(signal.SIGTERM)
+        port = httpx.URL(address(printed)).port
+        assert port is not None
+        while not refuses_connections(port):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)  # the second one does not wait for the rest of the time
+        told = answer.result(30)
+        assert (told.status_code, told.json()["error"]["code"]) == (503, "interrupted")
+        assert told.headers["x-should-retry"] == "false"
+        assert process.wait(timeout=30) == 0
+        asked.close()
+    assert "Exception in ASGI application" not in (tmp_path / "log").read_text()
