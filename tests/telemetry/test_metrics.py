@@ -19,7 +19,8 @@ from app.telemetry.metrics import Telemetry
 _WORKER = """
 import sys
 from pathlib import Path
-from app.domain.types import OpenTurnCount, TurnStatus
+from app.domain.figures import OpenTurnCount
+from app.domain.types import TurnStatus
 from app.telemetry.metrics import Telemetry
 from tests.telemetry.test_metrics import audit_of, turn_of
 telemetry = Telemetry(["main"], Path(sys.argv[1]))

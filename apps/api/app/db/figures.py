@@ -12,9 +12,9 @@ from app.db.driver import Record
 from app.db.records import USED_TOKENS
 from app.db.sessions import FIRST_INPUT
 from app.db.sql import OPEN_STATUSES_SQL, sql
-from app.domain.figures import PointWindow, SessionFigures, TurnChange, WindowFigures
+from app.domain.figures import OpenTurnCount, PointWindow, SessionFigures, TurnChange, WindowFigures
 from app.domain.frozen import names_of
-from app.domain.types import OpenTurnCount, SessionId, TenantId, TurnStatus
+from app.domain.types import SessionId, TenantId, TurnStatus
 
 USER_INPUT_CHARS = 160
 

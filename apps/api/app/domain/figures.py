@@ -1,4 +1,4 @@
-"""Figures of sessions, pins, windows and turns as clients read them, for lists and plots."""
+"""Figures of sessions, pins, windows and turns: for lists and plots, as clients read them, and for metrics."""
 
 from __future__ import annotations
 
@@ -201,3 +201,12 @@ class TurnChange:
     model_alias: str
     created_at: datetime
     completed_at: datetime | None
+
+
+@frozen
+class OpenTurnCount:
+    """How many turns have one open status. `oldest_s` is the number of seconds since the oldest of them was posted, or
+    since its newest message if it runs."""
+
+    turns: int
+    oldest_s: float

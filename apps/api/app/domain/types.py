@@ -67,15 +67,6 @@ OPEN_STATUSES = (TurnStatus.RUNNING, TurnStatus.AWAITING_TOOLS)
 
 
 @frozen
-class OpenTurnCount:
-    """How many turns have one open status. `oldest_s` is the number of seconds since the oldest of them was posted, or
-    since its newest message if it runs."""
-
-    turns: int
-    oldest_s: float
-
-
-@frozen
 class ToolCall:
     """A call that the model makes. `arguments` is the JSON text exactly as the model wrote it."""
 

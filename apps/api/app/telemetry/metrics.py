@@ -33,7 +33,8 @@ from prometheus_client.registry import Collector
 
 from app.domain.audit import Audit, CacheBreak
 from app.domain.errors import ProviderError
-from app.domain.types import OPEN_STATUSES, OpenTurnCount, Purpose, TurnRecord, TurnStatus, Usage
+from app.domain.figures import OpenTurnCount
+from app.domain.types import OPEN_STATUSES, Purpose, TurnRecord, TurnStatus, Usage
 
 SummaryOutcome: TypeAlias = Literal["used", "fallback", "stale", "failed"]
 """The model's summary was used, or the deterministic one; or another process was faster; or none could be made."""
