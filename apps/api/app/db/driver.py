@@ -177,7 +177,8 @@ def domain_errors(leave_server: Callable[[], None]) -> Generator[None]:
     except asyncpg.ForeignKeyViolationError as error:
         raise NotFound("session") from error  # every foreign key leads to a session: it was erased meanwhile
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
-        raise DatabaseUnavailable("The database's schema lacks a table or column of this version.") from error
+        detail = "The schema lacks a table or column of this version; run the migrations, unless later ones have run."
+        raise DatabaseUnavailable(detail) from error
     except asyncpg.InsufficientPrivilegeError as error:
         raise DatabaseUnavailable("The database's user may not do this; grant it all rights on the tables.") from error
     except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError) as error:
