@@ -7,6 +7,7 @@ import gc
 import json
 from collections.abc import Generator
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import httpx
@@ -17,6 +18,7 @@ from tests.providers.server import Answer, Play, Reset, Stream
 
 _WINDOWS_BYTES = 1024 * 1024
 _SESSION_BYTES = 600_000
+_FREED_WITHIN_S = 5.0
 _REFUSAL = Answer({"error": {"message": "No."}}, status=400)
 _PIECE = b'data: {"choices":[{"index":0,"delta":{"content":"Half"}}]}\n\n'
 _CASES: dict[str, tuple[Play, str, dict[str, Any], int, str]] = {
@@ -63,6 +65,15 @@ def imported(client: httpx.Client, turns: int) -> str:
     return client.post("/v1/sessions/import", json={"messages": messages}).raise_for_status().json()["id"]
 
 
+def assert_freed(client: httpx.Client, session: str) -> None:
+    """That a request gets what needs as many bytes again. A thread that has computed for the first one may still refer
+    to its arguments when that is answered."""
+    gives_up_at = monotonic() + _FREED_WITHIN_S
+    while (answer := client.get(f"{session}/context")).status_code == 429 and monotonic() < gives_up_at:
+        sleep(0.02)
+    assert answer.status_code == 200, answer.text
+
+
 @pytest.mark.parametrize("case", _CASES)
 @pytest.mark.usefixtures("without_collections")
 def test_a_request_that_fails_frees_what_it_read(database_url: str, tmp_path: Path, case: str) -> None:
@@ -73,7 +84,7 @@ def test_a_request_that_fails_frees_what_it_read(database_url: str, tmp_path: Pa
         session = f"/v1/sessions/{imported(chat.http, turns)}"
         answer = chat.http.post(f"{session}/{route}", json=body)
         assert (answer.status_code, code in answer.text) == (status, True), answer.text
-        assert chat.http.get(f"{session}/context").status_code == 200, "it needs as many bytes again"
+        assert_freed(chat.http, session)
 
 
 @pytest.mark.usefixtures("without_collections")
@@ -92,4 +103,4 @@ def test_a_turn_that_is_cancelled_frees_what_it_read(database_url: str, tmp_path
             turn_id = json.loads(created.removeprefix("data:"))["turn"]["id"]
             assert chat.http.post(f"{session}/turns/{turn_id}/cancel").status_code == 200
             assert any("turn_cancelled" in line for line in lines)
-        assert chat.http.get(f"{session}/context").status_code == 200, "it needs as many bytes again"
+        assert_freed(chat.http, session)
