@@ -147,9 +147,9 @@ async def test_a_turn_has_ended_with_its_last_event_also_where_the_connection_st
     async with httpx.AsyncClient(base_url=address) as http:
         session = (await http.post("/v1/sessions", json={})).json()["id"]
         body = {"content": "Hello", "stream": True}
-        told = (await http.post(f"/v1/sessions/{session}/turns", json=body)).content
-    assert b"turn.completed" in told
-    with threaded_serving(Stream([told], ending="open")) as server:  # for 30 s, or until the client hangs up
+        events = (await http.post(f"/v1/sessions/{session}/turns", json=body)).content
+    assert b"turn.completed" in events
+    with threaded_serving(Stream([events], ending="open")) as server:  # for 30 s, or until the client hangs up
         async with talker(kind, _root(server.base_url)) as at, asyncio.timeout(20):
             events = await at.events("stream_turn", session, "Hello")
     assert server.hits == 1

@@ -87,9 +87,9 @@ def test_a_request_that_takes_longer_than_it_may_after_the_signal_is_told_so(tmp
         while not refuses_connections(port):
             time.sleep(0.01)
         process.send_signal(signal.SIGTERM)  # the second one does not wait for the rest of the time
-        told = answer.result(30)
-        assert (told.status_code, told.json()["error"]["code"]) == (503, "interrupted")
-        assert told.headers["x-should-retry"] == "false"
+        response = answer.result(30)
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "interrupted")
+        assert response.headers["x-should-retry"] == "false"
         assert process.wait(timeout=30) == 0
         asked.close()
     assert "Exception in ASGI application" not in (tmp_path / "log").read_text()

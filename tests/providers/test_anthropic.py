@@ -359,7 +359,7 @@ async def test_where_thinking_would_be_refused_the_call_goes_without(fields: dic
 ADAPTIVE: dict[str, Any] = {"parameters": {"thinking": {"type": "adaptive"}}}
 
 
-@pytest.mark.parametrize("endpoint", [{}, ADAPTIVE], ids=["by itself", "told"])
+@pytest.mark.parametrize("endpoint", [{}, ADAPTIVE], ids=["by itself", "configured"])
 async def test_a_model_that_thinks_by_itself_is_told_not_to_where_tools_are_forced(endpoint: dict[str, Any]) -> None:
     """Claude 5, which thinks if the request has no `thinking`."""
 

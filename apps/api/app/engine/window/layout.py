@@ -84,8 +84,9 @@ def singly(
     """The actions with each range split into its single actions, in time order.
 
     `turns` are the turns of the ranges with their messages, counted again. `refs` are the prompt's references, which
-    show what was sent of a range; without them (the prompt was not sent) ranges are not split, nor are more than
-    `_MOST_RANGES`, nor one of messages that cannot be told from those that left with their turns, and larger ones.
+    show what was sent of a range; without them (the prompt was not sent) ranges are not split. Neither are more than
+    `_MOST_RANGES`, nor a range whose messages cannot be distinguished from those that left with their turns; ranges of
+    larger extent then stay whole too.
     `with_handles` says whether the prompt offered the look-back tool.
     """
     actions = tuple(actions)
