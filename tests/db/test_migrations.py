@@ -148,6 +148,8 @@ async def test_a_migration_whose_process_is_stopped_is_rolled_back_and_blocks_no
             migrating = await _process("downgrade(sys.argv[1], 'base', idle_s=0.5)", database_url)
             await _until_one_waits_for(connection, "session_summaries")
             migrating.send_signal(signal.SIGSTOP)
+            # Until all of its threads stand still it can begin its next statement, and a statement has no limit.
+            await asyncio.to_thread(os.waitid, os.P_PID, migrating.pid, os.WSTOPPED)
         try:
             await connection.execute("SET lock_timeout = '5s'")
             await connection.execute("SELECT FROM usage_records")  # which it had locked
