@@ -91,7 +91,6 @@ def read(pieces: Sequence[bytes | bytearray]) -> Any:
 
 def collect_seldom() -> None:
     """Makes the garbage collector skip the objects that the process's start made, and run less often from now on."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER_OBJECTS, *gc.get_threshold()[1:])
 
