@@ -25,6 +25,10 @@ EXIT_BROKEN_PROMISE = 1
 EXIT_UNUSABLE = 2
 
 
+commands = typer.Typer()
+
+
+@commands.command("replay")
 def replay(
     file: Annotated[Path, typer.Argument(help="JSON lines of messages or of conversations; .gz is read too.")],
     window: Annotated[int | None, typer.Option(min=1, help="Cap of the model's window, in tokens.")] = None,

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from app.commands.administration import read_age
-from app.commands.resources import CommandRefused
+from app.domain.errors import OperatorError
 from tests.commands.test_cli import address, plimsoll, refusal, serving
 from tests.db.test_migrations import execute
 
@@ -55,5 +55,5 @@ def test_an_age_is_a_number_of_hours_days_or_weeks() -> None:
         timedelta(weeks=8),
     ]
     for text in ("", "30", "1m", "1.5d", "999999d", "30 d", "d30"):
-        with pytest.raises(CommandRefused):
+        with pytest.raises(OperatorError):
             read_age(text)

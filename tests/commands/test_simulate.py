@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.commands.resources import CommandRefused
 from app.commands.simulate import read_policy
+from app.domain.errors import OperatorError
 from app.services.views.simulation import Variant
 from tests.commands.test_cli import UNKNOWN_ID, address, plimsoll, refusal, serving
 
@@ -62,5 +62,5 @@ def test_a_policy_is_read_as_a_preset_as_json_or_under_a_name() -> None:
         'mine={"protected_turns": 2}': Variant("mine", {"protected_turns": 2}),
     }.items():
         assert read_policy(text) == variant
-    with pytest.raises(CommandRefused):
+    with pytest.raises(OperatorError):
         read_policy("mine={")

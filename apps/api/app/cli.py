@@ -5,41 +5,72 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_group
 
-from app.commands.administration import distribute_command, keys, limits, purge_command, windows
-from app.commands.resources import CommandRefused, database_url, read_settings
-from app.commands.simulate import simulate_command
-from app.db.embedded import EmbeddedPostgresError
-from app.db.migrate import DatabaseUnreachable, MigrationFailed, reach, upgrade
-from app.domain.errors import PlimsollError
-from app.providers.catalogue_file import CatalogueError
-from plimsoll_demo.conversations import first_session
+from app.domain.errors import OperatorError, PlimsollError
 
 EXIT_UNUSABLE = 2
 
+
+def _administration() -> typer.Typer:
+    from app.commands.administration import commands  # noqa: PLC0415 - as all here: when a command is run or listed
+
+    return commands
+
+
+def _simulate() -> typer.Typer:
+    from app.commands.simulate import commands  # noqa: PLC0415
+
+    return commands
+
+
+def _replay() -> typer.Typer:
+    from plimsoll_demo.cli import commands  # noqa: PLC0415
+
+    return commands
+
+
+_IMPORTED_LATER: Final[Mapping[str, Callable[[], typer.Typer]]] = {
+    **dict.fromkeys(("keys", "limits", "windows", "distribute", "purge"), _administration),
+    "simulate": _simulate,
+    **({"replay": _replay} if find_spec("plimsoll_sdk") else {}),  # the extra `demo`
+}
+
+
+class _Commands(TyperGroup):
+    """Imports a command when it is run or listed: the application takes a second to import, for which neither
+    `--version` nor a wrong argument has to wait. Typer does not export the types of its own copy of Click."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *_IMPORTED_LATER]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if (imported := _IMPORTED_LATER.get(cmd_name)) is None:
+            return super().get_command(ctx, cmd_name)
+        commands = typer.Typer(rich_markup_mode=_PLAIN)
+        commands.add_typer(imported())
+        return get_group(commands).commands[cmd_name]
+
+
+_PLAIN: Final = None
+"""Typer's boxes give every flag the type <bool>, as if it took a value."""
+
 command_line = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # Typer's boxes give every flag the type <bool>, as if it took a value
+    rich_markup_mode=_PLAIN,
     context_settings={"max_content_width": 120},
     help="Keeps LLM conversations inside the model's context window. Settings come from the environment and .env.",
 )
-command_line.add_typer(keys, name="keys")
-command_line.add_typer(limits, name="limits")
-command_line.add_typer(windows, name="windows")
-command_line.command("distribute")(distribute_command)
-command_line.command("purge")(purge_command)
-command_line.command("simulate")(simulate_command)
-if find_spec("plimsoll_sdk"):  # the extra `demo`
-    from plimsoll_demo.cli import replay
-
-    command_line.command("replay")(replay)
 
 
 def _print_version(requested: bool) -> None:
@@ -64,7 +95,9 @@ def serve_command(
     workers: Annotated[int | None, typer.Option(help="Worker processes (PLIMSOLL_WORKERS).")] = None,
 ) -> None:
     """Serves the API. Without DATABASE_URL it starts, or joins, the embedded Postgres and migrates it."""
-    from app.serving import serve  # noqa: PLC0415 - the whole application: half a second that other commands need not wait
+    from app.commands.resources import read_settings  # noqa: PLC0415
+    from app.serving import serve  # noqa: PLC0415
+    from plimsoll_demo.conversations import first_session  # noqa: PLC0415
 
     # The application, in this process or in workers, reads its settings itself, so these have to be in the environment.
     for name, value in {"HOST": host, "PORT": port, "WORKERS": workers}.items():
@@ -76,6 +109,9 @@ def serve_command(
 @command_line.command("migrate")
 def migrate_command() -> None:
     """Brings the database to this version's schema. Safe to run several times and at once."""
+    from app.commands.resources import database_url, read_settings  # noqa: PLC0415
+    from app.db.migrate import reach, upgrade  # noqa: PLC0415
+
     with database_url(read_settings()) as dsn:
         asyncio.run(reach(dsn))
         asyncio.run(upgrade(dsn))
@@ -98,24 +134,21 @@ def mcp_command(
     except ModuleNotFoundError as error:
         if error.name not in {"mcp", "plimsoll_sdk"}:
             raise
-        raise CommandRefused(
+        raise OperatorError(
             f"the package {error.name} is missing: `make setup` installs it in a clone, elsewhere the extra mcp of "
             "plimsoll-server"
         ) from error
     try:
         server = make_server(url, write=write)
     except ValueError as error:
-        raise CommandRefused(str(error)) from error
+        raise OperatorError(str(error)) from error
     server.run("stdio")
-
-
-_REFUSALS = (CatalogueError, CommandRefused, DatabaseUnreachable, EmbeddedPostgresError, MigrationFailed, PlimsollError)
 
 
 def main() -> None:
     """The console script `plimsoll`."""
     try:
         command_line()
-    except (*_REFUSALS, OSError) as error:  # the second where standard output cannot be written
+    except (OperatorError, PlimsollError, OSError) as error:  # the last where standard output cannot be written
         sys.stderr.write(f"plimsoll: {' '.join(str(error).split())}\n")
         sys.exit(EXIT_UNUSABLE)

@@ -30,13 +30,13 @@ from uvicorn.supervisors import Multiprocess
 
 from app.api.connections import KEEP_ALIVE_S, Connection, Connections
 from app.api.schemas.archive import read_import
-from app.commands.resources import CommandRefused, database_url, on_database
+from app.commands.resources import database_url, on_database
 from app.core.config import Settings
 from app.core.logging import configure_logging, log_unhandled_errors
 from app.db.database import Database
 from app.db.migrate import SchemaState, reach
 from app.db.sessions import list_sessions
-from app.domain.errors import PlimsollError
+from app.domain.errors import OperatorError, PlimsollError
 from app.main import command_runtime, create_app, guarded_policy
 from app.providers.catalogue_file import read_catalogue
 from app.providers.local_embeddings import is_installed
@@ -63,28 +63,28 @@ Python's default of 5 ms adds noticeable latency: a turn acquires the interprete
 def serve(settings: Settings, first_session: Callable[[], bytes] | None = None) -> None:
     """Serves until a signal ends it; running requests get `DRAIN_S`. An empty embedded database gets `first_session`.
 
-    Raises `CommandRefused`, `EmbeddedPostgresError`, `MigrationFailed`, `DatabaseUnreachable`, `CatalogueError` or
+    Raises `OperatorError`, `EmbeddedPostgresError`, `MigrationFailed`, `DatabaseUnreachable`, `CatalogueError` or
     `InvalidRequest` (of the policy settings) before it listens.
     """
     catalogue = read_catalogue(settings.models_file, os.environ)
     if settings.context_summary_model not in {"", *catalogue.models}:
         known = ", ".join(catalogue.models)
-        raise CommandRefused(
+        raise OperatorError(
             f"CONTEXT_SUMMARY_MODEL: there is no model {settings.context_summary_model!r}; there are {known}"
         )
     embedding = settings.context_embedding_model
     takes_texts = {alias for alias, entry in catalogue.models.items() if entry.provider == "openai"}
     if embedding not in {"", LOCAL, *takes_texts}:
-        raise CommandRefused(
+        raise OperatorError(
             f"CONTEXT_EMBEDDING_MODEL: {embedding!r} is neither {LOCAL} nor an alias of the provider openai"
         )
     if embedding == LOCAL and not is_installed():
-        raise CommandRefused("CONTEXT_EMBEDDING_MODEL=local: the extra embeddings of plimsoll-server is not installed")
+        raise OperatorError("CONTEXT_EMBEDDING_MODEL=local: the extra embeddings of plimsoll-server is not installed")
     try:
         if settings.traces != "off":
             import_module("app.telemetry.otel")
     except ImportError as error:
-        raise CommandRefused(
+        raise OperatorError(
             "PLIMSOLL_TRACES needs packages that are not installed: the extra otel of plimsoll-server"
         ) from error
     guarded_policy(settings)
@@ -246,7 +246,7 @@ def _run(settings: Settings, listener: socket.socket, welcome: str) -> None:
             server.run(sockets=[listener])
             failed = not server.started
         if failed:
-            raise CommandRefused("the application did not start; its log above says why")
+            raise OperatorError("the application did not start; its log above says why")
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
@@ -263,14 +263,14 @@ def _listening(host: str, port: int) -> Generator[socket.socket]:
         listener = socket.socket(family, kind, protocol)
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "that is not a host name"
-        raise CommandRefused(f"PLIMSOLL_HOST: cannot listen on {host}: {reason}") from error
+        raise OperatorError(f"PLIMSOLL_HOST: cannot listen on {host}: {reason}") from error
     with listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(address)
             listener.listen(_BACKLOG)  # so that a first request waits instead of being refused
         except OSError as error:
-            raise CommandRefused(
+            raise OperatorError(
                 f"cannot listen on {host}:{port}: {error.strerror}; {_other_address(error, port)}"
             ) from error
         yield listener
@@ -285,13 +285,13 @@ def _other_address(error: OSError, port: int) -> str:
 
 
 def _check_database(dsn: str, listener: socket.socket) -> bool:
-    """Whether an API key exists. Warns or raises `CommandRefused` if the database is not ready."""
+    """Whether an API key exists. Warns or raises `OperatorError` if the database is not ready."""
     state = asyncio.run(reach(dsn))
     keys_exist = state.can_be_served and asyncio.run(on_database(dsn, any_key_exists))
     host = listener.getsockname()[0]
     if not keys_exist and not ipaddress.ip_address(host).is_loopback:
         first = "" if state.can_be_served else "plimsoll migrate && "
-        raise CommandRefused(
+        raise OperatorError(
             f"{host} (PLIMSOLL_HOST) can be reached from other machines and there is no API key yet: make one with "
             f"`{first}plimsoll keys create --tenant default --name first`, or use PLIMSOLL_HOST=127.0.0.1"
         )
@@ -316,7 +316,7 @@ def _metrics_folder(settings: Settings, listener: socket.socket) -> Generator[No
         room.write_bytes(bytes(settings.workers * METRICS_BYTES))
         room.unlink()
     except OSError as error:
-        raise CommandRefused(f"PLIMSOLL_DATA_DIR: several workers share {folder}: {error.strerror}") from error
+        raise OperatorError(f"PLIMSOLL_DATA_DIR: several workers share {folder}: {error.strerror}") from error
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
     try:
         yield

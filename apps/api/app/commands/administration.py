@@ -12,19 +12,23 @@ from uuid import UUID
 import typer
 from uuid_utils.compat import uuid7
 
-from app.commands.resources import CommandRefused, as_text, progress_bar, with_database
+from app.commands.resources import as_text, progress_bar, with_database
 from app.db.database import Database
-from app.db.distribution import PLACEMENTS, DistributionRefused, distribute
-from app.domain.errors import DatabaseUnavailable
+from app.db.distribution import PLACEMENTS, distribute
+from app.domain.errors import DatabaseUnavailable, OperatorError
 from app.domain.types import TenantId
 from app.services import keys as key_service
 from app.services import learned as window_service
 from app.services import limits as limit_service
 from app.services.background import Purged, purge
 
+commands = typer.Typer()
 keys = typer.Typer(no_args_is_help=True, help="API keys. Once one exists, every request needs one.")
 limits = typer.Typer(no_args_is_help=True, help="Limits of a tenant by minute, day or month (UTC), or in total.")
 windows = typer.Typer(no_args_is_help=True, help="Context windows that providers stated when they rejected prompts.")
+commands.add_typer(keys, name="keys")
+commands.add_typer(limits, name="limits")
+commands.add_typer(windows, name="windows")
 
 Tenant = Annotated[
     str, typer.Argument(callback=as_text, help="The tenant of the keys, or `default` while no key exists.")
@@ -53,7 +57,7 @@ def create_key(
             await key_service.create_key(database, uuid7, TenantId(tenant), name, _show)
             return "Keep it: only its hash is stored."
         if not given:  # not named here: a secret may have been given in its place
-            raise CommandRefused("the variable that --secret-env names is not set or empty")
+            raise OperatorError("the variable that --secret-env names is not set or empty")
         stored = await key_service.store_key(database, uuid7, TenantId(tenant), name, given)
         return _NONE_MADE if stored is None else "The key is stored, as a hash."
 
@@ -64,7 +68,7 @@ def _show(secret: str) -> None:
     try:
         typer.echo(secret)
     except OSError as error:
-        raise CommandRefused(f"no key was made, as its secret cannot be printed: {error.strerror}") from error
+        raise OperatorError(f"no key was made, as its secret cannot be printed: {error.strerror}") from error
 
 
 @keys.command("list")
@@ -103,7 +107,7 @@ def set_limits(
     options: dict[str, float | None] = {name: value for name, value in locals().items() if name != "tenant"}
     values = {name: Decimal(str(value)) for name, value in options.items() if value is not None}
     if not values:
-        raise CommandRefused("name at least one limit, for example --turns-per-minute 60")
+        raise OperatorError("name at least one limit, for example --turns-per-minute 60")
     with_database(lambda database: limit_service.set_limits(database, TenantId(tenant), values))
     typer.echo(f"{tenant}: " + ", ".join(f"{name} {value.normalize():f}" for name, value in values.items()))
 
@@ -162,6 +166,7 @@ _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 _LONGEST = timedelta(days=365 * 100)
 
 
+@commands.command("purge")
 def purge_command(
     older_than: Annotated[str, typer.Option(help="Hours, days or weeks since the last activity: 36h, 30d, 8w.")],
     tenant: Annotated[
@@ -198,11 +203,11 @@ def purge_command(
 
 
 def read_age(text: str) -> timedelta:
-    """The age that a text such as `30d` states. Raises `CommandRefused`."""
+    """The age that a text such as `30d` states. Raises `OperatorError`."""
     found = re.fullmatch(r"([0-9]{1,6})([hdw])", text.strip())
     age = timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else None
     if age is None or age > _LONGEST:
-        raise CommandRefused(f"--older-than {text}: give hours, days or weeks, for example 36h, 30d or 8w")
+        raise OperatorError(f"--older-than {text}: give hours, days or weeks, for example 36h, 30d or 8w")
     return age
 
 
@@ -211,6 +216,7 @@ def _summary(purged: Purged, *, dry_run: bool) -> str:
     return f"{purged.done:,} sessions {'would be' if dry_run else 'were'} erased.{kept}"
 
 
+@commands.command("distribute")
 def distribute_command() -> None:
     """Distributes the tables over the nodes of a Citus cluster: after every `migrate`, and safe to run again.
 
@@ -221,9 +227,6 @@ def distribute_command() -> None:
         async with database.begin() as tx:
             return await distribute(tx)
 
-    try:
-        new = set(with_database(work))
-    except DistributionRefused as error:
-        raise CommandRefused(str(error)) from error
+    new = set(with_database(work))
     for name, placement in PLACEMENTS.items():
         typer.echo(f"{name:22}{'new' if name in new else '':5}{placement.spread}: {placement.why}")

@@ -1,7 +1,4 @@
-"""What commands work with: the settings, the database of this installation, and a progress bar.
-
-It imports no part of the application, so short commands start fast.
-"""
+"""What commands work with: the settings, the database of this installation, and a progress bar."""
 
 from __future__ import annotations
 
@@ -24,13 +21,10 @@ from app.db import embedded, migrate
 from app.db.database import Database
 from app.db.embedded import kept_running
 from app.db.migrate import reach
+from app.domain.errors import OperatorError
 
 T = TypeVar("T")
 _ENV_FILE = Path(str(Settings.model_config.get("env_file")))
-
-
-class CommandRefused(Exception):
-    """A command cannot be run; the sentence says what to do."""
 
 
 @contextmanager
@@ -57,7 +51,7 @@ def with_database(work: Callable[[Database], Awaitable[T]]) -> T:
 
     async def run(dsn: str) -> T:
         if not (state := await reach(dsn)).can_be_served:
-            raise CommandRefused(f"the database's schema is {state}: run `plimsoll migrate` first")
+            raise OperatorError(f"the database's schema is {state}: run `plimsoll migrate` first")
         return await on_database(dsn, work)
 
     with database_url(read_settings()) as dsn:
@@ -80,16 +74,16 @@ def progress_bar(unit: str) -> Progress:
 
 
 def read_settings() -> Settings:
-    """The settings of the environment and `.env`. Raises `CommandRefused`, which never quotes a value."""
+    """The settings of the environment and `.env`. Raises `OperatorError`, which never quotes a value."""
     try:
         return Settings()
     except ValidationError as error:
         problems = error.errors(include_input=False, include_url=False)
         named = [(_variable(problem["loc"]), problem["msg"].removeprefix("Value error, ")) for problem in problems]
-        raise CommandRefused("; ".join(f"{name}{_place(name)}: {message}" for name, message in named)) from error
+        raise OperatorError("; ".join(f"{name}{_place(name)}: {message}" for name, message in named)) from error
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise CommandRefused(f".env cannot be read: {reason}") from error
+        raise OperatorError(f".env cannot be read: {reason}") from error
 
 
 def _place(variable: str) -> str:

@@ -17,16 +17,20 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from app.commands.resources import CommandRefused, as_text, progress_bar, read_settings, with_database
+from app.commands.resources import as_text, progress_bar, read_settings, with_database
 from app.db.database import Database
+from app.domain.errors import OperatorError
 from app.domain.types import JsonObject, SessionId, SessionRef, TenantId
 from app.services.keys import OPEN_TENANT
 from app.services.views.simulation import THRESHOLDS, Variant, simulate, variant_of
+
+commands = typer.Typer()
 
 _SHOWN_SEQS = 4
 _Cell: TypeAlias = Callable[[list[JsonObject]], str]
 
 
+@commands.command("simulate")
 def simulate_command(
     sessions: Annotated[list[UUID], typer.Argument(metavar="SESSION…", help="Ids of stored sessions.")],
     policy: Annotated[
@@ -57,7 +61,7 @@ def simulate_command(
 
 
 def read_policy(text: str) -> Variant:
-    """`rolling`, `{"protected_turns": 2}`, or either behind `NAME=`. Raises `CommandRefused` for invalid JSON."""
+    """`rolling`, `{"protected_turns": 2}`, or either behind `NAME=`. Raises `OperatorError` for invalid JSON."""
     name, separator, value = text.partition("=") if not text.lstrip().startswith("{") else ("", "", text)
     given = value if separator or not name else name
     if not given.lstrip().startswith("{"):
@@ -66,7 +70,7 @@ def read_policy(text: str) -> Variant:
         try:
             overrides = json.loads(given)
         except ValueError as error:
-            raise CommandRefused(f"--policy {text}: this is not JSON ({error})") from error
+            raise OperatorError(f"--policy {text}: this is not JSON ({error})") from error
         variant = variant_of(overrides)
     return Variant(name.strip(), variant.overrides) if separator else variant
 

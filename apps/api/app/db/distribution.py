@@ -12,6 +12,7 @@ from app.db.database import Transaction
 from app.db.migrate import ADVISORY_LOCK, SchemaState, schema_state
 from app.db.sql import sql
 from app.db.tables import metadata
+from app.domain.errors import OperatorError
 from app.domain.frozen import frozen
 
 
@@ -53,7 +54,7 @@ PLACEMENTS: Final[Mapping[str, Placement]] = {
 """The placement of every table, in the order in which they are distributed."""
 
 
-class DistributionRefused(Exception):
+class DistributionRefused(OperatorError):
     """Nothing was distributed; the message says why."""
 
 

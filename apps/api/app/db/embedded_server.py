@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from app.db.embedded_identity import Identity
+from app.domain.errors import OperatorError
 from app.domain.frozen import frozen
 
 DATABASE = "plimsoll"
@@ -42,7 +43,7 @@ _SETTINGS = {
 }
 
 
-class EmbeddedPostgresError(Exception):
+class EmbeddedPostgresError(OperatorError):
     """The embedded server is not available; the message says why and what to do."""
 
 

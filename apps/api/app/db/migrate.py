@@ -29,6 +29,7 @@ import app
 from app.db.database import Transaction
 from app.db.sql import Statement, sql
 from app.db.tables import metadata
+from app.domain.errors import OperatorError
 from app.domain.types import SessionId
 
 T = TypeVar("T")
@@ -63,7 +64,7 @@ class SchemaState(StrEnum):
         return self in {SchemaState.CURRENT, SchemaState.AHEAD}
 
 
-class MigrationFailed(Exception):
+class MigrationFailed(OperatorError):
     """The database was left as it was; the message says why, and contains no connection string."""
 
 
@@ -191,7 +192,7 @@ def _revisions() -> tuple[str, ...]:
     return tuple(script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions())
 
 
-class DatabaseUnreachable(Exception):
+class DatabaseUnreachable(OperatorError):
     """The message says why, and contains no part of the connection string."""
 
 

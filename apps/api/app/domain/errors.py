@@ -51,6 +51,11 @@ from app.domain.types import Usage
 T = TypeVar("T")
 
 
+class OperatorError(Exception):
+    """A command, or the start of the service, cannot go on. The message is a sentence that tells the operator why, and
+    contains no connection string."""
+
+
 @dataclass(eq=False, repr=False)
 class PlimsollError(Exception):
     """Base of the tree. `code` is the stable word of the contract, `detail` is a sentence for people.

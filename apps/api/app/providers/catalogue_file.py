@@ -12,6 +12,8 @@ import httpx
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
+from app.domain.errors import OperatorError
+
 _OWN_PARAMETERS = frozenset(
     {
         "model",
@@ -41,7 +43,7 @@ Problem: TypeAlias = tuple[str, str]
 """The key that a problem concerns, and what is wrong with it."""
 
 
-class CatalogueError(Exception):
+class CatalogueError(OperatorError):
     """The catalogue cannot be used. `problems` has a clause for each problem, which begins with the key concerned."""
 
     def __init__(self, path: Path | None, problems: list[str]) -> None:
