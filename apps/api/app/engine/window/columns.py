@@ -1,6 +1,6 @@
 """A session's settled past as columns: what is sent of it as ready JSON, and its token counts as prefix sums.
 
-Columns are only appended to, whole turns at a time. A reader reads up to its own end (`past.Kept`), so the readers of a
+Columns are only appended to, whole turns at a time. A reader (`past.Past`) reads up to its own end, so the readers of a
 session can share one copy, and what they read does not change. Rejected turns are not stored in columns.
 """
 

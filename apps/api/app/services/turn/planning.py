@@ -103,7 +103,7 @@ def _is_long(snapshot: Snapshot) -> bool:
     if of_turn + _chars_around(snapshot) > _INLINE_CHARS:
         return True
     newest = sum([_chars_of(message.content, message.tool_calls) for turn in past.newest for message in turn.messages])
-    return newest + (past.kept.columns.wire_bytes if past.kept.turns else 0) > _INLINE_PAST_CHARS
+    return newest + (past.columns.wire_bytes if past.kept_turns else 0) > _INLINE_PAST_CHARS
 
 
 def _chars_of(content: Content, tool_calls: Sequence[ToolCall] = ()) -> int:
