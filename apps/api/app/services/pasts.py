@@ -10,6 +10,7 @@ is never read, so every process removes its past within `IDLE_S`.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -133,7 +134,9 @@ class Pasts:
             past = past or _Entry()
             past.counting, past.columns = counting, columns
             self._put(session_id, past)
-        return past_of_columns(columns, first, columns.turn_behind(turns[-1].seq) if turns else kept.end_turn)
+        return past_of_columns(
+            columns, first, bisect_right(columns.turn_seqs, turns[-1].seq) if turns else kept.end_turn
+        )
 
     def index(self, session_id: SessionId) -> Index:
         """The cached index, as far as it goes; an empty one if the session is not cached."""

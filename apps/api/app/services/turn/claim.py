@@ -42,7 +42,8 @@ from app.domain.types import (
     TurnStatus,
     Usage,
 )
-from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS
+from app.engine.messages.tokens import PROMPT_FRAMING_TOKENS
+from app.engine.messages.turns import most_tokens_of
 from app.engine.policy.policy import ContextPolicy, with_whole_past
 from app.engine.summary.block import render_summary
 from app.engine.window.look_back import LOOK_BACK, of_sent
@@ -211,7 +212,7 @@ def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns:
         render_summary(summary.body) if summary else "",
     ]
     uncounted = any(message.tokens < 0 for message in messages)
-    prompt = sum(message.tokens + message.reasoning_tokens + MESSAGE_FRAMING_TOKENS for message in messages)
+    prompt = sum(map(most_tokens_of, messages))
     prompt += kept.columns.most_tokens(kept.first_turn, kept.end_turn)
     prompt += ceil(sum(map(len, texts)) / _CHARS_PER_TOKEN) + PROMPT_FRAMING_TOKENS
     prompt = ceiling if uncounted else min(prompt, ceiling)
