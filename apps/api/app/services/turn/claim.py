@@ -30,7 +30,7 @@ from app.domain.errors import (
     located,
 )
 from app.domain.frozen import replace, values_of
-from app.domain.limits import WorstCase
+from app.domain.limits import CallUse
 from app.domain.types import (
     Completion,
     FinishReason,
@@ -191,7 +191,7 @@ async def _transaction_one(
     return ClaimedTurn(claim, rows, gathered_at, options, reservation, looked_back, added=added)
 
 
-def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns: int) -> WorstCase:
+def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns: int) -> CallUse:
     """The most that a turn's call may use. `turns` is 0 for a later round of a turn.
 
     The prompt is counted as the whole window before pruning with all that may be recalled, capped at the largest prompt
@@ -218,7 +218,7 @@ def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns:
     prompt = ceiling if uncounted else min(prompt, ceiling)
     output = min(options.max_output_tokens or reserve, reserve)
     usage = Usage(prompt, output)
-    return WorstCase(turns, prompt + output, max(model.cost_of(usage) or Decimal(0) for model in models))
+    return CallUse(turns, prompt + output, max(model.cost_of(usage) or Decimal(0) for model in models))
 
 
 def _ours(claim: Claim | None) -> Claim:
