@@ -11,7 +11,7 @@ from app.domain.types import CompletionRequest, Message, Summary, Turn, TurnId
 from app.engine.messages.turns import with_reasoning
 from app.engine.policy.budget import Budget
 from app.engine.window.look_back import may_look_back, with_look_backs, without_newest
-from app.engine.window.plan import Decision, Ready, Refused, SummaryDue, plan, summary_actions
+from app.engine.window.plan import Decision, Ready, Refused, SummaryDue, plan, with_summary
 from app.engine.window.prompt import Prompt
 from app.engine.window.provider_overflow import emergency_fold
 from app.engine.window.snapshot import Snapshot
@@ -208,7 +208,7 @@ async def _try_summary(
     record: Record, rows: WindowRows, snapshot: Snapshot, due: SummaryDue, *, whatever_others_do: bool
 ) -> SummaryAttempt:
     def still_too_large(summary: Summary) -> bool:
-        return would_be_pruned(snapshot.with_summary(due.fold, summary), rows.estimate)
+        return would_be_pruned(with_summary(snapshot, due.fold, summary, rows.estimate), rows.estimate)
 
     claim = record.turn.claim
     job = SummaryJob(
@@ -272,8 +272,7 @@ async def _leave_at_once(record: Record, rows: WindowRows, snapshot: Snapshot) -
         detail |= {"turns": len(fold.turns), "stored": noted is not None}
     if noted is None:
         return snapshot
-    snapshot = snapshot.with_summary(fold, noted, summary_actions(fold, noted, snapshot.policy, estimate))
-    return await with_recall_anew(rt, rows, snapshot)
+    return await with_recall_anew(rt, rows, with_summary(snapshot, fold, noted, estimate))
 
 
 async def _traced(rt: Runtime, snapshot: Snapshot, decision: Callable[[], _D]) -> _D:
