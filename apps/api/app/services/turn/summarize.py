@@ -116,14 +116,14 @@ async def summarize(rt: Runtime, job: SummaryJob) -> SummaryAttempt:
     previous_id = job.fold.previous.id if job.fold.previous else None
     try:
         async with rt.database.autocommit() as tx:
-            lease = await store.take_summary_lease(
+            stands, limits = await store.take_summary_lease(
                 tx, session_id, lease_id, lease_s, previous_id, for_turn=job.claim is not None
             )
-        if not lease.ground_stands:
+        if not stands:
             return SummaryAttempt(None, "model", summarizer.alias, 0, STALE, None, None)
-        if lease.limits is None and not job.whatever_others_do:
+        if limits is None and not job.whatever_others_do:
             return SummaryAttempt(None, "model", summarizer.alias, 0, IN_PROGRESS, None, None)
-        summarizer.limited = lease.limits != {}
+        summarizer.limited = limits != {}
         attempt = await _make(rt, summarizer, job, lease_id)
     except BaseException:  # also when it is cancelled, or the lease's answer lost; storing the attempt ends the lease
         with suppress(DatabaseUnavailable):
