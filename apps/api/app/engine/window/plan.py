@@ -22,10 +22,9 @@ from app.engine.window.clearing import lay_out_cleared
 from app.engine.window.look_back import LOOK_BACK
 from app.engine.window.prompt import Part, Prompt, PromptItem, Run
 from app.engine.window.prompt_refs import refs_of
-from app.engine.window.refusal import overflow_of
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import PlanLog, Removal, Snapshot
-from app.engine.window.stages import fit, fits, stays_whole
+from app.engine.window.stages import fit, fits, overflow_of, stays_whole
 from app.engine.window.triggers import due_before_call, reason_before_call
 from app.engine.window.window import Cost, Window, summary_item
 
