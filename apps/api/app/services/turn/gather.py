@@ -334,7 +334,7 @@ async def snapshot_of(
     await count_long_texts(rt.tokenizers, rows.estimate, snapshot)
     if rows.policy.allocation is None:
         return snapshot
-    return await planned(snapshot, lambda: with_shared_budget(snapshot, rows.estimate))
+    return await planned(with_shared_budget, snapshot, rows.estimate)
 
 
 def _are_long(turns: Sequence[Turn]) -> bool:

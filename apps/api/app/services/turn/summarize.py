@@ -328,7 +328,7 @@ async def summarize_after_turn(
         settled = tuple(turn for turn in rows.turns if turn.status not in OPEN_STATUSES)
         rows = replace(rows, turns=settled, estimate=rt.tokenizers.estimator(rows.encoding))
         snapshot = await snapshot_of(rt, rows, no_turn(rows.turn_seq), tools=tools)
-        fold = await planned(snapshot, lambda: fold_behind_answer(snapshot, rows.estimate))
+        fold = await planned(fold_behind_answer, snapshot, rows.estimate)
         if fold is None:
             return
         sent = replace(snapshot, layers=layers_of(rt, rows.session, instructions))
