@@ -261,5 +261,6 @@ def past_of(turns: Iterable[Turn]) -> Past:
 
 def past_of_columns(columns: Columns, first_turn: int = 0, end_turn: int = 0) -> Past:
     """The past made of the turns of columns from position `first_turn` to before `end_turn`."""
-    run = columns.run(columns.first_piece(first_turn), columns.first_piece(end_turn))
-    return Past(columns, first_turn, end_turn, tokens=(run.tokens,), messages=(run.messages,))
+    first, end = columns.first_piece(first_turn), columns.first_piece(end_turn)
+    tokens, messages = columns.tokens[end] - columns.tokens[first], columns.messages[end] - columns.messages[first]
+    return Past(columns, first_turn, end_turn, tokens=(tokens,), messages=(messages,))
