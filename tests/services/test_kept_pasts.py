@@ -18,7 +18,7 @@ from app.domain.errors import ContextBudgetExceeded, NotFound, NothingToSummariz
 from app.domain.responses import item_id
 from app.domain.types import JsonObject, SessionId, TurnId, TurnStatus
 from app.engine.window.columns import Columns
-from app.engine.window.past import Kept
+from app.engine.window.past import past_of_columns
 from app.services.archive.transfer import fork_session
 from app.services.openai.conversations import withdraw_item
 from app.services.pasts import Counting, Pasts
@@ -127,20 +127,22 @@ async def test_what_is_kept_is_given_for_the_same_counts_from_the_beginning_of_a
     turns = chat_history(History(), 700)
     last_seq = turns[-1].messages[-1].seq + 2
     made = await pasts.keep(session_id, counting, pasts.kept(session_id, counting, 0, last_seq), turns[:650])
-    assert (made.first_turn, made.turns, pasts.size_bytes > made.columns.size_bytes) == (0, 650, True)
+    assert (made.first_turn, made.turn_count, pasts.size_bytes > made.columns.size_bytes) == (0, 650, True)
     assert pasts.kept(session_id, counting, 0, last_seq) == made
     for other in (replace(counting, past_version=4), replace(counting, encoding="x"), replace(counting, model="y")):
-        assert pasts.kept(session_id, other, 0, last_seq).turns == 0
-    assert pasts.kept(session_id, counting, turns[4].messages[0].seq, last_seq).turns == 0, "in the middle of a turn"
-    assert pasts.kept(session_id, counting, 0, made.last_seq).turns == 0, "it may be the turn that ended last"
+        assert pasts.kept(session_id, other, 0, last_seq).turn_count == 0
+    assert pasts.kept(session_id, counting, turns[4].messages[0].seq, last_seq).turn_count == 0, (
+        "in the middle of a turn"
+    )
+    assert pasts.kept(session_id, counting, 0, made.last_seq).turn_count == 0, "it may be the turn that ended last"
     later = pasts.kept(session_id, counting, turns[599].messages[-1].seq, last_seq)
-    assert (later.first_turn, later.turns) == (600, 50)
+    assert (later.first_turn, later.turn_count) == (600, 50)
     shorter = await pasts.keep(session_id, counting, later, turns[650:])
     assert shorter.columns is not made.columns, "what nobody looks at any more was let go"
     assert (shorter.first_turn, shorter.columns.turns) == (0, 100)
     assert [shorter.columns.turn(at) for at in range(100)] == list(turns[600:])
     assert pasts.kept(session_id, counting, turns[599].messages[-1].seq, last_seq) == shorter
-    assert pasts.kept(session_id, counting, 0, last_seq).turns == 0, "it begins later"
+    assert pasts.kept(session_id, counting, 0, last_seq).turn_count == 0, "it begins later"
     older = replace(counting, past_version=2)
     await pasts.keep(session_id, older, pasts.kept(session_id, older, 0, last_seq), turns[:2])
     assert pasts.kept(session_id, counting, shorter.columns.from_seq, last_seq) == shorter, "what is newer stays"
@@ -185,7 +187,7 @@ async def test_a_fork_gets_columns_of_its_own_version_that_end_before_its_last_t
     for through_seq, past_version, given in ((7, 3, 6), (6, 3, 0), (7, 2, 0), (7, 4, 0)):
         pasts.keep_fork(source, fork, through_seq, turns[through_seq - 1].messages[-1].seq, past_version)
         found = pasts.kept(fork, counting, 0, 1000)
-        assert found.turns == given
+        assert found.turn_count == given
         assert found.columns is not kept.columns, "each goes on by itself"
 
 
@@ -194,12 +196,12 @@ async def test_turns_of_many_messages_are_kept_in_steps_between_which_other_requ
     pasts, history = Pasts(1 << 30, monotonic, Telemetry(())), History()
     turns = [history.turn(("tool_group", 1, 200)) for _ in range(40)]
     counting = Counting(1, "o200k_base", "gpt-4o", None)
-    kept = asyncio.create_task(pasts.keep(SessionId(_ANY_ID), counting, Kept(Columns(0)), turns))
+    kept = asyncio.create_task(pasts.keep(SessionId(_ANY_ID), counting, past_of_columns(Columns(0)), turns))
     steps = 0
     while not kept.done():
         await asyncio.sleep(0)
         steps += 1
-    assert kept.result().turns == 40
+    assert kept.result().turn_count == 40
     assert steps > 40 * 200 / 2_000
 
 
@@ -208,7 +210,7 @@ async def test_a_turn_of_thousands_of_messages_is_kept_off_the_event_loop() -> N
     pasts, history = Pasts(1 << 30, monotonic, Telemetry(())), History()
     counting, session_id = Counting(1, "o200k_base", "gpt-4o", None), SessionId(_ANY_ID)
     before, *turns = history.turn(), history.turn(("tool_group", 1, 5_000)), history.turn(("tool_group", 1, 5_000))
-    kept = await pasts.keep(session_id, counting, Kept(Columns(0)), (before,))
+    kept = await pasts.keep(session_id, counting, past_of_columns(Columns(0)), (before,))
     with calls_here() as called:
         results = await asyncio.gather(
             pasts.keep(session_id, counting, kept, turns), pasts.keep(session_id, counting, kept, turns[:1])

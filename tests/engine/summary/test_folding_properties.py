@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import assume, given
 
 from app.engine.messages.turns import wire_tokens_of
-from app.engine.window.foldable import remains, untouchable
 from app.engine.window.plan import Ready, Refused, SummaryDue, plan
+from app.engine.window.pruning import remains, untouchable
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.window import lay_out
 from tests.engine.histories import estimate

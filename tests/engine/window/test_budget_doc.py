@@ -14,10 +14,10 @@ from app.engine.messages.tokens import TOOL_DEFINITION_FRAMING_TOKENS
 from app.engine.policy.budget import budget_for
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.block import render_summary
-from app.engine.window.foldable import untouchable
 from app.engine.window.past import past_of
 from app.engine.window.plan import Ready, Refused, SummaryDue, plan
 from app.engine.window.prompt import pin_text
+from app.engine.window.pruning import untouchable
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.stages import STAGES
 from app.engine.window.window import lay_out

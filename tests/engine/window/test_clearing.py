@@ -11,7 +11,7 @@ from app.domain.types import Pin, Turn, TurnStatus
 from app.engine.policy.policy import PRESETS, ClearToolResults
 from app.engine.window.columns import Columns
 from app.engine.window.layout import layout_of, singly
-from app.engine.window.past import Kept, past_of_kept
+from app.engine.window.past import past_of_columns
 from app.engine.window.plan import Ready, SummaryDue, assemble, plan
 from app.engine.window.prompt import PromptItem
 from app.engine.window.prompt_refs import SentHashes
@@ -151,7 +151,7 @@ def _reads(calls: int) -> int:
     """How often a plan reads the pieces of a turn with a group of this many calls, all of which it clears."""
     history, columns = History(), _CountedReads(0)
     columns.extend((history.turn(("tool_group", 400, calls), ("assistant", 10, 1)),))
-    past = past_of_kept(Kept(columns, 0, columns.turns))
+    past = past_of_columns(columns, 0, columns.turns)
     rule = ClearToolResults(trigger_tokens=1, keep=0, clear_inputs=True)
     snapshot = snapshot_of(
         (),

@@ -15,7 +15,7 @@ from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import summary_of
 from app.engine.window.columns import Columns
 from app.engine.window.layout import layout_of
-from app.engine.window.past import Kept, Past, past_of, past_of_kept
+from app.engine.window.past import Past, past_of, past_of_columns
 from app.engine.window.plan import Decision, Ready, Refused, SummaryDue, assemble, plan
 from app.engine.window.snapshot import Snapshot, in_ranges
 from app.engine.window.triggers import fold_after_turn
@@ -43,7 +43,7 @@ def _pasts(snapshot: Snapshot, kept_turns: int, before: int, rule: ReasoningRule
     columns.extend(settled[: len(settled) // 2])
     columns.extend(settled)  # those that are there already are not added
     read = past_of([*settled[before:], *newest])
-    return read, past_of_kept(Kept(columns, before, len(settled)), newest)
+    return read, past_of_columns(columns, before, len(settled)).extended(newest)
 
 
 @given(snapshots(policies()), st.integers(0, 12), st.integers(0, 3), _rules)
@@ -169,7 +169,7 @@ def test_a_turn_hashes_what_is_new_and_a_run_of_any_length_is_one_reference() ->
     for end in (20, 30, 40):
         current = replace(history.turn(status=TurnStatus.RUNNING), seq=100 + end)
         snapshot = snapshot_of(turns[:end], current, input_budget=1_000_000, policy=_NO_SUMMARY)
-        kept = replace(snapshot, past=past_of_kept(Kept(columns, 0, end)))
+        kept = replace(snapshot, past=past_of_columns(columns, 0, end))
         decided, again = plan(snapshot, estimate), plan(kept, estimate)
         _same(decided, again)
         assert isinstance(again, Ready)
@@ -187,7 +187,7 @@ def test_only_short_prefixes_of_a_message_run_are_cached_with_the_past() -> None
         layers = (("system:session", text),)
         snapshot = snapshot_of(turns, history.turn(), input_budget=1_000_000, policy=_NO_SUMMARY, layers=layers)
         decided = plan(snapshot, estimate)
-        again = plan(replace(snapshot, past=past_of_kept(Kept(columns, 0, 6))), estimate)
+        again = plan(replace(snapshot, past=past_of_columns(columns, 0, 6)), estimate)
         _same(decided, again)
         hashed = columns._hashed  # pyright: ignore[reportPrivateUsage] - what no other size has
         sizes.append(len(hashed[0]) if hashed else 0)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from app.domain.content import canonical_json
 from app.domain.types import TurnStatus
-from app.engine.window.foldable import untouchable
 from app.engine.window.plan import Ready, Refused, SummaryDue, assemble, plan
 from app.engine.window.prompt import Prompt, PromptItem
 from app.engine.window.prompt_refs import needed_for
+from app.engine.window.pruning import untouchable
 from app.engine.window.shortening import NEWEST_RESULT_FLOOR_TOKENS, fit_results
 from app.engine.window.window import lay_out
 from tests.engine.histories import GUARDED, History, chat, estimate, snapshot_of

@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from app.engine.window.foldable import untouchable
 from app.engine.window.plan import Ready, Refused
+from app.engine.window.pruning import untouchable
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.window import lay_out
 from tests.engine.histories import budget_of, estimate

@@ -31,7 +31,7 @@ from app.core.fairness import ANONYMOUS, tenant_at_work
 from app.core.logging import request_fields
 from app.domain.errors import Busy, DatabaseUnavailable, PlimsollError, Unauthenticated
 from app.domain.types import TenantId
-from app.services.process_state import Allowance
+from app.services.process_state import Allowance, HeldBytes
 
 log = structlog.get_logger()
 
@@ -139,13 +139,15 @@ class Edge:
         if declared is not None and declared > most_bytes:
             await _refuse_unread(scope, receive, send, declared, _TooLarge(most_bytes))
             return
-        kept = _Kept(self.bodies, await self._tenant_of(scope), most_bytes)
+        tenant_id = await self._tenant_of(scope)
+        held = None if tenant_id is None else HeldBytes(self.bodies, tenant_id)
         try:
             async with asyncio.timeout(self.body_timeout_s) as deadline:
-                exchange.body = await _read(receive, kept, deadline)
+                exchange.body = await _read(receive, held, most_bytes, deadline)
         except (_TooLarge, Busy) as error:
             # The body's memory is freed before the rest is read; the traceback would keep its chunks alive.
-            kept.give_back()
+            if held is not None:
+                held.give_back()
             await _refuse_unread(scope, receive, send, declared, error.with_traceback(None))
         except TimeoutError:
             await refusal(
@@ -159,41 +161,14 @@ class Edge:
         else:
             await self.app(scope, receive, send)
         finally:
-            kept.give_back()
+            if held is not None:
+                held.give_back()
 
     async def _tenant_of(self, scope: Scope) -> TenantId | None:
         try:
             return await self.authenticate(scope)
         except (Unauthenticated, DatabaseUnavailable):
             return None  # the route answers with this error after the body was read
-
-
-@dataclass(slots=True)
-class _Kept:
-    """Counts the bytes of one body that are kept. Of a request that is not authenticated, none are kept."""
-
-    bodies: Allowance
-    tenant_id: TenantId | None
-    most_bytes: int
-    size: int = 0
-    taken: int = 0
-
-    def add(self, chunk: bytes) -> bytes:
-        """Return the part of the next chunk that is kept: all of it or nothing. Raises `_TooLarge`, `Busy`."""
-        self.size += len(chunk)
-        if self.size > self.most_bytes:
-            raise _TooLarge(self.most_bytes)
-        if self.tenant_id is None:
-            return b""
-        self.bodies.take(self.tenant_id, len(chunk))
-        self.taken += len(chunk)
-        return chunk
-
-    def give_back(self) -> None:
-        """Return the bytes to the allowance. It can be called repeatedly."""
-        if self.tenant_id is not None:
-            self.bodies.give_back(self.tenant_id, self.taken)
-            self.taken = 0
 
 
 async def _refuse_unread(
@@ -237,17 +212,25 @@ def _declared_bytes(headers: Mapping[bytes, bytes]) -> int | None:
     return int(value) if value.isdigit() and b"transfer-encoding" not in headers else None
 
 
-async def _read(receive: Receive, kept: _Kept, deadline: asyncio.Timeout) -> bytes:
-    first_deadline = deadline.when() or 0.0
+async def _read(receive: Receive, held: HeldBytes | None, most_bytes: int, deadline: asyncio.Timeout) -> bytes:
+    """The body, of whose bytes the tenant holds as many. Without `held`, for a request that is not authenticated, it is
+    read and discarded. Raises `_TooLarge`, `Busy`, `_ClientGone`."""
+    first_deadline, size_bytes = deadline.when() or 0.0, 0
     body = BytesIO()  # getvalue() makes no copy; joining the chunks of 64 MB would block the event loop for 30 ms
     while True:
         message = await receive()
         if message["type"] != "http.request":
             raise _ClientGone
-        body.write(kept.add(message.get("body", b"")))
+        chunk: bytes = message.get("body", b"")
+        size_bytes += len(chunk)
+        if size_bytes > most_bytes:
+            raise _TooLarge(most_bytes)
+        if held is not None:
+            held.take(len(chunk))
+            body.write(chunk)
         if not message.get("more_body", False):
             return body.getvalue()
-        deadline.reschedule(first_deadline + kept.size / _SLOWEST_BODY_BYTES_PER_S)
+        deadline.reschedule(first_deadline + size_bytes / _SLOWEST_BODY_BYTES_PER_S)
 
 
 def _log_request(scope: Scope, exchange: Exchange, started: float) -> None:

@@ -19,7 +19,7 @@ from app.db.database import Transaction, record_of
 from app.db.driver import Record
 from app.db.sessions import locked_session
 from app.db.sql import CLOCK, Statement, insert_row, sql
-from app.domain.limits import Limits, Scope, Used, WorstCase, spans_of
+from app.domain.limits import CallUse, Limits, Scope, Used, spans_of
 from app.domain.types import JsonObject, SessionId, SessionRef, TenantId, TurnId
 
 TENANT_LIMITS = """(SELECT jsonb_object_agg(l.name, l.value) FROM limits l WHERE l.tenant_id = sessions.tenant_id)
@@ -175,7 +175,7 @@ _GIVE_BACK_OF_TENANT = sql(f"""
 
 
 async def reserve(
-    tx: Transaction, session: SessionRef, turn_id: TurnId, limits: Mapping[Scope, Limits], worst: WorstCase
+    tx: Transaction, session: SessionRef, turn_id: TurnId, limits: Mapping[Scope, Limits], worst: CallUse
 ) -> tuple[list[Used], JsonObject]:
     """Reserves a call before it is made. Returns the sums without it, and the reservation stored with the turn.
 
@@ -212,7 +212,7 @@ async def _count(
 
 
 async def count_use(
-    tx: Transaction, session_id: SessionId, worst: WorstCase
+    tx: Transaction, session_id: SessionId, worst: CallUse
 ) -> tuple[Mapping[Scope, Limits], list[Used], JsonObject] | None:
     """Counts a call that is not a turn's own as used, before it is made; None if no limits apply. Returns the limits,
     the sums without the call, and the reservation for `give_back`. The caller rolls back if a limit is exceeded."""
@@ -230,7 +230,7 @@ async def count_use(
 
 
 async def give_back(
-    tx: Transaction, session_id: SessionId, reservation: JsonObject, counted: WorstCase, used: WorstCase
+    tx: Transaction, session_id: SessionId, reservation: JsonObject, counted: CallUse, used: CallUse
 ) -> None:
     """Replaces what was `counted` for a call by what it used."""
     amounts = {"turns": used.turns, "tokens": used.tokens - counted.tokens, "usd": used.usd - counted.usd}

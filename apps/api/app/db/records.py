@@ -19,6 +19,7 @@ from app.db.turns import TURN_COLUMNS, turn_record
 from app.domain.audit import Audit
 from app.domain.figures import SessionUsage
 from app.domain.frozen import frozen, names_of, values_of
+from app.domain.limits import CallUse
 from app.domain.types import JsonObject, SessionId, SummaryId, TurnId, TurnRecord, TurnStatus, Usage
 
 
@@ -142,19 +143,10 @@ class Added:
 
 
 @frozen
-class Spent:
-    """What was reserved for a call, as returned by `reserve`, and what the call used."""
-
-    reservation: JsonObject
-    turns: int
-    tokens: int
-    usd: Decimal
-
-
-@frozen
 class TurnEnd:
-    """How a turn ended and all that is recorded of it. Lists of `JsonObject` hold rows by column name. `added` is what
-    was added with a rejected turn, and is rejected with it."""
+    """How a turn ended and all that is recorded of it. Lists of `JsonObject` hold rows by column name. `spent` is what
+    was reserved for the turn's call, as `reserve` returned it, and what the call used. `added` is what was added with a
+    rejected turn, and is rejected with it."""
 
     status: TurnStatus
     model_alias: str
@@ -169,7 +161,7 @@ class TurnEnd:
     completion_tokens: int | None = None
     cost_usd: Decimal | None = None
     usages: Sequence[JsonObject] = ()
-    spent: Spent | None = None
+    spent: tuple[JsonObject, CallUse] | None = None
     conversation_sha256: bytes | None = None
     added: Added | None = None
 
@@ -178,8 +170,11 @@ async def record_end(tx: Transaction, claim: Claim, end: TurnEnd) -> TurnRecord 
     """Writes the end of a running turn; None when the claim is no longer ours. This is one statement; `spent` and
     `added` take others, which need a transaction. Large blocks may be stored before it: without the
     turn's audit nothing refers to them."""
-    spent, blocks = end.spent, await _without_large(tx, claim.session_id, end.blocks)
-    of_limits = {} if spent is None else values_of(spent)
+    blocks = await _without_large(tx, claim.session_id, end.blocks)
+    of_limits: JsonObject = {}
+    if end.spent is not None:
+        reservation, used = end.spent
+        of_limits = {"reservation": reservation, **values_of(used)}
     row = await tx.fetchrow(
         _RECORD_RESERVED if of_limits else _RECORD,
         session_id=claim.session_id,
@@ -193,7 +188,7 @@ async def record_end(tx: Transaction, claim: Claim, end: TurnEnd) -> TurnRecord 
     )
     if row is None:
         return None
-    if spent is not None:
+    if of_limits:
         await give_back_of_tenant(tx, of_limits)
     if end.added is not None:
         await _leave_out(tx, claim.session_id, claim.seq, end.added, end.error)

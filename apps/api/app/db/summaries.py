@@ -181,15 +181,6 @@ class AttemptNote:
     lease_id: UUID | None = None
 
 
-@frozen
-class SummaryLease:
-    """`ground_stands`: whether the summary to be folded in is still the active one. `limits`: those of the summarizer's
-    call; None if the lease was not taken, because that summary is not active or another one is being made."""
-
-    ground_stands: bool
-    limits: Mapping[Scope, Limits] | None
-
-
 async def prompt_context(
     tx: Transaction, session_id: SessionId, before_seq: int, cached_seq: int | None
 ) -> PromptContext:
@@ -245,11 +236,13 @@ async def take_summary_lease(
     previous_id: SummaryId | None,
     *,
     for_turn: bool,
-) -> SummaryLease:
+) -> tuple[bool, Mapping[Scope, Limits] | None]:
     """Takes the lease, for `lease_s` seconds, to make a summary that folds in the active summary `previous_id`.
 
-    With `for_turn`, `lease_id` is the id of the running turn. The lease of an earlier turn is taken over: its worker is
-    dead, because a session runs one turn at a time.
+    Returns whether that summary is still the active one; and the limits of the summarizer's call, None if the lease was
+    not taken, because the summary is not active or another one is being made. With `for_turn`, `lease_id` is the id of
+    the running turn. The lease of an earlier turn is taken over: its worker is dead, because a session runs one turn at
+    a time.
     """
     row = await tx.fetch_one(
         _TAKE_LEASE,
@@ -259,7 +252,7 @@ async def take_summary_lease(
         previous_id=previous_id,
         for_turn=for_turn,
     )
-    return SummaryLease(row["stands"], limits_of(row) if row["had"] else None)
+    return row["stands"], limits_of(row) if row["had"] else None
 
 
 async def release_summary_lease(tx: Transaction, session_id: SessionId, lease_id: UUID) -> None:

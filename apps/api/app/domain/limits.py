@@ -38,8 +38,9 @@ LIMITS: Mapping[str, tuple[LimitUnit, LimitSpan]] = {
 
 
 @frozen
-class WorstCase:
-    """The most that one model call may use, reserved before it. `turns` is 0 for a later round of a turn."""
+class CallUse:
+    """What one model call counts under limits: the most that it may use, reserved before it, or what it used. `turns`
+    is 0 for a later round of a turn."""
 
     turns: int
     tokens: int
@@ -73,7 +74,7 @@ def spans_of(limits: Limits) -> list[LimitSpan]:
     return sorted({LIMITS[name][1] for name in limits})
 
 
-def check_limits(limits: Mapping[Scope, Limits], counted: Iterable[Used], worst: WorstCase, what: str) -> None:
+def check_limits(limits: Mapping[Scope, Limits], counted: Iterable[Used], worst: CallUse, what: str) -> None:
     """Raises `LimitExceeded` for the limit that `worst` would exceed, by counts without it; of several the last that
     resets. A limit that is exactly reached is not exceeded. `what` names the call in the error."""
     by_span = {(used.scope, used.span): used for used in counted}

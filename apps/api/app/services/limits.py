@@ -11,10 +11,9 @@ from decimal import Decimal
 from app.db import limits as store
 from app.db.claims import Claim
 from app.db.database import Database, Transaction
-from app.db.records import Spent
 from app.domain.errors import DatabaseUnavailable, InvalidRequest, ProviderError
 from app.domain.frozen import frozen
-from app.domain.limits import ANOTHER_CALL, LIMITS, WorstCase, check_limits
+from app.domain.limits import ANOTHER_CALL, LIMITS, CallUse, check_limits
 from app.domain.types import Completion, JsonObject, SessionId, TenantId, Usage
 from app.providers.registry import Model
 from app.services.runtime import Runtime, retried
@@ -67,7 +66,7 @@ async def list_limits(database: Database, tenant_id: TenantId | None) -> list[Te
     return found
 
 
-async def reserve_call(tx: Transaction, claim: Claim, worst: WorstCase) -> JsonObject:
+async def reserve_call(tx: Transaction, claim: Claim, worst: CallUse) -> JsonObject:
     """Reserves what the call may use under the claim's limits; returns the reservation as the turn stores it. Raises
     `LimitExceeded`; the caller must then roll the transaction back."""
     counted, reservation = await store.reserve(tx, claim.session, claim.turn_id, claim.limits, worst)
@@ -75,19 +74,17 @@ async def reserve_call(tx: Transaction, claim: Claim, worst: WorstCase) -> JsonO
     return reservation
 
 
-def spent_of(reservation: JsonObject, used: WorstCase | None) -> Spent:
-    """What a turn's call used of its reservation: all of it if the provider did not report the usage of its answer."""
-    if used is None:
-        return Spent(reservation, reservation["turns"], reservation["tokens"], Decimal(str(reservation["usd"])))
-    return Spent(reservation, used.turns, used.tokens, used.usd)
+def all_of(reservation: JsonObject) -> CallUse:
+    """All that was reserved: what counts as used if the provider did not report the usage of its answer."""
+    return CallUse(reservation["turns"], reservation["tokens"], Decimal(str(reservation["usd"])))
 
 
 async def within_limits(
     rt: Runtime,
     session_id: SessionId,
-    most: WorstCase,
+    most: CallUse,
     call: Callable[[], Awaitable[Completion]],
-    used: Callable[[], WorstCase],
+    used: Callable[[], CallUse],
     *,
     what: str = ANOTHER_CALL,
 ) -> Completion:
@@ -108,7 +105,7 @@ async def within_limits(
 
 
 @retried
-async def _count_use(rt: Runtime, session_id: SessionId, worst: WorstCase, what: str) -> JsonObject | None:
+async def _count_use(rt: Runtime, session_id: SessionId, worst: CallUse, what: str) -> JsonObject | None:
     async with rt.database.begin() as tx:
         counted = await store.count_use(tx, session_id, worst)
         if counted is None:
@@ -119,7 +116,7 @@ async def _count_use(rt: Runtime, session_id: SessionId, worst: WorstCase, what:
 
 
 async def _give_back(
-    rt: Runtime, session_id: SessionId, reservation: JsonObject | None, worst: WorstCase, used: WorstCase
+    rt: Runtime, session_id: SessionId, reservation: JsonObject | None, worst: CallUse, used: CallUse
 ) -> None:
     if reservation is None:
         return
@@ -128,14 +125,14 @@ async def _give_back(
             await store.give_back(tx, session_id, reservation, worst, used)
 
 
-def most_of(model: Model, usage: Usage, turns: int = 0) -> WorstCase:
+def most_of(model: Model, usage: Usage, turns: int = 0) -> CallUse:
     """What a call of this usage counts. Without a known price its cost is 0, as in every other sum; limits of tokens
     still apply. `turns` is 1 if a client requested the call itself: then it counts as a turn."""
-    return WorstCase(turns, usage.prompt_tokens + usage.completion_tokens, model.cost_of(usage) or Decimal(0))
+    return CallUse(turns, usage.prompt_tokens + usage.completion_tokens, model.cost_of(usage) or Decimal(0))
 
 
-def use_of(usages: Sequence[JsonObject], turns: int = 0) -> WorstCase:
+def use_of(usages: Sequence[JsonObject], turns: int = 0) -> CallUse:
     """What the calls of these usage rows count; a call that used nothing is no turn."""
     tokens = sum(used["prompt_tokens"] + used["completion_tokens"] for used in usages)
     usd = sum((used["cost_usd"] or Decimal(0) for used in usages), Decimal(0))
-    return WorstCase(turns if usages else 0, tokens, usd)
+    return CallUse(turns if usages else 0, tokens, usd)

@@ -10,6 +10,7 @@ is never read, so every process removes its past within `IDLE_S`.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from app.domain.types import MessageId, ReasoningRule, SessionId, Turn, Usage
 from app.engine.recall.index import EMPTY, Index
 from app.engine.recall.vectors import Vectors
 from app.engine.window.columns import Columns
-from app.engine.window.past import Kept
+from app.engine.window.past import Past, past_of_columns
 from app.telemetry.metrics import Telemetry
 
 IDLE_S = 600.0
@@ -103,7 +104,7 @@ class Pasts:
         past = self._pasts.get(session_id)
         return (past and past.columns and past.columns.last_message) or (None, None)
 
-    def kept(self, session_id: SessionId, counting: Counting, after_seq: int, last_seq: int) -> Kept:
+    def kept(self, session_id: SessionId, counting: Counting, after_seq: int, last_seq: int) -> Past:
         """The cached turns with messages after `after_seq`, to which newer turns are appended. Empty if the cache has
         another `counting` or range, or reaches `last_seq`, the last message that the caller knows of."""
         past = self._read(session_id)
@@ -113,10 +114,10 @@ class Pasts:
             first = columns.turn_after(after_seq) if columns.through_seq < last_seq else None
         self._telemetry.session_looked_up(hit=first is not None)
         if columns is None or first is None:
-            return Kept(Columns(after_seq))
-        return Kept(columns, first, columns.turns)
+            return past_of_columns(Columns(after_seq))
+        return past_of_columns(columns, first, columns.turns)
 
-    async def keep(self, session_id: SessionId, counting: Counting, kept: Kept, turns: Sequence[Turn]) -> Kept:
+    async def keep(self, session_id: SessionId, counting: Counting, kept: Past, turns: Sequence[Turn]) -> Past:
         """Appends settled turns, counted and marked as they are sent, to the cached ones; returns all of them.
 
         Many turns are added in slices, so that the event loop is not blocked. Columns that begin long before what is
@@ -124,7 +125,7 @@ class Pasts:
         """
         columns, first = kept.columns, kept.first_turn
         new: Iterable[Turn] = turns
-        if first > max(_LEAST_TRIMMED, 2 * kept.turns):
+        if first > max(_LEAST_TRIMMED, 2 * kept.turn_count):
             new = chain(map(columns.turn, range(first, kept.end_turn)), turns)
             columns, first = Columns(columns.last_seq(first)), 0
         columns = await extended_columns(columns, new)
@@ -133,7 +134,9 @@ class Pasts:
             past = past or _Entry()
             past.counting, past.columns = counting, columns
             self._put(session_id, past)
-        return Kept(columns, first, columns.turn_behind(turns[-1].seq) if turns else kept.end_turn)
+        return past_of_columns(
+            columns, first, bisect_right(columns.turn_seqs, turns[-1].seq) if turns else kept.end_turn
+        )
 
     def index(self, session_id: SessionId) -> Index:
         """The cached index, as far as it goes; an empty one if the session is not cached."""

@@ -210,7 +210,7 @@ class Allowance:
 
 
 class HeldBytes:
-    """Bytes of one request. They are held as long as this object is referred to."""
+    """Bytes of one request. They are held until they are given back, or this object is no longer referred to."""
 
     def __init__(self, allowance: Allowance, tenant_id: TenantId) -> None:
         self._allowance = allowance
@@ -222,8 +222,14 @@ class HeldBytes:
         self._allowance.take(self._tenant_id, size_bytes)
         self._held += size_bytes
 
+    def give_back(self) -> None:
+        """Gives back what is held. It can be called repeatedly."""
+        held, self._held = self._held, 0
+        self._allowance.give_back(self._tenant_id, held)
+
     def __del__(self) -> None:
-        self._allowance.give_back_later(self._tenant_id, self._held)
+        if self._held:
+            self._allowance.give_back_later(self._tenant_id, self._held)
 
 
 class WindowBytes(HeldBytes):

@@ -68,7 +68,7 @@ async def summarize_now(
     if focus is not None:
         rows = replace(rows, policy=replace(rows.policy, focus=focus))
     snapshot = await snapshot_of(rt, rows, no_turn(rows.turn_seq))
-    fold = await planned(snapshot, lambda: fold_on_request(snapshot, rows.estimate))
+    fold = await planned(fold_on_request, snapshot, rows.estimate)
     if fold is None:
         raise NothingToSummarize(
             "Beyond the turns that the policy protects there is nothing that a summary would make smaller."

@@ -122,3 +122,9 @@ def sent_reasoning_tokens(message: Message, form: ReasoningForm) -> int:
     if form == "blocks":
         return message.reasoning_tokens if message.reasoning_blocks else 0
     return message.reasoning_tokens if message.reasoning else 1
+
+
+def most_tokens_of(message: Message) -> int:
+    """Wire tokens of a message, including reasoning that is not sent."""
+    unsent = 0 if message.reasoning_sent else message.reasoning_tokens
+    return message.tokens + unsent + MESSAGE_FRAMING_TOKENS

@@ -1,6 +1,6 @@
 """A session's settled past as columns: what is sent of it as ready JSON, and its token counts as prefix sums.
 
-Columns are only appended to, whole turns at a time. A reader reads up to its own end (`past.Kept`), so the readers of a
+Columns are only appended to, whole turns at a time. A reader (`past.Past`) reads up to its own end, so the readers of a
 session can share one copy, and what they read does not change. Rejected turns are not stored in columns.
 """
 
@@ -10,6 +10,7 @@ import hashlib
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from heapq import nsmallest
 from itertools import accumulate, pairwise, repeat
 from typing import Final
@@ -18,29 +19,25 @@ from uuid import UUID
 import orjson
 
 from app.domain.stored import StoredTexts
-from app.domain.types import REASONING_FORMS, Message, MessageId, Turn, TurnId, TurnStatus
+from app.domain.types import REASONING_FORMS, Message, MessageId, Role, Turn, TurnId, TurnStatus
 from app.engine.messages.media import has_media
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
-from app.engine.messages.turns import sendable_units
+from app.engine.messages.turns import most_tokens_of, sendable_units
 from app.engine.recall.dates import day_of
-from app.engine.window.column_codes import (
-    ANSWERED,
-    FORMATS_OF_LETTERS,
-    MARKS,
-    MARKS_OF_LETTERS,
-    MEDIA,
-    NEWEST,
-    STATUSES,
-    UNIT_KINDS,
-    instant_of,
-    microseconds_of,
-    most_tokens_of,
-    traits_of,
-    traits_of_letters,
-)
-from app.engine.window.pieces import Piece
-from app.engine.window.prompt import OPENING, Hash, PromptItem, Run, Stretch, message_json, message_of
+from app.engine.window.pieces import ANSWERED, MEDIA, NEWEST, UNIT_KINDS, Piece, traits_of, traits_of_letters
+from app.engine.window.prompt import OPENING, Hash, PromptItem, Run, Stretch, message_json, message_of, text_format
 
+_STATUSES: Final = tuple(TurnStatus)
+_ROLES: Final[tuple[Role, ...]] = ("user", "assistant", "tool")
+_MARKS: Final = {
+    (role, form): at | of_form << 2 for at, role in enumerate(_ROLES) for of_form, form in enumerate(REASONING_FORMS)
+}
+_FORMATS: Final = {role[0]: text_format(role) for role in _ROLES}
+"""By the letters of `StoredTexts.roles`."""
+_MARKS_OF_LETTERS: Final = str.maketrans({role[0]: chr(_MARKS[role, None]) for role in _ROLES})
+_NO_TIME: Final = -(2**63)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
 _ID_BYTES: Final = 16
 _MOST_KEPT_BYTES: Final = 65_536
 """Longest prefix before a run, in bytes, whose hash state is cached. A longer one is hashed each time (a few ms)."""
@@ -124,8 +121,8 @@ class Columns:
         place = at = len(self._seqs)
         self._ids += b"".join([message.id.bytes for message in messages])
         self._message_tokens.extend([message.tokens for message in messages])
-        self._said_at.extend([microseconds_of(message.said_at) for message in messages])
-        marks = bytes([MARKS[message.role, message.reasoning_sent] for message in messages])
+        self._said_at.extend([_microseconds_of(message.said_at) for message in messages])
+        marks = bytes([_MARKS[message.role, message.reasoning_sent] for message in messages])
         self._add_messages([message.seq for message in messages], marks, wires)
         units = [sendable_units(turn) for turn in new]
         for of_turn, turn in zip(units, new, strict=True):
@@ -144,7 +141,7 @@ class Columns:
         self._extend_stretches(place, sum(map(len, tokens)))
         self._turn_ids += b"".join([turn.id.bytes for turn in new])
         self.turn_seqs.extend([turn.seq for turn in new])
-        self._statuses += bytes([STATUSES.index(turn.status) for turn in new])
+        self._statuses += bytes([_STATUSES.index(turn.status) for turn in new])
         _extend_sums(self._turn_messages, [len(turn.messages) for turn in new])
         _extend_sums(self._turn_pieces, map(len, units))
         _extend_sums(self._most_tokens, [sum(map(most_tokens_of, turn.messages)) for turn in new])
@@ -153,11 +150,11 @@ class Columns:
         """Append completed turns that have only text: each message is a piece, with its stored token count."""
         count, place = len(texts.seqs), len(self._seqs)
         ends = [*accumulate(texts.turn_messages, initial=0)]
-        wires = [FORMATS_OF_LETTERS[letter] % text for letter, text in zip(texts.roles, texts.contents, strict=True)]
+        wires = [_FORMATS[letter] % text for letter, text in zip(texts.roles, texts.contents, strict=True)]
         self._ids += texts.ids
         self._message_tokens.extend(texts.tokens)
         self._said_at.extend(texts.said_at)
-        self._add_messages(texts.seqs, texts.roles.translate(MARKS_OF_LETTERS).encode(), wires)
+        self._add_messages(texts.seqs, texts.roles.translate(_MARKS_OF_LETTERS).encode(), wires)
         self._traits += b"".join([traits_of_letters(texts.roles[first:end]) for first, end in pairwise(ends)])
         self._first_messages.extend(range(place, place + count))
         self._longest.extend(texts.tokens)
@@ -166,7 +163,7 @@ class Columns:
         self._extend_stretches(place, count)
         self._turn_ids += texts.turn_ids
         self.turn_seqs.extend(texts.turn_seqs)
-        self._statuses += bytes([STATUSES.index(TurnStatus.COMPLETED)]) * len(texts.turn_seqs)
+        self._statuses += bytes([_STATUSES.index(TurnStatus.COMPLETED)]) * len(texts.turn_seqs)
         _extend_sums(self._turn_messages, texts.turn_messages)
         _extend_sums(self._turn_pieces, texts.turn_messages)
         most = [
@@ -207,11 +204,11 @@ class Columns:
         """The turn at this position with its messages, which contain no reasoning that is not sent."""
         turn_id = self._turn_id(at)
         messages = range(self._turn_messages[at], self._turn_messages[at + 1])
-        status = STATUSES[self._statuses[at]]
+        status = _STATUSES[self._statuses[at]]
         return Turn(turn_id, self.turn_seqs[at], status, False, tuple([self._message(m, turn_id) for m in messages]))
 
     def completed(self, first_turn: int, end_turn: int) -> int:
-        return self._statuses.count(STATUSES.index(TurnStatus.COMPLETED), first_turn, end_turn)
+        return self._statuses.count(_STATUSES.index(TurnStatus.COMPLETED), first_turn, end_turn)
 
     def most_tokens(self, first_turn: int, end_turn: int) -> int:
         """Wire tokens of all messages of these turns, including reasoning that is not sent."""
@@ -234,10 +231,6 @@ class Columns:
         message = bisect_right(self._seqs, seq)
         turn = bisect_left(self._turn_messages, message)
         return turn if self._turn_messages[turn] == message else None
-
-    def turn_behind(self, turn_seq: int) -> int:
-        """The position after the last turn whose number is at most this."""
-        return bisect_right(self.turn_seqs, turn_seq)
 
     def turn_of(self, piece: int) -> int:
         return bisect_right(self._turn_pieces, piece) - 1
@@ -307,7 +300,7 @@ class Columns:
 
     def day(self, place: int) -> int | None:
         """The day of a piece's first message; None if its time is not known."""
-        said_at = instant_of(self._said_at[self._first_messages[place]])
+        said_at = _instant_of(self._said_at[self._first_messages[place]])
         return None if said_at is None else day_of(said_at)
 
     def turn_id(self, place: int) -> TurnId:
@@ -385,10 +378,20 @@ class Columns:
             self._seqs[at],
             self._message_tokens[at],
             reasoning_sent=REASONING_FORMS[self._marks[at] >> 2],
-            said_at=instant_of(self._said_at[at]),
+            said_at=_instant_of(self._said_at[at]),
         )
 
 
 def _extend_sums(sums: array[int], more: Iterable[int]) -> None:
     """Append the running sums of these numbers to `sums`, continuing from its last entry."""
     sums.extend([*accumulate(more, initial=sums[-1])][1:])
+
+
+def _microseconds_of(instant: datetime | None) -> int:
+    """The instant as microseconds since 1970-01-01 in UTC."""
+    return _NO_TIME if instant is None else (instant - _EPOCH) // _MICROSECOND
+
+
+def _instant_of(microseconds: int) -> datetime | None:
+    """The inverse of `_microseconds_of`."""
+    return None if microseconds == _NO_TIME else _EPOCH + microseconds * _MICROSECOND

@@ -15,7 +15,7 @@ from itertools import accumulate, chain, groupby
 from operator import attrgetter
 from typing import Final, overload
 
-from app.domain.frozen import frozen, replace
+from app.domain.frozen import frozen
 from app.domain.types import MessageId, Turn, TurnStatus
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.window.columns import Columns
@@ -25,46 +25,23 @@ from app.engine.window.prompt import PromptItem, Run
 NOTHING_KNOWN: Final[Mapping[int, Sequence[Piece]]] = {}
 
 
-@frozen
-class Kept:
-    """The turns of columns from position `first_turn` to before `end_turn`."""
-
-    columns: Columns
-    first_turn: int = 0
-    end_turn: int = 0
-
-    @property
-    def turns(self) -> int:
-        return self.end_turn - self.first_turn
-
-    @property
-    def first_piece(self) -> int:
-        return self.columns.first_piece(self.first_turn)
-
-    @property
-    def end_piece(self) -> int:
-        return self.columns.first_piece(self.end_turn)
-
-    @property
-    def last_seq(self) -> int:
-        """The number of the last message; without turns, the number after which the columns begin."""
-        return self.columns.last_seq(self.end_turn)
-
-
-_NOTHING_KEPT: Final = Kept(Columns(0))
-"""No turns, in columns that are never appended to."""
+_NO_TURNS: Final = Columns(0)
+"""Columns that are never appended to."""
 
 
 @frozen
 class Past:
     """The turns before the current one, and the pieces of what may be sent of them, in time order.
 
-    The turns that are `kept` as columns are followed by the `newest`. For each of the newest turns, `tokens` (without
-    framing) and `messages` are the sums of all pieces before it, kept ones included; both have one more entry at the
-    end. `other_seqs` has the `seq` of all messages in `newest` that are not a user's.
+    The turns that are kept as `columns`, those from position `first_turn` to before `end_turn`, are followed by the
+    `newest`. For each of the newest turns, `tokens` (without framing) and `messages` are the sums of all pieces before
+    it, kept ones included; both have one more entry at the end. `other_seqs` has the `seq` of all messages in `newest`
+    that are not a user's.
     """
 
-    kept: Kept = _NOTHING_KEPT
+    columns: Columns = _NO_TURNS
+    first_turn: int = 0
+    end_turn: int = 0
     newest: tuple[Turn, ...] = ()
     newest_pieces: tuple[Piece, ...] = ()
     tokens: tuple[int, ...] = (0,)
@@ -77,13 +54,18 @@ class Past:
 
     def turns_between(self, first: int, end: int) -> tuple[Turn, ...]:
         """The turns from position `first` to before `end`. Kept turns are rebuilt from their columns at each call."""
-        kept = self.kept
-        made = [kept.columns.turn(kept.first_turn + at) for at in range(first, min(end, kept.turns))]
-        return tuple(made) + self.newest[max(0, first - kept.turns) : max(0, end - kept.turns)]
+        kept = self.kept_turns
+        made = [self.columns.turn(self.first_turn + at) for at in range(first, min(end, kept))]
+        return tuple(made) + self.newest[max(0, first - kept) : max(0, end - kept)]
+
+    @property
+    def kept_turns(self) -> int:
+        """How many turns are kept as columns."""
+        return self.end_turn - self.first_turn
 
     @property
     def turn_count(self) -> int:
-        return self.kept.turns + len(self.newest)
+        return self.kept_turns + len(self.newest)
 
     @property
     def is_unresolved(self) -> bool:
@@ -92,15 +74,21 @@ class Past:
 
     @property
     def last_seq(self) -> int:
-        """The number of the last message; 0 if there is none."""
-        return self.newest[-1].messages[-1].seq if self.newest else self.kept.last_seq
+        """The number of the last message; without turns, the number after which the columns begin."""
+        return self.newest[-1].messages[-1].seq if self.newest else self._last_kept_seq
+
+    @property
+    def _last_kept_seq(self) -> int:
+        return self.columns.last_seq(self.end_turn)
+
+    @property
+    def _kept_pieces(self) -> tuple[int, int]:
+        """The position of the first kept piece in the columns, and the one after the last."""
+        return self.columns.first_piece(self.first_turn), self.columns.first_piece(self.end_turn)
 
     @property
     def pieces(self) -> Sequence[Piece]:
-        kept = self.kept
-        if not kept.turns:
-            return self.newest_pieces
-        return Pieces(kept.columns, kept.first_piece, kept.end_piece, self.newest_pieces)
+        return Pieces(self.columns, *self._kept_pieces, self.newest_pieces) if self.kept_turns else self.newest_pieces
 
     def extended(self, turns: Iterable[Turn], known: Mapping[int, Sequence[Piece]] = NOTHING_KNOWN) -> Past:
         """A copy with these turns appended; of the turns before, only an unresolved latest one is evaluated again.
@@ -117,7 +105,9 @@ class Past:
         # Adding tuples copies each once, and a slice of a whole tuple copies nothing; unpacking with stars copies three
         # times.
         return Past(
-            kept=self.kept,
+            self.columns,
+            self.first_turn,
+            self.end_turn,
             newest=whole,
             newest_pieces=self.newest_pieces[:settled] + tuple(chain.from_iterable(new)),
             tokens=_with_sums(self.tokens[: same + 1], [sum([piece.tokens for piece in each]) for each in new]),
@@ -128,11 +118,10 @@ class Past:
 
     def after(self, turn_seq: int) -> Past:
         """A copy without the turns through this number."""
-        kept = self.kept
-        first = bisect_right(kept.columns.turn_seqs, turn_seq, kept.first_turn, kept.end_turn)
+        first = bisect_right(self.columns.turn_seqs, turn_seq, self.first_turn, self.end_turn)
         pieces = {seq: tuple(of_turn) for seq, of_turn in groupby(self.newest_pieces, attrgetter("turn_seq"))}
         newest = (turn for turn in self.newest if turn.seq > turn_seq)
-        return past_of_kept(replace(kept, first_turn=first)).extended(newest, pieces)
+        return past_of_columns(self.columns, first, self.end_turn).extended(newest, pieces)
 
     def wire_tokens(self, first: int = 0) -> int:
         """Wire tokens of the turns from position `first` on."""
@@ -140,31 +129,29 @@ class Past:
 
     def completed_after(self, seq: int) -> int:
         """How many completed turns have a number above the given one."""
-        kept = self.kept
-        first = bisect_right(kept.columns.turn_seqs, seq, kept.first_turn, kept.end_turn)
+        first = bisect_right(self.columns.turn_seqs, seq, self.first_turn, self.end_turn)
         newest = sum(turn.status is TurnStatus.COMPLETED and turn.seq > seq for turn in self.newest)
-        return kept.columns.completed(first, kept.end_turn) + newest
+        return self.columns.completed(first, self.end_turn) + newest
 
     def seq_from(self, turn: int) -> int:
         """The number of the first message of the turns from this position on, or one past the last message."""
-        if turn < self.kept.turns:
-            return self.kept.columns.first_seq(self.kept.first_turn + turn)
-        newest = turn - self.kept.turns
+        newest = turn - self.kept_turns
+        if newest < 0:
+            return self.columns.first_seq(self.first_turn + turn)
         return self.newest[newest].messages[0].seq if newest < len(self.newest) else self.last_seq + 1
 
     def place_of_turn(self, turn_seq: int) -> int:
         """The position of the first turn with at least this number."""
-        kept = self.kept
-        at = bisect_left(kept.columns.turn_seqs, turn_seq, kept.first_turn, kept.end_turn)
-        if at < kept.end_turn:
-            return at - kept.first_turn
-        return kept.turns + bisect_left(self.newest, turn_seq, key=lambda turn: turn.seq)
+        at = bisect_left(self.columns.turn_seqs, turn_seq, self.first_turn, self.end_turn)
+        if at < self.end_turn:
+            return at - self.first_turn
+        return self.kept_turns + bisect_left(self.newest, turn_seq, key=lambda turn: turn.seq)
 
     def pieces_citing(self, message_ids: frozenset[MessageId]) -> frozenset[int]:
         """The first `seq` of each piece that contains one of the messages."""
         if not message_ids:
             return frozenset()
-        kept = self.kept.columns.pieces_citing(message_ids, self.kept.first_piece, self.kept.end_piece)
+        kept = self.columns.pieces_citing(message_ids, *self._kept_pieces)
         of_newest = [
             piece.seq
             for piece in self.newest_pieces
@@ -174,8 +161,8 @@ class Past:
 
     def others_between(self, first_seq: int, last_seq: int) -> int:
         """How many messages with a number between these two are not a user's."""
-        of_columns = self.kept.columns.other_seqs
-        kept = bisect_left(of_columns, min(last_seq, self.kept.last_seq + 1)) - bisect_right(of_columns, first_seq)
+        of_columns = self.columns.other_seqs
+        kept = bisect_left(of_columns, min(last_seq, self._last_kept_seq + 1)) - bisect_right(of_columns, first_seq)
         return max(0, kept) + bisect_left(self.other_seqs, last_seq) - bisect_right(self.other_seqs, first_seq)
 
     def first_protected(self, protected_turns: int | None, room_tokens: int | None, end: int | None = None) -> int:
@@ -196,12 +183,12 @@ class Past:
         return max(first, min(in_room, end - 1))
 
     def _wire_before(self, turn: int) -> int:
-        kept = self.kept
-        if turn < kept.turns:
-            columns, first, at = kept.columns, kept.first_piece, kept.columns.first_piece(kept.first_turn + turn)
-            messages = columns.messages[at] - columns.messages[first]
-            return columns.tokens[at] - columns.tokens[first] + MESSAGE_FRAMING_TOKENS * messages
-        at = turn - kept.turns
+        at = turn - self.kept_turns
+        if at < 0:
+            columns = self.columns
+            first, end = columns.first_piece(self.first_turn), columns.first_piece(self.first_turn + turn)
+            messages = columns.messages[end] - columns.messages[first]
+            return columns.tokens[end] - columns.tokens[first] + MESSAGE_FRAMING_TOKENS * messages
         return self.tokens[at] + MESSAGE_FRAMING_TOKENS * self.messages[at]
 
 
@@ -272,6 +259,8 @@ def past_of(turns: Iterable[Turn]) -> Past:
     return Past().extended(turns)
 
 
-def past_of_kept(kept: Kept, newest: Iterable[Turn] = ()) -> Past:
-    run = kept.columns.run(kept.first_piece, kept.end_piece)
-    return Past(kept=kept, tokens=(run.tokens,), messages=(run.messages,)).extended(newest)
+def past_of_columns(columns: Columns, first_turn: int = 0, end_turn: int = 0) -> Past:
+    """The past made of the turns of columns from position `first_turn` to before `end_turn`."""
+    first, end = columns.first_piece(first_turn), columns.first_piece(end_turn)
+    tokens, messages = columns.tokens[end] - columns.tokens[first], columns.messages[end] - columns.messages[first]
+    return Past(columns, first_turn, end_turn, tokens=(tokens,), messages=(messages,))

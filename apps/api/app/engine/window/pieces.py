@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from functools import lru_cache
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from app.domain.types import Message, Region, Turn, TurnId
 from app.engine.messages.media import has_media
@@ -12,6 +13,9 @@ from app.engine.messages.turns import UnitKind, sendable_units
 from app.engine.recall.dates import day_said
 from app.engine.window.prompt import PromptItem, StoredPieces, whole_message_block
 
+UNIT_KINDS: Final[tuple[UnitKind, ...]] = ("user", "assistant", "tool_group")
+NEWEST, ANSWERED, MEDIA = 4, 8, 16
+"""The traits of a settled piece as bits of a byte, whose lowest two have its kind."""
 PieceState: TypeAlias = Literal["settled", "unresolved", "running"]
 """State of the turn that a piece belongs to. Only the latest turn of the past may be unresolved."""
 
@@ -109,6 +113,24 @@ def newest_and_answered(kinds: Sequence[UnitKind]) -> list[tuple[bool, bool]]:
     last_of = {kind: at for at, kind in enumerate(kinds)}
     last_of_assistant = max([at for kind, at in last_of.items() if kind != "user"], default=-1)
     return [(last_of[kind] == at, at < last_of_assistant) for at, kind in enumerate(kinds)]
+
+
+def traits_of(kinds: Sequence[UnitKind], have_media: Iterable[bool]) -> bytes:
+    """The traits of the pieces of a turn, a byte for each."""
+    index = UNIT_KINDS.index
+    places = zip(kinds, newest_and_answered(kinds), have_media, strict=True)
+    return bytes(
+        [
+            index(kind) | newest * NEWEST | answered * ANSWERED | media * MEDIA
+            for kind, (newest, answered), media in places
+        ]
+    )
+
+
+@lru_cache(1024)
+def traits_of_letters(letters: str) -> bytes:
+    """The same for a turn that has only text, by the letters of `StoredTexts.roles`."""
+    return traits_of(["user" if letter == "u" else "assistant" for letter in letters], [False] * len(letters))
 
 
 def _item(region: Region, message: Message) -> PromptItem:

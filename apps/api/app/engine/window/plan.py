@@ -17,16 +17,14 @@ from app.domain.frozen import frozen, replace
 from app.domain.types import JsonObject, PromptMessage, Summary, ToolDefinition
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.messages.turns import wire_tokens_of
-from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.fold import Fold
 from app.engine.window.clearing import lay_out_cleared
 from app.engine.window.look_back import LOOK_BACK
 from app.engine.window.prompt import Part, Prompt, PromptItem, Run
 from app.engine.window.prompt_refs import refs_of
-from app.engine.window.refusal import overflow_of
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import PlanLog, Removal, Snapshot
-from app.engine.window.stages import fit, fits, stays_whole
+from app.engine.window.stages import fit, fits, overflow_of, stays_whole
 from app.engine.window.triggers import due_before_call, reason_before_call
 from app.engine.window.window import Cost, Window, summary_item
 
@@ -40,9 +38,7 @@ class SummaryDue:
 
     def with_summary(self, summary: Summary, estimate: Estimate) -> Snapshot:
         """The snapshot to plan from once the summary is made."""
-        actions = summary_actions(self.fold, summary, self.snapshot.policy, estimate)
-        snapshot = self.snapshot.with_summary(self.fold, summary, actions)
-        return replace(snapshot, log=snapshot.log and replace(snapshot.log, summary_triggered=True))
+        return with_summary(self.snapshot, self.fold, summary, estimate)
 
 
 @frozen(slots=False)
@@ -141,19 +137,25 @@ def _with_look_back(snapshot: Snapshot, estimate: Estimate) -> Snapshot:
     return with_shared_budget(replace(snapshot, tools=(*snapshot.tools, LOOK_BACK)), estimate)
 
 
-def summary_actions(fold: Fold, summary: Summary, policy: ContextPolicy, estimate: Estimate) -> tuple[Removal, ...]:
-    """The trim log rows of a summary that was made: one for each turn that was folded, and one for the block itself.
+def with_summary(snapshot: Snapshot, fold: Fold, summary: Summary, estimate: Estimate) -> Snapshot:
+    """The snapshot in which the summary replaces the turns of the fold.
 
-    The rows sum to the tokens by which the prompt shrank. Turns that were dropped at once after a provider overflow are
-    logged as dropped; the summary contains only a note about them.
+    Its log has a row for each turn that was folded, and one for the block itself. They sum to the tokens by which the
+    prompt shrank. Turns that were dropped at once after a provider overflow are logged as dropped; the summary contains
+    only a note about them.
     """
-    kind = "emergency_drop" if fold.reason == "provider_overflow" else "summary_folded"
-    rows = [
-        Removal(kind, f"turn:{turn.id}", fold.reason, wire_tokens_of((turn,)), turn.seq, turn.seq)
-        for turn in fold.turns
-    ]
-    block = summary_item(summary, policy, estimate)
-    return (*rows, Removal(kind, block.label, fold.reason, fold.previous_tokens - block.wire_tokens))
+    log, is_note = snapshot.log, fold.reason == "provider_overflow"
+    if log is not None:
+        kind = "emergency_drop" if is_note else "summary_folded"
+        rows = [
+            Removal(kind, f"turn:{turn.id}", fold.reason, wire_tokens_of((turn,)), turn.seq, turn.seq)
+            for turn in fold.turns
+        ]
+        block = summary_item(summary, snapshot.policy, estimate)
+        rows.append(Removal(kind, block.label, fold.reason, fold.previous_tokens - block.wire_tokens))
+        triggered = log.summary_triggered or not is_note
+        log = replace(log, stored=(*log.stored, *rows), summary_triggered=triggered)
+    return replace(snapshot, summary=summary, past=snapshot.past.after(fold.turns[-1].seq), log=log)
 
 
 @frozen

@@ -1,4 +1,4 @@
-"""What is pruned from the history when a summary was not enough, in which order, and why.
+"""What is pruned from the history when a summary was not enough, in which order, and why; and what cannot be.
 
 Long answered tool results are shortened first, then media of older messages are replaced by markers, then assistant and
 tool messages are dropped. Messages that the newest summary cites and users' text are kept (contract.md, decisions 5 and
@@ -24,7 +24,7 @@ from app.engine.messages.turns import UnitKind
 from app.engine.policy.budget import part_of
 from app.engine.policy.policy import ContextPolicy
 from app.engine.window.pieces import Piece
-from app.engine.window.shortening import Shortening, mark_media, shorten_text
+from app.engine.window.shortening import Shortening, fit_results, mark_media, shorten_text
 from app.engine.window.snapshot import Removal
 from app.engine.window.window import Window
 
@@ -292,3 +292,30 @@ def worth_per_token(group: Sequence[Piece]) -> tuple[bool, float]:
     worths = [_WORTH_OF_USERS if piece.kind == "user" else _WORTH for piece in group]
     worth = sum(worths) + _WORTH_OF_A_RESULT * sum([piece.messages - 1 for piece in group])
     return standing, worth / max(1, sum([piece.wire_tokens for piece in group]))
+
+
+def untouchable(window: Window) -> list[Piece]:
+    """What neither a summary nor a prune can remove of the protected turns and the running turn, as small as possible.
+
+    It is users' text in protected turns, the pieces of them that the current summary cites (the next summary takes over
+    the citations that it can), and what is never removed. The newest results of an open turn are at their floor, and
+    older media are replaced by markers.
+    """
+    first = bisect_left(window.past, window.snapshot.protected_from, key=attrgetter("seq"))
+    protected = (*window.past[first:], *window.current)
+    kept = (piece for piece in protected if not (window.snapshot.policy.prune_protected and window.may_drop(piece)))
+    return [_at_least(piece, window) for piece in kept]
+
+
+def remains(window: Window, *, shortened: bool = True) -> list[Piece]:
+    """The pieces that may not be dropped with their turn, as they are or `shortened` as far as possible."""
+    left = [piece for piece in window.pieces if not window.may_drop_with_its_turn(piece)]
+    return [_at_least(piece, window) for piece in left] if shortened else left
+
+
+def _at_least(piece: Piece, window: Window) -> Piece:
+    if window.leaves_of(piece) == "shortened":
+        done = fit_results(piece.items, piece.wire_tokens, window.estimate)
+    else:
+        done = shortened_media(piece, window) if window.snapshot.policy.prune_protected else []
+    return piece.with_items(each.now for each in done) if done else piece

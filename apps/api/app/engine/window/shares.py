@@ -17,9 +17,8 @@ from app.engine.messages.tokens import Estimate, tools_tokens
 from app.engine.policy.budget import part_of, with_output_share
 from app.engine.policy.policy import PRIORITY_REGIONS, Allocation, PriorityRegion
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS
-from app.engine.window.foldable import Foldable, foldable, remains, room_beside
 from app.engine.window.pieces import Piece
-from app.engine.window.pruning import drop_history, prune_older, prune_protected
+from app.engine.window.pruning import drop_history, prune_older, prune_protected, remains
 from app.engine.window.shortening import NEWEST_TOO_LARGE, with_fitted_pins, with_fitted_summary, with_shorter_newest
 from app.engine.window.snapshot import Removal, Snapshot
 from app.engine.window.window import Cost, Window, head_items
@@ -40,41 +39,13 @@ def with_shared_budget(snapshot: Snapshot, estimate: Estimate) -> Snapshot:
     return replace(snapshot, budget=budget)
 
 
-def foldable_within_shares(window: Window) -> Foldable:
-    """What a summary within its share may fold. Pins and the current summary are first cut to what they are offered.
-
-    Protected turns that would not fit beside a full summary would be dropped, so the summary may fold them before that.
-    """
-    snapshot, policy = window.snapshot, window.snapshot.policy
-    if policy.allocation is None:
-        return foldable(window)
-    division = _division(window)
-    share = division.shares["summary"]
-    held = window
-    if window.excess_tokens > 0:
-        held = with_fitted_summary(window, max(division.offered["summary"], MIN_SUMMARY_TOKENS))
-        held = with_fitted_pins(held, division.offered["pins"])
-    full_tokens = max(share, held.summary.tokens if held.summary else 0)
-    beside = _division(window, summary_tokens=full_tokens)
-    # The running turn's own tool rounds are sent in any case.
-    history_tokens = beside.offered["history"] - _history_tokens(window.current)
-    past, cut = snapshot.past, snapshot.first_protected()
-    if policy.prune_protected and past.wire_tokens(cut) > history_tokens:
-        cut = past.first_protected(policy.protected_turns, history_tokens)
-        if past.wire_tokens(cut) > history_tokens:
-            cut = past.first_protected(0, None)
-    room_tokens = min(share, room_beside(held, remains(held)))
-    previous_tokens = window.summary.wire_tokens if window.summary else 0
-    return Foldable(held, cut, previous_tokens, room_tokens, window.budget.input_budget)
-
-
 def hold_shares(window: Window) -> Window:
     """The window unchanged if it fits, else trimmed as the module docstring describes. It may still be too large."""
     whole = replace(window, log=window.log.without_stages())
     # The log of the window has what was done to its history, those of `trimmed` what was done to summary and pins.
     trimmed: dict[PriorityRegion, Window] = {}
     order = tuple(reversed(window.snapshot.policy.context_priority))
-    for least in (_division(window).offered, _BELOW_SHARES):
+    for least in (division(window).offered, _BELOW_SHARES):
         for region in order:
             excess = window.excess_tokens
             if region == "goal" or excess <= 0:
@@ -112,7 +83,7 @@ def _with_less_history(window: Window, whole: Window, least_tokens: int) -> Wind
     return replace(less, history_floor=window.history_floor, log=replace(window.log, actions=(*as_one, *others)))
 
 
-def _division(window: Window, *, summary_tokens: int | None = None) -> Division:
+def division(window: Window, *, summary_tokens: int | None = None) -> Division:
     """The shares of goal, pins, summary and history. `summary_tokens`, if given, replace the summary's own tokens."""
     policy = window.snapshot.policy
     assert policy.allocation is not None
@@ -122,8 +93,8 @@ def _division(window: Window, *, summary_tokens: int | None = None) -> Division:
     overheads = (window.overhead_tokens, window.with_pieces(()).overhead_tokens)
     rooms = [window.budget.wire_room(overhead_tokens=each, calibration_ratio=ratio) - each for each in overheads]
     room_tokens = min(rooms) - regions["system"] - regions["user"]
-    whole = _history_tokens(remains(window, shortened=False))
-    least = _history_tokens(remains(window))
+    whole = history_tokens(remains(window, shortened=False))
+    least = history_tokens(remains(window))
     wanted: dict[PriorityRegion, int] = {region: regions[region] for region in PRIORITY_REGIONS}
     wanted["summary"] = wanted["summary"] if summary_tokens is None else summary_tokens
     needed: dict[PriorityRegion, int] = {
@@ -136,7 +107,7 @@ def _division(window: Window, *, summary_tokens: int | None = None) -> Division:
     return divide(room_tokens, policy.allocation, policy.context_priority, wanted=wanted, least=needed)
 
 
-def _history_tokens(pieces: Iterable[Piece]) -> int:
+def history_tokens(pieces: Iterable[Piece]) -> int:
     return sum(piece.tokens for piece in pieces if piece.region == "history")
 
 

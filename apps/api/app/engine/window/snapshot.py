@@ -16,7 +16,6 @@ from app.engine.policy.budget import Budget, part_of
 from app.engine.policy.policy import ContextPolicy
 from app.engine.recall.ranking import Evicted
 from app.engine.recall.vectors import Meaning
-from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import anchors_of
 from app.engine.window.look_back import LOOK_BACK
 from app.engine.window.past import Past
@@ -112,12 +111,6 @@ class Snapshot:
         share, room = self.policy.protected_share, self.policy.summarized_room(self.budget.input_budget)
         room_tokens = None if share is None else floor(part_of(share, room) / self.calibration_ratio)
         return self.past.first_protected(self.policy.protected_turns, room_tokens, end)
-
-    def with_summary(self, fold: Fold, summary: Summary, actions: Iterable[Removal] = ()) -> Snapshot:
-        """A copy in which the summary replaces the turns of the fold, with `actions` added to the log for it."""
-        past = self.past.after(fold.turns[-1].seq)
-        log = self.log and replace(self.log, stored=(*self.log.stored, *actions))
-        return replace(self, summary=summary, past=past, log=log)
 
 
 def in_ranges(removals: Iterable[Removal]) -> tuple[TrimAction, ...]:

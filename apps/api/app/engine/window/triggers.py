@@ -1,4 +1,5 @@
-"""When a summary is due: before a call and after a turn, by a policy's triggers (contract.md, sections 8 to 10).
+"""When a summary is due: before a call and after a turn, by a policy's triggers (contract.md, sections 8 to 10); and
+what it may fold.
 
 A summary that the next turn would have to make is already made in the background after the answer before it. The next
 turn is assumed to bring a message as large as an average turn of the window, and is decided by the usual rules. So the
@@ -7,11 +8,11 @@ summary made ahead folds exactly what that turn would have folded before its cal
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import ceil, floor
 from uuid import UUID
 
-from app.domain.frozen import replace
+from app.domain.frozen import frozen, replace
 from app.domain.types import Message, MessageId
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.messages.turns import framed_tokens
@@ -19,10 +20,12 @@ from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold, SummaryReason
 from app.engine.window.calibration import HIGHEST_RATIO, LOWEST_RATIO
 from app.engine.window.clearing import lay_out_cleared
-from app.engine.window.foldable import Foldable, foldable
 from app.engine.window.past import Past
+from app.engine.window.pieces import Piece
 from app.engine.window.prompt import Prompt
-from app.engine.window.shares import foldable_within_shares, with_shared_budget
+from app.engine.window.pruning import remains, untouchable
+from app.engine.window.shares import division, history_tokens, with_shared_budget
+from app.engine.window.shortening import with_fitted_pins, with_fitted_summary
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.window import Cost, Window
 
@@ -211,3 +214,81 @@ def _average(past: Past, *more_tokens: int) -> int:
     """Average wire tokens of the turns, where each of `more_tokens` counts as one more turn; 0 without turns."""
     turns = past.turn_count + len(more_tokens)
     return ceil((past.wire_tokens() + sum(more_tokens)) / turns) if turns else 0
+
+
+@frozen
+class Foldable:
+    """What a summary may fold.
+
+    `window` is sent if no summary is made. Its past turns from position `first_protected` on are not folded.
+    `room_tokens` is the largest summary that fits beside the content that is never removed; it is negative when that
+    content alone is over the budget. `most_tokens` is another upper bound. `previous_tokens` are the wire tokens of the
+    current summary, before any shortening to its share.
+    """
+
+    window: Window
+    first_protected: int
+    previous_tokens: int
+    room_tokens: int
+    most_tokens: int
+
+    def fold(self, reason: SummaryReason) -> Fold | None:
+        """The fold of a summary made now, or None when it would not shrink anything.
+
+        Its cap is never over `room_tokens`: a summary that was paid for must not cause the refusal of the turn.
+        """
+        past, previous = self.window.snapshot.past, self.window.snapshot.summary
+        older_tokens = past.wire_tokens() - past.wire_tokens(self.first_protected)
+        folded_tokens = older_tokens + self.previous_tokens
+        cap_tokens = min(folded_tokens * 3 // 4, self.most_tokens, self.room_tokens)
+        if not older_tokens or cap_tokens < MIN_SUMMARY_TOKENS:
+            return None
+        older = past.turns_between(0, self.first_protected)
+        protected = past.turns_between(self.first_protected, past.turn_count)
+        return Fold(reason, older, protected, previous, self.previous_tokens, folded_tokens, cap_tokens)
+
+
+def foldable(window: Window) -> Foldable:
+    """What a summary may fold under a policy without an allocation."""
+    cut = window.snapshot.first_protected()
+    most_tokens = window.snapshot.policy.most_summary_tokens(window.budget.input_budget)
+    room_tokens = room_beside(window, untouchable(window))
+    previous_tokens = window.summary.wire_tokens if window.summary else 0
+    return Foldable(window, cut, previous_tokens, room_tokens, most_tokens)
+
+
+def room_beside(window: Window, pieces: Sequence[Piece]) -> int:
+    """The largest summary, without framing, that fits beside the head and these pieces."""
+    beside = (*window.head, *window.recalled, *pieces)
+    less_tokens = window.tokens - sum(each.tokens for each in beside)
+    less_messages = window.messages - sum(each.messages for each in beside)
+    left = window.budget.input_budget - window.input_tokens_without(less_tokens, less_messages)
+    return floor(left / window.snapshot.calibration_ratio) - MESSAGE_FRAMING_TOKENS
+
+
+def foldable_within_shares(window: Window) -> Foldable:
+    """What a summary within its share may fold. Pins and the current summary are first cut to what they are offered.
+
+    Protected turns that would not fit beside a full summary would be dropped, so the summary may fold them before that.
+    """
+    snapshot, policy = window.snapshot, window.snapshot.policy
+    if policy.allocation is None:
+        return foldable(window)
+    within = division(window)
+    share = within.shares["summary"]
+    held = window
+    if window.excess_tokens > 0:
+        held = with_fitted_summary(window, max(within.offered["summary"], MIN_SUMMARY_TOKENS))
+        held = with_fitted_pins(held, within.offered["pins"])
+    full_tokens = max(share, held.summary.tokens if held.summary else 0)
+    beside = division(window, summary_tokens=full_tokens)
+    # The running turn's own tool rounds are sent in any case.
+    for_past = beside.offered["history"] - history_tokens(window.current)
+    past, cut = snapshot.past, snapshot.first_protected()
+    if policy.prune_protected and past.wire_tokens(cut) > for_past:
+        cut = past.first_protected(policy.protected_turns, for_past)
+        if past.wire_tokens(cut) > for_past:
+            cut = past.first_protected(0, None)
+    room_tokens = min(share, room_beside(held, remains(held)))
+    previous_tokens = window.summary.wire_tokens if window.summary else 0
+    return Foldable(held, cut, previous_tokens, room_tokens, window.budget.input_budget)

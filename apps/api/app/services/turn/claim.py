@@ -30,7 +30,7 @@ from app.domain.errors import (
     located,
 )
 from app.domain.frozen import replace, values_of
-from app.domain.limits import WorstCase
+from app.domain.limits import CallUse
 from app.domain.types import (
     Completion,
     FinishReason,
@@ -42,7 +42,8 @@ from app.domain.types import (
     TurnStatus,
     Usage,
 )
-from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, PROMPT_FRAMING_TOKENS
+from app.engine.messages.tokens import PROMPT_FRAMING_TOKENS
+from app.engine.messages.turns import most_tokens_of
 from app.engine.policy.policy import ContextPolicy, with_whole_past
 from app.engine.summary.block import render_summary
 from app.engine.window.look_back import LOOK_BACK, of_sent
@@ -190,7 +191,7 @@ async def _transaction_one(
     return ClaimedTurn(claim, rows, gathered_at, options, reservation, looked_back, added=added)
 
 
-def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns: int) -> WorstCase:
+def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns: int) -> CallUse:
     """The most that a turn's call may use. `turns` is 0 for a later round of a turn.
 
     The prompt is counted as the whole window before pruning with all that may be recalled, capped at the largest prompt
@@ -211,13 +212,13 @@ def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns:
         render_summary(summary.body) if summary else "",
     ]
     uncounted = any(message.tokens < 0 for message in messages)
-    prompt = sum(message.tokens + message.reasoning_tokens + MESSAGE_FRAMING_TOKENS for message in messages)
+    prompt = sum(map(most_tokens_of, messages))
     prompt += kept.columns.most_tokens(kept.first_turn, kept.end_turn)
     prompt += ceil(sum(map(len, texts)) / _CHARS_PER_TOKEN) + PROMPT_FRAMING_TOKENS
     prompt = ceiling if uncounted else min(prompt, ceiling)
     output = min(options.max_output_tokens or reserve, reserve)
     usage = Usage(prompt, output)
-    return WorstCase(turns, prompt + output, max(model.cost_of(usage) or Decimal(0) for model in models))
+    return CallUse(turns, prompt + output, max(model.cost_of(usage) or Decimal(0) for model in models))
 
 
 def _ours(claim: Claim | None) -> Claim:

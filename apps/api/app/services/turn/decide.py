@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from app.domain.errors import ProviderError
 from app.domain.frozen import replace
@@ -11,7 +10,7 @@ from app.domain.types import CompletionRequest, Message, Summary, Turn, TurnId
 from app.engine.messages.turns import with_reasoning
 from app.engine.policy.budget import Budget
 from app.engine.window.look_back import may_look_back, with_look_backs, without_newest
-from app.engine.window.plan import Decision, Ready, Refused, SummaryDue, plan, summary_actions
+from app.engine.window.plan import Ready, Refused, SummaryDue, plan, with_summary
 from app.engine.window.prompt import Prompt
 from app.engine.window.provider_overflow import emergency_fold
 from app.engine.window.snapshot import Snapshot
@@ -30,8 +29,6 @@ from app.services.turn.types import TurnOptions, TurnPlan
 _MOST_COUNTS = 2
 """Token counts by the provider in one round: one for the prompt as it was read, one for the prompt after a summary."""
 
-_D = TypeVar("_D", bound=Decision)
-
 
 async def decide(record: Record, window: WindowRows | None = None) -> TurnPlan:
     """Counts the messages that have no count yet, tries a summary if one is due, and returns the plan or a refusal.
@@ -40,7 +37,10 @@ async def decide(record: Record, window: WindowRows | None = None) -> TurnPlan:
     may have another encoding.
     """
     rows, snapshot = await _counted(record, window or record.turn.rows)
-    decided = await _traced(record.rt, snapshot, lambda: plan(snapshot, rows.estimate))
+    with record.rt.tracer.span("decide") as span:
+        decided = await planned(plan, snapshot, rows.estimate)
+        if span.recording:
+            span.set(of_decision(decided))
     if isinstance(decided, SummaryDue):
         return await _decide_with_summary(record, rows, snapshot, decided)
     if decided.summary_worthless:
@@ -151,7 +151,7 @@ async def with_exact_count(
     is not credible."""
     if not rows.model.exact_counts or sum(step["kind"] == "count_tokens" for step in steps.rows) >= _MOST_COUNTS:
         return rows, snapshot
-    window = await planned(snapshot, lambda: lay_out(snapshot, rows.estimate))
+    window = await planned(lay_out, snapshot, rows.estimate)
     if not is_near_threshold(window):
         return rows, snapshot
     ratio = await _ratio_by_provider(rt, rows.model, window.prompt, snapshot.budget.output_reserve, steps)
@@ -208,7 +208,7 @@ async def _try_summary(
     record: Record, rows: WindowRows, snapshot: Snapshot, due: SummaryDue, *, whatever_others_do: bool
 ) -> SummaryAttempt:
     def still_too_large(summary: Summary) -> bool:
-        return would_be_pruned(snapshot.with_summary(due.fold, summary), rows.estimate)
+        return would_be_pruned(with_summary(snapshot, due.fold, summary, rows.estimate), rows.estimate)
 
     claim = record.turn.claim
     job = SummaryJob(
@@ -249,7 +249,7 @@ async def _try_summary(
 async def _after_summary(record: Record, rows: WindowRows, due: SummaryDue, summary: Summary | None) -> TurnPlan:
     rt, snapshot = record.rt, due.snapshot
     if summary is not None:
-        snapshot = await planned(snapshot, lambda: due.with_summary(summary, rows.estimate))
+        snapshot = await planned(with_summary, snapshot, due.fold, summary, rows.estimate)
         snapshot = await with_recall_anew(rt, rows, snapshot)
         rows, snapshot = await with_exact_count(rt, rows, snapshot, record.steps)
     return await _without_summary(record, rows, snapshot)
@@ -257,7 +257,10 @@ async def _after_summary(record: Record, rows: WindowRows, due: SummaryDue, summ
 
 async def _without_summary(record: Record, rows: WindowRows, snapshot: Snapshot) -> TurnPlan:
     """The plan of the snapshot; no further summary is made."""
-    decided = await _traced(record.rt, snapshot, lambda: plan(snapshot, rows.estimate, may_summarize=False))
+    with record.rt.tracer.span("decide") as span:
+        decided = await planned(plan, snapshot, rows.estimate, may_summarize=False)
+        if span.recording:
+            span.set(of_decision(decided))
     return TurnPlan(rows, decided)
 
 
@@ -272,13 +275,4 @@ async def _leave_at_once(record: Record, rows: WindowRows, snapshot: Snapshot) -
         detail |= {"turns": len(fold.turns), "stored": noted is not None}
     if noted is None:
         return snapshot
-    snapshot = snapshot.with_summary(fold, noted, summary_actions(fold, noted, snapshot.policy, estimate))
-    return await with_recall_anew(rt, rows, snapshot)
-
-
-async def _traced(rt: Runtime, snapshot: Snapshot, decision: Callable[[], _D]) -> _D:
-    with rt.tracer.span("decide") as span:
-        decided = await planned(snapshot, decision)
-        if span.recording:
-            span.set(of_decision(decided))
-    return decided
+    return await with_recall_anew(rt, rows, with_summary(snapshot, fold, noted, estimate))

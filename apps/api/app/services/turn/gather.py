@@ -30,7 +30,7 @@ from app.engine.policy.budget import Budget, budget_for
 from app.engine.policy.policy import ContextPolicy
 from app.engine.recall.ranking import Evicted
 from app.engine.window.columns import Columns
-from app.engine.window.past import Kept, Past, past_of_kept
+from app.engine.window.past import Past, past_of_columns
 from app.engine.window.prompt import goal_text
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Snapshot
@@ -68,7 +68,7 @@ class WindowRows:
     turn_seq: int
     summary: Summary | None
     pins: tuple[Pin, ...]
-    kept: Kept
+    kept: Past
     turns: tuple[Turn, ...]
     held: WindowBytes
     evicted: Evicted | None = None
@@ -89,7 +89,7 @@ class WindowRows:
 
     @property
     def turn_count(self) -> int:
-        return self.kept.turns + len(self.turns)
+        return self.kept.turn_count + len(self.turns)
 
     def read_messages(self) -> Iterator[Message]:
         """The messages that were read now: those of `turns`, and those before the window that may be recalled."""
@@ -140,11 +140,11 @@ async def read_window(
     counting = counting_of(session, model, policy)
     held = WindowBytes(rt.windows, session.tenant_id)
     kept = rt.pasts.kept(session.id, counting, after_seq, session.last_message_seq)
-    if rt.pasts.keeps_any and not kept.turns and session.last_message_seq - after_seq > _FEW_MESSAGES:
+    if rt.pasts.keeps_any and not kept.turn_count and session.last_message_seq - after_seq > _FEW_MESSAGES:
         through_seq = await settled_through(tx, session.id, before_seq)
         as_sent = partial(_as_sent, model)
         columns = await settled_columns(tx, session.id, after_seq, through_seq, counting.encoding, as_sent, held.take)
-        kept = await rt.pasts.keep(session.id, counting, Kept(columns, 0, columns.turns), ())
+        kept = await rt.pasts.keep(session.id, counting, past_of_columns(columns, 0, columns.turns), ())
 
     turns_after = partial(
         window_turns,
@@ -156,9 +156,9 @@ async def read_window(
         take_bytes=held.take,
     )
     turns = await turns_after(kept.last_seq)
-    if kept.turns and not any(turn.status not in OPEN_STATUSES for turn in turns):
+    if kept.turn_count and not any(turn.status not in OPEN_STATUSES for turn in turns):
         # Turns have run since the session was read without a lock. Its newest turn then can only be seen in the rows.
-        kept = Kept(Columns(after_seq))
+        kept = past_of_columns(Columns(after_seq))
         turns = await turns_after(after_seq)
     estimate = rt.tokenizers.estimator(counting.encoding)
     rows = WindowRows(session, policy, model, estimate, before_seq, summary, context.pins, kept, tuple(turns), held)
@@ -312,7 +312,7 @@ async def snapshot_of(
     rule = rows.model.reasoning_rule
 
     def past_as_sent() -> Past:
-        return past_of_kept(rows.kept, (with_reasoning(turn, rule) for turn in rows.turns if turn.id != current.id))
+        return rows.kept.extended(with_reasoning(turn, rule) for turn in rows.turns if turn.id != current.id)
 
     past = await asyncio.to_thread(past_as_sent) if _are_long(rows.turns) else past_as_sent()
     snapshot = Snapshot(
@@ -334,7 +334,7 @@ async def snapshot_of(
     await count_long_texts(rt.tokenizers, rows.estimate, snapshot)
     if rows.policy.allocation is None:
         return snapshot
-    return await planned(snapshot, lambda: with_shared_budget(snapshot, rows.estimate))
+    return await planned(with_shared_budget, snapshot, rows.estimate)
 
 
 def _are_long(turns: Sequence[Turn]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import orjson
 
@@ -33,6 +33,7 @@ _PACKED_CHARS = 32_768
 _MESSAGE_CHARS = 64
 """Characters that take as long to pack as the fixed work for one message."""
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
@@ -82,11 +83,14 @@ async def pack_messages(messages: Sequence[tuple[Role, Content, bool, str | None
     return packed() if chars <= _PACKED_CHARS else await asyncio.to_thread(packed)
 
 
-async def planned(snapshot: Snapshot, decision: Callable[[], _T]) -> _T:
+async def planned(
+    decision: Callable[Concatenate[Snapshot, _P], _T], snapshot: Snapshot, *args: _P.args, **kwargs: _P.kwargs
+) -> _T:
     """The result of a decision on the snapshot. It runs in a thread if the past is long, because most of it may be
     pruned, or if the prompt is long, because it is hashed."""
-    is_long = snapshot.past.messages[-1] > INLINE_MESSAGES or _is_long(snapshot)
-    return await asyncio.to_thread(decision) if is_long else decision()
+    if snapshot.past.messages[-1] > INLINE_MESSAGES or _is_long(snapshot):
+        return await asyncio.to_thread(decision, snapshot, *args, **kwargs)
+    return decision(snapshot, *args, **kwargs)
 
 
 async def assembled(ready: Ready) -> Assembled:
@@ -103,7 +107,7 @@ def _is_long(snapshot: Snapshot) -> bool:
     if of_turn + _chars_around(snapshot) > _INLINE_CHARS:
         return True
     newest = sum([_chars_of(message.content, message.tool_calls) for turn in past.newest for message in turn.messages])
-    return newest + (past.kept.columns.wire_bytes if past.kept.turns else 0) > _INLINE_PAST_CHARS
+    return newest + (past.columns.wire_bytes if past.kept_turns else 0) > _INLINE_PAST_CHARS
 
 
 def _chars_of(content: Content, tool_calls: Sequence[ToolCall] = ()) -> int:

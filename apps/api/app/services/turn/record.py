@@ -49,7 +49,7 @@ from app.engine.window.look_back import Read
 from app.engine.window.plan import Assembled
 from app.engine.window.prompt import whole_message_block
 from app.openai.new_messages import with_reply
-from app.services.limits import spent_of, use_of
+from app.services.limits import all_of, use_of
 from app.services.runtime import Runtime
 from app.services.turn.planning import count_message, pack_messages, recounted
 from app.services.turn.provider_call import sum_of, total_cost, used_row, with_own_ids
@@ -293,7 +293,8 @@ class Record:
             # Limits count further calls of the same claim separately (`services/limits.py`).
             of_call = [used for used in self.usages if used["round"] == self._first_round]
             is_reported = self._first_round not in self._unreported_rounds
-            fields["spent"] = spent_of(reservation, use_of(of_call, reservation["turns"]) if is_reported else None)
+            used = use_of(of_call, reservation["turns"]) if is_reported else all_of(reservation)
+            fields["spent"] = reservation, used
         blocks = [{"sha256": sha256, "content": text} for sha256, text in self._blocks.items()]
         alias = self._sent.model.alias if self._sent else self.model_alias
         recorded = (self.steps.rows, self._audits, blocks)

@@ -116,14 +116,14 @@ async def summarize(rt: Runtime, job: SummaryJob) -> SummaryAttempt:
     previous_id = job.fold.previous.id if job.fold.previous else None
     try:
         async with rt.database.autocommit() as tx:
-            lease = await store.take_summary_lease(
+            stands, limits = await store.take_summary_lease(
                 tx, session_id, lease_id, lease_s, previous_id, for_turn=job.claim is not None
             )
-        if not lease.ground_stands:
+        if not stands:
             return SummaryAttempt(None, "model", summarizer.alias, 0, STALE, None, None)
-        if lease.limits is None and not job.whatever_others_do:
+        if limits is None and not job.whatever_others_do:
             return SummaryAttempt(None, "model", summarizer.alias, 0, IN_PROGRESS, None, None)
-        summarizer.limited = lease.limits != {}
+        summarizer.limited = limits != {}
         attempt = await _make(rt, summarizer, job, lease_id)
     except BaseException:  # also when it is cancelled, or the lease's answer lost; storing the attempt ends the lease
         with suppress(DatabaseUnavailable):
@@ -328,7 +328,7 @@ async def summarize_after_turn(
         settled = tuple(turn for turn in rows.turns if turn.status not in OPEN_STATUSES)
         rows = replace(rows, turns=settled, estimate=rt.tokenizers.estimator(rows.encoding))
         snapshot = await snapshot_of(rt, rows, no_turn(rows.turn_seq), tools=tools)
-        fold = await planned(snapshot, lambda: fold_behind_answer(snapshot, rows.estimate))
+        fold = await planned(fold_behind_answer, snapshot, rows.estimate)
         if fold is None:
             return
         sent = replace(snapshot, layers=layers_of(rt, rows.session, instructions))

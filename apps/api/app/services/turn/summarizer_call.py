@@ -92,7 +92,7 @@ async def chosen_call(rt: Runtime, job: SummaryJob) -> tuple[CallChoice, Prompt 
         return CallChoice("separate", "provider"), None
     if policy.summary_call == "auto" and model.prices is None:
         return CallChoice("separate", "no_price"), None
-    found = await planned(snapshot, lambda: repeated(snapshot, fold, estimate))
+    found = await planned(repeated, snapshot, fold, estimate)
     behind = behind_the_prompt(fold, extend=policy.incremental, focus=policy.focus)
     tokens = found.prompt.wire_tokens + sum(estimate(message["content"]) for message in behind)
     budget = budget_of(model, policy)

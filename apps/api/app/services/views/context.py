@@ -44,7 +44,7 @@ async def window_now(rt: Runtime, session: SessionRef) -> CurrentWindow:
     `NotFound`."""
     rows = await session_window(rt, session)
     snapshot = await snapshot_of(rt, rows, no_turn(rows.turn_seq))
-    window = await planned(snapshot, lambda: lay_out(snapshot, rows.estimate))
+    window = await planned(lay_out, snapshot, rows.estimate)
     policy, budget, regions = snapshot.policy, snapshot.budget, window.prompt.regions()
     return record_of(
         CurrentWindow,

@@ -47,7 +47,7 @@ from app.engine.summary.block import render_summary
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import summary_of
 from app.engine.window.layout import layout_of
-from app.engine.window.plan import Assembled, Ready, Refused, SummaryDue, plan
+from app.engine.window.plan import Assembled, Ready, Refused, SummaryDue, plan, with_summary
 from app.engine.window.prompt import Prompt
 from app.engine.window.window import head_items
 from app.services.paging import LAST_SEQ
@@ -106,13 +106,13 @@ async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -
     rows = replace(stored, turns=(*stored.turns, current))
     rows, snapshot = await first_snapshot(rt, rows, current.id, request.options, store_counts=False)
     rows, snapshot = await with_exact_count(rt, rows, snapshot, Steps(rt))
-    decided = await planned(snapshot, lambda: plan(snapshot, rows.estimate))
+    decided = await planned(plan, snapshot, rows.estimate)
     pending = isinstance(decided, SummaryDue)
-    if isinstance(due := decided, SummaryDue):
-        summary, reckoned = _pending_summary(due.fold, rows.estimate)
-        found = await planned(snapshot, lambda: due.with_summary(summary, reckoned))
+    if isinstance(decided, SummaryDue):
+        summary, reckoned = _pending_summary(decided.fold, rows.estimate)
+        found = await planned(with_summary, decided.snapshot, decided.fold, summary, reckoned)
         after = await with_recall_anew(rt, rows, found, for_turn=False)
-        decided = await planned(after, lambda: plan(after, reckoned, may_summarize=False))
+        decided = await planned(plan, after, reckoned, may_summarize=False)
     prompt = await assembled(decided) if isinstance(decided, Ready) else None
     context = TurnPlan(rows, decided).context(prompt)
     messages, layout = await asyncio.to_thread(_shown, prompt, decided.prompt) if prompt else ((), ())
