@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import orjson
 from starlette.responses import Response
+from starlette.types import Scope
 
 from app.api.schemas.bodies import where
 from app.core.logging import request_fields
@@ -107,8 +108,17 @@ def document(code: str, detail: str, members: Mapping[str, Any] | None = None) -
     }
 
 
-def answer(path: str, problem: JsonObject, headers: Mapping[str, str] | None = None) -> Response:
-    """A problem as an HTTP answer, in the error shape that the clients of this path expect."""
+def note(scope: Scope, problem: JsonObject) -> None:
+    """Notes, for log and metrics, that the request is answered with this problem, or that its stream ends with it."""
+    scope["plimsoll"].problem_code = problem["code"]
+
+
+def answer(
+    scope: Scope, problem: JsonObject, headers: Mapping[str, str] | None = None, *, path: str | None = None
+) -> Response:
+    """A problem as the request's answer, in the error shape that clients of its path, or of `path`, expect."""
+    note(scope, problem)
+    path = path or scope["path"]
     if is_messages_path(path):
         body, own = error_json(problem), request_id_header()
     elif is_openai_path(path):
@@ -121,9 +131,9 @@ def answer(path: str, problem: JsonObject, headers: Mapping[str, str] | None = N
     return Response(orjson.dumps(body), status_of(problem), {**(headers or {}), **own, **retry}, "application/json")
 
 
-def answer_to(path: str, error: PlimsollError, headers: Mapping[str, str] | None = None) -> Response:
-    """The HTTP answer for an error; `headers` are added to the error's own headers."""
-    return answer(path, document_of(error), {**headers_of(error), **(headers or {})})
+def answer_to(scope: Scope, error: PlimsollError, headers: Mapping[str, str] | None = None) -> Response:
+    """The request's answer for an error; `headers` are added to the error's own headers."""
+    return answer(scope, document_of(error), {**headers_of(error), **(headers or {})})
 
 
 def document_of(error: PlimsollError) -> JsonObject:

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from app.core.fairness import FairGate, share_of, tenant_at_work
-from app.db.driver import GONE, LOCKED, Driver, Record, connect, domain_errors, reports_read_only
+from app.db.driver import GONE, IDLE_LIMIT, LOCKED, Driver, Record, connect, domain_errors, reports_read_only
 from app.db.sql import Statement
 from app.domain.errors import DatabaseUnavailable, SessionBusy
 from app.domain.frozen import frozen, names_of
@@ -30,6 +30,7 @@ _IS_READ_ONLY = Statement("SELECT current_setting('transaction_read_only') = 'on
 # Settings of a connection stay on the coordinator. With the first of these, those of a transaction reach its nodes; a
 # server without Citus ignores that name.
 _SET_LOCK_TIMEOUT = "SET LOCAL citus.propagate_set_commands = 'local'; SET LOCAL lock_timeout = '{}'"
+_SET_IDLE_LIMIT = f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_LIMIT}'"
 
 _NO_BOUND = sys.maxsize
 
@@ -107,7 +108,9 @@ class Database:
     """The connection pool. `begin()` is a transaction; `autocommit()` saves a single statement its BEGIN and COMMIT.
 
     One tenant (`core/fairness.py`) has at most `tenant_ratio` of the connections at once, and waiting tenants get one
-    in turn. A statement waits for a lock no longer than `lock_timeout_s`.
+    in turn. A statement waits for a lock no longer than `lock_timeout_s`. A connection that is in use for longer than
+    `longest_use_s` is closed: a server whose processes or disk are frozen still acknowledges what it is sent, so that
+    its connections are not lost by themselves.
 
     With `transaction_pooler` a pooler before the server may change connections between transactions (PgBouncer's
     transaction mode): nothing is prepared, connections have no settings, every statement runs in a transaction.
@@ -121,6 +124,7 @@ class Database:
         tenant_ratio: float = 1.0,
         pool_timeout_s: float = 10.0,
         lock_timeout_s: float = 5.0,
+        longest_use_s: float | None = None,
         transaction_pooler: bool = False,
     ) -> None:
         lock_timeout = f"{round(lock_timeout_s * 1000)}ms"
@@ -132,6 +136,7 @@ class Database:
         self._set_locally = transaction_pooler
         self._set_lock_timeout = _SET_LOCK_TIMEOUT.format(lock_timeout)
         self._timeout_s = pool_timeout_s
+        self._longest_use_s = longest_use_s
         self._tenants = FairGate(pool_size, share_of(pool_size, tenant_ratio))
         self._sessions = FairGate(_NO_BOUND, 1)
         self._left_at = -1.0
@@ -152,9 +157,16 @@ class Database:
         """
         isolation = "repeatable_read" if snapshot else "read_committed"  # stated, for a pooler takes no setting of it
         async with self._alone(locking), self._begun(isolation=isolation) as connection:
-            if self._set_locally and locking is not None:
-                await connection.execute(self._set_lock_timeout)
+            await self._make_settings(connection, locks=locking is not None)
             yield Transaction(connection)
+
+    async def _make_settings(self, connection: Driver, *, locks: bool) -> None:
+        """Makes those settings for the transaction that its connection does not have."""
+        settings = [_SET_IDLE_LIMIT] if self._transaction_pooler else []
+        if locks and self._set_locally:
+            settings.append(self._set_lock_timeout)
+        if settings:
+            await connection.execute("; ".join(settings))
 
     @asynccontextmanager
     async def _alone(self, session_id: UUID | None) -> AsyncGenerator[None]:
@@ -174,6 +186,7 @@ class Database:
     async def read_only(self) -> AsyncGenerator[Transaction]:
         """One transaction on one snapshot, in which the database itself refuses to write. Raises as `begin`."""
         async with self._begun(isolation="repeatable_read", readonly=True) as connection:
+            await self._make_settings(connection, locks=False)
             yield Transaction(connection)
 
     @asynccontextmanager
@@ -193,16 +206,15 @@ class Database:
         Behind a pooler the whole block is one transaction, else parsing and running could reach different servers.
         """
         if self._transaction_pooler:
-            async with self.begin() as transaction:
-                yield transaction
+            async with self._begun(isolation="read_committed") as connection:
+                yield Transaction(connection)
             return
         async with self._connection() as pooled:
             yield Transaction(pooled.connection)
 
     @asynccontextmanager
     async def promptly(self) -> AsyncGenerator[None]:
-        """Raises `DatabaseUnavailable` if the block takes longer than one waits for a connection. A server whose
-        process or disk is frozen still acknowledges what it is sent, so that its connections are not lost."""
+        """Raises `DatabaseUnavailable` if the block takes longer than one waits for a connection."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 yield
@@ -237,9 +249,14 @@ class Database:
             finally:
                 lent = perf_counter()
                 self._waited(lent - asked)
+            timer = None
+            if self._longest_use_s is not None:
+                timer = asyncio.get_running_loop().call_later(self._longest_use_s, pooled.connection.terminate)
             try:
                 yield pooled
             finally:
+                if timer is not None:
+                    timer.cancel()
                 self._give_back(pooled)
                 self._tenants.release(tenant)
                 self._used(perf_counter() - lent)
