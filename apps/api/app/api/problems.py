@@ -118,11 +118,11 @@ def answer(
 ) -> Response:
     """A problem as the request's answer, in the error shape that clients of its path, or of `path`, expect."""
     note(scope, problem)
-    path = path or scope["path"]
-    if is_messages_path(path):
+    of_path: str = path or scope["path"]
+    if is_messages_path(of_path):
         body, own = error_json(problem), request_id_header()
-    elif is_openai_path(path):
-        body, own = {"error": error_of(path, problem)}, {}
+    elif is_openai_path(of_path):
+        body, own = {"error": error_of(of_path, problem)}, {}
     else:
         return Response(orjson.dumps(problem), problem["status"], headers, PROBLEM_JSON)
     code = _code(problem, status_of(problem))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -155,18 +155,9 @@ class Database:
         was too long, `TransactionConflict` when it was rolled back in favour of another transaction, `UniqueViolated`
         for a duplicate, and `NotFound` for a row of a session that was erased meanwhile.
         """
-        isolation = "repeatable_read" if snapshot else "read_committed"  # stated, for a pooler takes no setting of it
-        async with self._alone(locking), self._begun(isolation=isolation) as connection:
-            await self._make_settings(connection, locks=locking is not None)
+        level = "REPEATABLE READ" if snapshot else "READ COMMITTED"  # stated, for a pooler takes no setting of it
+        async with self._alone(locking), self._begun(level, locks=locking is not None) as connection:
             yield Transaction(connection)
-
-    async def _make_settings(self, connection: Driver, *, locks: bool) -> None:
-        """Makes those settings for the transaction that its connection does not have."""
-        settings = [_SET_IDLE_LIMIT] if self._transaction_pooler else []
-        if locks and self._set_locally:
-            settings.append(self._set_lock_timeout)
-        if settings:
-            await connection.execute("; ".join(settings))
 
     @asynccontextmanager
     async def _alone(self, session_id: UUID | None) -> AsyncGenerator[None]:
@@ -185,19 +176,31 @@ class Database:
     @asynccontextmanager
     async def read_only(self) -> AsyncGenerator[Transaction]:
         """One transaction on one snapshot, in which the database itself refuses to write. Raises as `begin`."""
-        async with self._begun(isolation="repeatable_read", readonly=True) as connection:
-            await self._make_settings(connection, locks=False)
+        async with self._begun("REPEATABLE READ READ ONLY", locks=False) as connection:
             yield Transaction(connection)
 
     @asynccontextmanager
-    async def _begun(self, **how: Any) -> AsyncGenerator[Driver]:
+    async def _begun(self, level: str, *, locks: bool) -> AsyncGenerator[Driver]:
         """A connection in a transaction. It is not lent again if its BEGIN was cancelled on the way: the server may
         still execute it, and what others then ran on the connection would be rolled back."""
         async with self._connection() as pooled:
             pooled.is_known = False
-            async with pooled.connection.transaction(**how):
-                pooled.is_known = True
+            await pooled.connection.execute("; ".join(self._beginning(level, locks=locks)))
+            pooled.is_known = True
+            try:
                 yield pooled.connection
+            except BaseException:
+                await pooled.connection.execute("ROLLBACK")
+                raise
+            await pooled.connection.execute("COMMIT")
+
+    def _beginning(self, level: str, *, locks: bool) -> Iterator[str]:
+        """The statements that begin a transaction, with the settings that its connection does not have."""
+        yield f"BEGIN ISOLATION LEVEL {level}"
+        if self._transaction_pooler:
+            yield _SET_IDLE_LIMIT
+        if self._set_locally and locks:
+            yield self._set_lock_timeout
 
     @asynccontextmanager
     async def autocommit(self) -> AsyncGenerator[Transaction]:
@@ -206,7 +209,7 @@ class Database:
         Behind a pooler the whole block is one transaction, else parsing and running could reach different servers.
         """
         if self._transaction_pooler:
-            async with self._begun(isolation="read_committed") as connection:
+            async with self._begun("READ COMMITTED", locks=True) as connection:
                 yield Transaction(connection)
             return
         async with self._connection() as pooled:
