@@ -192,5 +192,7 @@ def domain_errors(leave_server: Callable[[], None]) -> Generator[None]:
         if not str(error).startswith(_LOST_A_NODE) and _AT_A_NODE not in (cast(Any, error).context or ""):
             raise
         raise DatabaseUnavailable("The database cannot be reached.") from error
+    except asyncpg.InsufficientResourcesError as error:
+        raise DatabaseUnavailable("The database has no disk, memory or connection left.") from error
     except GONE as error:
         raise DatabaseUnavailable("The database cannot be reached.") from error
