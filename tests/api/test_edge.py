@@ -34,6 +34,9 @@ async def _anybody(_: Scope) -> TenantId:
     return TenantId("default")
 
 
+def _uncounted(_scope: Scope, _code: str) -> None: ...
+
+
 @contextmanager
 def behind_the_edge(app: ASGIApp, **options: Any) -> Generator[tuple[str, int]]:
     """Serves an application of the test's own behind the edge."""
@@ -43,6 +46,7 @@ def behind_the_edge(app: ASGIApp, **options: Any) -> Generator[tuple[str, int]]:
         max_body_bytes=1000,
         authenticate=_anybody,
         bodies=Allowance("bytes of bodies", 1_000_000, 1.0),
+        count_problem=_uncounted,
         **options,
     )
     server = uvicorn.Server(uvicorn.Config(edge, host="127.0.0.1", port=0, log_config=None, lifespan="off"))
@@ -150,7 +154,12 @@ async def test_a_large_body_is_in_memory_once() -> None:
 
     size = chunk_bytes * chunks
     edge = Edge(
-        read, new_id=uuid7, max_body_bytes=size, authenticate=_anybody, bodies=Allowance("bytes of bodies", size, 1.0)
+        read,
+        new_id=uuid7,
+        max_body_bytes=size,
+        authenticate=_anybody,
+        bodies=Allowance("bytes of bodies", size, 1.0),
+        count_problem=_uncounted,
     )
     headers = [(b"host", b"localhost"), (b"content-length", str(size).encode())]
     tracemalloc.start()

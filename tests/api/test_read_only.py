@@ -69,9 +69,19 @@ def check_nothing_is_left(server: str, database_url: str) -> None:
 
 
 @pytest.mark.skipif(citus_servers() is not None, reason="distributed tables have no triggers")
-@pytest.mark.parametrize("error", ["53100", "53200", "58030", "57P04", "25006", "42501"])
-def test_refusals_of_the_database_are_a_503_and_not_an_internal_error(
-    postgres_server: str, database_url: str, error: str
+@pytest.mark.parametrize(
+    ("error", "detail"),
+    [
+        ("53100", "no disk, memory or connection left"),
+        ("53200", "no disk, memory or connection left"),
+        ("58030", "cannot be reached"),
+        ("57P04", "cannot be reached"),
+        ("25006", "is read-only now"),
+        ("42501", "user may not do this"),
+    ],
+)
+def test_refusals_of_the_database_are_a_503_that_says_why(
+    postgres_server: str, database_url: str, error: str, detail: str
 ) -> None:
     """A full disk, no memory, a failing disk, a database that is being replaced, a right that is missing: as Postgres
     would say it."""
@@ -83,6 +93,7 @@ def test_refusals_of_the_database_are_a_503_and_not_an_internal_error(
         run(own, "CREATE TRIGGER in_need BEFORE INSERT ON turns EXECUTE FUNCTION in_need()")
         answer = post(client, session)
         assert (answer.status_code, answer.json()["code"]) == (503, "database_unavailable")
+        assert detail in answer.json()["detail"]
         assert int(answer.headers["Retry-After"]) > 0
         run(own, "DROP TRIGGER in_need ON turns")
         assert post(client, session).status_code == 201

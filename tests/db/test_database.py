@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import asyncpg
 import pytest
 
+from app.commands.resources import on_database
 from app.db.database import Database
 from app.db.sql import sql
 from app.domain.errors import DatabaseUnavailable
@@ -125,8 +126,11 @@ async def test_connections_that_a_server_lost_without_a_word_are_one_failure_and
             await asyncio.gather(*ended)
 
 
-async def test_a_worker_that_freezes_inside_a_transaction_loses_it_and_its_locks(database_url: str) -> None:
-    at_once = sql("SELECT set_config('idle_in_transaction_session_timeout', '50ms', false)")
+@pytest.mark.parametrize("of_a_command", [False, True], ids=["worker", "command"])
+async def test_a_process_that_freezes_inside_a_transaction_loses_it_and_its_locks(
+    database_url: str, of_a_command: bool
+) -> None:
+    at_once = sql("SELECT set_config('idle_in_transaction_session_timeout', '50ms', true)")
     patience = sql("SELECT current_setting('idle_in_transaction_session_timeout')")
     lock = sql("LOCK TABLE sessions IN ACCESS EXCLUSIVE MODE")
     look = sql("SELECT count(*) FROM sessions")
@@ -138,17 +142,19 @@ async def test_a_worker_that_freezes_inside_a_transaction_loses_it_and_its_locks
             await frozen.fetchval(at_once)
             await frozen.fetchval(lock)
             await asyncio.sleep(0.2)
-            async with asyncio.timeout(30), database.autocommit() as other:
+            async with asyncio.timeout(30), others.autocommit() as other:
                 looked.append(await other.fetchval(look))
             await frozen.fetchval(look)
 
-    database = Database(database_url, pool_size=2)
+    others = Database(database_url, pool_size=1)
+    database = Database(database_url, pool_size=1)
     try:
         with pytest.raises(DatabaseUnavailable):
-            await freeze(database)
+            await (on_database(database_url, freeze) if of_a_command else freeze(database))
         assert looked
     finally:
         await database.aclose()
+        await others.aclose()
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])

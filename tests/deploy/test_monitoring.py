@@ -133,7 +133,7 @@ def test_every_alert_links_to_its_entry_in_the_operations_page(rule: dict[str, A
 def test_the_operations_page_names_every_series_and_of_no_other() -> None:
     text = Telemetry(["main"]).render()[0].decode()
     documented = {name for cell, _ in table("series", OPERATIONS) for name in re.findall(r"`(\w+)`", cell)}
-    labels = {"status", "model_alias", "when", "outcome", "purpose", "kind", "cause"}
+    labels = {"status", "model_alias", "when", "outcome", "purpose", "kind", "cause", "code"}
     assert documented - labels == set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
 
 

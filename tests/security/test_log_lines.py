@@ -144,7 +144,7 @@ def test_a_service_writes_one_line_a_request_whatever_the_request_says(database_
     for event in requests:
         assert set(event) <= {
             "event", "level", "timestamp", "request_id", "tenant", "session_id", "turn_id", "method", "route", "status",
-            "duration_ms",
+            "duration_ms", "code",
         }  # fmt: skip
 
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from app.db.database import Database
 from app.domain.errors import DatabaseUnavailable
 from app.domain.types import TurnStatus
+from app.services.runtime import Runtime
 from app.services.summaries import summarize_now, undo_summary
 from app.services.views.turns import get_turn
+from tests.pooling import behind_pooler
 from tests.providers.server import Answer, Seen, serving
 from tests.services.faulty_database import faulty_database
-from tests.services.service import chat, model, models_toml, ref_of, service
+from tests.services.service import Service, chat, model, models_toml, ref_of, service
 
 
 async def test_a_reply_that_was_paid_for_is_stored_when_the_database_is_back(database_url: str, tmp_path: Path) -> None:
@@ -58,6 +63,61 @@ async def test_a_commit_whose_answer_was_lost_is_found_again_and_not_made_twice(
         audits = await at.rows("SELECT count(*) AS n FROM turn_context_audit")
         assert audits[0]["n"] == 2
         assert server.hits == 2
+
+
+@asynccontextmanager
+async def impatient(rt: Runtime, url: str) -> AsyncGenerator[Service]:
+    """The service with a database that is not waited for long."""
+    database = Database(url, pool_size=2, pool_timeout_s=0.3, longest_use_s=0.3, transaction_pooler=behind_pooler())
+    async with aclosing(database):
+        yield Service(replace(rt, database=database))
+
+
+async def test_requests_end_while_the_database_is_frozen_and_work_once_it_goes_on(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        faulty_database(database_url) as (url, faults),
+        service(url, folder=tmp_path) as patient,
+        impatient(patient.rt, url) as at,
+    ):
+        session = await at.session()
+        await at.turn(session.id, "Warm up")
+        faults.fall_silent()
+        for _ in range(3):  # in a transaction, on a new connection, on another one
+            with pytest.raises(DatabaseUnavailable):
+                async with asyncio.timeout(20):
+                    await at.turn(session.id, "Hi")
+        assert faults.fired > 0
+        faults.answer.set()
+        outcome = await at.turn(session.id, "Hi again")
+        assert outcome.turn.status is TurnStatus.COMPLETED
+        stored = await at.rows("SELECT user_input FROM turns ORDER BY seq")
+        assert [row["user_input"] for row in stored] == ["Warm up", "Hi again"]
+
+
+async def test_an_end_that_a_frozen_database_stored_without_an_answer_is_found_and_not_made_twice(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with faulty_database(database_url) as (url, faults):
+
+        def while_frozen(_: Seen) -> Answer:
+            faults.fall_silent()
+            asyncio.get_running_loop().call_later(1.0, faults.answer.set)
+            return chat("Once.")
+
+        async with (
+            serving(while_frozen) as server,
+            service(url, models_toml(server), folder=tmp_path) as patient,
+            impatient(patient.rt, url) as at,
+        ):
+            session = await at.session()
+            outcome = await at.turn(session.id, "Hi")
+            assert faults.fired > 0
+            assert outcome.turn.assistant_output == "Once."
+            assert server.hits == 1
+            messages = await at.rows("SELECT role FROM messages ORDER BY seq")
+            assert [row["role"] for row in messages] == ["user", "assistant"]
 
 
 async def test_a_database_that_stays_away_for_a_lease_is_given_up(database_url: str, tmp_path: Path) -> None:

@@ -23,9 +23,10 @@ from starlette.responses import Response
 from starlette.routing import Match
 from uuid_utils.compat import uuid7
 
-from app.api.direct_route import AppState, authenticate
+from app.api.direct_route import AppState, authenticate, count_problem
 from app.api.edge import Edge, Hosts, refusal
 from app.api.openapi import describe
+from app.api.problems import KINDS
 from app.api.routes import (
     chat,
     context,
@@ -68,6 +69,10 @@ from app.tokenizers.counters import Tokenizers, encoding_for_model
 logger = logging.getLogger(__name__)
 _THREADS = 4
 """For work that would block the event loop. The more of them compute, the longer the loop waits for the interpreter."""
+_LONGEST_USE_S = 25.0
+_LONGEST_HEAVY_USE_S = 600.0
+"""Seconds for which a database connection may be in use, besides a wait for a lock: far longer than any transaction
+takes, so that requests end when the database is frozen."""
 
 # The busiest first: routes are matched in order.
 _ROUTERS = (
@@ -102,7 +107,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     settings = settings or Settings()
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+    async def lifespan(app: FastAPI) -> AsyncGenerator[dict[str, object]]:
         configure_logging(settings.log_level, settings.log_format)
         async with anyio.create_task_group():
             pass  # else the first stream loads anyio's backend, which blocks the event loop for 13 ms
@@ -111,7 +116,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             app.state.service = await _start(settings, owned)
             collect_seldom()
             try:
-                yield
+                yield {"count_problem": app.state.service.rt.telemetry.problem_answered}  # for `Connection`
             finally:
                 gc.set_threshold(*thresholds)
                 gc.unfreeze()  # else a process that starts several services, as tests do, never frees them: 70 MB each
@@ -135,6 +140,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         hosts=Hosts(settings.host, settings.allowed_hosts, settings.origins),
         larger_bodies={sessions.IMPORT_PATH: settings.max_import_bytes},
         authenticate=authenticate,
+        count_problem=count_problem,
         bodies=Allowance("bytes of bodies", settings.max_bodies_bytes, settings.tenant_share),
     )
     _allow_origins(app, settings.origins)
@@ -184,7 +190,7 @@ async def _runtime(
     for encoding in {catalogue.model(alias).encoding for alias in catalogue.aliases}:
         await tokenizers.warm(encoding)
     metrics_folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")  # shared by workers; prometheus_client reads it too
-    telemetry = Telemetry((*catalogue.aliases, LOCAL), Path(metrics_folder) if metrics_folder else None)
+    telemetry = Telemetry((*catalogue.aliases, LOCAL), Path(metrics_folder) if metrics_folder else None, KINDS)
     return Runtime(
         database=database,
         heavy=heavy,
@@ -236,8 +242,9 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> AppState:
         logger.warning("PLIMSOLL_LOG_CONTENT is on: prompts and replies are written to this log")
     asyncio.get_running_loop().set_default_executor(FairThreads(_THREADS, settings.tenant_share, "work"))
     dsn = await _dsn(settings, owned)
-    database = _pool(settings, dsn, settings.db_pool_size, owned)
-    heavy = HeavyWork(_pool(settings, dsn, settings.db_heavy_pool_size, owned), settings.tenant_share)
+    database = _pool(settings, dsn, settings.db_pool_size, _LONGEST_USE_S, owned)
+    of_heavy_work = _pool(settings, dsn, settings.db_heavy_pool_size, _LONGEST_HEAVY_USE_S, owned)
+    heavy = HeavyWork(of_heavy_work, settings.tenant_share)
     rt = await _runtime(settings, database, heavy, owned, own_processes=True)
     rt = replace(rt, embeddings=_embeddings(settings, rt, owned))
     measured = rt.telemetry.database
@@ -262,12 +269,13 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> AppState:
     )
 
 
-def _pool(settings: Settings, dsn: str, connections: int, owned: AsyncExitStack) -> Database:
+def _pool(settings: Settings, dsn: str, connections: int, longest_use_s: float, owned: AsyncExitStack) -> Database:
     database = Database(
         dsn,
         pool_size=connections,
         tenant_ratio=settings.tenant_share,
         lock_timeout_s=settings.db_lock_timeout_s,
+        longest_use_s=settings.db_lock_timeout_s + longest_use_s,
         transaction_pooler=settings.db_pooler == "transaction",
     )
     owned.push_async_callback(database.aclose)

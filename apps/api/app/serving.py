@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from functools import partial
 from importlib import import_module
 from multiprocessing.connection import wait
@@ -116,11 +116,11 @@ def create_worker() -> FastAPI:
     serving = app.router.lifespan_context
 
     @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+    async def lifespan(app: FastAPI) -> AsyncGenerator[Mapping[str, object]]:
         hangup = signal.getsignal(signal.SIGHUP)
-        async with serving(app):
+        async with serving(app) as state:
             _drain_first(app.state.service.drain, settings.shutdown_delay_s)
-            yield
+            yield state or {}
         signal.signal(signal.SIGHUP, hangup)  # uvicorn does this for the others
 
     app.router.lifespan_context = lifespan

@@ -215,6 +215,7 @@ class Connection(HttpToolsProtocol):
         self._head_timer = self.loop.call_later(_LINGER_S, self.transport.abort)
 
     def _answer(self, code: str, detail: str) -> None:
+        self.app_state["count_problem"](code)
         problem = problems.document(code, detail)
         body = orjson.dumps(problem)
         self.transport.write(

@@ -167,7 +167,7 @@ class DirectRoute(APIRoute):
                     if exchange.status >= 500:
                         span.fail(str(exchange.status))
         except ShuttingDown as error:
-            await problems.answer_to(scope["path"], error, {"Connection": "close"})(scope, receive, send)
+            await problems.answer_to(scope, error, {"Connection": "close"})(scope, receive, send)
 
     async def _exchange(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(scope, receive)
@@ -180,9 +180,9 @@ class DirectRoute(APIRoute):
                 await _send_long(call, response, send)
                 return
         except PlimsollError as error:
-            response = problems.answer_to(scope["path"], error)
+            response = problems.answer_to(scope, error)
         except ValidationError as error:
-            response = problems.answer_to(scope["path"], InvalidFields(places(error, "body")))
+            response = problems.answer_to(scope, InvalidFields(places(error, "body")))
         await response(scope, receive, send)
 
     async def _handle(self, call: Call, exchange: Exchange) -> Response:
@@ -251,6 +251,12 @@ async def authenticate(scope: Scope) -> TenantId:
         exchange.fields["tenant"] = exchange.tenant_id
         tenant_at_work.set(exchange.tenant_id)
     return exchange.tenant_id
+
+
+def count_problem(scope: Scope, code: str) -> None:
+    """Counts a request that was answered with a problem, or whose stream ended with one."""
+    service: AppState = scope["app"].state.service
+    service.rt.telemetry.problem_answered(code)
 
 
 async def _send_long(call: Call, response: Response, send: Send) -> None:

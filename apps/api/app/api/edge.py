@@ -45,7 +45,8 @@ _QUIET_ROUTES = frozenset({"/healthz", "/readyz", "/metrics"})
 @dataclass(slots=True)
 class Exchange:
     """The state of one request that the edge and the handler share: `body` is read here alone. Every log line of the
-    request has `fields`. `auth_error` is why authentication failed."""
+    request has `fields`. `auth_error` is why authentication failed, `problem_code` the code of the problem that the
+    request got, or that ended its stream."""
 
     headers: Mapping[bytes, bytes]
     fields: dict[str, Any]
@@ -53,6 +54,7 @@ class Exchange:
     status: int | None = None
     tenant_id: TenantId | None = None
     auth_error: PlimsollError | None = None
+    problem_code: str | None = None
 
 
 class _TooLarge(PlimsollError):
@@ -74,7 +76,8 @@ class Edge:
     `_SLOWEST_BODY_BYTES_PER_S`, so that a slow sender does not hold a connection.
 
     `hosts` checks browser requests. `larger_bodies` maps paths to their own body limit, in bytes. `authenticate`
-    returns the tenant of a request. `bodies` limits the bytes of all bodies that the process keeps.
+    returns the tenant of a request. `bodies` limits the bytes of all bodies that the process keeps. `count_problem` is
+    called with each request that ended with a problem, and the problem's code.
     """
 
     app: ASGIApp
@@ -83,6 +86,7 @@ class Edge:
     max_body_bytes: int
     authenticate: Callable[[Scope], Awaitable[TenantId]]
     bodies: Allowance
+    count_problem: Callable[[Scope, str], object]
     hosts: Hosts = field(default_factory=lambda: Hosts("", "*"))
     larger_bodies: Mapping[str, int] = field(default_factory=dict[str, int])
     body_timeout_s: float = 30.0
@@ -124,6 +128,8 @@ class Edge:
                 f"Something broke on our side. The log has it under the request id {request_id}.",
             )(scope, receive, send_with_id)
         finally:
+            if exchange.problem_code is not None:
+                self.count_problem(scope, exchange.problem_code)
             _log_request(scope, exchange, started)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
@@ -180,7 +186,7 @@ async def _refuse_unread(
     known, moderate length is read to its end, after which the connection serves the next request.
     """
     bounded = declared is not None and declared <= _DRAINED_BYTES and b"expect" not in scope["plimsoll"].headers
-    answer = problems.answer_to(scope["path"], error, None if bounded else {"Connection": "close"})
+    answer = problems.answer_to(scope, error, None if bounded else {"Connection": "close"})
     await send({"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers})
     await send({"type": "http.response.body", "body": answer.body, "more_body": True})
     drained = 0
@@ -201,10 +207,9 @@ async def _refuse_unread(
 def refusal(scope: Scope, code: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
     """A problem from outside any route, in the error shape of the path's clients. On an OpenAI path it has Anthropic's
     shape if the request has the header `anthropic-version`."""
-    path: str = scope["path"]
-    if problems.is_openai_path(path) and any(name == b"anthropic-version" for name, _ in scope["headers"]):
-        path = problems.MESSAGES_PATH
-    return problems.answer(path, problems.document(code, detail), headers)
+    is_anthropics = any(name == b"anthropic-version" for name, _ in scope["headers"])
+    path = problems.MESSAGES_PATH if is_anthropics and problems.is_openai_path(scope["path"]) else None
+    return problems.answer(scope, problems.document(code, detail), headers, path=path)
 
 
 def _declared_bytes(headers: Mapping[bytes, bytes]) -> int | None:
@@ -236,12 +241,14 @@ async def _read(receive: Receive, held: HeldBytes | None, most_bytes: int, deadl
 def _log_request(scope: Scope, exchange: Exchange, started: float) -> None:
     route = getattr(scope.get("route"), "path", "(none)")
     write = log.debug if route in _QUIET_ROUTES and exchange.status == 200 else log.info
+    problem = {} if exchange.problem_code is None else {"code": exchange.problem_code}
     write(
         "request",
         method=scope["method"] if len(scope["method"]) <= 16 else "(long)",
         route=route,
         status=exchange.status,
         duration_ms=round((perf_counter() - started) * 1000, 2),
+        **problem,
     )
 
 

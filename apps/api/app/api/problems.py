@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import orjson
 from starlette.responses import Response
+from starlette.types import Scope
 
 from app.api.schemas.bodies import where
 from app.core.logging import request_fields
@@ -107,12 +108,22 @@ def document(code: str, detail: str, members: Mapping[str, Any] | None = None) -
     }
 
 
-def answer(path: str, problem: JsonObject, headers: Mapping[str, str] | None = None) -> Response:
-    """A problem as an HTTP answer, in the error shape that the clients of this path expect."""
-    if is_messages_path(path):
+def note(scope: Scope, problem: JsonObject) -> None:
+    """Notes, for log and metrics, that the request is answered with this problem, or that its stream ends with it."""
+    code = problem["code"]
+    scope["plimsoll"].problem_code = code if code in KINDS else "other"  # an imported turn may have any
+
+
+def answer(
+    scope: Scope, problem: JsonObject, headers: Mapping[str, str] | None = None, *, path: str | None = None
+) -> Response:
+    """A problem as the request's answer, in the error shape that clients of its path, or of `path`, expect."""
+    note(scope, problem)
+    of_path: str = path or scope["path"]
+    if is_messages_path(of_path):
         body, own = error_json(problem), request_id_header()
-    elif is_openai_path(path):
-        body, own = {"error": error_of(path, problem)}, {}
+    elif is_openai_path(of_path):
+        body, own = {"error": error_of(of_path, problem)}, {}
     else:
         return Response(orjson.dumps(problem), problem["status"], headers, PROBLEM_JSON)
     code = _code(problem, status_of(problem))
@@ -121,9 +132,9 @@ def answer(path: str, problem: JsonObject, headers: Mapping[str, str] | None = N
     return Response(orjson.dumps(body), status_of(problem), {**(headers or {}), **own, **retry}, "application/json")
 
 
-def answer_to(path: str, error: PlimsollError, headers: Mapping[str, str] | None = None) -> Response:
-    """The HTTP answer for an error; `headers` are added to the error's own headers."""
-    return answer(path, document_of(error), {**headers_of(error), **(headers or {})})
+def answer_to(scope: Scope, error: PlimsollError, headers: Mapping[str, str] | None = None) -> Response:
+    """The request's answer for an error; `headers` are added to the error's own headers."""
+    return answer(scope, document_of(error), {**headers_of(error), **(headers or {})})
 
 
 def document_of(error: PlimsollError) -> JsonObject:

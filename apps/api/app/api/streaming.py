@@ -164,16 +164,20 @@ class _Stream:
             outcome = await self._task
         except PlimsollError as error:
             error.__traceback__ = None  # it has this frame, whose `self` has the task that has the error
-            for last in await self._form.failure(problems.document_of(error)):
+            for last in await self._failure(problems.document_of(error)):
                 yield last
             return
         except Exception:
             detail = "Something broke on our side; the message is kept."
-            for last in await self._form.failure(problems.document("internal_error", detail)):
+            for last in await self._failure(problems.document("internal_error", detail)):
                 yield last
             raise
         for last in self._form.outcome(outcome, streamed=bool(self._early)):
             yield last
+
+    async def _failure(self, problem: JsonObject) -> Iterable[bytes]:
+        problems.note(self._call.scope, problem)
+        return await self._form.failure(problem)
 
     async def _cancel(self, turn_id: TurnId) -> None:
         with suppress(PlimsollError):  # the turn has ended in the meantime

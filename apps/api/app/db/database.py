@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from app.core.fairness import FairGate, share_of, tenant_at_work
-from app.db.driver import GONE, LOCKED, Driver, Record, connect, domain_errors, reports_read_only
+from app.db.driver import GONE, IDLE_LIMIT, LOCKED, Driver, Record, connect, domain_errors, reports_read_only
 from app.db.sql import Statement
 from app.domain.errors import DatabaseUnavailable, SessionBusy
 from app.domain.frozen import frozen, names_of
@@ -30,6 +30,7 @@ _IS_READ_ONLY = Statement("SELECT current_setting('transaction_read_only') = 'on
 # Settings of a connection stay on the coordinator. With the first of these, those of a transaction reach its nodes; a
 # server without Citus ignores that name.
 _SET_LOCK_TIMEOUT = "SET LOCAL citus.propagate_set_commands = 'local'; SET LOCAL lock_timeout = '{}'"
+_SET_IDLE_LIMIT = f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_LIMIT}'"
 
 _NO_BOUND = sys.maxsize
 
@@ -107,7 +108,9 @@ class Database:
     """The connection pool. `begin()` is a transaction; `autocommit()` saves a single statement its BEGIN and COMMIT.
 
     One tenant (`core/fairness.py`) has at most `tenant_ratio` of the connections at once, and waiting tenants get one
-    in turn. A statement waits for a lock no longer than `lock_timeout_s`.
+    in turn. A statement waits for a lock no longer than `lock_timeout_s`. A connection that is in use for longer than
+    `longest_use_s` is closed: a server whose processes or disk are frozen still acknowledges what it is sent, so that
+    its connections are not lost by themselves.
 
     With `transaction_pooler` a pooler before the server may change connections between transactions (PgBouncer's
     transaction mode): nothing is prepared, connections have no settings, every statement runs in a transaction.
@@ -121,6 +124,7 @@ class Database:
         tenant_ratio: float = 1.0,
         pool_timeout_s: float = 10.0,
         lock_timeout_s: float = 5.0,
+        longest_use_s: float | None = None,
         transaction_pooler: bool = False,
     ) -> None:
         lock_timeout = f"{round(lock_timeout_s * 1000)}ms"
@@ -132,6 +136,7 @@ class Database:
         self._set_locally = transaction_pooler
         self._set_lock_timeout = _SET_LOCK_TIMEOUT.format(lock_timeout)
         self._timeout_s = pool_timeout_s
+        self._longest_use_s = longest_use_s
         self._tenants = FairGate(pool_size, share_of(pool_size, tenant_ratio))
         self._sessions = FairGate(_NO_BOUND, 1)
         self._left_at = -1.0
@@ -150,10 +155,8 @@ class Database:
         was too long, `TransactionConflict` when it was rolled back in favour of another transaction, `UniqueViolated`
         for a duplicate, and `NotFound` for a row of a session that was erased meanwhile.
         """
-        isolation = "repeatable_read" if snapshot else "read_committed"  # stated, for a pooler takes no setting of it
-        async with self._alone(locking), self._begun(isolation=isolation) as connection:
-            if self._set_locally and locking is not None:
-                await connection.execute(self._set_lock_timeout)
+        level = "REPEATABLE READ" if snapshot else "READ COMMITTED"  # stated, for a pooler takes no setting of it
+        async with self._alone(locking), self._begun(level, locks=locking is not None) as connection:
             yield Transaction(connection)
 
     @asynccontextmanager
@@ -173,18 +176,31 @@ class Database:
     @asynccontextmanager
     async def read_only(self) -> AsyncGenerator[Transaction]:
         """One transaction on one snapshot, in which the database itself refuses to write. Raises as `begin`."""
-        async with self._begun(isolation="repeatable_read", readonly=True) as connection:
+        async with self._begun("REPEATABLE READ READ ONLY", locks=False) as connection:
             yield Transaction(connection)
 
     @asynccontextmanager
-    async def _begun(self, **how: Any) -> AsyncGenerator[Driver]:
+    async def _begun(self, level: str, *, locks: bool) -> AsyncGenerator[Driver]:
         """A connection in a transaction. It is not lent again if its BEGIN was cancelled on the way: the server may
         still execute it, and what others then ran on the connection would be rolled back."""
         async with self._connection() as pooled:
             pooled.is_known = False
-            async with pooled.connection.transaction(**how):
-                pooled.is_known = True
+            await pooled.connection.execute("; ".join(self._beginning(level, locks=locks)))
+            pooled.is_known = True
+            try:
                 yield pooled.connection
+            except BaseException:
+                await pooled.connection.execute("ROLLBACK")
+                raise
+            await pooled.connection.execute("COMMIT")
+
+    def _beginning(self, level: str, *, locks: bool) -> Iterator[str]:
+        """The statements that begin a transaction, with the settings that its connection does not have."""
+        yield f"BEGIN ISOLATION LEVEL {level}"
+        if self._transaction_pooler:
+            yield _SET_IDLE_LIMIT
+        if self._set_locally and locks:
+            yield self._set_lock_timeout
 
     @asynccontextmanager
     async def autocommit(self) -> AsyncGenerator[Transaction]:
@@ -193,16 +209,15 @@ class Database:
         Behind a pooler the whole block is one transaction, else parsing and running could reach different servers.
         """
         if self._transaction_pooler:
-            async with self.begin() as transaction:
-                yield transaction
+            async with self._begun("READ COMMITTED", locks=True) as connection:
+                yield Transaction(connection)
             return
         async with self._connection() as pooled:
             yield Transaction(pooled.connection)
 
     @asynccontextmanager
     async def promptly(self) -> AsyncGenerator[None]:
-        """Raises `DatabaseUnavailable` if the block takes longer than one waits for a connection. A server whose
-        process or disk is frozen still acknowledges what it is sent, so that its connections are not lost."""
+        """Raises `DatabaseUnavailable` if the block takes longer than one waits for a connection."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 yield
@@ -237,9 +252,14 @@ class Database:
             finally:
                 lent = perf_counter()
                 self._waited(lent - asked)
+            timer = None
+            if self._longest_use_s is not None:
+                timer = asyncio.get_running_loop().call_later(self._longest_use_s, pooled.connection.terminate)
             try:
                 yield pooled
             finally:
+                if timer is not None:
+                    timer.cancel()
                 self._give_back(pooled)
                 self._tenants.release(tenant)
                 self._used(perf_counter() - lent)

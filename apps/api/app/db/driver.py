@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any, Final, Protocol, TypeAlias, cast
 from uuid import UUID
@@ -27,9 +28,6 @@ class Driver(Protocol):
     async def fetchval(self, query: str, *args: Any) -> Any: ...
     async def execute(self, query: str, *args: Any) -> str: ...
     async def set_type_codec(self, typename: str, **how: Any) -> None: ...
-    def transaction(
-        self, *, isolation: str | None = None, readonly: bool = False
-    ) -> AbstractAsyncContextManager[None]: ...
     def get_settings(self) -> object: ...
     def is_in_transaction(self) -> bool: ...
     def is_closed(self) -> bool: ...
@@ -59,13 +57,14 @@ _LOST_A_NODE = (
 _AT_A_NODE = "while executing command on "
 """In the context of an error that came from a node, or that libpq raised when the connection to a node ended."""
 
-# A worker that freezes inside a transaction (stopped, swapped out, cut off) holds a session's lock for 10 s at most.
+IDLE_LIMIT: Final = "10s"
+# A process that freezes inside a transaction (stopped, swapped out, cut off) holds its locks for `IDLE_LIMIT` at most.
 # Large tables make estimates so high that statements of a millisecond are compiled, each time for 10 ms and more.
 # Under a stricter isolation level that is set for the database or the role, whoever waited for a lock gets a conflict.
 _SERVER_SETTINGS = {
     "application_name": "plimsoll",
     "default_transaction_isolation": "read committed",
-    "idle_in_transaction_session_timeout": "10s",
+    "idle_in_transaction_session_timeout": IDLE_LIMIT,
     "jit": "off",
 }
 # PgBouncer refuses start-up parameters that it does not track.
@@ -121,8 +120,9 @@ async def connect(dsn: str, *, timeout_s: float, lock_timeout: str, transaction_
     if transaction_pooler:
         how = {"statement_cache_size": 0, "server_settings": _SETTINGS_BEHIND_A_POOLER}
     try:
-        connection = await cast(Any, asyncpg).connect(dsn, timeout=timeout_s, connection_class=_Connection, **how)
-        return connection, await _set_up(connection, choose_plans=not transaction_pooler)
+        async with asyncio.timeout(timeout_s):
+            connection = await cast(Any, asyncpg).connect(dsn, connection_class=_Connection, **how)
+            return connection, await _set_up(connection, choose_plans=not transaction_pooler)
     except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
         raise DatabaseUnavailable("The database takes no connections now.") from error
 
@@ -192,5 +192,7 @@ def domain_errors(leave_server: Callable[[], None]) -> Generator[None]:
         if not str(error).startswith(_LOST_A_NODE) and _AT_A_NODE not in (cast(Any, error).context or ""):
             raise
         raise DatabaseUnavailable("The database cannot be reached.") from error
+    except asyncpg.InsufficientResourcesError as error:
+        raise DatabaseUnavailable("The database has no disk, memory or connection left.") from error
     except GONE as error:
         raise DatabaseUnavailable("The database cannot be reached.") from error

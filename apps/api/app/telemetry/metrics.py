@@ -55,10 +55,13 @@ _RATIOS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0, 1.02, 1.05, 1.1, 1.2, 1.3, 1.5, 
 
 
 class Telemetry:
-    """What the service measures. `aliases` are the catalogue's; any other is counted as `other`."""
+    """What the service measures. `aliases` are the catalogue's, `problem_codes` those of all problems; any other alias
+    or code is counted as `other`."""
 
-    def __init__(self, aliases: Iterable[str], multiprocess_dir: Path | None = None) -> None:
-        self._aliases = frozenset(aliases)
+    def __init__(
+        self, aliases: Iterable[str], multiprocess_dir: Path | None = None, problem_codes: Iterable[str] = ()
+    ) -> None:
+        self._aliases, self._problem_codes = frozenset(aliases), frozenset(problem_codes)
         own, self._registry = CollectorRegistry(), CollectorRegistry()
         self._place = None if multiprocess_dir is None else _take_place(multiprocess_dir)
         self._turns = _TurnMetrics(own)
@@ -77,6 +80,11 @@ class Telemetry:
         ).set
         self._hits = _counter(own, "session_cache_hits", "Lookups of sessions that were in the cache.")
         self._misses = _counter(own, "session_cache_misses", "Lookups of sessions that were not in the cache.")
+        self._problems = _counter(
+            own, "problems", "Requests that got a problem, or whose stream ended with one, by code.", "code"
+        )
+        for code in self._problem_codes:
+            self._problems.labels(code)
         stored: Collector = own
         if self._place is not None:
             self.session_cache_size(0)
@@ -146,6 +154,10 @@ class Telemetry:
         finally:
             seconds = perf_counter() - started
             self.provider_call(alias=alias, purpose=purpose, seconds=seconds, error_kind=error_kind)
+
+    def problem_answered(self, code: str) -> None:
+        """Counts a request that got a problem instead of an answer, or at the end of its stream."""
+        self._problems.labels(code if code in self._problem_codes else "other").inc()
 
     def prompt_cache_broken(self, cause: CacheBreak) -> None:
         """Counts a prompt that does not continue the one before it."""

@@ -149,7 +149,7 @@ async def in_session(
             with suppress(PlimsollError):
                 if not await has_session(call.rt, target.session):
                     headers = {name: value for name, value in headers.items() if name != SESSION_HEADER}
-        return problems.answer_to(call.scope["path"], error, headers)
+        return problems.answer_to(call.scope, error, headers)
 
 
 def _request(call: Call, body: ChatIn) -> ChatRequest:

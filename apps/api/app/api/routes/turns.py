@@ -128,7 +128,7 @@ async def post_regenerate(
         if isinstance(error, LimitExceeded) and not await has_session(call.rt, call.session_ref(made.id)):
             raise
         problem = problems.document_of(error) | {"session_id": str(made.id)}
-        return problems.answer(call.scope["path"], problem, problems.headers_of(error))
+        return problems.answer(call.scope, problem, problems.headers_of(error))
 
 
 @router.get("/turns", response_model=schemas.TurnPage, responses=refusals(*READ))
