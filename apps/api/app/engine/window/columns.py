@@ -103,8 +103,9 @@ class Columns:
     @property
     def size_bytes(self) -> int:
         """Bytes of all columns, without the capacity that Python reserves for growth."""
-        others = {"from_seq", "_hashed", "has_reasoning"}
-        return sum([memoryview(column).nbytes for name, column in vars(self).items() if name not in others])
+        columns = vars(self).values()
+        numbers = [len(column) * column.itemsize for column in columns if isinstance(column, array)]
+        return sum(numbers) + sum([len(column) for column in columns if isinstance(column, bytearray)])
 
     def copy(self) -> Columns:
         """A copy that can be appended to independently."""
