@@ -137,13 +137,15 @@ async def test_a_summary_is_read_once_by_each_worker_for_as_long_as_it_is_the_ac
         assert await window(other) is None
         first = await summarize_now(at.rt, ref_of(session_id))
         read = await window(other)
-        assert read is not None and read.id == first.id
+        assert read is not None
+        assert read.id == first.id
         assert await window(other) is read
         assert (await window(Service(_worker(at.rt, 0)))) == read
         await at.turn(session_id, "And the number of crane 7 is 477. " * 20)
         second = await summarize_now(at.rt, ref_of(session_id))
         again = await window(other)
-        assert again is not None and again.id == second.id
+        assert again is not None
+        assert again.id == second.id
         await undo_summary(at.rt, ref_of(session_id), second.id)
         assert await window(other) == read
 
