@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from time import monotonic
@@ -16,7 +17,7 @@ import pytest
 
 from app.domain.errors import ContextBudgetExceeded, NotFound, NothingToSummarize, ProviderError, SummaryNotActive
 from app.domain.responses import item_id
-from app.domain.types import JsonObject, SessionId, TurnId, TurnStatus
+from app.domain.types import JsonObject, SessionId, Summary, TurnId, TurnStatus
 from app.engine.window.columns import Columns
 from app.engine.window.past import past_of_columns
 from app.services.archive.transfer import fork_session
@@ -25,6 +26,7 @@ from app.services.pasts import Counting, Pasts
 from app.services.runtime import Runtime
 from app.services.sessions import change_session
 from app.services.summaries import summarize_now, undo_summary
+from app.services.turn.gather import session_window
 from app.services.turn.take import cancel_turn, retry_turn
 from app.services.turn.types import TurnOptions, TurnRequest
 from app.services.views.context import window_now
@@ -118,6 +120,38 @@ async def test_workers_that_keep_pasts_send_what_one_does_that_reads_everything(
             with suppress(NotFound):
                 await get_prompt(at.rt, ref_of(session_id), turn.id, None)  # rebuilt, and held against its hash
         assert _figure(at, "session_cache_hits_total") > _STEPS
+
+
+async def test_a_summary_is_read_once_by_each_worker_for_as_long_as_it_is_the_active_one(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        serving(model(_answer)) as server,
+        service(database_url, _catalogue(server.base_url), folder=tmp_path) as at,
+    ):
+        session_id = (await at.session(policy={"auto_summarize": False, "protected_turns": 1})).id
+        for number in range(6):
+            await at.turn(session_id, f"The number of crane {number} is 47{number}. " * 20)
+        other = Service(_worker(at.rt, 1 << 24))
+        window = partial(_read, session_id=session_id)
+        assert await window(other) is None
+        first = await summarize_now(at.rt, ref_of(session_id))
+        read = await window(other)
+        assert read is not None
+        assert read.id == first.id
+        assert await window(other) is read
+        assert (await window(Service(_worker(at.rt, 0)))) == read
+        await at.turn(session_id, "And the number of crane 7 is 477. " * 20)
+        second = await summarize_now(at.rt, ref_of(session_id))
+        again = await window(other)
+        assert again is not None
+        assert again.id == second.id
+        await undo_summary(at.rt, ref_of(session_id), second.id)
+        assert await window(other) == read
+
+
+async def _read(at: Service, session_id: SessionId) -> Summary | None:
+    return (await session_window(at.rt, ref_of(session_id))).summary
 
 
 async def test_what_is_kept_is_given_for_the_same_counts_from_the_beginning_of_a_turn_and_in_its_bytes() -> None:

@@ -32,11 +32,12 @@ from app.domain.types import (
 _INLINE_PIN_BYTES = 8_192
 """Largest pin, in bytes, that is read in one row with the others: `MOST_PINS` of these are decoded in a few ms."""
 
-# One row with what a prompt needs besides messages: the active summary, the pins (large ones without their content),
-# whether the newest settled turn has a step that failed, and the id that the last cached message should have.
+# One row with what a prompt needs besides messages: the active summary, or its id alone if the caller has it; the pins
+# (large ones without their content); whether the newest settled turn has a step that failed; and the id that the last
+# cached message should have.
 _CONTEXT = sql(f"""
     SELECT
-        (SELECT to_jsonb(x) FROM (
+        (SELECT CASE WHEN x.id = :cached_summary_id THEN to_jsonb(x.id) ELSE to_jsonb(x) END FROM (
             SELECT id, from_message_id, to_message_id, to_message_seq, summary_text, {", ".join(SUMMARY_LISTS)},
                 origin, call_reason
             FROM session_summaries WHERE session_id = :session_id AND status = 'active') x) AS summary,
@@ -182,18 +183,26 @@ class AttemptNote:
 
 
 async def prompt_context(
-    tx: Transaction, session_id: SessionId, before_seq: int, cached_seq: int | None
+    tx: Transaction, session_id: SessionId, before_seq: int, cached_seq: int | None, cached_summary: Summary | None
 ) -> PromptContext:
     """The active summary, the pins in the order of creation, whether a step of the newest settled turn failed, and the
-    id of the message `cached_seq`."""
-    row = await tx.fetch_one(_CONTEXT, session_id=session_id, before_seq=before_seq, cached_seq=cached_seq)
+    id of the message `cached_seq`. A summary never changes: `cached_summary` is returned if it is the active one."""
+    cached_summary_id = cached_summary.id if cached_summary else None
+    row = await tx.fetch_one(
+        _CONTEXT,
+        session_id=session_id,
+        before_seq=before_seq,
+        cached_seq=cached_seq,
+        cached_summary_id=cached_summary_id,
+    )
+    active = row["summary"]
     pins: Sequence[tuple[str, str | None, float | None, str | None]] = row["pins"] or ()
     large = [name for name, content, *_ in pins if content is None]
     found = await tx.fetch(_LARGE_PINS, session_id=session_id, names=large) if large else ()
     contents: dict[str, str] = {each["name"]: each["content"] for each in found}
     contents |= {name: content for name, content, *_ in pins if content is not None}
     return PromptContext(
-        summary=_summary(row["summary"]) if row["summary"] else None,
+        summary=cached_summary if isinstance(active, str) else _summary(active) if active else None,
         pins=tuple(
             Pin(name, contents[name], relevance, source)
             for name, _, relevance, source in pins

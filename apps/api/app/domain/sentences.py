@@ -142,16 +142,19 @@ _PARTS: Final[tuple[tuple[int, Sequence[str]], ...]] = (
 _OF_A_WORD: Final = tuple((cue, part) for cue, parts in _PARTS for part in parts if " " not in part)
 _OF_WORDS: Final = tuple((cue, part) for cue, parts in _PARTS for part in parts if " " in part)
 _LAST_WORDS: Final = frozenset(part.split()[-1] for _, part in _OF_WORDS)
+_ANY_PART: Final = re.compile("|".join(sorted(map(re.escape, {*_LAST_WORDS, *(part for _, part in _OF_A_WORD)}))))
 
 
 class _Possible(dict[str, int]):
     """The cues that an ASCII text with a word may have, cached by word: conversations repeat a small set of words."""
 
     def __missing__(self, word: str) -> int:
-        cues = _RULES * (word in _RULE_WORDS) | _PHRASES * any([part in word for part in _LAST_WORDS])  # noqa: C419
-        for cue, part in _OF_A_WORD:
-            if part in word:
-                cues |= cue
+        cues = _RULES * (word in _RULE_WORDS)
+        if _ANY_PART.search(word):  # most words have none
+            cues |= _PHRASES * any([part in word for part in _LAST_WORDS])  # noqa: C419 - a list is faster here
+            for cue, part in _OF_A_WORD:
+                if part in word:
+                    cues |= cue
         if len(self) >= _MOST_WORDS:
             self.clear()
         self[word] = cues

@@ -58,11 +58,11 @@ class _Form:
     with_thinking_for_choice: bool = True
 
 
-def messages_url(entry: ModelEntry) -> httpx.URL:
-    """The base URL with `/v1/messages`; a base that ends in `/v1` already is taken as it is."""
+def messages_url(entry: ModelEntry, path: str = "") -> httpx.URL:
+    """The base URL with `/v1/messages` and a path; a base that ends in `/v1` already is taken as it is."""
     base = httpx.URL(entry.address)
-    path = base.path.rstrip("/").removesuffix("/v1")
-    return base.copy_with(path=f"{path}/v1/messages")
+    before = base.path.rstrip("/").removesuffix("/v1")
+    return base.copy_with(path=f"{before}/v1/messages{path}")
 
 
 class AnthropicProvider(RemoteModel[_Form]):
@@ -88,7 +88,7 @@ class AnthropicProvider(RemoteModel[_Form]):
             return None
         body = self._wire_call(request).fields()
         counted = json_bytes({name: body[name] for name in _COUNTED if name in body})
-        url = self._url.copy_with(path=self._url.path + "/count_tokens")
+        url = messages_url(self._entry, "/count_tokens")
         timeout_s = min(_COUNTING_TIMEOUT_S, self._entry.timeout_s)
         try:
             answer = await self._look_up(url, counted, timeout_s=timeout_s)

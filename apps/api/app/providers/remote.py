@@ -105,7 +105,7 @@ class RemoteModel(Provider, ABC, Generic[F]):
     ) -> None:
         self._label = endpoint.label
         self._entry = endpoint.entry
-        self._url = url
+        self._url = str(url)
         self._headers = headers
         self._accepted: F = form
         self._now = now
@@ -160,7 +160,7 @@ class RemoteModel(Provider, ABC, Generic[F]):
         """The JSON answer of another endpoint of the provider, without retries. Raises a `ProviderError`."""
 
         async def attempt(_number: int) -> Any:
-            reply = await self._transport.post(url, self._headers, (body,))
+            reply = await self._transport.post(str(url), self._headers, (body,))
             try:
                 answer, error = await _read_json(reply)
             except MalformedAnswerError as malformed:

@@ -1,8 +1,8 @@
 """HTTP to a provider: one connection pool for each alias, shared by tenants, no redirects, no cookies, bounded bodies,
 mapped errors; and the only retry loop.
 
-httpx's request and response objects are passed to aiohttp's transport directly, which takes less than half the CPU time
-of httpx's client for each call. Redirects are not followed, so a key never goes to another origin.
+It is aiohttp, which takes a third of the CPU time of httpx's client for each call. Redirects are not followed, so a key
+never goes to another origin.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import Any, Final, TypeVar
 
 import aiohttp
 import httpx
-from httpx_aiohttp import AiohttpTransport
 
 from app.core.fairness import FairGate, share_of, tenant_at_work
 from app.domain.errors import ProviderDown, ProviderError, ProviderTimeout
@@ -40,18 +39,18 @@ _RECEIVE_BYTES: Final = 16 * 1024
 _CONNECT_TIMEOUT_S: Final = 10.0
 _MOST_CONNECTIONS: Final = 1_000
 _KEEPALIVE_S: Final = 60.0
-_FAULTS: Final = (httpx.HTTPError, aiohttp.ClientError, OSError)
+_FAULTS: Final = (aiohttp.ClientError, OSError)
 
 
 class HttpReply:
     """An answer whose head has arrived. It must be closed; closing it before its end closes the connection."""
 
-    def __init__(self, response: httpx.Response, label: str, release: Callable[[], None]) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, label: str, release: Callable[[], None]) -> None:
         self._response = response
         self._label = label
         self._release = release
-        self.status = response.status_code
-        self.is_success = response.is_success
+        self.status = response.status
+        self.is_success = 200 <= response.status < 300
 
     @property
     def content_type(self) -> str:
@@ -68,10 +67,10 @@ class HttpReply:
         `most_bytes` applies before and after decompression. Raises `AttemptError` when the connection
         breaks, else `MalformedAnswerError`.
         """
-        decoded = _decoder(self._response.headers.get("content-encoding", ""))
+        decoded = _decoder(", ".join(self._response.headers.getall("content-encoding", ())))
         travelled = given = 0
         try:
-            async for raw in self._response.aiter_raw():
+            async for raw in self._response.content.iter_chunked(_RECEIVE_BYTES):
                 travelled += len(raw)
                 for chunk in decoded(raw):
                     given += len(chunk)
@@ -79,8 +78,6 @@ class HttpReply:
                         raise MalformedAnswerError(f"it is longer than {most_bytes} bytes")
                     yield chunk
                     await asyncio.sleep(0)
-        except httpx.StreamError as error:
-            raise MalformedAnswerError("its encoding is broken") from error
         except _FAULTS as error:
             raise _unreachable(self._label, error) from error
 
@@ -92,7 +89,8 @@ class HttpReply:
     async def aclose(self) -> None:
         try:
             with contextlib.suppress(*_FAULTS):  # everything needed was read
-                await self._response.aclose()
+                self._response.release()
+                await self._response.wait_for_close()
         finally:
             self._release()
 
@@ -109,20 +107,25 @@ class HttpTransport:
         self._label = label
         self._calls = FairGate(most_calls, share_of(most_calls, tenant_ratio))
         # Certificates are always checked with https; a plain http address needs none loaded.
-        self._transport = AiohttpTransport(verify=encrypted)
-        self._transport.client = self._open_session
+        self._certificates = httpx.create_ssl_context() if encrypted else True
+        self._session: aiohttp.ClientSession | None = None
 
     def _open_session(self) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
             limit=0,  # the gate has it
             keepalive_timeout=_KEEPALIVE_S,
-            ssl=self._transport.ssl_context,
+            ssl=self._certificates,
             socket_factory=_socket,
         )
-        # No cookies: those of one call's answer must not be sent with another tenant's call.
-        return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+        return aiohttp.ClientSession(
+            connector=connector,
+            # No cookies: those of one call's answer must not be sent with another tenant's call.
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S),
+            auto_decompress=False,
+        )
 
-    async def post(self, url: httpx.URL, headers: Mapping[str, str], body: Sequence[bytes]) -> HttpReply:
+    async def post(self, url: str, headers: Mapping[str, str], body: Sequence[bytes]) -> HttpReply:
         """Sends a body, which is given in pieces, and returns once the answer's head has arrived.
 
         Waits for a free connection as long as the caller does. Raises `AttemptError` if the connection fails.
@@ -133,13 +136,11 @@ class HttpTransport:
             sent = b"".join(body)
         else:
             sent, headers = _slices(body), {**headers, "content-length": str(size_bytes)}
-        request = httpx.Request(
-            "POST", url, headers=headers, content=sent, extensions={"timeout": {"connect": _CONNECT_TIMEOUT_S}}
-        )
         tenant = tenant_at_work.get()
         await self._calls.acquire(tenant, None)
         try:
-            response = await self._transport.handle_async_request(request)
+            self._session = self._session or self._open_session()
+            response = await self._session.post(url, headers=headers, data=sent, allow_redirects=False)
         except BaseException as error:
             self._calls.release(tenant)
             if isinstance(error, _FAULTS):
@@ -148,7 +149,8 @@ class HttpTransport:
         return HttpReply(response, self._label, partial(self._calls.release, tenant))
 
     async def aclose(self) -> None:
-        await self._transport.aclose()
+        if self._session is not None:
+            await self._session.close()
 
 
 async def _slices(body: Sequence[bytes]) -> AsyncGenerator[bytes]:
@@ -205,9 +207,7 @@ def _unpacking() -> Callable[[bytes], Iterator[bytes]]:
 
 
 def _unreachable(label: str, error: Exception) -> AttemptError:
-    # httpx's transport over aiohttp calls a refused connection and a hang-up a timeout; the cause has their name.
-    what = type(error.__cause__ or error).__name__
-    return AttemptError(ProviderDown(f"The provider of {label!r} cannot be reached ({what})."))
+    return AttemptError(ProviderDown(f"The provider of {label!r} cannot be reached ({type(error).__name__})."))
 
 
 T = TypeVar("T")

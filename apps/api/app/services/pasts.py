@@ -1,5 +1,5 @@
-"""A process's cache of sessions' settled pasts, so that a turn reads only what is new: the turns as columns, the index
-and vectors that recall uses, and the prompt that was sent last.
+"""A process's cache of sessions' settled pasts, so that a turn reads only what is new: the turns as columns, the active
+summary, the index and vectors that recall uses, and the prompt that was sent last.
 
 A past is append-only and says how far it goes: a cached past may be too short but is never wrong, whatever other
 processes write. What changes a settled past raises the session's `past_version`, which a claim reads under its lock
@@ -15,13 +15,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise, takewhile
+from sys import getsizeof
 
 from app.db.database import Transaction
 from app.db.messages import UNCOUNTED, window_turns
 from app.db.settled import settled_texts
 from app.domain.frozen import frozen, replace
 from app.domain.stored import StoredTexts
-from app.domain.types import MessageId, ReasoningRule, SessionId, Turn, Usage
+from app.domain.types import SUMMARY_LISTS, MessageId, ReasoningRule, SessionId, Summary, Turn, Usage
 from app.engine.recall.index import EMPTY, Index
 from app.engine.recall.vectors import Vectors
 from app.engine.window.columns import Columns
@@ -33,6 +34,8 @@ IDLE_S = 600.0
 PROMPT_CACHE_S = 240.0
 """Seconds for which a provider is assumed to keep an unused prompt in its cache: OpenAI and Anthropic state at least
 five minutes, and the next call takes some of that."""
+_ITEM_BYTES = 120
+"""Bytes of an item of a summary besides its text and ids, and of one of its ids."""
 ENTRY_BYTES = 4096
 """Bytes counted for a session besides its columns and its index: the overhead of the Python objects."""
 _SLICE_TEXTS = 2048
@@ -77,6 +80,8 @@ class _Entry:
 
     used_at: float = 0.0
     last_prompt: LastPrompt | None = None
+    summary: Summary | None = None
+    summary_bytes: int = 0
     index: Index = EMPTY
     vectors: Vectors | None = None
     counting: Counting | None = None
@@ -137,6 +142,17 @@ class Pasts:
         return past_of_columns(
             columns, first, bisect_right(columns.turn_seqs, turns[-1].seq) if turns else kept.end_turn
         )
+
+    def summary(self, session_id: SessionId) -> Summary | None:
+        """The summary that was active when the session was last read, if it is cached."""
+        past = self._pasts.get(session_id)
+        return past.summary if past else None
+
+    def keep_summary(self, session_id: SessionId, summary: Summary) -> None:
+        past = self._pasts.get(session_id) or _Entry()
+        if past.summary is not summary:
+            past.summary, past.summary_bytes = summary, _size_of(summary)
+            self._put(session_id, past)
 
     def index(self, session_id: SessionId) -> Index:
         """The cached index, as far as it goes; an empty one if the session is not cached."""
@@ -234,7 +250,8 @@ class Pasts:
         """Stores an entry as the most recently used one and evicts the oldest; one that never fits is dropped."""
         if before := self._pasts.pop(session_id, None):
             self.size_bytes -= before.size_bytes
-        size_bytes = ENTRY_BYTES + past.index.size_bytes + (past.columns.size_bytes if past.columns else 0)
+        size_bytes = ENTRY_BYTES + past.summary_bytes + past.index.size_bytes
+        size_bytes += past.columns.size_bytes if past.columns else 0
         size_bytes += len(past.last_prompt.refs) if past.last_prompt else 0
         size_bytes += past.vectors.size_bytes if past.vectors else 0
         if size_bytes <= self._most_bytes:
@@ -245,6 +262,14 @@ class Pasts:
             _, oldest = self._pasts.popitem(last=False)
             self.size_bytes -= oldest.size_bytes
         self._telemetry.session_cache_size(self.size_bytes)
+
+
+def _size_of(summary: Summary) -> int:
+    """Bytes of a summary and of its rendered text (`render_summary`), about."""
+    items = [item for name in SUMMARY_LISTS for item in getattr(summary.body, name)]
+    ids = sum([len(item.message_ids) for item in items])
+    texts = [getsizeof(item.text) for item in items]
+    return 2 * (getsizeof(summary.body.summary_text) + sum(texts)) + _ITEM_BYTES * (len(items) + ids)
 
 
 async def settled_columns(

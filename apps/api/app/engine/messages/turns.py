@@ -66,12 +66,12 @@ def sendable_units(turn: Turn) -> tuple[Unit, ...]:
     completed or open turn gives all its units.
     """
     match turn.status:
-        case TurnStatus.REJECTED:
-            return ()
+        case TurnStatus.COMPLETED | TurnStatus.RUNNING | TurnStatus.AWAITING_TOOLS:  # nearly all: each case takes time
+            return units_of(turn.messages)
         case TurnStatus.FAILED | TurnStatus.CANCELLED:
             return tuple(unit for unit in units_of(turn.messages) if unit.kind != "assistant")
-        case TurnStatus.COMPLETED | TurnStatus.RUNNING | TurnStatus.AWAITING_TOOLS:
-            return units_of(turn.messages)
+        case TurnStatus.REJECTED:
+            return ()
     assert_never(turn.status)
 
 

@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Collection, Mapping
 from functools import lru_cache
+from string import ascii_lowercase, digits
 from typing import Final
 from zlib import crc32
 
@@ -30,6 +31,9 @@ _UNSPACED: Final = (
 )
 _MARKS: Final = "\u0300-\u036f\u064b-\u065f\u0900-\u0dff"
 _ASCII_WORD: Final = re.compile(r"[a-z0-9]+(?:'[a-z]+)?")
+_IN_WORDS: Final = f"{ascii_lowercase}{digits}'"
+_ONLY_WORDS: Final = "".join([letter if letter in _IN_WORDS else " " for letter in map(chr, range(128))])
+"""A table for `str.translate`: every ASCII character itself, or a blank if it is in no lower-case word."""
 _ANY_WORD: Final = re.compile(rf"[{_UNSPACED}]+|(?:(?![{_UNSPACED}])(?:[^\W_]|[{_MARKS}]))+(?:['’][^\W\d_]+)?")
 _IS_UNSPACED: Final = re.compile(rf"[{_UNSPACED}]")
 _SHOWN_WORD: Final = re.compile(r"\w+(?:['’]\w+)?")
@@ -66,7 +70,9 @@ def _words_of(text: str) -> list[str]:
     folded = _fold(text[:_MOST_CHARS])
     found: list[str] = []
     if folded.isascii():
-        found = _ASCII_WORD.findall(folded)
+        found = folded.translate(_ONLY_WORDS).split()  # an expression takes several times as long
+        if "'" in folded:
+            found = [word for piece in found for word in (_ASCII_WORD.findall(piece) if "'" in piece else (piece,))]
     else:
         for word in _ANY_WORD.findall(folded):
             pairs = range(max(1, len(word) - 1)) if _IS_UNSPACED.match(word) else ()

@@ -168,11 +168,13 @@ async def read_window(
 async def _context(tx: Transaction, rt: Runtime, session_id: SessionId, before_seq: int) -> PromptContext:
     """What a prompt needs besides messages. Removes what is cached of the session if the database has lost it."""
     cached_seq, cached_id = rt.pasts.last_message(session_id)
-    context = await prompt_context(tx, session_id, before_seq, cached_seq)
+    context = await prompt_context(tx, session_id, before_seq, cached_seq, rt.pasts.summary(session_id))
     if cached_id != context.cached_id:  # the database was set back: the number is free, or has another message
         rt.pasts.forget(session_id)
         if rt.embeddings:
             rt.embeddings.forget_through(session_id)
+    if context.summary is not None:
+        rt.pasts.keep_summary(session_id, context.summary)
     return context
 
 

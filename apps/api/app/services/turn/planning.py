@@ -112,7 +112,7 @@ def _is_long(snapshot: Snapshot) -> bool:
 
 def _chars_of(content: Content, tool_calls: Sequence[ToolCall] = ()) -> int:
     """Characters of a message's content and of its tool calls' arguments; for content parts, their bytes as JSON."""
-    chars = len(content or "") if isinstance(content, str | None) else len(orjson.dumps(content))
+    chars = len(content or "") if content is None or isinstance(content, str) else len(orjson.dumps(content))
     return chars + sum([len(call.arguments) for call in tool_calls])
 
 
