@@ -156,22 +156,27 @@ def _joined_texts(blocks: Sequence[Block]) -> str:
 
 
 def _within(block: Block) -> list[Block]:
-    """The blocks of a document that consists of some, after its title; else the block itself."""
-    if block["type"] != "document" or block["source"]["type"] != "content":
+    """What a document consists of, after its title and what the client says about it; other blocks as they are. A file
+    has its title as its name."""
+    if block["type"] != "document":
         return [block]
-    title = [_text_part(block["title"])] if block.get("title") else []
-    return [*title, *_as_blocks(block["source"]["content"])]
+    title, context = ([_text_part(block[name])] if block.get(name) else [] for name in ("title", "context"))
+    match block["source"]["type"]:
+        case "base64":
+            return [*context, block]
+        case "text":
+            return [*title, *context, _text_part(block["source"]["data"])]
+        case _:
+            return [*title, *context, *_as_blocks(block["source"]["content"])]
 
 
 def _part(block: Block) -> ContentPart:
     match block["type"]:
         case "image":
             return {"type": "image_url", "image_url": {"url": _url(block["source"])}}
-        case "document" if block["source"]["type"] == "base64":
+        case "document":
             named = {"filename": block["title"]} if block.get("title") else {}
             return {"type": "file", "file": {"file_data": _url(block["source"]), **named}}
-        case "document":
-            return _text_part("\n\n".join(text for text in (block.get("title"), block["source"]["data"]) if text))
         case "search_result":
             return _text_part("\n".join((block["title"], block["source"], _joined_texts(block["content"]))))
         case _:
