@@ -286,6 +286,14 @@ def test_a_key_is_taken_from_either_header(database_url: str, tmp_path: Path) ->
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.type"),
         ({"context_management": {"edits": [{"type": "compact_20990101"}]}}, "context_management.edits.0.compact.type"),
         ({"messages": [user({"type": "container_upload", "file_id": "f"})]}, "messages.0.content.0"),
+        (
+            {
+                "messages": [
+                    user(result("x", [{"type": "image", "source": {"type": "base64", "media_type": "image/png"}}]))
+                ]
+            },
+            "messages.0.content.0.content.0.source.data",
+        ),
         ({"messages": [user("a"), user(result("x"))]}, "messages.0: This answers no open tool call."),
         ({"messages": [user("a"), {"role": "assistant", "content": "It is"}]}, "messages.1"),
         ({"messages": [user(text(" "))]}, "messages.0: The content is empty."),
@@ -334,7 +342,8 @@ def test_the_schema_of_an_answer_is_passed_on_also_under_its_older_name(
         given = {place: {"format": form} if place == "output_config" else form}
         answer = post(at, {"messages": [user("Is a paid?")], **given})
         assert answer.json()["content"] == [text('{"paid": true}')]
-        assert at.model.seen[0].json["response_format"]["json_schema"]["schema"] == form["schema"]
+        sent = at.model.seen[0].json["response_format"]["json_schema"]
+        assert (sent["schema"], sent["strict"]) == (form["schema"], False)
         refused = post(at, {"messages": [user("Is a paid?")], place: {"format": {"type": "x"}, "type": "x"}})
         assert (refused.status_code, refused.json()["error"]["type"]) == (400, "invalid_request_error")
 

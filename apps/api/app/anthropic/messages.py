@@ -62,6 +62,23 @@ def _is_compaction(block: Block) -> bool:
     return block["type"] == "compaction" and block.get("content") is not None
 
 
+def is_complete(schema: object) -> bool:
+    """Whether each object of a JSON schema requires all of its properties and allows no others: OpenAI guarantees no
+    other schema. Anthropic's may have optional ones."""
+    if isinstance(schema, list):
+        return all(map(is_complete, cast("list[object]", schema)))
+    if not isinstance(schema, dict):
+        return True
+    fields = cast("JsonObject", schema)
+    if fields.get("type") == "object":
+        listed, properties = fields.get("required"), fields.get("properties")
+        required = {each for each in listed if isinstance(each, str)} if isinstance(listed, list) else set[str]()
+        named = set(properties) if isinstance(properties, dict) else set[str]()
+        if fields.get("additionalProperties") is not False or not named <= required:
+            return False
+    return all(map(is_complete, fields.values()))
+
+
 def conversation_of(user_id: str | None) -> str | None:
     """The id of the client's conversation in `metadata.user_id`, or None. Claude Code sends it as JSON with
     `session_id`, older versions as `user_…_account_…_session_…`. One such conversation has several lists of messages:
