@@ -170,19 +170,20 @@ COMPLETE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("schema", "is_strict"),
-    [
-        (COMPLETE, True),
-        ({"anyOf": [COMPLETE, {"type": "null"}]}, True),
-        ({**COMPLETE, "required": ["a"]}, False),
-        ({**COMPLETE, "additionalProperties": True}, False),
-        ({name: value for name, value in COMPLETE.items() if name != "additionalProperties"}, False),
-        ({**COMPLETE, "properties": {"a": {"type": "array", "items": {"type": "object"}}, "type": {}}}, False),
-        ({"$defs": {"x": {**COMPLETE, "required": [[], {}]}}, "$ref": "#/$defs/x"}, False),
-        ({**COMPLETE, "properties": [{}], "required": "a"}, True),
-        ([], True),
-    ],
-)
+SCHEMAS: list[tuple[Any, bool]] = [
+    (COMPLETE, True),
+    ({"anyOf": [COMPLETE, {"type": "null"}]}, True),
+    ({**COMPLETE, "required": ["a"]}, False),
+    ({**COMPLETE, "additionalProperties": True}, False),
+    ({name: value for name, value in COMPLETE.items() if name != "additionalProperties"}, False),
+    ({**COMPLETE, "properties": {"a": {"type": "array", "items": {"type": "object"}}, "type": {}}}, False),
+    ({"$defs": {"x": {**COMPLETE, "required": [[], {}]}}, "$ref": "#/$defs/x"}, False),
+    ({**COMPLETE, "properties": [{}, []], "required": "a"}, True),
+    ({**COMPLETE, "properties": 3, "required": [[], {}]}, True),
+    ([], True),
+]
+
+
+@pytest.mark.parametrize(("schema", "is_strict"), SCHEMAS)
 def test_a_schema_is_complete_if_no_property_is_optional_or_unknown(schema: Any, is_strict: bool) -> None:
     assert is_complete(schema) is is_strict

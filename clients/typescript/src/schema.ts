@@ -1459,7 +1459,7 @@ export interface components {
             /** Content */
             content: string | null;
             /** Refusal */
-            refusal: null;
+            refusal: string | null;
             /** Tool Calls */
             tool_calls?: (components["schemas"]["ToolCallIn"] | components["schemas"]["CustomCall"])[] | null;
         };

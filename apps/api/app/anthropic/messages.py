@@ -62,21 +62,25 @@ def _is_compaction(block: Block) -> bool:
     return block["type"] == "compaction" and block.get("content") is not None
 
 
-def is_complete(schema: object) -> bool:
+def is_complete(schema: Any) -> bool:
     """Whether each object of a JSON schema requires all of its properties and allows no others: OpenAI guarantees no
     other schema. Anthropic's may have optional ones."""
     if isinstance(schema, list):
-        return all(map(is_complete, cast("list[object]", schema)))
+        return all(map(is_complete, cast("list[Any]", schema)))
     if not isinstance(schema, dict):
         return True
     fields = cast("JsonObject", schema)
     if fields.get("type") == "object":
-        listed, properties = fields.get("required"), fields.get("properties")
-        required = {each for each in listed if isinstance(each, str)} if isinstance(listed, list) else set[str]()
-        named = set(properties) if isinstance(properties, dict) else set[str]()
-        if fields.get("additionalProperties") is not False or not named <= required:
+        allows_others = fields.get("additionalProperties") is not False
+        if allows_others or not _names(fields.get("properties")) <= _names(fields.get("required")):
             return False
     return all(map(is_complete, fields.values()))
+
+
+def _names(value: Any) -> set[str]:
+    """The names in a list or an object; none in anything else, as a client may send."""
+    listed = cast("list[Any]", value) if isinstance(value, list | dict) else ()
+    return {name for name in listed if isinstance(name, str)}
 
 
 def conversation_of(user_id: str | None) -> str | None:
@@ -208,7 +212,7 @@ def _url(source: Block) -> str:
     return source["url"] if source["type"] == "url" else f"data:{source['media_type']};base64,{source['data']}"
 
 
-_STOP_REASONS: Final[Mapping[str, str]] = {"length": "max_tokens", "content_filter": "refusal"}
+_STOP_REASONS: Final[Mapping[str, str]] = {"length": "max_tokens", "content_filter": "refusal", "refusal": "refusal"}
 
 
 UNSIGNED: Final = "unsigned"
