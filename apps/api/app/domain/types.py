@@ -297,8 +297,7 @@ class Completion:
 
 @frozen
 class Delta:
-    """One increment of a streamed answer. The joined texts of all deltas are its text, and likewise its reasoning.
-    `is_refusal` says that the text is part of a refusal."""
+    """One increment of a streamed answer, or of a refusal. Joined, they are its text, and likewise its reasoning."""
 
     text: str = ""
     reasoning: str = ""
