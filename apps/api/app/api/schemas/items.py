@@ -23,12 +23,11 @@ class _SentPart(Open):
 
     @model_validator(mode="before")
     @classmethod
-    def _is_sent(cls, value: Any) -> Any:
-        part = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    def _is_sent(cls, part: dict[str, Any]) -> dict[str, Any]:
         for name in ("file_id", "file_url"):
             if part.get(name) is not None:
                 raise ValueError(f"There are no uploaded files, and none are fetched: send a data URL, not {name}")
-        return value
+        return part
 
 
 class ImagePartIn(_SentPart):
