@@ -269,7 +269,7 @@ class _ChatCall(WireCall[_Form]):
             and any("reasoning_blocks" in each for each in messages),
             "with_names": error.refuses("name") and any("name" in each for each in messages),
             "with_unsigned": names(SIGNATURE) and any("tool_calls" in each for each in messages),
-            "with_any_call_ids": _STRICT_CALL_IDS.search(says),
+            "with_any_call_ids": _STRICT_CALL_IDS.search(says) and any("tool_calls" in each for each in messages),
             "with_any_roles": _STRICT_ROLES.search(says),
             "with_empty_answers": _NOT_EMPTY.search(says) and any(map(_is_empty_answer, messages)),
             "with_cache_key": error.refuses("prompt_cache_key"),
