@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from app.anthropic.messages import conversation_of, read_list, thinking_blocks
+from app.anthropic.messages import conversation_of, is_complete, read_list, thinking_blocks
 from app.domain.content import call_input
 from app.domain.incoming import IncomingMessage
 from app.domain.types import ToolCall
@@ -160,3 +160,30 @@ def test_a_thinking_block_without_a_signature_is_shown_with_one(absent: dict[str
     """Servers with Anthropic's API and other models do not sign, and clients send no unsigned block back as it is."""
     found = thinking_blocks("why", [{"type": "thinking", "thinking": "why"} | absent])
     assert found == [{"type": "thinking", "thinking": "why", "signature": "unsigned"}]
+
+
+COMPLETE: dict[str, Any] = {
+    "type": "object",
+    "properties": {"a": {"type": "string"}, "type": {"type": "null"}},
+    "required": ["type", "a"],
+    "additionalProperties": False,
+}
+
+
+SCHEMAS: list[tuple[Any, bool]] = [
+    (COMPLETE, True),
+    ({"anyOf": [COMPLETE, {"type": "null"}]}, True),
+    ({**COMPLETE, "required": ["a"]}, False),
+    ({**COMPLETE, "additionalProperties": True}, False),
+    ({name: value for name, value in COMPLETE.items() if name != "additionalProperties"}, False),
+    ({**COMPLETE, "properties": {"a": {"type": "array", "items": {"type": "object"}}, "type": {}}}, False),
+    ({"$defs": {"x": {**COMPLETE, "required": [[], {}]}}, "$ref": "#/$defs/x"}, False),
+    ({**COMPLETE, "properties": [{}, []], "required": "a"}, True),
+    ({**COMPLETE, "properties": 3, "required": [[], {}]}, True),
+    ([], True),
+]
+
+
+@pytest.mark.parametrize(("schema", "is_strict"), SCHEMAS)
+def test_a_schema_is_complete_if_no_property_is_optional_or_unknown(schema: Any, is_strict: bool) -> None:
+    assert is_complete(schema) is is_strict

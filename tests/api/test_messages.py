@@ -129,10 +129,29 @@ def test_images_documents_and_failed_tools_reach_the_model(database_url: str, tm
         sent = at.sent()
         assert sent[0]["content"] == [url, {"type": "file", "file": file}, {"type": "text", "text": "What is it?"}]
         assert sent[1]["tool_calls"][0]["function"] == {"name": "look_up", "arguments": '{"id":1}'}
-        assert [part.get("text") for part in sent[2]["content"]][:2] == ["The tool failed.", "no such order"]
-        assert sent[4]["content"] == "The port is 8443.\n\nRead this."
-        assert sent[6]["content"] == [{"type": "text", "text": "b"}, {"type": "text", "text": "Page 1."}, url]
-        assert sent[8]["content"] == "c\n\nPage 2."
+        assert sent[2]["content"].startswith("The tool failed.\n\nno such order\n\n")
+        assert (sent[3]["role"], sent[3]["content"][1:]) == ("user", [url])
+        assert sent[5]["content"] == "The port is 8443.\n\nRead this."
+        assert sent[7]["content"] == [{"type": "text", "text": "b"}, {"type": "text", "text": "Page 1."}, url]
+        assert sent[9]["content"] == "c\n\nPage 2."
+
+
+def test_what_a_client_says_about_a_document_reaches_the_model_before_it(database_url: str, tmp_path: Path) -> None:
+    pdf = {"type": "base64", "media_type": "application/pdf", "data": PIXEL}
+    notes = {"type": "text", "media_type": "text/plain", "data": "The port is 8443."}
+    pages = {"type": "content", "content": "Page 2."}
+    with chat_service(database_url, tmp_path, say("Seen."), window=32768) as at:
+        about = {"type": "document", "title": "a.pdf", "context": "Signed in May.", "citations": {"enabled": True}}
+        for source, told in (
+            (notes, "a.pdf\n\nSigned in May.\n\nThe port is 8443.\n\n?"),
+            (pages, "a.pdf\n\nSigned in May.\n\nPage 2.\n\n?"),
+        ):
+            assert post(at, {"messages": [user({**about, "source": source}, text("?"))]}).status_code == 200
+            assert at.sent()[0]["content"] == told
+        assert post(at, {"messages": [user({**about, "source": pdf})]}).status_code == 200
+        note, file = at.sent()[0]["content"]
+        assert note == text("Signed in May.")
+        assert file["file"]["filename"] == "a.pdf"
 
 
 def test_thinking_is_answered_to_who_wants_it_and_goes_back_signed_in_the_loop(
@@ -264,9 +283,20 @@ def test_a_key_is_taken_from_either_header(database_url: str, tmp_path: Path) ->
     [
         ({"inference_geo": "eu"}, "inference_geo: There is no such field"),
         ({"mcp_servers": []}, "mcp_servers: There is no such field"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.type"),
+        (
+            {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+            "tools.0.type: Anthropic defines or runs this tool; this service does not. Offer tools of your own",
+        ),
         ({"context_management": {"edits": [{"type": "compact_20990101"}]}}, "context_management.edits.0.compact.type"),
         ({"messages": [user({"type": "container_upload", "file_id": "f"})]}, "messages.0.content.0"),
+        (
+            {
+                "messages": [
+                    user(result("x", [{"type": "image", "source": {"type": "base64", "media_type": "image/png"}}]))
+                ]
+            },
+            "messages.0.content.0.content.0.source.data",
+        ),
         ({"messages": [user("a"), user(result("x"))]}, "messages.0: This answers no open tool call."),
         ({"messages": [user("a"), {"role": "assistant", "content": "It is"}]}, "messages.1"),
         ({"messages": [user(text(" "))]}, "messages.0: The content is empty."),
@@ -315,9 +345,40 @@ def test_the_schema_of_an_answer_is_passed_on_also_under_its_older_name(
         given = {place: {"format": form} if place == "output_config" else form}
         answer = post(at, {"messages": [user("Is a paid?")], **given})
         assert answer.json()["content"] == [text('{"paid": true}')]
-        assert at.model.seen[0].json["response_format"]["json_schema"]["schema"] == form["schema"]
+        sent = at.model.seen[0].json["response_format"]["json_schema"]
+        assert (sent["schema"], sent["strict"]) == (form["schema"], False)
         refused = post(at, {"messages": [user("Is a paid?")], place: {"format": {"type": "x"}, "type": "x"}})
         assert (refused.status_code, refused.json()["error"]["type"]) == (400, "invalid_request_error")
+
+
+def test_a_schema_is_sent_to_anthropics_api_and_a_form_that_it_does_not_have_is_refused(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Of the three doors that have it, under each one's name; at Anthropic only with a schema."""
+    schema = {"type": "object", "properties": {"paid": {"type": "boolean"}}, "additionalProperties": False}
+    form = {"type": "json_schema", "schema": schema}
+    asked: list[Any] = [user("Is a paid?")]
+    with chat_service(
+        database_url,
+        tmp_path,
+        said(ANTHROPIC, ModelReply('{"paid": true}')),
+        provider="anthropic",
+        of_main='parameters = {output_config = {effort = "low"}}',
+    ) as at:
+        chat = {"model": "main", "messages": asked}
+        named = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}
+        text_format = {**form, "name": "answer"}
+        for path, body in (
+            ("/v1/messages", {**chat, "max_tokens": 100, "output_config": {"format": form}}),
+            ("/v1/chat/completions", {**chat, "response_format": named}),
+            ("/v1/responses", {"model": "main", "input": "Is a paid?", "text": {"format": text_format}}),
+        ):
+            assert at.http.post(path, json=body).status_code == 200
+            assert at.model.seen[-1].json["output_config"] == {"effort": "low", "format": form}
+        refused = at.http.post("/v1/chat/completions", json={**chat, "response_format": {"type": "json_object"}})
+        assert refused.status_code == 400
+        assert "only of the type json_schema" in refused.json()["error"]["message"]
+        assert len(at.model.seen) == 3
 
 
 @pytest.mark.parametrize("stream", [False, True])

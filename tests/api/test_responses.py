@@ -195,6 +195,11 @@ def test_a_request_that_can_not_be_answered_gets_the_place_and_stores_nothing(
             assert (error.param or "").startswith(parameter or ""), (body, error.param)
         with pytest.raises(openai.BadRequestError, match="hosts web_search"):
             at.client.responses.create(model="main", input="Hi", tools=[cast(Any, hosted)])
+        for part in ({"type": "input_image", "file_id": "f"}, {"type": "input_file", "file_url": "https://a/b.pdf"}):
+            seen: Any = {**output("nobody"), "output": [part]}
+            with pytest.raises(openai.BadRequestError, match="send a data URL") as unsent:
+                at.client.responses.create(model="main", input=[seen])
+            assert unsent.value.param == "input[0].output[0]"
         assert (at.model.hits, sessions(at)) == (0, [])
 
 

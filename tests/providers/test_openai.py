@@ -179,7 +179,8 @@ async def test_a_message_may_come_in_many_forms(
 ) -> None:
     answer, _ = await answer_to(Answer(chat(message)))
     assert (answer.text, answer.reasoning, answer.tool_calls) == (text, reasoning, calls)
-    assert answer.finish_reason == ("tool_calls" if calls else "stop")
+    ended = "tool_calls" if calls else "refusal" if message.get("refusal") else "stop"
+    assert answer.finish_reason == ended
 
 
 async def test_a_tool_call_without_an_id_gets_one() -> None:

@@ -101,12 +101,21 @@ async def test_nul_and_lone_surrogates_are_replaced_and_a_pair_in_two_fragments_
         ({"reasoning": "why", "reasoning_content": "why"}, Delta(reasoning="why")),
         ({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "why"}]}]}, Delta(reasoning="why")),
         ({"content": [{"type": "text", "text": "so"}]}, Delta("so")),
-        ({"refusal": "I will not."}, Delta("I will not.")),
+        ({"refusal": "I will not."}, Delta("I will not.", is_refusal=True)),
     ],
 )
 async def test_reasoning_and_refusals_come_under_many_names(delta: dict[str, Any], expected: Delta) -> None:
     _, deltas, _ = await streamed(Stream((chunk(delta), STOP, DONE)))
     assert deltas == [expected]
+
+
+async def test_a_refusal_is_told_from_an_answer_that_one_follows() -> None:
+    refused, deltas, _ = await streamed(Stream((chunk({"refusal": "I will "}), chunk({"refusal": "not."}), STOP, DONE)))
+    assert (refused.text, refused.finish_reason) == ("I will not.", "refusal")
+    assert all(delta.is_refusal for delta in deltas)
+    answer, deltas, _ = await streamed(Stream((text("Yes. "), chunk({"refusal": "No."}), STOP, DONE)))
+    assert (answer.text, answer.finish_reason) == ("Yes. No.", "stop")
+    assert not any(delta.is_refusal for delta in deltas)
 
 
 def call(index: int | None, arguments: Any = None, *, name: str | None = None, identity: str | None = None) -> bytes:

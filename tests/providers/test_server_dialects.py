@@ -492,6 +492,85 @@ async def test_mistral_gets_the_calls_of_other_models_with_ids_as_it_makes_them(
     assert sent[4]["tool_call_id"] == ids[2]
 
 
+async def test_ids_of_calls_that_are_too_long_for_a_server_are_shortened_alike() -> None:
+    """OpenAI's models take at most 40 characters; those of other vendors and of older histories may be longer."""
+
+    def play(request: Seen) -> Answer:
+        for at, message in enumerate(request.json["messages"]):
+            for place, call in enumerate(message.get("tool_calls", ())):
+                if len(call["id"]) > 40:
+                    said = (
+                        f"Invalid 'messages[{at}].tool_calls[{place}].id': string too long. Expected a string with "
+                        f"maximum length 40, but got a string with length {len(call['id'])} instead."
+                    )
+                    return Answer({"error": {"message": said, "code": "string_above_max_length"}}, 400)
+        return OK
+
+    call_id = "call_8f2a|fc_" + "0" * 48
+    call = {"id": call_id, "type": "function", "function": {"name": "read", "arguments": "{}"}}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "b", "tool_call_id": call_id},
+    ]
+    async with serving(play) as server, provider_at(server.base_url) as provider:
+        for _ in range(2):
+            await provider.complete(CompletionRequest(messages, 9))
+    assert server.hits == 3, "that it takes only short ones was forgotten"
+    sent = server.seen[-1].json["messages"]
+    assert len(sent[1]["tool_calls"][0]["id"]) <= 40
+    assert sent[1]["tool_calls"][0]["id"] == sent[2]["tool_call_id"]
+
+
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+FILE = {"type": "file", "file": {"file_data": "data:application/pdf;base64,AAAA", "filename": "a.pdf"}}
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["as a list", "as kept JSON"])
+async def test_pictures_and_files_of_tools_follow_their_results_which_are_texts(as_json: bool) -> None:
+    """OpenAI, LM Studio, Moonshot and others refuse them in a tool's result; GPT-5.2 takes them and sees nothing."""
+    calls = [{"id": each, "type": "function", "function": {"name": "read", "arguments": "{}"}} for each in "abc"]
+    seen = {"type": "text", "text": 'Seen. "],"role":"tool"'}
+    messages: list[PromptMessage] = [
+        {"role": "user", "content": [{"type": "text", "text": "?"}, PICTURE]},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "content": [seen, PICTURE], "tool_call_id": "a"},
+        {"role": "tool", "content": "text", "tool_call_id": "b"},
+        {"role": "tool", "content": [FILE, PICTURE], "tool_call_id": "c"},
+        {"role": "assistant", "content": "Done."},
+        {"role": "user", "content": "And?"},
+        {"role": "assistant", "content": None, "tool_calls": calls[:1]},
+        {"role": "tool", "content": [PICTURE], "tool_call_id": "a"},
+    ]
+    given = JsonMessages([canonical_bytes(messages)[1:-1]], len(messages), with_reasoning=False)
+    _, server = await answer_to(OK, request=CompletionRequest(given if as_json else messages, 9))
+    sent = server.seen[0].json["messages"]
+    assert [message["role"] for message in sent] == [
+        *("user", "assistant", "tool", "tool", "tool", "user", "assistant", "user", "assistant", "tool", "user")
+    ]
+    assert all(isinstance(message["content"], str) for message in sent if message["role"] == "tool")
+    assert sent[0] == messages[0]
+    assert sent[2]["content"].startswith(seen["text"])
+    assert sent[3] == messages[3]
+    label, first, second, third, fourth = sent[5]["content"][0], *sent[5]["content"][1:]
+    assert "call a" in label["text"]
+    assert [first, third, fourth] == [PICTURE, FILE, PICTURE]
+    assert "call c" in second["text"]
+    assert sent[-1]["content"][1:] == [PICTURE]
+
+
+async def test_results_in_several_texts_or_none_are_sent_as_one_text() -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+    asked: list[PromptMessage] = [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+    ]
+    for parts, text_sent in (([{"type": "text", "text": each} for each in "xy"], "x\n\ny"), ([], "")):
+        result: PromptMessage = {"role": "tool", "content": parts, "tool_call_id": "a"}
+        _, server = await answer_to(OK, request=CompletionRequest([*asked, result], 9))
+        assert server.seen[0].json["messages"][2]["content"] == text_sent
+
+
 async def test_a_server_that_wants_an_answer_after_the_results_of_tools_gets_one() -> None:
     """Mistral; a turn that failed, or whose agent ended with a tool, has none."""
 
@@ -537,6 +616,9 @@ async def test_a_refusal_names_the_option_of_the_client_that_it_is_about() -> No
     assert error.detail.endswith("It is about temperature.")
     error = await failure_of(Answer({"error": {**refusal, "param": PROMPT}}, 400), hits=1)
     assert error.detail.endswith("unsupported_value).")
+    said = "output_config.format.schema: For 'object' type, 'additionalProperties' must be explicitly set to false"
+    error = await failure_of(Answer({"error": {"message": said, "type": "invalid_request_error"}}, 400), hits=1)
+    assert error.detail.endswith("It is about response_format.")
 
 
 def strict_template(status: int, sentence: str) -> Callable[[Seen], Answer]:

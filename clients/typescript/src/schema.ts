@@ -1459,7 +1459,7 @@ export interface components {
             /** Content */
             content: string | null;
             /** Refusal */
-            refusal: null;
+            refusal: string | null;
             /** Tool Calls */
             tool_calls?: (components["schemas"]["ToolCallIn"] | components["schemas"]["CustomCall"])[] | null;
         };
@@ -2069,6 +2069,11 @@ export interface components {
             source: components["schemas"]["Base64Document"] | components["schemas"]["TextDocument"] | components["schemas"]["ContentDocument"];
             /** Title */
             title?: string | null;
+            /**
+             * Context
+             * @description What the model is told about the document, before it.
+             */
+            context?: string | null;
         } & {
             [key: string]: unknown;
         };

@@ -62,6 +62,27 @@ def _is_compaction(block: Block) -> bool:
     return block["type"] == "compaction" and block.get("content") is not None
 
 
+def is_complete(schema: Any) -> bool:
+    """Whether each object of a JSON schema requires all of its properties and allows no others: OpenAI guarantees no
+    other schema. Anthropic's may have optional ones."""
+    if isinstance(schema, list):
+        return all(map(is_complete, cast("list[Any]", schema)))
+    if not isinstance(schema, dict):
+        return True
+    fields = cast("JsonObject", schema)
+    if fields.get("type") == "object":
+        allows_others = fields.get("additionalProperties") is not False
+        if allows_others or not _names(fields.get("properties")) <= _names(fields.get("required")):
+            return False
+    return all(map(is_complete, fields.values()))
+
+
+def _names(value: Any) -> set[str]:
+    """The names in a list or an object; none in anything else, as a client may send."""
+    listed = cast("list[Any]", value) if isinstance(value, list | dict) else ()
+    return {name for name in listed if isinstance(name, str)}
+
+
 def conversation_of(user_id: str | None) -> str | None:
     """The id of the client's conversation in `metadata.user_id`, or None. Claude Code sends it as JSON with
     `session_id`, older versions as `user_…_account_…_session_…`. One such conversation has several lists of messages:
@@ -156,22 +177,27 @@ def _joined_texts(blocks: Sequence[Block]) -> str:
 
 
 def _within(block: Block) -> list[Block]:
-    """The blocks of a document that consists of some, after its title; else the block itself."""
-    if block["type"] != "document" or block["source"]["type"] != "content":
+    """What a document consists of, after its title and what the client says about it; other blocks as they are. A file
+    has its title as its name."""
+    if block["type"] != "document":
         return [block]
-    title = [_text_part(block["title"])] if block.get("title") else []
-    return [*title, *_as_blocks(block["source"]["content"])]
+    title, context = ([_text_part(block[name])] if block.get(name) else [] for name in ("title", "context"))
+    match block["source"]["type"]:
+        case "base64":
+            return [*context, block]
+        case "text":
+            return [*title, *context, _text_part(block["source"]["data"])]
+        case _:
+            return [*title, *context, *_as_blocks(block["source"]["content"])]
 
 
 def _part(block: Block) -> ContentPart:
     match block["type"]:
         case "image":
             return {"type": "image_url", "image_url": {"url": _url(block["source"])}}
-        case "document" if block["source"]["type"] == "base64":
+        case "document":
             named = {"filename": block["title"]} if block.get("title") else {}
             return {"type": "file", "file": {"file_data": _url(block["source"]), **named}}
-        case "document":
-            return _text_part("\n\n".join(text for text in (block.get("title"), block["source"]["data"]) if text))
         case "search_result":
             return _text_part("\n".join((block["title"], block["source"], _joined_texts(block["content"]))))
         case _:
@@ -186,7 +212,7 @@ def _url(source: Block) -> str:
     return source["url"] if source["type"] == "url" else f"data:{source['media_type']};base64,{source['data']}"
 
 
-_STOP_REASONS: Final[Mapping[str, str]] = {"length": "max_tokens", "content_filter": "refusal"}
+_STOP_REASONS: Final[Mapping[str, str]] = {"length": "max_tokens", "content_filter": "refusal", "refusal": "refusal"}
 
 
 UNSIGNED: Final = "unsigned"

@@ -104,6 +104,7 @@ def _reply(
         completion.reasoning,
         client_tools=client_tools(form["tools"]),
         status=status,
+        is_refusal=completion.finish_reason == "refusal",
     )
     output = (*_compaction(form, ref, turn_seq, summary_id), *items)
     return ResponseOutcome(status, model, output, completion.usage, reason)
@@ -189,7 +190,7 @@ class ResponseForm:
     _turn_seq: int = field(default=0, init=False)
     _number: int = field(default=0, init=False)
     _done: list[JsonObject] = field(default_factory=list[JsonObject], init=False)
-    _open: Literal["reasoning", "message"] | None = field(default=None, init=False)
+    _open: Literal["reasoning", "message", "refusal"] | None = field(default=None, init=False)
     _texts: list[str] = field(default_factory=list[str], init=False)
 
     @property
@@ -224,7 +225,7 @@ class ResponseForm:
                 if reasoning := event.data.get("reasoning"):
                     yield from self._reasoning(reasoning)
                 if text := event.data.get("text"):
-                    yield from self._message(text)
+                    yield from self._message(text, is_refusal=event.data.get("refusal") == text)
 
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
         """Ends the open item, then sends each call and the response whole; of a repeated response, all events."""
@@ -272,8 +273,10 @@ class ResponseForm:
                     if self._open is None:
                         yield from self._reasoning(item["content"][0]["text"])
                 case "message":
-                    if self._open != "message":
-                        yield from self._message(item["content"][0]["text"])
+                    if self._open not in ("message", "refusal"):
+                        part = item["content"][0]
+                        is_refusal = part["type"] == "refusal"
+                        yield from self._message(part["refusal" if is_refusal else "text"], is_refusal=is_refusal)
                     yield from self._close(item["status"])
                 case _:
                     yield from self._close()
@@ -292,15 +295,18 @@ class ResponseForm:
             self._texts.append(text)
             yield self._text_event("response.reasoning_text.delta", delta=text)
 
-    def _message(self, text: str) -> Iterable[bytes]:
-        if self._open != "message":
+    def _message(self, text: str, *, is_refusal: bool) -> Iterable[bytes]:
+        """The next part of the text. It is that of a refusal from its first part on or not at all."""
+        if self._open not in ("message", "refusal"):
             yield from self._close()
-            yield from self._begin_item("message")
+            yield from self._begin_item("refusal" if is_refusal else "message")
         self._texts.append(text)
-        if text:
+        if self._open == "refusal":
+            yield self._text_event("response.refusal.delta", delta=text)
+        elif text:
             yield self._text_event("response.output_text.delta", delta=text, logprobs=[])
 
-    def _begin_item(self, kind: Literal["reasoning", "message"]) -> Iterable[bytes]:
+    def _begin_item(self, kind: Literal["reasoning", "message", "refusal"]) -> Iterable[bytes]:
         self._open = kind
         item = self._item("")
         yield self._item_event("added", item | {"content": []})
@@ -314,6 +320,8 @@ class ResponseForm:
         item = self._item(text, status)
         if self._open == "message":
             yield self._text_event("response.output_text.done", text=text, logprobs=[])
+        elif self._open == "refusal":
+            yield self._text_event("response.refusal.done", refusal=text)
         else:
             yield self._text_event("response.reasoning_text.done", text=text)
         yield self._part_event("done", item["id"], item["content"][0])
@@ -325,7 +333,7 @@ class ResponseForm:
         ref = self._ref
         if self._open == "reasoning":
             return reasoning_item(ref.session_id, ref.reply_seq, text)
-        return text_item(ref.session_id, ref.reply_seq, text, status)
+        return text_item(ref.session_id, ref.reply_seq, text, status, is_refusal=self._open == "refusal")
 
     def _text_event(self, name: str, **fields: object) -> bytes:
         return self._event(name, **self._at(self._item("")["id"]), content_index=0, **fields)

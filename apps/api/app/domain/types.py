@@ -222,7 +222,8 @@ Region: TypeAlias = Literal["system", "goal", "pins", "summary", "history", "rec
 REGIONS: Final[tuple[Region, ...]] = get_args(Region)
 """The parts of a prompt whose tokens are counted separately, in the order in which answers list them."""
 
-FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter", "other"]
+FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter", "refusal", "other"]
+"""With `refusal` the text says that the model declines, and is no answer in the form that was asked for."""
 Purpose: TypeAlias = Literal["turn", "summary", "embedding"]
 
 CHAT_OPTIONS: Final[frozenset[str]] = frozenset((
@@ -298,10 +299,11 @@ class Completion:
 
 @frozen
 class Delta:
-    """One increment of a streamed answer. The joined texts of all deltas are its text, and likewise its reasoning."""
+    """One increment of a streamed answer, or of a refusal. Joined, they are its text, and likewise its reasoning."""
 
     text: str = ""
     reasoning: str = ""
+    is_refusal: bool = False
 
 
 @frozen

@@ -127,6 +127,7 @@ def reply_items(
     *,
     client_tools: Mapping[str, ClientTool] = _NO_CLIENT_TOOLS,
     status: Literal["completed", "incomplete"] = "completed",
+    is_refusal: bool = False,
 ) -> list[JsonObject]:
     """The items of a reply: its reasoning if any, its text unless it only made calls, and its calls. Calls of
     `client_tools` become items of their own kind instead of function calls.
@@ -135,7 +136,7 @@ def reply_items(
     if reasoning:
         items.append(reasoning_item(session_id, seq, reasoning))
     if text or not calls:
-        items.append(text_item(session_id, seq, text or "", status))
+        items.append(text_item(session_id, seq, text or "", status, is_refusal=is_refusal))
     for place, call in enumerate(calls):
         items.append({"id": item_id("fc", session_id, seq, place), **call_fields(client_tools.get(call.name), call)})
     return items
@@ -152,14 +153,20 @@ def reasoning_item(session_id: UUID, seq: int, text: str) -> JsonObject:
 
 
 def text_item(
-    session_id: UUID, seq: int, text: str, status: Literal["in_progress", "completed", "incomplete"]
+    session_id: UUID,
+    seq: int,
+    text: str,
+    status: Literal["in_progress", "completed", "incomplete"],
+    *,
+    is_refusal: bool = False,
 ) -> JsonObject:
+    said: JsonObject = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
     return {
         "id": item_id("msg", session_id, seq),
         "type": "message",
         "role": "assistant",
         "status": status,
-        "content": [{"type": "output_text", "text": text, "annotations": [], "logprobs": []}],
+        "content": [{"type": "refusal", "refusal": text} if is_refusal else said],
     }
 
 

@@ -68,7 +68,8 @@ def messages_url(entry: ModelEntry, path: str = "") -> httpx.URL:
 class AnthropicProvider(RemoteModel[_Form]):
     """One alias over the Messages API."""
 
-    options = _SAMPLING | {"stop", "parallel_tool_calls"}
+    options = _SAMPLING | {"stop", "parallel_tool_calls", "response_format"}
+    response_formats = frozenset({"json_schema"})
 
     def __init__(self, endpoint: Endpoint, *, now: Callable[[], datetime], retry: RetryPolicy | None = None) -> None:
         headers = {**endpoint.headers("x-api-key"), "anthropic-version": _VERSION}
@@ -129,6 +130,11 @@ class _MessagesCall(WireCall[_Form]):
             request.messages[leading:], request.lasting_messages - leading, with_thinking=is_thinking
         )
         body |= _client_options(request.options, form, is_thinking=is_thinking)
+        wanted = fields_of(request.options.get("response_format"))
+        if wanted.get("type") in AnthropicProvider.response_formats:
+            schema = fields_of(wanted.get("json_schema")).get("schema")
+            of_answer = {"format": {"type": "json_schema", "schema": schema}}
+            body["output_config"] = {**fields_of(body.get("output_config")), **of_answer}
         tools = _tools(request, form)
         if form.with_cache:
             # In the order of what a cache hit saves; the last system block is the summary, once there is one.

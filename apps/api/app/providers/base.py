@@ -45,6 +45,9 @@ class Provider(Protocol):
     options: frozenset[str]
     """The `options` of a request that its protocol supports; others are left out."""
 
+    response_formats: frozenset[str] = frozenset({"json_object", "json_schema"})
+    """The types of the option `response_format` that its protocol has."""
+
     takes_any_option: bool = False
     """Whether options that are not in `options` are sent as well."""
 

@@ -215,8 +215,9 @@ def _overflow(
 
 
 def _advice(status: int, error: ErrorObject) -> str:
-    if error.param in CHAT_OPTIONS:
-        return f" It is about {error.param}."
+    about = "response_format" if error.names("output_config") else error.param  # Anthropic
+    if about in CHAT_OPTIONS:
+        return f" It is about {about}."
     if status in {400, 422} and error.names("reasoning_content", "thought_signature"):
         return " It is about earlier reasoning: see return_reasoning of the model catalogue."
     if status in {401, 403}:

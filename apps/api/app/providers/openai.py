@@ -46,12 +46,21 @@ _UNSIGNED: Final = b'"extra_content":{"google":{"%b":"%b"}},' % (SIGNATURE.encod
 _STRICT_ROLES: Final = re.compile(
     r"system message must be at the beginning|roles must alternate|unexpected role '\w+' after role", re.IGNORECASE
 )
-_STRICT_CALL_IDS: Final = re.compile(r"tool call id .{1,600} must be .{1,60} length of 9", re.IGNORECASE | re.DOTALL)
+_STRICT_CALL_IDS: Final = re.compile(
+    r"tool call id .{1,600} must be .{1,60} length of 9|tool_call(?:s\[\d{1,4}\]\.|_)id'?: string too long",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Mistral's ids have nine letters and digits, those of OpenAI's and Azure's models at most 40 characters."""
 _MISTRAL_CALL_ID: Final = re.compile(r"[a-zA-Z0-9]{9}")
 _NOT_EMPTY: Final = re.compile(r"must (?:not be empty|be non-empty|have either content or tool_calls)", re.IGNORECASE)
 _REASONING: Final = re.compile(r"signature|thinking|reasoning|thought", re.IGNORECASE)
 _NO_ANSWER: Final = "[No answer.]"
+_SHOWN_BELOW: Final = "[Attached to the next message of the user.]"
+_SHOWN_HERE: Final = "[Attached to the result of the tool call %s:]"
 _EMPTY: Final = b'{"content":"%b","role":"assistant"}'
+_RESULT_OF_PARTS: Final = b'],"role":"tool"'
+"""In canonical JSON, the end of a tool's result that consists of parts: the content of other messages precedes another
+role, and a quotation mark within a text is escaped."""
 _AZURE_HOSTS: Final = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
 
 
@@ -152,10 +161,16 @@ class _ChatCall(WireCall[_Form]):
 
     @property
     def is_ready(self) -> bool:
-        messages = self.request.messages
-        is_kept = isinstance(messages, JsonMessages) and not messages.with_reasoning
+        messages, form = self.request.messages, self.form
+        if not isinstance(messages, JsonMessages) or messages.with_reasoning:
+            return False
         has_own_form = self._names_as_text or bool(self._custom_names())
-        return is_kept and self.form.with_any_roles and self.form.with_any_call_ids and not has_own_form
+        return (
+            form.with_any_roles
+            and form.with_any_call_ids
+            and not has_own_form
+            and not any(_RESULT_OF_PARTS in piece for piece in messages.pieces)
+        )
 
     @property
     def _names_as_text(self) -> bool:
@@ -193,7 +208,7 @@ class _ChatCall(WireCall[_Form]):
             if not form.with_empty_answers:
                 pieces = [piece.replace(_EMPTY % b"", _EMPTY % _NO_ANSWER.encode()) for piece in pieces]
             return (b'{"messages":[', *pieces, b"],", json_bytes(body)[1:])
-        messages = [self._message(message, custom) for message in request.messages]
+        messages = _with_text_results([self._message(message, custom) for message in request.messages])
         body["messages"] = messages if form.with_any_roles else _strict(messages)
         return (json_bytes(body),)
 
@@ -207,7 +222,7 @@ class _ChatCall(WireCall[_Form]):
         if details and self.form.with_details:
             sent["reasoning_details"] = details
         if not self.form.with_any_call_ids:
-            sent = _with_mistral_ids(sent)
+            sent = _with_short_ids(sent)
         if custom and "tool_calls" in sent:
             sent["tool_calls"] = [_call(call, custom) for call in sent["tool_calls"]]
         if not self.form.with_empty_answers and _is_empty_answer(sent):
@@ -254,7 +269,7 @@ class _ChatCall(WireCall[_Form]):
             and any("reasoning_blocks" in each for each in messages),
             "with_names": error.refuses("name") and any("name" in each for each in messages),
             "with_unsigned": names(SIGNATURE) and any("tool_calls" in each for each in messages),
-            "with_any_call_ids": _STRICT_CALL_IDS.search(says),
+            "with_any_call_ids": _STRICT_CALL_IDS.search(says) and any("tool_calls" in each for each in messages),
             "with_any_roles": _STRICT_ROLES.search(says),
             "with_empty_answers": _NOT_EMPTY.search(says) and any(map(_is_empty_answer, messages)),
             "with_cache_key": error.refuses("prompt_cache_key"),
@@ -268,6 +283,29 @@ class _ChatCall(WireCall[_Form]):
 
 def _is_empty_answer(message: PromptMessage) -> bool:
     return message["role"] == "assistant" and not message.get("content") and "tool_calls" not in message
+
+
+def _with_text_results(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
+    """The messages with each tool's result as one text, and its pictures and files in a message of the user after the
+    results. In chat completions a tool's result is text: most servers refuse other parts there, and some ignore them.
+    """
+    sent: list[PromptMessage] = []
+    shown: list[JsonObject] = []
+    for message in messages:
+        if message["role"] != "tool" and shown:
+            sent.append({"role": "user", "content": shown})
+            shown = []
+        if message["role"] != "tool" or isinstance(message["content"], str):
+            sent.append(message)
+            continue
+        parts = list_of(message["content"])
+        texts = [part["text"] for part in parts if part["type"] == "text"]
+        media = [part for part in parts if part["type"] != "text"]
+        if media:
+            texts.append(_SHOWN_BELOW)
+            shown += [{"type": "text", "text": _SHOWN_HERE % message["tool_call_id"]}, *media]
+        sent.append({**message, "content": "\n\n".join(texts)})
+    return [*sent, {"role": "user", "content": shown}] if shown else sent
 
 
 def _strict(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
@@ -291,15 +329,16 @@ def _strict(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
     return sent
 
 
-def _with_mistral_ids(message: PromptMessage) -> PromptMessage:
-    """A message with ids of tool calls as Mistral makes them. One of another model is converted, each time alike."""
+def _with_short_ids(message: PromptMessage) -> PromptMessage:
+    """A message with ids of tool calls as Mistral makes them, which no server refuses. Others are converted, each time
+    alike."""
     if "tool_calls" in message:
-        calls = [{**call, "id": _mistral_id(call["id"])} for call in message["tool_calls"]]
+        calls = [{**call, "id": _short_id(call["id"])} for call in message["tool_calls"]]
         return {**message, "tool_calls": calls}
-    return {**message, "tool_call_id": _mistral_id(message["tool_call_id"])} if "tool_call_id" in message else message
+    return {**message, "tool_call_id": _short_id(message["tool_call_id"])} if "tool_call_id" in message else message
 
 
-def _mistral_id(identity: str) -> str:
+def _short_id(identity: str) -> str:
     is_its_own = _MISTRAL_CALL_ID.fullmatch(identity)
     return identity if is_its_own else sha256(identity.encode("utf-8", "replace")).hexdigest()[:9]
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from app.domain.content import arguments_of
+from app.domain.frozen import replace
 from app.domain.types import Completion, Delta, FinishReason, JsonObject, ToolCall, Usage
 from app.providers.failures import ErrorObject, error_object
 from app.providers.stream import Assembly, Event, ReplyRoom, StreamedError
@@ -48,16 +49,19 @@ _CACHED: Final = ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_
 """Where DeepSeek, Moonshot and gateways to Anthropic have the cached tokens that OpenAI has in the prompt's details."""
 
 
-def _said(message: JsonObject) -> tuple[str, str]:
-    """Text and reasoning of a message, or of a piece of one, not yet storable."""
+def _said(message: JsonObject) -> tuple[str, str, bool]:
+    """Text and reasoning of a message, or of a piece of one, not yet storable; and whether the text is a refusal."""
     text, thinking = content_of(message.get("content"))
-    if not text and isinstance(message.get("refusal"), str):
-        text = message["refusal"]
+    refusal = message.get("refusal")
+    is_refusal = False
+    if not text and isinstance(refusal, str) and refusal:
+        text, is_refusal = refusal, True
     details = map(fields_of, list_of(message.get("reasoning_details")))  # MiniMax has only these
     texts = [detail.get("text") or detail.get("summary") for detail in details]
     in_details = "".join(text for text in texts if isinstance(text, str))
     named = message.get("reasoning_content"), message.get("reasoning"), in_details
-    return text, next((value for value in named if isinstance(value, str) and value), thinking)
+    reasoning = next((value for value in named if isinstance(value, str) and value), thinking)
+    return text, reasoning, is_refusal
 
 
 def _called(message: JsonObject) -> Any:
@@ -115,6 +119,7 @@ class ChatAssembly(Assembly):
         self._calls = _CallFragments(self._room)
         self._details = _Details() if with_details else None
         self._in_deltas = False
+        self._is_refusal = False
 
     def read(self, event: Event) -> Delta:
         if event.data.strip() == b"[DONE]":
@@ -141,7 +146,9 @@ class ChatAssembly(Assembly):
         delta = fields_of(choice.get("delta"))
         # MiniMax ends a stream with the whole message once more.
         message = delta or ({} if self._in_deltas else fields_of(choice.get("message")))
-        text, reasoning = _said(message)
+        text, reasoning, is_refusal = _said(message)
+        if text:  # what follows an answer is part of it
+            self._is_refusal = is_refusal and (self._is_refusal or not self._text.text)
         called = _called(message)
         self._in_deltas = self._in_deltas or bool(delta and (text or reasoning or called))
         if called and not isinstance(called, list):
@@ -152,7 +159,7 @@ class ChatAssembly(Assembly):
         if self._details is not None:
             details = answered_items(message.get("reasoning_details"), "reasoning details in an event")
             self._details.add([fields_of(detail) for detail in details], in_pieces=bool(delta))
-        return Delta(self._text.add(text), self._reasoning.add(reasoning))
+        return Delta(self._text.add(text), self._reasoning.add(reasoning), bool(text) and self._is_refusal)
 
     def whole(self, answer: Any) -> Completion:
         fields = fields_of(answer)
@@ -166,7 +173,9 @@ class ChatAssembly(Assembly):
 
     def completion(self) -> Completion:
         details = self._details.whole() if self._details else ()
-        return self._completed(self._calls.whole(), (*self._calls.signature_blocks(), *details))
+        answer = self._completed(self._calls.whole(), (*self._calls.signature_blocks(), *details))
+        is_refused = self._is_refusal and answer.finish_reason == "stop"
+        return replace(answer, finish_reason="refusal") if is_refused else answer
 
 
 def _first_choice(part: JsonObject) -> JsonObject | None:

@@ -209,7 +209,8 @@ class RemoteModel(Provider, ABC, Generic[F]):
             raise self._failure(error, reply, call, stream=stream)
         completion = assembly.whole(answer)
         if tap is not None:
-            tap(Delta(completion.text or "", completion.reasoning or ""))
+            is_refusal = completion.finish_reason == "refusal"
+            tap(Delta(completion.text or "", completion.reasoning or "", is_refusal))
         return completion
 
     def _failure(self, error: ErrorObject, reply: HttpReply, call: WireCall[F], *, stream: bool) -> Exception:

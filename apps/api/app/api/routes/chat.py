@@ -245,7 +245,7 @@ class ChatForm:
     def reply(self, outcome: TurnOutcome) -> JsonObject:
         """The members of a choice that have the model's reply."""
         calls = outcome.completion.tool_calls
-        message: JsonObject = {"role": "assistant", "content": outcome.text, "refusal": None}
+        message: JsonObject = {"role": "assistant", **_content(outcome)}
         if calls:
             message["tool_calls"] = list(map(self._call, calls))
         return {"message": message}
@@ -261,13 +261,17 @@ class ChatForm:
         """The role when the context is assembled, then the model's text. This form has no field for reasoning."""
         if event.name == "context.assembled":
             yield self._chunk({"role": "assistant", "content": ""})
-        elif text := event.data.get("text"):
-            yield self._chunk({"content": text})
+        else:
+            refusal = event.data.get("refusal", "")
+            if text := event.data.get("text", "").removesuffix(refusal):
+                yield self._chunk({"content": text})
+            if refusal:
+                yield self._chunk({"refusal": refusal})
 
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
         """The text unless it was streamed, then the tool calls, each whole, the finish reason, and the end mark."""
         if not streamed:
-            yield self._chunk({"role": "assistant", "content": outcome.text or ""})
+            yield self._chunk({"role": "assistant", **_content(outcome)})
         for index, call in enumerate(outcome.completion.tool_calls):
             yield self._chunk({"tool_calls": [{"index": index, **self._call(call)}]})
         yield self._chunk({}, _finish_reason(outcome))
@@ -299,7 +303,14 @@ class CompletionForm(ChatForm):
         return {"text": outcome.text or ""}
 
     def piece(self, delta: JsonObject) -> JsonObject:
-        return {"text": delta.get("content") or ""}
+        return {"text": delta.get("content") or delta.get("refusal") or ""}
+
+
+def _content(outcome: TurnOutcome) -> JsonObject:
+    """The reply's text as `content`, or as `refusal` if it is one."""
+    if outcome.completion.finish_reason == "refusal":
+        return {"content": None, "refusal": outcome.text}
+    return {"content": outcome.text, "refusal": None}
 
 
 def _usage(usage: Usage | None) -> JsonObject | None:

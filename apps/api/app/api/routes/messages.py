@@ -7,7 +7,7 @@ from typing import Final
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from app.anthropic.messages import conversation_of, read_list
+from app.anthropic.messages import conversation_of, is_complete, read_list
 from app.api.direct_route import Call, DirectRoute, json_response
 from app.api.message_json import MessageForm
 from app.api.openapi import SESSION_HEADER, IdempotencyKey, messages_refusals, session_answers
@@ -193,5 +193,8 @@ def _chat_options(raw: JsonObject, body: schemas.PromptIn) -> JsonObject:
         "stop": raw.get("stop_sequences"),
         "parallel_tool_calls": False if choice is not None and choice.disable_parallel_tool_use else None,
         "response_format": form
-        and {"type": "json_schema", "json_schema": {"name": "answer", "schema": form.schema_, "strict": True}},
+        and {
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "schema": form.schema_, "strict": is_complete(form.schema_)},
+        },
     }

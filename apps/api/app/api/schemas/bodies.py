@@ -14,9 +14,18 @@ from app.api.schemas.content import PARTS_TAG, TEXT_TAG
 from app.domain.errors import InvalidRequest
 
 _UNION_TAGS = (TEXT_TAG, PARTS_TAG)
-_OF_SEVERAL_FORMS = frozenset({"conversation", "prompt", "stop", "tool_choice"})
+_OF_SEVERAL_FORMS = frozenset({"conversation", "prompt", "source", "stop", "tool_choice"})
 """Fields whose value has one of several types without a tag of ours: Pydantic puts the type's name behind theirs."""
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+_KINDS = frozenset(
+    {
+        *("message", "reasoning", "compaction", "item_reference", "hosted"),
+        *("function_call", "custom_tool_call", "local_shell_call"),
+        *("function_call_output", "custom_tool_call_output", "local_shell_call_output"),
+        *("input_image", "input_file", "image", "document", "search_result", "tool_result", "tool_use"),
+    }
+)
+"""Kinds of items, parts and blocks: Pydantic puts them behind the number of one in its list."""
 _MOST_ERRORS = 20
 _MOST_DESCRIBED = 1_000
 """Most errors that are described before the first `_MOST_ERRORS` of them are shown: Pydantic describes all or none, and
@@ -124,6 +133,7 @@ def _fields(path: Sequence[object]) -> list[object]:
         and not (at and part == path[at - 1])
         and not (at and path[at - 1] in _OF_SEVERAL_FORMS)
         and not (part in _ROLES and path[at - 2 : at - 1] == ("messages",))
+        and not (at and part in _KINDS and isinstance(path[at - 1], int))
     ]
 
 

@@ -202,7 +202,7 @@ class ChatUsage(BaseModel):
 class ChatReply(BaseModel):
     role: Literal["assistant"]
     content: str | None
-    refusal: None
+    refusal: str | None
     tool_calls: list[ToolCallIn | CustomCall] | None = None
 
 

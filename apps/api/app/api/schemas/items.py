@@ -18,7 +18,19 @@ class TextPartIn(Open):
     text: str
 
 
-class ImagePartIn(Open):
+class _SentPart(Open):
+    """A part that the client sends whole."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_sent(cls, part: dict[str, Any]) -> dict[str, Any]:
+        for name in ("file_id", "file_url"):
+            if part.get(name) is not None:
+                raise ValueError(f"There are no uploaded files, and none are fetched: send a data URL, not {name}")
+        return part
+
+
+class ImagePartIn(_SentPart):
     """A picture by URL or as a data URL."""
 
     type: Literal["input_image"]
@@ -26,7 +38,7 @@ class ImagePartIn(Open):
     detail: str | None = None
 
 
-class FilePartIn(Open):
+class FilePartIn(_SentPart):
     """A file, by its content. This service does not fetch URLs."""
 
     type: Literal["input_file"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, field_validator
 
 from app.api.schemas.chat import CallId
 from app.api.schemas.content import TextOrParts, TextPart
@@ -57,6 +57,7 @@ class DocumentBlock(Open):
     type: Literal["document"]
     source: Annotated[Base64Document | TextDocument | ContentDocument, Field(discriminator="type")]
     title: str | None = None
+    context: str | None = Field(default=None, description="What the model is told about the document, before it.")
 
 
 class SearchResultBlock(Open):
@@ -133,6 +134,13 @@ class MessagesTool(Open):
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
     description: str | None = None
     input_schema: dict[str, Any]
+
+    @field_validator("type", mode="before")
+    @classmethod
+    def _is_the_clients(cls, value: Any) -> Any:
+        if value not in (None, "custom"):
+            raise ValueError("Anthropic defines or runs this tool; this service does not. Offer tools of your own")
+        return value
 
 
 class AnyTool(Open):

@@ -137,6 +137,12 @@ def check_options(rt: Runtime, request: ChatRequest) -> None:
     unknown = sorted(request.options.provider_options.keys() - provider.options)
     if unknown and not provider.takes_any_option:
         raise InvalidRequest(f"The provider of this model does not know {unknown[0]}.", ("body", unknown[0]))
+    wanted = request.options.provider_options.get("response_format")
+    if wanted is not None and wanted["type"] not in provider.response_formats:
+        known = " or ".join(sorted(provider.response_formats))
+        raise InvalidRequest(
+            f"The provider of this model knows response_format only of the type {known}.", ("body", "response_format")
+        )
 
 
 def check_compaction(request: ChatRequest, session_id: SessionId | None) -> None:

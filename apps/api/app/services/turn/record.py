@@ -277,12 +277,14 @@ class Record:
 
     def _deliver(self, listen: Listener, delta: Delta) -> None:
         text, reasoning = delta.text, delta.reasoning
+        refusal = {"refusal": text} if delta.is_refusal else {}
         if text:
             text, self._before_text = self._before_text + text, ""
         if reasoning:
             reasoning, self._before_reasoning = self._before_reasoning + reasoning, ""
         self._delivered += (text, reasoning)
-        listen(TurnEvent("output.delta", {"text": text} | ({"reasoning": reasoning} if reasoning else {})))
+        thought = {"reasoning": reasoning} if reasoning else {}
+        listen(TurnEvent("output.delta", {"text": text, **refusal, **thought}))
 
     async def _end(self, status: TurnStatus, *, patience_s: float | None = None, **fields: Any) -> TurnRecord:
         """Runs transaction two with all that was recorded, and reports the turn's metrics. Raises as `store_end`."""

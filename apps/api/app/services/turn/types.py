@@ -137,6 +137,7 @@ class TurnEvent:
 
     name: Literal["turn.created", "context.assembled", "output.delta"]
     data: JsonObject
+    """With `output.delta`: `text`, of which the end is a `refusal` if there is one, and `reasoning`."""
     reply_seq: int | None = None
     """With `turn.created`: the number that is reserved for the reply's message. It is not part of the public event."""
     summary: Summary | None = None
