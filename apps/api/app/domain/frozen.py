@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import cache
-from operator import attrgetter
 from typing import Any, TypeVar, dataclass_transform, overload
 
 _Made = TypeVar("_Made")
@@ -40,15 +39,7 @@ def replace(record: _Made, **changes: Any) -> _Made:
 
 def values_of(record: Any, *without: str) -> dict[str, Any]:
     """A dataclass's values by field name, in its order, except the fields in `without`."""
-    names, values = _reader_of(record.__class__, without)
-    return dict(zip(names, values(record), strict=False))
-
-
-@cache
-def _reader_of(kind: Any, without: tuple[str, ...]) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
-    """The names, and a function that gives their values; it reads one more, because it gives no tuple for one name."""
-    names = tuple(name for name in names_of(kind) if name not in without)
-    return names, attrgetter(*names, "__class__")
+    return {name: getattr(record, name) for name in names_of(record.__class__) if name not in without}
 
 
 @cache
