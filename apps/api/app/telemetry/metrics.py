@@ -12,10 +12,9 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
-from functools import cache
 from pathlib import Path
 from time import perf_counter
-from typing import IO, Any, Literal, TypeAlias, TypeVar, cast, get_args
+from typing import IO, Any, Literal, TypeAlias, cast, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -39,8 +38,6 @@ from app.domain.types import OPEN_STATUSES, Purpose, TurnRecord, TurnStatus, Usa
 
 SummaryOutcome: TypeAlias = Literal["used", "fallback", "stale", "failed"]
 """The model's summary was used, or the deterministic one; or another process was faster; or none could be made."""
-
-M = TypeVar("M", Counter, Gauge, Histogram)
 
 disable_created_metrics()
 
@@ -376,7 +373,7 @@ def _fill(place: Path) -> None:
 
 
 def _counter(registry: CollectorRegistry, name: str, text: str, *labels: str) -> Counter:
-    return _found_once(Counter(name, text, labels, registry=registry))
+    return Counter(name, text, labels, registry=registry)
 
 
 def _gauge(
@@ -387,16 +384,10 @@ def _gauge(
     mode: Literal["mostrecent", "sum", "max"] = "mostrecent",
 ) -> Gauge:
     """A gauge. `mode` says which of several workers' values counts."""
-    return _found_once(Gauge(name, text, labels, registry=registry, multiprocess_mode=mode))
+    return Gauge(name, text, labels, registry=registry, multiprocess_mode=mode)
 
 
 def _histogram(
     registry: CollectorRegistry, name: str, text: str, buckets: tuple[float, ...], *labels: str
 ) -> Histogram:
-    return _found_once(Histogram(name, text, labels, buckets=buckets, registry=registry))
-
-
-def _found_once(metric: M) -> M:
-    """The metric, which keeps what `labels` has found: a lookup takes as long as an observation."""
-    vars(metric)["labels"] = cache(metric.labels)
-    return metric
+    return Histogram(name, text, labels, buckets=buckets, registry=registry)
