@@ -17,7 +17,6 @@ from app.db.tables import message_token_counts, messages
 from app.domain.content import tool_calls_from_json
 from app.domain.frozen import replace
 from app.domain.types import (
-    STATUS_OF,
     Message,
     MessageId,
     MessageRecord,
@@ -247,7 +246,7 @@ async def _slices(
 
 
 def _turn(row: Record, messages: Sequence[Message]) -> Turn:
-    status = STATUS_OF[row["status"]]
+    status = TurnStatus(row["status"])
     unresolved = status is not TurnStatus.COMPLETED or bool(row["without_output"])
     return Turn(TurnId(row["id"]), row["seq"], status, unresolved, tuple(messages))
 

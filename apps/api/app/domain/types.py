@@ -62,8 +62,6 @@ class TurnStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
-STATUS_OF: Final = {status.value: status for status in TurnStatus}
-"""The statuses by their values: to call `TurnStatus` for each row of a window takes thirty times as long."""
 OPEN_STATUSES = (TurnStatus.RUNNING, TurnStatus.AWAITING_TOOLS)
 """The statuses of a turn that has not ended. A session has at most one such turn."""
 

@@ -39,7 +39,6 @@ _NO_TIME: Final = -(2**63)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _ID_BYTES: Final = 16
-_NUMBER_BYTES: Final = array("q").itemsize
 _MOST_KEPT_BYTES: Final = 65_536
 """Longest prefix before a run, in bytes, whose hash state is cached. A longer one is hashed each time (a few ms)."""
 
@@ -77,9 +76,6 @@ class Columns:
         # Stretches of consecutive numbers among the messages that may be sent: positions of messages, ends excluded.
         self._stretch_firsts = array("q")
         self._stretch_ends = array("q")
-        columns: list[object] = list(vars(self).values())
-        self._of_numbers: list[array[int]] = [column for column in columns if isinstance(column, array)]
-        self._of_bytes = [column for column in columns if isinstance(column, bytearray)]
         self._hashed: tuple[bytes, int, int, Hash] | None = None
         self.has_reasoning = False
 
@@ -104,16 +100,14 @@ class Columns:
     @property
     def size_bytes(self) -> int:
         """Bytes of all columns, without the capacity that Python reserves for growth."""
-        return _NUMBER_BYTES * sum(map(len, self._of_numbers)) + sum(map(len, self._of_bytes))
+        others = {"from_seq", "_hashed", "has_reasoning"}
+        return sum([memoryview(column).nbytes for name, column in vars(self).items() if name not in others])
 
     def copy(self) -> Columns:
         """A copy that can be appended to independently."""
         made = Columns(self.from_seq)
-        for column, own in zip(made._of_numbers, self._of_numbers, strict=True):
-            column[:] = own
-        for column, own in zip(made._of_bytes, self._of_bytes, strict=True):
-            column[:] = own
-        made._hashed, made.has_reasoning = self._hashed, self.has_reasoning
+        for name, column in vars(self).items():
+            setattr(made, name, column[:] if isinstance(column, (array, bytearray)) else column)
         return made
 
     def extend(self, turns: Iterable[Turn]) -> None:
