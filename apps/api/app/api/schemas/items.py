@@ -24,8 +24,9 @@ class _SentPart(Open):
     @model_validator(mode="before")
     @classmethod
     def _is_sent(cls, part: dict[str, Any]) -> dict[str, Any]:
+        is_sent = part.get("image_url") is not None or part.get("file_data") is not None
         for name in ("file_id", "file_url"):
-            if part.get(name) is not None:
+            if part.get(name) is not None and not is_sent:
                 raise ValueError(f"There are no uploaded files, and none are fetched: send a data URL, not {name}")
         return part
 
