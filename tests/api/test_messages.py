@@ -142,12 +142,12 @@ def test_what_a_client_says_about_a_document_reaches_the_model_before_it(databas
     pages = {"type": "content", "content": "Page 2."}
     with chat_service(database_url, tmp_path, say("Seen."), window=32768) as at:
         about = {"type": "document", "title": "a.pdf", "context": "Signed in May.", "citations": {"enabled": True}}
-        for source, told in (
+        for source, expected in (
             (notes, "a.pdf\n\nSigned in May.\n\nThe port is 8443.\n\n?"),
             (pages, "a.pdf\n\nSigned in May.\n\nPage 2.\n\n?"),
         ):
             assert post(at, {"messages": [user({**about, "source": source}, text("?"))]}).status_code == 200
-            assert at.sent()[0]["content"] == told
+            assert at.sent()[0]["content"] == expected
         assert post(at, {"messages": [user({**about, "source": pdf})]}).status_code == 200
         note, file = at.sent()[0]["content"]
         assert note == text("Signed in May.")

@@ -2071,7 +2071,7 @@ export interface components {
             title?: string | null;
             /**
              * Context
-             * @description What the model is told about the document, before it.
+             * @description What the model gets about the document, before it.
              */
             context?: string | null;
         } & {

@@ -57,7 +57,7 @@ class DocumentBlock(Open):
     type: Literal["document"]
     source: Annotated[Base64Document | TextDocument | ContentDocument, Field(discriminator="type")]
     title: str | None = None
-    context: str | None = Field(default=None, description="What the model is told about the document, before it.")
+    context: str | None = Field(default=None, description="What the model gets about the document, before it.")
 
 
 class SearchResultBlock(Open):
