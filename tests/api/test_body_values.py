@@ -107,3 +107,10 @@ def test_the_place_of_an_error_has_the_names_of_the_body_alone(
     with pytest.raises(ValidationError) as refused:
         schema.model_validate(body)
     assert place in {found for found, _ in places(refused.value, body, "body")}
+
+
+@pytest.mark.parametrize("kind", ["web_search_call", "apply_patch_call_output", "tool_search_output", "mcp_list_tools"])
+def test_an_item_of_a_tool_that_openai_hosts_is_named_and_another_is_not_quoted(kind: str) -> None:
+    for sent, named in ((kind, kind), (f"x{kind}", "this type")):
+        with pytest.raises(ValidationError, match=f"Items of {named} are of tools that OpenAI hosts"):
+            ConversationIn.model_validate({"items": [{"type": sent}]})
