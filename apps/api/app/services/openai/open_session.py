@@ -43,13 +43,16 @@ _MOST_BEGUN = 20
 @frozen
 class Target:
     """Where a request is answered, and the request as it is answered there. `made_with_turns` is how many turns the
-    session began with, if it may have been made for this request; `is_kept` says whether the session is kept after the
-    answer."""
+    session began with, if it may have been made for this request."""
 
     session: SessionRef
     request: ChatRequest
     made_with_turns: int | None = None
-    is_kept: bool = True
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the session is kept after the answer."""
+        return self.made_with_turns is None or self.request.is_kept
 
     def with_past(self, last_turn_seq: int) -> Target:
         """The same once the past that the request brought is stored, which ends with this turn of the session."""
@@ -195,7 +198,7 @@ async def target_in_fork(rt: Runtime, forked: SessionRef, request: ChatRequest, 
         with suppress(Busy):  # then it is erased a little later
             await delete_session(rt, forked)
         return Target(first, request)
-    return Target(forked, request, made_with_turns=turn_seq, is_kept=request.is_kept)
+    return Target(forked, request, made_with_turns=turn_seq)
 
 
 @retried
@@ -227,7 +230,7 @@ async def _made(
             await store.name_session(tx, session, *name)
         if request.lifetime is not Lifetime.UNTIL_DELETED:
             await store.set_lifetime(tx, session.id, request.lifetime)
-    return Target(session, request, made_with_turns=0, is_kept=request.is_kept)
+    return Target(session, request, made_with_turns=0)
 
 
 async def _recognized(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> Target | None:
