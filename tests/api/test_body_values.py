@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
+from app.api.schemas.archive import PromptRefs
 from app.api.schemas.bodies import MOST_VALUES, parse_body, places
 from app.api.schemas.chat import ChatIn, CompletionIn
 from app.api.schemas.items import ConversationIn
@@ -63,9 +64,10 @@ def test_an_unterminated_body_with_too_many_values_is_refused_for_the_values() -
 @pytest.mark.parametrize(("messages", "described"), [(3, 3), (30, 20), (40_000, 1)])
 def test_the_first_of_some_errors_are_described_and_very_many_are_counted(messages: int, described: int) -> None:
     """Pydantic describes all or none: for 40,000 that blocked the event loop for 0.2 s."""
+    body = {"model": "offline", "messages": [{"role": "nobody"}] * messages}
     with pytest.raises(ValidationError) as refused:
-        ChatIn.model_validate({"model": "offline", "messages": [{"role": "nobody"}] * messages})
-    found = places(refused.value, "body")
+        ChatIn.model_validate(body)
+    found = places(refused.value, body, "body")
     assert len(found) == described
     place, reason = found[0]
     if described > 1:
@@ -90,6 +92,13 @@ SCHEMA: dict[str, object] = {"type": "json_schema", "json_schema": {}}
         (ResponseIn, {"conversation": {"id": 3}}, "body.conversation.id"),
         (ResponseIn, {"tool_choice": "some"}, "body.tool_choice"),
         (ConversationIn, {"metadata": {"str": 3}}, "body.metadata.str"),
+        (ConversationIn, {"metadata": {"k" * 65: "v"}}, f"body.metadata.{'k' * 65}.[key]"),
+        (
+            ConversationIn,
+            {"items": [{"role": "user", "content": [{"type": "input_text"}]}]},
+            "body.items.0.content.0.text",
+        ),
+        (PromptRefs, {"items": [["b", "no hash", "user"]], "tools": None}, "body.items.0.1"),
     ],
 )
 def test_the_place_of_an_error_has_the_names_of_the_body_alone(
@@ -97,4 +106,11 @@ def test_the_place_of_an_error_has_the_names_of_the_body_alone(
 ) -> None:
     with pytest.raises(ValidationError) as refused:
         schema.model_validate(body)
-    assert place in {found for found, _ in places(refused.value, "body")}
+    assert place in {found for found, _ in places(refused.value, body, "body")}
+
+
+@pytest.mark.parametrize("kind", ["web_search_call", "apply_patch_call_output", "tool_search_output", "mcp_list_tools"])
+def test_an_item_of_a_tool_that_openai_hosts_is_named_and_another_is_not_quoted(kind: str) -> None:
+    for sent, named in ((kind, kind), (f"x{kind}", "this type")):
+        with pytest.raises(ValidationError, match=f"Items of {named} are of tools that OpenAI hosts"):
+            ConversationIn.model_validate({"items": [{"type": sent}]})

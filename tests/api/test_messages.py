@@ -287,7 +287,7 @@ def test_a_key_is_taken_from_either_header(database_url: str, tmp_path: Path) ->
             {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
             "tools.0.type: Anthropic defines or runs this tool; this service does not. Offer tools of your own",
         ),
-        ({"context_management": {"edits": [{"type": "compact_20990101"}]}}, "context_management.edits.0.compact.type"),
+        ({"context_management": {"edits": [{"type": "compact_20990101"}]}}, "context_management.edits.0.type"),
         ({"messages": [user({"type": "container_upload", "file_id": "f"})]}, "messages.0.content.0"),
         (
             {

@@ -65,7 +65,7 @@ async def test_a_past_that_was_refused_with_its_turn_is_not_read_from_the_cache(
 
         async def posted(word: str) -> list[str]:
             messages = _said([f"{word} {at}" for at in range(LONG)] + ["What now?"])
-            outcome = await complete_chat(at.rt, session, ChatRequest(messages, TurnOptions(), "offline", word), None)
+            outcome = await complete_chat(at.rt, session, ChatRequest(messages, TurnOptions(), "offline", word))
             prompt = await get_prompt(at.rt, session, outcome.turn.id, None)
             return [message["content"] for message in prompt.messages]
 

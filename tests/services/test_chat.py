@@ -48,9 +48,9 @@ async def test_a_request_that_its_own_retry_overtakes_is_answered_as_the_retry_w
             session = ref_of((await at.session()).id)
             assert at.rt.embeddings is not None
             at.rt.embeddings.compared_in(session, "recall")
-            first = asyncio.create_task(complete_chat(at.rt, session, _posted(all_new=all_new), None))
+            first = asyncio.create_task(complete_chat(at.rt, session, _posted(all_new=all_new)))
             await asyncio.wait_for(waits.wait(), 20)
-            retry = await complete_chat(elsewhere.rt, session, _posted(all_new=all_new, is_retry=True), None)
+            retry = await complete_chat(elsewhere.rt, session, _posted(all_new=all_new, is_retry=True))
             goes_on.set()
             assert (await first).turn.id == retry.turn.id
             assert await at.rows("SELECT seq FROM turns") == [{"seq": 1}]

@@ -17,7 +17,7 @@ import pytest
 from app.db.migrate import downgrade, upgrade
 from app.domain.errors import DatabaseUnavailable, IdempotencyInFlight, LimitExceeded, TurnCancelled, TurnInProgress
 from app.domain.incoming import IncomingMessage
-from app.domain.responses import ResponseNote, ResponseRef
+from app.domain.responses import Lifetime, ResponseNote, ResponseRef
 from app.domain.types import TurnStatus
 from app.services.background import sweep_forever
 from app.services.limits import set_limits
@@ -32,7 +32,9 @@ from tests.services.test_tools import TOOLS, calls
 from torture.databases import citus_servers, execute
 
 
-def asked(at: Service, text: str, *, store: bool = True, previous: ResponseRef | None = None) -> ResponseRequest:
+def asked(
+    at: Service, text: str, *, store: bool = True, previous: ResponseRef | None = None, key: str | None = None
+) -> ResponseRequest:
     digest = sha256(text.encode()).hexdigest()
     note = ResponseNote(digest, {"conversation": None}, at.rt.now(), is_stored=store)
     chat = ChatRequest(
@@ -40,14 +42,16 @@ def asked(at: Service, text: str, *, store: bool = True, previous: ResponseRef |
         TurnOptions(note=note),
         at.rt.catalogue.default,
         digest,
+        idempotency_key=key,
         all_new=True,
         within="input",
+        lifetime=Lifetime.WITH_RESPONSES if store else Lifetime.FOR_ANSWER,
     )
-    return ResponseRequest(chat, previous, store=store)
+    return ResponseRequest(chat, previous)
 
 
 async def answered(at: Service, request: ResponseRequest) -> TurnOutcome:
-    return await respond(at.rt, await resolve_target(at.rt, TENANT, request, None), None)
+    return await respond(at.rt, await resolve_target(at.rt, TENANT, request))
 
 
 def ref_of(outcome: TurnOutcome) -> ResponseRef:
@@ -106,16 +110,16 @@ async def test_a_fork_whose_key_can_not_be_stored_is_not_kept(database_url: str)
     async with service(database_url) as at:
         first = await answered(at, asked(at, "One"))
         await answered(at, asked(at, "Two", previous=ref_of(first)))
-        otherwise = asked(at, "Otherwise", previous=ref_of(first))
+        otherwise = asked(at, "Otherwise", previous=ref_of(first), key="c")
         await execute(database_url, *_LOST_WHEN_NAMED)
         try:
             with pytest.raises(DatabaseUnavailable):
-                await resolve_target(at.rt, TENANT, otherwise, "c")
+                await resolve_target(at.rt, TENANT, otherwise)
         finally:
             await execute(database_url, "DROP FUNCTION lose_connection CASCADE")
         assert (await kept_sessions(at), await session_count(at)) == (1, 2)
-        made = await resolve_target(at.rt, TENANT, otherwise, "c")
-        assert (await resolve_target(at.rt, TENANT, otherwise, "c")).session == made.session
+        made = await resolve_target(at.rt, TENANT, otherwise)
+        assert (await resolve_target(at.rt, TENANT, otherwise)).session == made.session
         assert await kept_sessions(at) == 2
 
 
@@ -123,8 +127,8 @@ async def test_requests_with_one_key_at_once_make_one_fork(database_url: str) ->
     async with service(database_url) as at:
         first = await answered(at, asked(at, "One"))
         await answered(at, asked(at, "Two", previous=ref_of(first)))
-        otherwise = asked(at, "Otherwise", previous=ref_of(first))
-        targets = await asyncio.gather(*[resolve_target(at.rt, TENANT, otherwise, "c") for _ in range(2)])
+        otherwise = asked(at, "Otherwise", previous=ref_of(first), key="c")
+        targets = await asyncio.gather(*[resolve_target(at.rt, TENANT, otherwise) for _ in range(2)])
         assert len({target.session for target in targets}) == 1
         assert sorted(target.made_with_turns is None for target in targets) == [False, True]
         assert (await kept_sessions(at), await session_count(at)) == (2, 2)
@@ -134,27 +138,27 @@ async def test_a_request_whose_session_went_with_the_refused_request_of_the_same
     database_url: str,
 ) -> None:
     async with service(database_url) as at:
-        request = asked(at, "One")
-        first, second = [await resolve_target(at.rt, TENANT, request, "c") for _ in range(2)]
+        request = asked(at, "One", key="c")
+        first, second = [await resolve_target(at.rt, TENANT, request) for _ in range(2)]
         assert first.session == second.session
         await set_limits(at.rt.database, TENANT, {"turns_total": Decimal(0)})
         with pytest.raises(LimitExceeded):
-            await respond(at.rt, first, "c")
+            await respond(at.rt, first)
         assert await session_count(at) == 0
         with pytest.raises(IdempotencyInFlight):
-            await respond(at.rt, second, "c")
+            await respond(at.rt, second)
         await set_limits(at.rt.database, TENANT, {"turns_total": Decimal(1)})
-        again = await resolve_target(at.rt, TENANT, request, "c")
-        assert (await respond(at.rt, again, "c")).turn.status is TurnStatus.COMPLETED
+        again = await resolve_target(at.rt, TENANT, request)
+        assert (await respond(at.rt, again)).turn.status is TurnStatus.COMPLETED
 
 
 async def test_an_expired_unstored_session_is_erased_by_the_next_sweep(database_url: str) -> None:
     """The process that answered died: its time is written with the session."""
     async with service(database_url, lease_s=0.05) as at:
         kept = await answered(at, asked(at, "Keep me"))
-        target = await resolve_target(at.rt, TENANT, asked(at, "Quiet", store=False), None)
-        fork = await resolve_target(at.rt, TENANT, asked(at, "Quiet too", store=False, previous=ref_of(kept)), None)
-        running = await resolve_target(at.rt, TENANT, asked(at, "Runs", store=False), None)
+        target = await resolve_target(at.rt, TENANT, asked(at, "Quiet", store=False))
+        fork = await resolve_target(at.rt, TENANT, asked(at, "Quiet too", store=False, previous=ref_of(kept)))
+        running = await resolve_target(at.rt, TENANT, asked(at, "Runs", store=False))
         due = await at.rows("SELECT id, erase_after - now() AS left FROM sessions WHERE isfinite(erase_after)")
         assert {row["id"] for row in due} == {target.session.id, fork.session.id, running.session.id}
         assert all(3600 - 60 < row["left"].total_seconds() <= 3600 for row in due)
@@ -196,11 +200,11 @@ async def test_a_place_behind_a_response_is_refused_once_the_session_has_gone_on
     reply = Answer({"choices": [{"index": 0, "message": {"content": "Yes."}, "finish_reason": "stop"}]})
     async with serving(reply) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
         first = await answered(at, asked(at, "One"))
-        late: Target = await resolve_target(at.rt, TENANT, asked(at, "Late", previous=ref_of(first)), None)
+        late: Target = await resolve_target(at.rt, TENANT, asked(at, "Late", previous=ref_of(first)))
         assert late.session.id == first.turn.session_id
         await answered(at, asked(at, "Two", previous=ref_of(first)))
         with pytest.raises(TurnInProgress):
-            await respond(at.rt, late, None)
+            await respond(at.rt, late)
         forked = await answered(at, asked(at, "Late", previous=ref_of(first)))
         assert forked.turn.session_id != first.turn.session_id
         assert [message["content"] for message in server.seen[-1].json["messages"]] == ["One", "Yes.", "Late"]
@@ -230,10 +234,10 @@ async def test_a_response_that_is_deleted_while_another_begins_after_it_does_not
     ):
         await set_limits(at.rt.database, TENANT, {"tokens_total": Decimal(10**6)})
         first = await answered(at, asked(at, "One"))
-        target = await resolve_target(at.rt, TENANT, asked(at, "Two", previous=ref_of(first)), None)
+        target = await resolve_target(at.rt, TENANT, asked(at, "Two", previous=ref_of(first)))
         async with other.transaction():
             await other.fetch("SELECT 1 FROM tenant_usage FOR UPDATE")
-            second = asyncio.create_task(respond(at.rt, target, None))
+            second = asyncio.create_task(respond(at.rt, target))
             await until_waiting(watch, 1)  # its claim, which has stored the turn
             deletion = asyncio.create_task(delete_response(elsewhere.rt, TENANT, ref_of(first)))
             await until_waiting(watch, 2)

@@ -149,7 +149,10 @@ class DirectRoute(APIRoute):
             return {}, model.model_validate({})
         _check_is_json(exchange)
         value = parse_object(exchange.body)
-        return value, model.__pydantic_validator__.validate_python(value)
+        try:
+            return value, model.__pydantic_validator__.validate_python(value)
+        except ValidationError as error:
+            raise InvalidFields(places(error, value, "body")) from None
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self.authenticated:
@@ -181,8 +184,6 @@ class DirectRoute(APIRoute):
                 return
         except PlimsollError as error:
             response = problems.answer_to(scope, error)
-        except ValidationError as error:
-            response = problems.answer_to(scope, InvalidFields(places(error, "body")))
         await response(scope, receive, send)
 
     async def _handle(self, call: Call, exchange: Exchange) -> Response:
@@ -333,7 +334,7 @@ class _Parameter:
         try:
             return self._adapter.validate_python(text)
         except ValidationError as error:
-            raise InvalidFields(places(error, self._source, self._name)) from None
+            raise InvalidFields(places(error, text, self._source, self._name)) from None
 
 
 def _check_is_json(exchange: Exchange) -> None:

@@ -6,7 +6,8 @@ references, hashes. The session of a valid document can be stored, continued and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any, Final, Protocol, TypeAlias, cast
 
 from app.domain.content import sha256_hex, tool_calls_from_json
@@ -29,19 +30,8 @@ _MOST_NUMBERS_LEFT_OUT: Final = 65_536
 that never came. To read a window takes time in proportion to its numbers."""
 
 
-class _Faults:
-    def __init__(self) -> None:
-        self.found: list[tuple[str, str]] = []
-
-    def add(self, place: str, sentence: str) -> None:
-        self.found.append((f"body.{place}", sentence))
-        if len(self.found) == MOST_FAULTS:
-            raise ImportRefused(self.found)
-
-    def settle(self) -> None:
-        """Raises `ImportRefused` if there are faults, because later checks depend on the earlier ones."""
-        if self.found:
-            raise ImportRefused(self.found)
+Faults: TypeAlias = Iterator[tuple[str, str]]
+"""Places of a document, each with a sentence that says what is wrong there."""
 
 
 class PromptHashes(Protocol):
@@ -60,75 +50,77 @@ def check_document(
     document: Mapping[str, Any], hashes_of: PromptHashesOf, *, most_prompts_bytes: int = MOST_PROMPTS_BYTES
 ) -> None:
     """Raises `ImportRefused`, with the places, if parts of the document contradict each other. CPU-bound."""
-    faults = _Faults()
-    _check_unique(document["pins"], "pins", ("name",), faults)
-    _check_unique(document["blocks"], "blocks", ("sha256",), faults)
-    _check_ids(document, faults)
-    if len(document["pins"]) > MOST_PINS:
-        faults.add("pins", f"A session has {MOST_PINS} pins at most.")
-    if sum([len(pin["content"].encode()) for pin in document["pins"]]) > MOST_PINS_BYTES:
-        faults.add("pins", f"A session's pins have {MOST_PINS_BYTES} bytes together at most.")
-    _check_turns(document, faults)
-    faults.settle()
+    # Later checks depend on the earlier ones.
     turn_seqs: dict[str, int] = {turn["id"]: turn["seq"] for turn in document["turns"]}
+    for faults in (
+        _faults_of_keys_and_turns(document),
+        _faults_of_turn_ids(document, turn_seqs),
+        _faults_of_messages(document, turn_seqs),
+        chain(_faults_of_summaries(document, turn_seqs), _faults_of_blocks(document)),
+        _faults_of_prompts(document, hashes_of, most_prompts_bytes),
+    ):
+        if found := [(f"body.{place}", sentence) for place, sentence in islice(faults, MOST_FAULTS)]:
+            raise ImportRefused(found)
+
+
+def _faults_of_keys_and_turns(document: Mapping[str, Any]) -> Faults:
+    yield from _repeated(document["pins"], "pins", ("name",))
+    yield from _repeated(document["blocks"], "blocks", ("sha256",))
+    yield from _repeated_ids(document)
+    if len(document["pins"]) > MOST_PINS:
+        yield "pins", f"A session has {MOST_PINS} pins at most."
+    if sum([len(pin["content"].encode()) for pin in document["pins"]]) > MOST_PINS_BYTES:
+        yield "pins", f"A session's pins have {MOST_PINS_BYTES} bytes together at most."
+    yield from _faults_of_turns(document)
+
+
+def _faults_of_turn_ids(document: Mapping[str, Any], turn_seqs: Mapping[str, int]) -> Faults:
     for section, keys in (("messages", ()), ("steps", ("seq",)), ("audits", ("round", "attempt"))):
         for at, row in enumerate(document[section]):
             if row["turn_id"] not in turn_seqs:
-                faults.add(f"{section}.{at}.turn_id", "The document has no turn of this id.")
+                yield f"{section}.{at}.turn_id", "The document has no turn of this id."
         if keys:
-            _check_unique(document[section], section, ("turn_id", *keys), faults)
-    _check_messages(document, turn_seqs, faults)
-    faults.settle()
-    _check_summaries(document, turn_seqs, faults)
-    for at, block in enumerate(document["blocks"]):
-        if sha256_hex(block["content"]) != block["sha256"]:
-            faults.add(f"blocks.{at}.sha256", "This is not the hash of the content.")
-    faults.settle()
-    _check_prompts(document, hashes_of, most_prompts_bytes, faults)
-    faults.settle()
+            yield from _repeated(document[section], section, ("turn_id", *keys))
 
 
-def _check_unique(rows: Sequence[JsonObject], section: str, keys: tuple[str, ...], faults: _Faults) -> None:
+def _repeated(rows: Sequence[JsonObject], section: str, keys: tuple[str, ...]) -> Faults:
     seen: set[tuple[Any, ...]] = set()
     for at, row in enumerate(rows):
         value = tuple(row[key] for key in keys)
         if value in seen:
-            faults.add(
-                f"{section}.{at}.{keys[-1]}", f"An earlier one of the {section} has the same {' and '.join(keys)}."
-            )
+            yield f"{section}.{at}.{keys[-1]}", f"An earlier one of the {section} has the same {' and '.join(keys)}."
         seen.add(value)
 
 
-def _check_ids(document: Mapping[str, Any], faults: _Faults) -> None:
-    """Checks that no two rows have the same id, also of different sections: new ids are given by the old ones."""
+def _repeated_ids(document: Mapping[str, Any]) -> Faults:
+    """Rows with the id of another one, also of another section: new ids are given by the old ones."""
     seen: set[str] = set()
     for section in ROWS_WITH_ID:
         for at, row in enumerate(document[section]):
             if row["id"] in seen:
-                faults.add(f"{section}.{at}.id", "An earlier row of the document has the same id.")
+                yield f"{section}.{at}.id", "An earlier row of the document has the same id."
             seen.add(row["id"])
 
 
-def _check_turns(document: Mapping[str, Any], faults: _Faults) -> None:
+def _faults_of_turns(document: Mapping[str, Any]) -> Faults:
     turns: Sequence[JsonObject] = document["turns"]
     last_roles: dict[str, str] = {message["turn_id"]: message["role"] for message in document["messages"]}
     for at, turn in enumerate(turns):
         if turn["seq"] != at + 1:
-            faults.add(f"turns.{at}.seq", f"Turns are numbered from 1 without a gap; this one is number {at + 1}.")
+            yield f"turns.{at}.seq", f"Turns are numbered from 1 without a gap; this one is number {at + 1}."
         if (turn["status"] == "completed") != (turn["error"] is None):
-            faults.add(f"turns.{at}.error", "A completed turn has no error, and any other has one.")
+            yield f"turns.{at}.error", "A completed turn has no error, and any other has one."
         # A turn ends with results of tools if the client's next message came together with them.
         has_end = turn["assistant_output"] is not None or last_roles.get(turn["id"]) == "tool"
         if turn["status"] == "completed" and not has_end:
-            faults.add(f"turns.{at}.assistant_output", "A completed turn has an output, or ends with results of tools.")
+            yield f"turns.{at}.assistant_output", "A completed turn has an output, or ends with results of tools."
     if document["session"]["summary_count_after_seq"] > len(turns):
-        faults.add("session.summary_count_after_seq", "There is no turn of this number.")
+        yield "session.summary_count_after_seq", "There is no turn of this number."
 
 
-def _check_messages(document: Mapping[str, Any], turn_seqs: Mapping[str, int], faults: _Faults) -> None:
-    faults.settle()
+def _faults_of_messages(document: Mapping[str, Any], turn_seqs: Mapping[str, int]) -> Faults:
     messages: Sequence[JsonObject] = document["messages"]
-    _check_unique(messages, "messages", ("seq",), faults)
+    yield from _repeated(messages, "messages", ("seq",))
     rejected = {turn["id"] for turn in document["turns"] if turn["status"] == "rejected"}
     newest_seq = begun_seq = newest_turn = 0
     called_ids: set[str] = set()
@@ -137,11 +129,11 @@ def _check_messages(document: Mapping[str, Any], turn_seqs: Mapping[str, int], f
         turn_seq, is_rejected = turn_seqs[message["turn_id"]], message["turn_id"] in rejected
         # A turn that was tried again after the next one was rejected has messages whose numbers are beyond that one's.
         if message["seq"] <= (begun_seq if is_rejected else newest_seq):
-            faults.add(f"messages.{at}.seq", "Messages are ordered by seq, without repetition.")
+            yield f"messages.{at}.seq", "Messages are ordered by seq, without repetition."
         if message["seq"] > _NUMBERS_A_MESSAGE * (at + 1) + _MOST_NUMBERS_LEFT_OUT:
-            faults.add(f"messages.{at}.seq", "Too many numbers before this one belong to no message.")
+            yield f"messages.{at}.seq", "Too many numbers before this one belong to no message."
         if turn_seq not in (newest_turn, newest_turn + 1):
-            faults.add(f"messages.{at}.turn_id", "Messages are in the order of their turns, and every turn has one.")
+            yield f"messages.{at}.turn_id", "Messages are in the order of their turns, and every turn has one."
         if is_rejected or turn_seq != newest_turn:
             begun_seq = message["seq"]
         is_withdrawn = message.get("withdrawn", False)
@@ -151,11 +143,11 @@ def _check_messages(document: Mapping[str, Any], turn_seqs: Mapping[str, int], f
         newest_seq, newest_turn = max(newest_seq, message["seq"]), turn_seq
         # An output that was withdrawn, because the request that brought it was rejected, may be followed by another.
         for sentence in _wrong_for_role(message, called_ids if is_withdrawn else open_ids):
-            faults.add(f"messages.{at}", sentence)
+            yield f"messages.{at}", sentence
         if not is_withdrawn:
             open_ids.discard(message["tool_call_id"] or "")
     if newest_turn != len(turn_seqs):
-        faults.add("messages", f"Turn {newest_turn + 1} has no message.")
+        yield "messages", f"Turn {newest_turn + 1} has no message."
 
 
 def _wrong_for_role(message: JsonObject, callable_ids: set[str]) -> Iterable[str]:
@@ -173,7 +165,7 @@ def _wrong_for_role(message: JsonObject, callable_ids: set[str]) -> Iterable[str
         yield "This tool message answers no open call of its turn."
 
 
-def _check_summaries(document: Mapping[str, Any], turn_seqs: Mapping[str, int], faults: _Faults) -> None:
+def _faults_of_summaries(document: Mapping[str, Any], turn_seqs: Mapping[str, int]) -> Faults:
     places: dict[str, int] = {message["id"]: at for at, message in enumerate(document["messages"])}
     turn_ends = set({message["turn_id"]: at for at, message in enumerate(document["messages"])}.values())
     ends: dict[str, int] = {}
@@ -181,26 +173,32 @@ def _check_summaries(document: Mapping[str, Any], turn_seqs: Mapping[str, int], 
     for at, summary in enumerate(document["summaries"]):
         first, last = places.get(summary["from_message_id"]), places.get(summary["to_message_id"])
         if first is None or last is None:
-            faults.add(f"summaries.{at}", "The document does not have the messages that the summary replaces.")
+            yield f"summaries.{at}", "The document does not have the messages that the summary replaces."
             continue
         if first > last or last not in turn_ends:
-            faults.add(f"summaries.{at}.to_message_id", "A summary replaces whole turns, from the first to the last.")
+            yield f"summaries.{at}.to_message_id", "A summary replaces whole turns, from the first to the last."
         previous = summary["previous_summary_id"]
         if previous is not None and ends.get(previous, last + 1) > last:
-            faults.add(f"summaries.{at}.previous_summary_id", "No summary before this one, of no more, has this id.")
+            yield f"summaries.{at}.previous_summary_id", "No summary before this one, of no more, has this id."
         if summary["created_by_turn_id"] is not None and summary["created_by_turn_id"] not in turn_seqs:
-            faults.add(f"summaries.{at}.created_by_turn_id", "The document has no turn of this id.")
+            yield f"summaries.{at}.created_by_turn_id", "The document has no turn of this id."
         for field in SUMMARY_LISTS:
             if any(cited not in places for item in summary[field] for cited in item["message_ids"]):
-                faults.add(f"summaries.{at}.{field}", "An item cites a message that the document does not have.")
+                yield f"summaries.{at}.{field}", "An item cites a message that the document does not have."
         ends[summary["id"]] = last
         active += [at] if summary["status"] == "active" else []
     for at in active[1:]:
-        faults.add(f"summaries.{at}.status", "Another summary is the active one.")
+        yield f"summaries.{at}.status", "Another summary is the active one."
 
 
-def _check_prompts(document: Mapping[str, Any], hashes_of: PromptHashesOf, most_bytes: int, faults: _Faults) -> None:
-    """Checks the hash of every prompt. A prompt that cannot be rebuilt is a fault."""
+def _faults_of_blocks(document: Mapping[str, Any]) -> Faults:
+    for at, block in enumerate(document["blocks"]):
+        if sha256_hex(block["content"]) != block["sha256"]:
+            yield f"blocks.{at}.sha256", "This is not the hash of the content."
+
+
+def _faults_of_prompts(document: Mapping[str, Any], hashes_of: PromptHashesOf, most_bytes: int) -> Faults:
+    """Prompts with another hash, and those that cannot be rebuilt."""
     hashes = hashes_of(
         {block["sha256"]: block["content"] for block in document["blocks"]},
         {message["seq"]: archived_message(message) for message in document["messages"]},
@@ -208,23 +206,24 @@ def _check_prompts(document: Mapping[str, Any], hashes_of: PromptHashesOf, most_
     for at, audit in enumerate(document["audits"]):
         refs, expected = audit["prompt_refs"], audit["prompt_sha256"]
         if (refs is None) != (expected is None):
-            faults.add(f"audits.{at}.prompt_sha256", "A prompt has references and a hash, or neither.")
+            yield f"audits.{at}.prompt_sha256", "A prompt has references and a hash, or neither."
         if refs is None or expected is None:
             continue
         try:
             sha256 = hashes.sha256(refs)
         except PromptTooLarge as error:
-            faults.add(f"audits.{at}.prompt_refs", error.detail)
+            yield f"audits.{at}.prompt_refs", error.detail
             continue
         except (KeyError, TypeError, ValueError):
-            faults.add(
-                f"audits.{at}.prompt_refs", "The prompt cannot be rebuilt from the blocks and messages of the document."
+            yield (
+                f"audits.{at}.prompt_refs",
+                "The prompt cannot be rebuilt from the blocks and messages of the document.",
             )
             continue
         if sha256 != expected:
-            faults.add(f"audits.{at}.prompt_sha256", "The rebuilt prompt has another hash.")
+            yield f"audits.{at}.prompt_sha256", "The rebuilt prompt has another hash."
         if hashes.total_bytes > most_bytes:
-            faults.add(f"audits.{at}.prompt_refs", f"All prompts together have more than {most_bytes} bytes.")
+            yield f"audits.{at}.prompt_refs", f"All prompts together have more than {most_bytes} bytes."
             break
 
 

@@ -62,26 +62,25 @@ class Telemetry:
         self, aliases: Iterable[str], multiprocess_dir: Path | None = None, problem_codes: Iterable[str] = ()
     ) -> None:
         self._aliases, self._problem_codes = frozenset(aliases), frozenset(problem_codes)
-        own, self._registry = CollectorRegistry(), CollectorRegistry()
+        own, self._registry = _Registry(), CollectorRegistry()
         self._place = None if multiprocess_dir is None else _take_place(multiprocess_dir)
         self._turns = _TurnMetrics(own)
         self.turns_lost = self._turns.lost.inc
         self._summaries = _SummaryMetrics(own)
         self._calls = _CallMetrics(own)
         self.database = DatabaseMetrics(own)
-        self.event_loop_lag = _gauge(
-            own,
+        self.event_loop_lag = own.gauge(
             "event_loop_lag_seconds",
             "Longest time, in the last half to whole minute, for which one piece of work kept a worker's event loop.",
             mode="max",
         ).set
-        self.session_cache_size = _gauge(
-            own, "session_cache_bytes", "Memory of the session caches of all workers.", mode="sum"
+        self.session_cache_size = own.gauge(
+            "session_cache_bytes", "Memory of the session caches of all workers.", mode="sum"
         ).set
-        self._hits = _counter(own, "session_cache_hits", "Lookups of sessions that were in the cache.")
-        self._misses = _counter(own, "session_cache_misses", "Lookups of sessions that were not in the cache.")
-        self._problems = _counter(
-            own, "problems", "Requests that got a problem, or whose stream ended with one, by code.", "code"
+        self._hits = own.counter("session_cache_hits", "Lookups of sessions that were in the cache.")
+        self._misses = own.counter("session_cache_misses", "Lookups of sessions that were not in the cache.")
+        self._problems = own.counter(
+            "problems", "Requests that got a problem, or whose stream ended with one, by code.", "code"
         )
         for code in self._problem_codes:
             self._problems.labels(code)
@@ -175,19 +174,34 @@ class Telemetry:
         return alias if alias in self._aliases else "other"
 
 
+class _Registry(CollectorRegistry):
+    """Makes metrics, and has those of this process."""
+
+    def counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self)
+
+    def gauge(
+        self, name: str, text: str, *labels: str, mode: Literal["mostrecent", "sum", "max"] = "mostrecent"
+    ) -> Gauge:
+        """A gauge. `mode` says which of several workers' values counts."""
+        return Gauge(name, text, labels, registry=self, multiprocess_mode=mode)
+
+    def histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(name, text, labels, buckets=buckets, registry=self)
+
+
 class _TurnMetrics:
-    def __init__(self, own: CollectorRegistry) -> None:
-        self.prunes = _counter(own, "context_prune_count", "Turns in which messages were removed or shortened to fit.")
-        self.rejects = _counter(own, "context_overflow_reject_count", "Turns refused because they did not fit.")
-        self.lost = _counter(own, "turns_lost", "Turns that were ended because the worker that ran them went silent.")
-        self.prompt_tokens = _histogram(
-            own, "prompt_tokens_per_turn", "Prompt tokens of a completed turn, as the provider reported them.", _TOKENS
+    def __init__(self, own: _Registry) -> None:
+        self.prunes = own.counter("context_prune_count", "Turns in which messages were removed or shortened to fit.")
+        self.rejects = own.counter("context_overflow_reject_count", "Turns refused because they did not fit.")
+        self.lost = own.counter("turns_lost", "Turns that were ended because the worker that ran them went silent.")
+        self.prompt_tokens = own.histogram(
+            "prompt_tokens_per_turn", "Prompt tokens of a completed turn, as the provider reported them.", _TOKENS
         )
-        self.seconds = _histogram(
-            own, "turn_latency_seconds", "From request to record, by how the turn ended.", _TURN_SECONDS, "status"
+        self.seconds = own.histogram(
+            "turn_latency_seconds", "From request to record, by how the turn ended.", _TURN_SECONDS, "status"
         )
-        self.budget_use = _histogram(
-            own,
+        self.budget_use = own.histogram(
             "input_budget_use_ratio",
             "Tokens counted against the input budget, as finally decided, over the input budget; above 1 is a refusal.",
             _SHARES,
@@ -199,19 +213,17 @@ class _TurnMetrics:
 
 
 class _SummaryMetrics:
-    def __init__(self, own: CollectorRegistry) -> None:
-        self.turns = _counter(
-            own, "context_summary_count", "Turns for which a summary was made, before the call or after."
+    def __init__(self, own: _Registry) -> None:
+        self.turns = own.counter(
+            "context_summary_count", "Turns for which a summary was made, before the call or after."
         )
-        self.outcomes = _counter(
-            own,
+        self.outcomes = own.counter(
             "context_summary_outcome",
             "Summaries by when they were made (preflight, post_turn, requested) and what came of it.",
             "when",
             "outcome",
         )
-        self.seconds = _histogram(
-            own,
+        self.seconds = own.histogram(
             "context_summary_seconds",
             "From the decision for a summary to its record, by when it was made.",
             _PROVIDER_SECONDS,
@@ -223,51 +235,41 @@ class _SummaryMetrics:
 
 
 class _CallMetrics:
-    def __init__(self, own: CollectorRegistry) -> None:
-        self.seconds = _histogram(
-            own,
+    def __init__(self, own: _Registry) -> None:
+        self.seconds = own.histogram(
             "provider_latency_seconds",
             "One call to a model with its retries, by alias and purpose.",
             _PROVIDER_SECONDS,
             "model_alias",
             "purpose",
         )
-        self.errors = _counter(
-            own, "provider_errors", "Calls to a model that failed after the retries, by kind.", "kind"
-        )
-        self.estimate_ratio = _histogram(
-            own,
+        self.errors = own.counter("provider_errors", "Calls to a model that failed after the retries, by kind.", "kind")
+        self.estimate_ratio = own.histogram(
             "estimate_to_actual_ratio",
             "Estimated tokens on the wire over the provider's prompt tokens, by alias.",
             _RATIOS,
             "model_alias",
         )
-        self.calibration = _gauge(
-            own,
+        self.calibration = own.gauge(
             "estimate_calibration_ratio",
             "The factor last applied to the wire estimate before it was counted against the budget, by alias.",
             "model_alias",
         )
-        self.tokens = _counter(
-            own,
+        self.tokens = own.counter(
             "model_tokens",
             "Tokens as providers reported them, by alias, purpose and kind (prompt, cached_prompt, completion).",
             "model_alias",
             "purpose",
             "kind",
         )
-        self.cost = _counter(
-            own,
+        self.cost = own.counter(
             "model_cost_usd",
             "US dollars of model calls at published prices, by alias and purpose; calls without a price are not in it.",
             "model_alias",
             "purpose",
         )
-        self.cache_breaks = _counter(
-            own,
-            "prompt_cache_breaks",
-            "Prompts that did not go on from the session's prompt before, by cause.",
-            "cause",
+        self.cache_breaks = own.counter(
+            "prompt_cache_breaks", "Prompts that did not go on from the session's prompt before, by cause.", "cause"
         )
         for kind in _KINDS:
             self.errors.labels(kind)
@@ -278,30 +280,27 @@ class _CallMetrics:
 class DatabaseMetrics:
     """Metrics of the database that all workers and replicas share. Of values that all see alike, the newest counts."""
 
-    def __init__(self, own: CollectorRegistry) -> None:
+    def __init__(self, own: _Registry) -> None:
         self.count_restarts: Callable[[], int] = lambda: 0
         """Counts the restarts of an embedded database, at every scrape."""
-        self._up = _gauge(own, "database_up", "1 when the database answered the last probe and takes writes, else 0.")
-        self._open = _gauge(own, "open_turns", "Turns in the database that are open, by status.", "status")
-        self._oldest = _gauge(
-            own,
+        self._up = own.gauge("database_up", "1 when the database answered the last probe and takes writes, else 0.")
+        self._open = own.gauge("open_turns", "Turns in the database that are open, by status.", "status")
+        self._oldest = own.gauge(
             "oldest_open_turn_seconds",
             "Age of the oldest open turn, by status; of a running one, of its newest message. 0 where there is none.",
             "status",
         )
-        self.connection_waited_for = _histogram(
-            own,
+        self.connection_waited_for = own.histogram(
             "db_pool_wait_seconds",
             "Waits for a database connection, including new connections and waits that timed out.",
             _POOL_SECONDS,
         ).observe
-        self.connection_used = _counter(
-            own,
+        self.connection_used = own.counter(
             "db_connection_use_seconds",
             "Seconds for which database connections were in use; its rate is how many are in use.",
         ).inc
-        self.pool_of = _gauge(
-            own, "db_pool_connections", "Database connections that all workers may have together.", mode="max"
+        self.pool_of = own.gauge(
+            "db_pool_connections", "Database connections that all workers may have together.", mode="max"
         ).set
 
     def probed(self, open_turns: Mapping[TurnStatus, OpenTurnCount] | None) -> None:
@@ -370,24 +369,3 @@ def _fill(place: Path) -> None:
         content = path.read_bytes()
         with path.open("r+b") as file:
             file.write(content)
-
-
-def _counter(registry: CollectorRegistry, name: str, text: str, *labels: str) -> Counter:
-    return Counter(name, text, labels, registry=registry)
-
-
-def _gauge(
-    registry: CollectorRegistry,
-    name: str,
-    text: str,
-    *labels: str,
-    mode: Literal["mostrecent", "sum", "max"] = "mostrecent",
-) -> Gauge:
-    """A gauge. `mode` says which of several workers' values counts."""
-    return Gauge(name, text, labels, registry=registry, multiprocess_mode=mode)
-
-
-def _histogram(
-    registry: CollectorRegistry, name: str, text: str, buckets: tuple[float, ...], *labels: str
-) -> Histogram:
-    return Histogram(name, text, labels, buckets=buckets, registry=registry)

@@ -79,11 +79,11 @@ async def create_chat_completion(
     named = named_session(x_session_id, body.metadata.session_id if body.metadata else None)
 
     def read() -> ChatRequest:
-        request = _request(call, body)
+        request = _request(call, body, idempotency_key)
         return answerable(recognizable(call, request) if named is None and not x_session_new else request)
 
     request = await call.aside(read)
-    return await _complete(call, body, named, request, idempotency_key, ChatForm)
+    return await _complete(call, body, named, request, ChatForm)
 
 
 @completions_router.post(
@@ -103,11 +103,12 @@ async def create_completion(
         options=TurnOptions(max_output_tokens=body.max_tokens, provider_options=provider_options(raw)),
         model_alias=body.model,
         request_sha256=request_sha256(raw),
+        idempotency_key=idempotency_key,
         is_retry=call.is_retry,
         all_new=True,
         within="prompt",
     )
-    return await _complete(call, body, named_session(x_session_id, None), request, idempotency_key, CompletionForm)
+    return await _complete(call, body, named_session(x_session_id, None), request, CompletionForm)
 
 
 async def _complete(
@@ -115,13 +116,12 @@ async def _complete(
     body: ChatIn | CompletionIn,
     named: SessionId | str | None,
     request: ChatRequest,
-    idempotency_key: str | None,
     form_of: type[ChatForm],
 ) -> Response:
-    target = await open_session(call.rt, call.tenant_id, named, request, idempotency_key)
+    target = await open_session(call.rt, call.tenant_id, named, request)
     call.note(session_id=str(target.session.id))
     form = form_of(call, body, target.session.id)
-    return await answer_list(call, target, idempotency_key, form, stream=bool(body.stream))
+    return await answer_list(call, target, form, stream=bool(body.stream))
 
 
 def check_model(rt: Runtime, alias: str | None) -> None:
@@ -130,11 +130,9 @@ def check_model(rt: Runtime, alias: str | None) -> None:
         raise NotFound("model")
 
 
-async def answer_list(
-    call: Call, target: Target, idempotency_key: str | None, form: AnswerForm, *, stream: bool
-) -> Response:
+async def answer_list(call: Call, target: Target, form: AnswerForm, *, stream: bool) -> Response:
     """The answer to a list of messages in its session."""
-    work = partial(respond, call.rt, target, idempotency_key)
+    work = partial(respond, call.rt, target)
     return await in_session(call, target, form.headers, answer_turn(call, target.session.id, work, form, stream=stream))
 
 
@@ -152,7 +150,7 @@ async def in_session(
         return problems.answer_to(call.scope, error, headers)
 
 
-def _request(call: Call, body: ChatIn) -> ChatRequest:
+def _request(call: Call, body: ChatIn, idempotency_key: str | None) -> ChatRequest:
     raw: JsonObject = call.raw_body
     listed = read_messages(raw["messages"])
     tools, tool_choice = chosen_tools(raw.get("tools") or (), raw.get("tool_choice"))
@@ -167,6 +165,7 @@ def _request(call: Call, body: ChatIn) -> ChatRequest:
         ),
         model_alias=body.model,
         request_sha256=request_sha256(raw),
+        idempotency_key=idempotency_key,
         is_retry=call.is_retry,
     )
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from fastapi import APIRouter
+from starlette.responses import Response
 
 from app.api.direct_route import Call, DirectRoute
+from app.api.edge import Exchange
 from app.api.openapi import OPENAI_READ, openai_refusals
 from app.api.response_json import conversation_json, list_json
 from app.api.routes.responses import After, ItemLimit, Order
@@ -12,14 +14,24 @@ from app.api.schemas import items as schemas
 from app.domain.errors import existing
 from app.domain.responses import read_conversation_id
 from app.domain.types import JsonObject, SessionRef
+from app.services import sessions
 from app.services.openai import conversations
-from app.services.openai.conversations import get_item, page_of_items
+from app.services.openai.conversations import get_item, of_conversation, page_of_items
 from app.services.paging import PageRequest
 
 _WRITE = (400, 401, 404, 408, 409, 413, 415, 503)
 _NOTHING = schemas.ConversationIn()
 
-router = APIRouter(prefix="/v1/conversations", tags=["conversations"], route_class=DirectRoute)
+
+class ConversationRoute(DirectRoute):
+    """Errors about the session name the conversation."""
+
+    async def _handle(self, call: Call, exchange: Exchange) -> Response:
+        with of_conversation():
+            return await super()._handle(call, exchange)
+
+
+router = APIRouter(prefix="/v1/conversations", tags=["conversations"], route_class=ConversationRoute)
 
 
 @router.post("", response_model=schemas.ConversationOut, responses=openai_refusals(*_WRITE))
@@ -34,20 +46,20 @@ async def create_conversation(call: Call, body: schemas.ConversationIn = _NOTHIN
 @router.get("/{conversation_id}", response_model=schemas.ConversationOut, responses=openai_refusals(*OPENAI_READ))
 async def get_conversation(call: Call, conversation_id: str) -> JsonObject:
     """A conversation."""
-    return conversation_json(await conversations.get_conversation(call.rt, _session(call, conversation_id)))
+    return conversation_json(await sessions.get_session(call.rt, _session(call, conversation_id)))
 
 
 @router.post("/{conversation_id}", response_model=schemas.ConversationOut, responses=openai_refusals(*_WRITE))
 async def change_conversation(call: Call, conversation_id: str, body: schemas.ConversationPatch) -> JsonObject:
     """Replaces a conversation's metadata."""
     session, metadata = _session(call, conversation_id), body.metadata or {}
-    return conversation_json(await conversations.change_conversation(call.rt, session, metadata))
+    return conversation_json(await sessions.change_session(call.rt, session, {"metadata": metadata}))
 
 
 @router.delete("/{conversation_id}", response_model=schemas.DeletedOut, responses=openai_refusals(*OPENAI_READ))
 async def delete_conversation(call: Call, conversation_id: str) -> JsonObject:
     """Permanently deletes a conversation with its items, responses, turns and audits."""
-    await conversations.delete_conversation(call.rt, _session(call, conversation_id))
+    await sessions.delete_session(call.rt, _session(call, conversation_id))
     return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
 
 
@@ -74,7 +86,7 @@ async def list_items(
 ) -> JsonObject:
     """The conversation's items."""
     session = _session(call, conversation_id)
-    await conversations.get_conversation(call.rt, session)
+    await sessions.get_session(call.rt, session)
     return list_json(*await page_of_items(call.rt, session, PageRequest(limit, after, newest_first=order == "desc")))
 
 
@@ -84,7 +96,7 @@ async def list_items(
 async def get_conversation_item(call: Call, conversation_id: str, item_id: str) -> JsonObject:
     """An item."""
     session = _session(call, conversation_id)
-    await conversations.get_conversation(call.rt, session)
+    await sessions.get_session(call.rt, session)
     return (await get_item(call.rt, session, item_id))[1]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from time import monotonic
 from typing import Any
 
@@ -43,12 +44,10 @@ async def get_events(call: Call) -> JsonObject | Response:
 
 
 async def _with(first: bytes, events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    try:
+    async with aclosing(events):
         yield first
         async for event in events:
             yield event
-    finally:
-        await events.aclose()
 
 
 async def _events(call: Call) -> AsyncGenerator[bytes]:

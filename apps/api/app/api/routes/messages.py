@@ -68,13 +68,13 @@ async def create_message(
     named = named_session(x_session_id, metadata.session_id)
 
     def read() -> ChatRequest:
-        request = _request(call, body)
+        request = _request(call, body, idempotency_key)
         if named is not None or x_session_new or request.compaction is not None:
             return request
         return recognizable(call, request, conversation_of(metadata.user_id))
 
     request = await call.aside(read)
-    target = await open_session(rt, call.tenant_id, named, request, idempotency_key)
+    target = await open_session(rt, call.tenant_id, named, request)
     session_id = str(target.session.id)
     call.note(session_id=session_id)
     form = MessageForm(
@@ -86,12 +86,12 @@ async def create_message(
         with_edits=body.context_management is not None,
     )
     if edit is not None and edit.pause_after_compaction:
-        made, target = await compact_before(rt, target, idempotency_key)
+        made, target = await compact_before(rt, target)
         if made is not None:
             if body.stream:
                 return events_response(form.compacted_events(made), form.headers)
             return json_response(form.compacted(made), headers=form.headers)
-    return await answer_list(call, target, idempotency_key, form, stream=bool(body.stream))
+    return await answer_list(call, target, form, stream=bool(body.stream))
 
 
 @router.post(
@@ -118,7 +118,7 @@ class _ThreadUnsupported(InvalidRequest):
     details: Final = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 
 
-def _request(call: Call, body: schemas.PromptIn) -> ChatRequest:
+def _request(call: Call, body: schemas.PromptIn, idempotency_key: str | None = None) -> ChatRequest:
     check_model(call.rt, body.model)
     if body.thread is not None:
         raise _ThreadUnsupported("Threads are not supported; X-Session-Id names a conversation.", ("body", "thread"))
@@ -138,6 +138,7 @@ def _request(call: Call, body: schemas.PromptIn) -> ChatRequest:
         ),
         model_alias=body.model,
         request_sha256=request_sha256(raw),
+        idempotency_key=idempotency_key,
         is_retry=call.is_retry,
         compaction=listed.compaction,
     )

@@ -29,7 +29,14 @@ from app.api.schemas.items import DeletedOut, ItemListOut
 from app.api.streaming import Work, answer_turn
 from app.domain.errors import InvalidRequest, PlimsollError, existing, located
 from app.domain.frozen import replace
-from app.domain.responses import ResponseNote, ResponseRef, conversation_id, read_conversation_id, read_response_id
+from app.domain.responses import (
+    Lifetime,
+    ResponseNote,
+    ResponseRef,
+    conversation_id,
+    read_conversation_id,
+    read_response_id,
+)
 from app.domain.types import JsonObject, Message, SessionId
 from app.openai.items import chat_tool, read_items, references_of
 from app.services.openai import responses
@@ -61,26 +68,24 @@ async def create_response(
     named = await referenced(rt, tenant_id, references_of(_items_of_input(call.raw_body)))
 
     def read() -> ResponseRequest:
-        request = _response_request(call, body, named)
+        request = _response_request(call, body, named, idempotency_key)
         member = (body.metadata or {}).get("session_id")
         request = _in_session(call, request, member, x_session_id, recognize=not x_session_new)
         return replace(request, chat=answerable(request.chat))
 
     request = await call.aside(read)
-    target = await resolve_target(rt, tenant_id, request, idempotency_key)
+    target = await resolve_target(rt, tenant_id, request)
     note = request.chat.options.note
     assert note is not None
     call.note(session_id=str(target.session.id))
     headers = {SESSION_HEADER: str(target.session.id)} if target.is_kept else {}
     form = ResponseForm(target.session.id, note.form, note.created_at, request.chat.model_alias, headers)
-    return await in_session(call, target, headers, _answer(call, body, target, form, idempotency_key))
+    return await in_session(call, target, headers, _answer(call, body, target, form))
 
 
-async def _answer(
-    call: Call, body: schemas.ResponseIn, target: Target, form: ResponseForm, idempotency_key: str | None
-) -> Response:
+async def _answer(call: Call, body: schemas.ResponseIn, target: Target, form: ResponseForm) -> Response:
     async def work(listen: Listener | None) -> TurnOutcome:
-        outcome = await respond(call.rt, target, idempotency_key, listen)
+        outcome = await respond(call.rt, target, listen)
         if outcome.reply_seq is None:
             sha256 = target.request.request_sha256
             form.stored = await responses.response_of_outcome(call.rt, call.tenant_id, outcome, sha256)
@@ -133,10 +138,11 @@ async def compact_response(
             raise InvalidRequest(
                 "There is nothing to compact: neither input nor a previous response.", ("body", "input")
             )
-        chat = replace(chat, all_new=previous is not None and chat.compaction is None, all_past=True)
+        all_new = previous is not None and chat.compaction is None
+        chat = replace(chat, idempotency_key=idempotency_key, all_new=all_new, all_past=True)
         return _in_session(call, ResponseRequest(chat, previous), None, x_session_id, recognize=not x_session_new)
 
-    made = await compact(rt, tenant_id, await call.aside(read), idempotency_key)
+    made = await compact(rt, tenant_id, await call.aside(read))
     session_id = str(made.compaction.session_id)
     call.note(session_id=session_id)
     answer = compaction_json(f"resp_{rt.new_id().hex}", rt.now(), made.compaction, made.usage)
@@ -224,10 +230,13 @@ def _chat_request(
         directions=read.directions,
         within="input",
         compaction=read.compaction,
+        lifetime=Lifetime.WITH_RESPONSES,
     )
 
 
-def _response_request(call: Call, body: schemas.ResponseIn, referenced: Mapping[str, Message]) -> ResponseRequest:
+def _response_request(
+    call: Call, body: schemas.ResponseIn, referenced: Mapping[str, Message], idempotency_key: str | None
+) -> ResponseRequest:
     """The request in a body. Raises `InvalidRequest`, and `NotFound` for an id of an impossible form."""
     rt, raw = call.rt, call.raw_body
     if body.conversation is not None and body.previous_response_id is not None:
@@ -250,8 +259,14 @@ def _response_request(call: Call, body: schemas.ResponseIn, referenced: Mapping[
         note=ResponseNote(request_sha256(raw), form, rt.now(), is_stored=stored),
     )
     chat = _chat_request(call, body, _items_of_input(raw), referenced, options)
-    chat = replace(chat, is_retry=call.is_retry, all_new=chat.compaction is None)
-    return ResponseRequest(chat=chat, previous=previous, conversation=conversation, store=stored)
+    chat = replace(
+        chat,
+        idempotency_key=idempotency_key,
+        is_retry=call.is_retry,
+        all_new=chat.compaction is None,
+        lifetime=Lifetime.WITH_RESPONSES if stored else Lifetime.FOR_ANSWER,
+    )
+    return ResponseRequest(chat=chat, previous=previous, conversation=conversation)
 
 
 def _policy(body: schemas.ResponseIn) -> JsonObject:
@@ -281,7 +296,7 @@ def _in_session(
         return replace(request, chat=recognizable(call, request.chat, str(request.conversation)))
     if named is not None:
         return replace(request, named=named, chat=replace(request.chat, all_new=False))
-    return replace(request, chat=recognizable(call, request.chat)) if recognize and request.store else request
+    return replace(request, chat=recognizable(call, request.chat)) if recognize and request.chat.is_kept else request
 
 
 def _previous_of(named: str | None) -> ResponseRef | None:

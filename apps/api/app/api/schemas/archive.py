@@ -259,7 +259,7 @@ def read_import(raw: bytes) -> JsonObject | ImportedMessages:
     try:
         body = ImportIn.model_validate(document)
     except ValidationError as error:
-        raise InvalidFields(places(error, "body")) from None
+        raise InvalidFields(places(error, document, "body")) from None
     if body.format is None:
         conversation = _validated(ArchivedConversationIn, document)
         fields = {name: document[name] for name in conversation.model_fields_set - {"messages"}}
@@ -276,7 +276,7 @@ def _check_rows(document: JsonObject) -> None:
             try:
                 model.model_validate(row)
             except ValidationError as error:
-                faults += places(error, "body", section, str(at))
+                faults += places(error, row, "body", section, str(at))
             if len(faults) >= MOST_FAULTS:
                 raise ImportRefused(faults[:MOST_FAULTS])
     for at, pin in enumerate(document["pins"] if not faults else ()):
@@ -311,4 +311,4 @@ def _validated(model: type[Schema], document: JsonObject) -> Schema:
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        raise ImportRefused(places(error, "body")) from None
+        raise ImportRefused(places(error, document, "body")) from None

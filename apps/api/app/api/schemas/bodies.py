@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any, cast
 
 import orjson
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from app.api.schemas.content import PARTS_TAG, TEXT_TAG
 from app.domain.errors import InvalidRequest
 
-_UNION_TAGS = (TEXT_TAG, PARTS_TAG)
-_OF_SEVERAL_FORMS = frozenset({"conversation", "prompt", "source", "stop", "tool_choice"})
-"""Fields whose value has one of several types without a tag of ours: Pydantic puts the type's name behind theirs."""
-_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
-_KINDS = frozenset(
-    {
-        *("message", "reasoning", "compaction", "item_reference", "hosted"),
-        *("function_call", "custom_tool_call", "local_shell_call"),
-        *("function_call_output", "custom_tool_call_output", "local_shell_call_output"),
-        *("input_image", "input_file", "image", "document", "search_result", "tool_result", "tool_use"),
-    }
-)
-"""Kinds of items, parts and blocks: Pydantic puts them behind the number of one in its list."""
 _MOST_ERRORS = 20
 _MOST_DESCRIBED = 1_000
 """Most errors that are described before the first `_MOST_ERRORS` of them are shown: Pydantic describes all or none, and
 describing 40,000 blocks the event loop for 0.2 s."""
 _LONGEST_WHERE = 200
+_OF_A_KEY = "[key]"
+"""The end of Pydantic's path if a key of an object is refused."""
 DEEPEST = 64
 MOST_VALUES = 100_000
 _INT64 = 2**63
@@ -115,26 +103,26 @@ def _refuse_huge_integer(digits: str) -> int:
     return 0
 
 
-def places(error: ValidationError, *within: str) -> list[tuple[str, str]]:
-    """The first places that Pydantic refused, each with its reason, never with the value; of very many, the number."""
+def places(error: ValidationError, value: Any, *within: str) -> list[tuple[str, str]]:
+    """The first places in `value` that Pydantic refused, each with its reason, never with what is there; of very many,
+    the number."""
     if error.error_count() > _MOST_DESCRIBED:
         return [(where(*within), f"{error.error_count()} values are not valid, which is too many to describe")]
     found = error.errors(include_url=False, include_input=False)[:_MOST_ERRORS]
-    return [(where(*_fields((*within, *each["loc"]))), _message(each)) for each in found]
+    return [(where(*within, *_path(each, value)), _message(each)) for each in found]
 
 
-def _fields(path: Sequence[object]) -> list[object]:
-    """The path without what Pydantic adds: which type of a union a value has. A type with a field of its own name, such
-    as `image_url`, is there twice."""
-    return [
-        part
-        for at, part in enumerate(path)
-        if part not in _UNION_TAGS
-        and not (at and part == path[at - 1])
-        and not (at and path[at - 1] in _OF_SEVERAL_FORMS)
-        and not (part in _ROLES and path[at - 2 : at - 1] == ("messages",))
-        and not (at and part in _KINDS and isinstance(path[at - 1], int))
-    ]
+def _path(error: ErrorDetails, value: Any) -> Iterator[int | str]:
+    """The error's path in the value. Pydantic's own also names the types of unions that it tried."""
+    part: int | str = ""
+    for part in error["loc"]:
+        try:
+            value = value[part]
+        except (LookupError, TypeError):
+            continue
+        yield part
+    if error["type"] == "missing" or part == _OF_A_KEY:
+        yield part
 
 
 def where(*path: object) -> str:

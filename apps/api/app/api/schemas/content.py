@@ -43,7 +43,7 @@ class FilePart(Open):
 ContentPartIn = Annotated[TextPart | ImagePart | AudioPart | FilePart, Field(discriminator="type")]
 
 TEXT_TAG, PARTS_TAG = "(text)", "(parts)"
-"""Tags of the two forms of `content`. Pydantic's error paths contain them, and `bodies.where` leaves them out."""
+"""Tags of the two forms of `content`."""
 
 
 def _branch(value: object) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import BaseModel, Discriminator, Field, StringConstraints, Tag, model_validator
@@ -136,30 +137,32 @@ class HostedItemIn(Open):
 
     @model_validator(mode="after")
     def _refused(self) -> HostedItemIn:
-        known = self.type if self.type in HOSTED_ITEMS else "this type"
+        found = _OF_A_TOOL.fullmatch(self.type)
+        known = self.type if found and found[1] in HOSTED_TOOLS else "this type"
         raise ValueError(f"Items of {known} are of tools that OpenAI hosts; this service runs none")
 
 
-HOSTED_ITEMS = frozenset(
+HOSTED_TOOLS = frozenset(
     {
-        "apply_patch_call",
-        "apply_patch_call_output",
-        "code_interpreter_call",
-        "computer_call",
-        "computer_call_output",
-        "file_search_call",
-        "image_generation_call",
-        "mcp_approval_request",
-        "mcp_approval_response",
-        "mcp_call",
-        "mcp_list_tools",
-        "shell_call",
-        "shell_call_output",
-        "tool_search_call",
-        "tool_search_output",
-        "web_search_call",
+        "apply_patch",
+        "code_interpreter",
+        "computer",
+        "computer_use",
+        "computer_use_preview",
+        "file_search",
+        "image_generation",
+        "mcp",
+        "namespace",
+        "shell",
+        "tool_search",
+        "web_search",
+        "web_search_2025_08_26",
+        "web_search_preview",
+        "web_search_preview_2025_03_11",
     }
 )
+
+_OF_A_TOOL = re.compile("(.+?)_(?:call|output|call_output|approval_request|approval_response|list_tools)")
 
 
 def _item_kind(value: object) -> str | None:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 
 from app.api.schemas.chat import JsonFormat, TextFormat
 from app.api.schemas.content import PARTS_TAG, TEXT_TAG, FunctionIn, text_or_list
-from app.api.schemas.items import ItemIn, ItemOut, MetadataIn
+from app.api.schemas.items import HOSTED_TOOLS, ItemIn, ItemOut, MetadataIn
 from app.api.schemas.values import FunctionName, In, Open, OutputTokens
 from app.domain.types import Name
 
@@ -52,27 +52,6 @@ class HostedToolIn(Open):
     def _refused(self) -> HostedToolIn:
         known = self.type if self.type in HOSTED_TOOLS else "a tool of this type"
         raise ValueError(f"OpenAI hosts {known}; this service runs no tools. Offer functions or custom tools")
-
-
-HOSTED_TOOLS = frozenset(
-    {
-        "apply_patch",
-        "code_interpreter",
-        "computer",
-        "computer_use",
-        "computer_use_preview",
-        "file_search",
-        "image_generation",
-        "mcp",
-        "namespace",
-        "shell",
-        "tool_search",
-        "web_search",
-        "web_search_2025_08_26",
-        "web_search_preview",
-        "web_search_preview_2025_03_11",
-    }
-)
 
 
 def _tool_kind(value: object) -> str | None:

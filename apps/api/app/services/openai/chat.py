@@ -57,13 +57,15 @@ class ChatRequest:
     With `all_new`, all `messages` are new, whatever the session holds, except outputs that a turn got before it failed.
     `directions` are added to the session's instructions. With `after_turn_seq`, the session's newest turn must have
     this number. `within` is the field of the body that has the list. If the client names no session, `known` recognizes
-    it. The `messages` may follow a `compaction`. With `all_past`, nothing is answered: everything new is stored.
+    it, and one that is made for the request has this `lifetime`. The `messages` may follow a `compaction`. With
+    `all_past`, nothing is answered: everything new is stored.
     """
 
     messages: tuple[IncomingMessage, ...]
     options: TurnOptions
     model_alias: str
     request_sha256: str
+    idempotency_key: str | None = None
     is_retry: bool = False
     all_new: bool = False
     directions: tuple[str, ...] = ()
@@ -72,6 +74,17 @@ class ChatRequest:
     known: KnownList | None = None
     compaction: Compaction | None = None
     all_past: bool = False
+    lifetime: Lifetime = Lifetime.UNTIL_DELETED
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether a session that is made for the request is kept after the answer."""
+        return self.lifetime is not Lifetime.FOR_ANSWER
+
+    @property
+    def session_key(self) -> str | None:
+        """The key by which a session that was made for the request is found again."""
+        return self.idempotency_key if self.is_kept else None
 
     def repeats(self, newest: Newest) -> bool:
         """Whether it is a retry of the request that came last."""
@@ -85,7 +98,7 @@ def answerable(request: ChatRequest) -> ChatRequest:
 
 
 async def complete_chat(
-    rt: Runtime, session: SessionRef, request: ChatRequest, idempotency_key: str | None, listen: Listener | None = None
+    rt: Runtime, session: SessionRef, request: ChatRequest, listen: Listener | None = None
 ) -> TurnOutcome:
     """Answers a list of messages and records the turn.
 
@@ -96,7 +109,7 @@ async def complete_chat(
     Raises as `take_turn` and `continue_turn`.
     """
     for _ in range(_MOST_TRIES):
-        newest, step = await _read_step(rt, session, request, idempotency_key)
+        newest, step = await _read_step(rt, session, request)
         if step is None:
             step = await _answer_again(rt, session, newest, request, listen)
         if step is None:
@@ -105,7 +118,7 @@ async def complete_chat(
         if isinstance(step, TurnOutcome):
             return step
         try:
-            return await _answer_next(rt, session, request, newest, step, idempotency_key, listen)
+            return await _answer_next(rt, session, request, newest, step, listen)
         except TurnInProgress:  # another request changed the session: read it again
             request = replace(request, is_retry=True)  # what overtook an equal request is a retry of it
     raise TurnInProgress(_IN_PROGRESS)
@@ -117,7 +130,6 @@ async def _answer_next(
     request: ChatRequest,
     newest: Newest,
     step: NextStep,
-    idempotency_key: str | None,
     listen: Listener | None,
 ) -> TurnOutcome:
     """Takes the turn of the step, or continues the one that waits for its outputs, with the past of the step and the
@@ -126,7 +138,7 @@ async def _answer_next(
     additions = await _additions(rt, request, newest, step, ends_waiting=not step.goes_on)
     if step.content is not None:
         turn = replace(turn_of(step, request, options, newest.last_turn_seq), additions=additions)
-        return await take_turn(rt, session, turn, idempotency_key, listen)
+        return await take_turn(rt, session, turn, request.idempotency_key, listen)
     history = additions and additions.history
     turn_id = history.last_turn_id if history else newest.turn_id
     assert turn_id is not None
@@ -138,8 +150,10 @@ async def _answer_next(
 async def new_turn(rt: Runtime, session: SessionRef, request: ChatRequest) -> tuple[int, TurnRequest] | None:
     """Stores the past of a request that would be a new turn; returns the session's last turn number and that turn.
 
-    None if the request continues a turn or repeats an answered one, or a turn is open: `complete_chat` handles these.
+    None if the request continues a turn or repeats an answered one, or a turn is open: `complete_chat` handles these,
+    and looks for the turn of the key.
     """
+    request = replace(request, idempotency_key=None)
     for _ in range(_MOST_TRIES):
         try:
             newest, step = await _read_step(rt, session, request)
@@ -240,9 +254,9 @@ def turn_of(step: NextStep, request: ChatRequest, options: TurnOptions, last_tur
 
 @retried
 async def _read_step(
-    rt: Runtime, session: SessionRef, request: ChatRequest, idempotency_key: str | None = None
+    rt: Runtime, session: SessionRef, request: ChatRequest
 ) -> tuple[Newest, NextStep | TurnOutcome | None]:
-    """The session's state, and how what is new in the list is processed; or the stored outcome of the key, or None if
+    """The session's state, and how what is new in the list is processed; or the stored outcome of its key, or None if
     the list requests the newest turn again. Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a turn runs
     or if the session got a turn since the request was resolved."""
     stored, answered = list[Message](), None
@@ -252,7 +266,8 @@ async def _read_step(
         lost = await store.fail_lost_turns(tx, session.id) if newest.status is TurnStatus.RUNNING else 0
         if lost:
             newest = existing(await store.newest_of(tx, session), "session")
-        if idempotency_key is not None and (found := await store.turn_by_key(tx, session, idempotency_key)):
+        key = request.idempotency_key
+        if key is not None and (found := await store.turn_by_key(tx, session, key)):
             answered = await answer_again(tx, session, *found, request.request_sha256)
         elif _may_repeat(newest, request):
             stored = await compared_messages(tx, session, request)

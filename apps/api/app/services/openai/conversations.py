@@ -14,7 +14,6 @@ from app.db.messages import (
     page_of_item_messages,
     withdraw_messages,
 )
-from app.db.sessions import session_exists
 from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, located
 from app.domain.incoming import IncomingList
 from app.domain.responses import read_item_id
@@ -52,31 +51,13 @@ async def create_conversation(
     return session
 
 
-async def get_conversation(rt: Runtime, session: SessionRef) -> Session:
-    """The tenant's session. Raises `NotFound` that names the conversation."""
-    with of_conversation():
-        return await sessions.get_session(rt, session)
-
-
-async def change_conversation(rt: Runtime, session: SessionRef, metadata: JsonObject) -> Session:
-    """Replaces the metadata. Raises `NotFound`."""
-    with of_conversation():
-        return await sessions.change_session(rt, session, {"metadata": metadata})
-
-
-async def delete_conversation(rt: Runtime, session: SessionRef) -> None:
-    """Erases the session with everything in it. Raises `NotFound`."""
-    with of_conversation():
-        await sessions.delete_session(rt, session)
-
-
 @contextmanager
 def of_conversation() -> Generator[None]:
-    """Makes a `NotFound` or `TurnInProgress` that is raised in the block name the conversation."""
+    """Makes errors that are raised in the block name the conversation in place of its session."""
     try:
         yield
-    except NotFound:
-        raise NotFound("conversation") from None
+    except NotFound as error:
+        raise NotFound("conversation" if error.noun == "session" else error.noun) from None
     except TurnInProgress:
         raise TurnInProgress(_IN_PROGRESS) from None
 
@@ -87,7 +68,7 @@ async def add_items(rt: Runtime, session: SessionRef, items: Sequence[Mapping[st
     Outputs answer the calls that wait for them; other items end a turn that waits. Calls without an output wait.
     Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a response runs.
     """
-    conversation = await get_conversation(rt, session)
+    conversation = await sessions.get_session(rt, session)
     read = await _read(rt, session.tenant_id, items)
     added = ChatRequest(
         read.messages,
@@ -99,8 +80,7 @@ async def add_items(rt: Runtime, session: SessionRef, items: Sequence[Mapping[st
         within="items",
         all_past=True,
     )
-    with of_conversation():
-        last_seq = (await store_list(rt, session, added, keeps_session=True)).last_message_seq
+    last_seq = (await store_list(rt, session, added, keeps_session=True)).last_message_seq
     # After outputs a number is reserved for the reply that is not made.
     reserved = 1 if read.messages and read.messages[0].role == "tool" else 0
     first_seq = last_seq - len(read.messages) - reserved + 1
@@ -114,13 +94,12 @@ async def withdraw_item(rt: Runtime, session: SessionRef, item_id: str) -> Sessi
 
     Prompts that were sent with it do not change. Raises `NotFound`, and `TurnInProgress` while its turn runs.
     """
-    conversation = await get_conversation(rt, session)
+    conversation = await sessions.get_session(rt, session)
     message, _ = await get_item(rt, session, item_id)
     async with rt.database.begin() as tx:
         await store.newest_of(tx, session, lock=True)
-        turn = await store.get_turn(tx, session, TurnId(message.turn_id))
-        if turn is None:
-            raise NotFound("item" if await session_exists(tx, session) else "conversation")
+        found = await store.get_turn(tx, session, TurnId(message.turn_id))
+        turn = await sessions.existing_in(tx, session, found, "item")
         if turn.status is TurnStatus.RUNNING:
             raise TurnInProgress(_IN_PROGRESS)
         if turn.status is TurnStatus.AWAITING_TOOLS:

@@ -43,13 +43,16 @@ _MOST_BEGUN = 20
 @frozen
 class Target:
     """Where a request is answered, and the request as it is answered there. `made_with_turns` is how many turns the
-    session began with, if it may have been made for this request; `is_kept` says whether the session is kept after the
-    answer."""
+    session began with, if it may have been made for this request."""
 
     session: SessionRef
     request: ChatRequest
     made_with_turns: int | None = None
-    is_kept: bool = True
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the session is kept after the answer."""
+        return self.made_with_turns is None or self.request.is_kept
 
     def with_past(self, last_turn_seq: int) -> Target:
         """The same once the past that the request brought is stored, which ends with this turn of the session."""
@@ -63,15 +66,13 @@ async def open_session(
     tenant_id: TenantId,
     named: SessionId | str | None,
     request: ChatRequest,
-    idempotency_key: str | None,
-    lifetime: Lifetime = Lifetime.UNTIL_DELETED,
 ) -> Target:
     """Finds or makes the session of a request.
 
     It is the session that the request names, by its id or by the client's own name (it is created if there is none of
     that name); else that of its compaction; else the one whose messages it continues; else the one that was created for
-    its key, or for the request of which it is a retry; else a new one of the request's model. `lifetime` is that of a
-    new one that has no name of the client's.
+    its key, or for the request of which it is a retry; else a new one of the request's model. One with a name of the
+    client's is kept until it is deleted.
     Raises `NotFound`, `InvalidRequest` before anything is stored, and as `fork_session`.
     """
     check_options(rt, request)
@@ -81,7 +82,8 @@ async def open_session(
         check_compaction(request, found)
         if found is not None:
             return Target(SessionRef(tenant_id, found), request)
-        made = await _made(rt, tenant_id, request, ("external_id", named))
+        kept = replace(request, lifetime=Lifetime.UNTIL_DELETED)
+        made = await _made(rt, tenant_id, kept, ("external_id", named))
         return replace(made, made_with_turns=None)  # other requests may have found it by its name
     if named is not None:
         session = SessionRef(tenant_id, named)
@@ -90,21 +92,19 @@ async def open_session(
             await check_session(tx, session)
         return Target(session, request)
     if request.compaction is not None:
-        return await _compacted(rt, tenant_id, request, idempotency_key, lifetime)
-    if (found := await _recognized(rt, tenant_id, request, idempotency_key, lifetime)) is not None:
+        return await _compacted(rt, tenant_id, request)
+    if (found := await _recognized(rt, tenant_id, request)) is not None:
         return found
-    name = ("idempotency_key", idempotency_key) if idempotency_key else None
-    return await _made(rt, tenant_id, request, name, lifetime)
+    name = ("idempotency_key", request.session_key) if request.session_key else None
+    return await _made(rt, tenant_id, request, name)
 
 
-async def respond(
-    rt: Runtime, target: Target, idempotency_key: str | None, listen: Listener | None = None
-) -> TurnOutcome:
+async def respond(rt: Runtime, target: Target, listen: Listener | None = None) -> TurnOutcome:
     """Answers the request, and erases the session afterwards if it is not to be kept, or as `undone_if_refused`. Raises
     as `complete_chat`, and `IdempotencyInFlight`."""
     try:
-        async with undone_if_refused(rt, target, idempotency_key):
-            return await complete_chat(rt, target.session, target.request, idempotency_key, listen)
+        async with undone_if_refused(rt, target):
+            return await complete_chat(rt, target.session, target.request, listen)
     finally:
         if not target.is_kept:
             with suppress(NotFound, RetryLater):  # then it is erased a little later; an answer must not be lost
@@ -112,7 +112,7 @@ async def respond(
 
 
 @asynccontextmanager
-async def undone_if_refused(rt: Runtime, target: Target, idempotency_key: str | None) -> AsyncGenerator[None]:
+async def undone_if_refused(rt: Runtime, target: Target) -> AsyncGenerator[None]:
     """Erases the session if the block refuses the request without a record, and the session was made for it.
 
     Another request with the key may have found the session before. It then gets `IdempotencyInFlight`: tried again, it
@@ -126,7 +126,7 @@ async def undone_if_refused(rt: Runtime, target: Target, idempotency_key: str | 
         session, turns = target.session, target.made_with_turns
         if turns is not None and target.is_kept:
             await erase_if(rt, rt.database, session, lambda tx: is_left_empty(tx, session, turns))
-        if isinstance(error, NotFound) and idempotency_key is not None:
+        if isinstance(error, NotFound) and target.request.idempotency_key is not None:
             raise IdempotencyInFlight("Another request with this idempotency key was just refused.") from error
         raise
 
@@ -153,12 +153,10 @@ def check_compaction(request: ChatRequest, session_id: SessionId | None) -> None
         )
 
 
-async def _compacted(
-    rt: Runtime, tenant_id: TenantId, request: ChatRequest, key: str | None, lifetime: Lifetime
-) -> Target:
+async def _compacted(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> Target:
     """The session of the request's compaction: itself if the messages continue from its end, else a fork that ends
     with the compaction's turn. If the result is not to be kept, it is always a fork."""
-    compaction = request.compaction
+    compaction, key = request.compaction, request.session_key
     assert compaction is not None
     session, seq = SessionRef(tenant_id, compaction.session_id), compaction.turn_seq
     async with rt.database.autocommit() as tx:
@@ -173,11 +171,11 @@ async def _compacted(
         return Target(answered, request)
     is_last = max(last_seq, default=0) <= compaction.turn_seq
     at_end = is_last or request.repeats(newest) or goes_on(request.messages, messages)
-    if at_end and lifetime is not Lifetime.FOR_ANSWER:
+    if at_end and request.is_kept:
         return Target(session, replace(request, after_turn_seq=newest.last_turn_seq))
     through_id = None if at_end else turns[0].id
-    made = await fork_session(rt, session, through_id, Lifetime.FOR_ANSWER if key else lifetime)
-    return await target_in_fork(rt, SessionRef(tenant_id, made.id), request, key, lifetime, compaction.turn_seq)
+    made = await fork_session(rt, session, through_id, Lifetime.FOR_ANSWER if key else request.lifetime)
+    return await target_in_fork(rt, SessionRef(tenant_id, made.id), request, compaction.turn_seq)
 
 
 async def answered_in(tx: Transaction, session: SessionRef, idempotency_key: str) -> SessionRef | None:
@@ -188,20 +186,19 @@ async def answered_in(tx: Transaction, session: SessionRef, idempotency_key: str
     return None if made is None else SessionRef(session.tenant_id, made)
 
 
-async def target_in_fork(
-    rt: Runtime, forked: SessionRef, request: ChatRequest, key: str | None, lifetime: Lifetime, turn_seq: int
-) -> Target:
+async def target_in_fork(rt: Runtime, forked: SessionRef, request: ChatRequest, turn_seq: int) -> Target:
     """The target in a fork that was made for the request and ends with the turn `turn_seq`.
 
     With a key it is the session of the key: this fork, or that of an earlier request with the key, and then the fork is
     erased. Such a fork has to be made `FOR_ANSWER`, so that an interrupted request leaves nothing behind.
     """
-    first = await _first_under_key(rt, forked, key, lifetime) if key else forked
+    key = request.session_key
+    first = await _first_under_key(rt, forked, key, request.lifetime) if key else forked
     if first != forked:
         with suppress(Busy):  # then it is erased a little later
             await delete_session(rt, forked)
         return Target(first, request)
-    return Target(forked, request, made_with_turns=turn_seq, is_kept=lifetime is not Lifetime.FOR_ANSWER)
+    return Target(forked, request, made_with_turns=turn_seq)
 
 
 @retried
@@ -216,11 +213,7 @@ async def _first_under_key(rt: Runtime, forked: SessionRef, idempotency_key: str
 
 @retried
 async def _made(
-    rt: Runtime,
-    tenant_id: TenantId,
-    request: ChatRequest,
-    name: tuple[store.NamedBy, str] | None,
-    lifetime: Lifetime = Lifetime.UNTIL_DELETED,
+    rt: Runtime, tenant_id: TenantId, request: ChatRequest, name: tuple[store.NamedBy, str] | None
 ) -> Target:
     """A new session for the request, or the one that already has this name. Raises `InvalidRequest` before anything is
     stored."""
@@ -235,36 +228,30 @@ async def _made(
         session = SessionRef(tenant_id, (await insert_checked(rt, tx, tenant_id, fields)).id)
         if name:
             await store.name_session(tx, session, *name)
-        if lifetime is not Lifetime.UNTIL_DELETED:
-            await store.set_lifetime(tx, session.id, lifetime)
-    return Target(session, request, made_with_turns=0, is_kept=lifetime is not Lifetime.FOR_ANSWER)
+        if request.lifetime is not Lifetime.UNTIL_DELETED:
+            await store.set_lifetime(tx, session.id, request.lifetime)
+    return Target(session, request, made_with_turns=0)
 
 
-async def _recognized(
-    rt: Runtime,
-    tenant_id: TenantId,
-    request: ChatRequest,
-    idempotency_key: str | None,
-    lifetime: Lifetime,
-) -> Target | None:
+async def _recognized(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> Target | None:
     """The session whose past the list begins with: itself if nothing followed the past, else a fork that ends there. If
     there is none, the one that began with the request of which this is a retry."""
     if request.known is None:
         return None
     again, turn = replace(request, all_new=False), None
     if request.known.beginnings:
-        repeated_sha256 = request.request_sha256 if request.is_retry or idempotency_key else None
+        repeated_sha256 = request.request_sha256 if request.is_retry or request.session_key else None
         async with rt.database.autocommit() as tx:
             turn = await store.turn_of_list(tx, tenant_id, request.known.beginnings, repeated_sha256)
     if turn is None:
-        begun = None if idempotency_key else await _begun_before(rt, tenant_id, request)
+        begun = None if request.session_key else await _begun_before(rt, tenant_id, request)
         return None if begun is None else Target(begun, again)
     session = SessionRef(tenant_id, turn.session_id)
     if turn.is_repeated:
         return Target(session, again)
     if turn.is_last:
         return Target(session, replace(again, after_turn_seq=turn.last_turn_seq))
-    forked = await fork_session(rt, session, turn.turn_id, lifetime)
+    forked = await fork_session(rt, session, turn.turn_id, request.lifetime)
     return Target(SessionRef(tenant_id, forked.id), again, made_with_turns=turn.turn_seq)
 
 

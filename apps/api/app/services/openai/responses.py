@@ -64,13 +64,10 @@ class ResponseRequest:
     chat: ChatRequest
     previous: ResponseRef | None = None
     conversation: SessionId | None = None
-    store: bool = True
     named: SessionId | str | None = None
 
 
-async def resolve_target(
-    rt: Runtime, tenant_id: TenantId, request: ResponseRequest, idempotency_key: str | None
-) -> Target:
+async def resolve_target(rt: Runtime, tenant_id: TenantId, request: ResponseRequest) -> Target:
     """Finds or makes the session of a request.
 
     Raises `NotFound` for the conversation or the previous response, `TurnInProgress` while the previous response runs,
@@ -79,28 +76,20 @@ async def resolve_target(
     chat = request.chat
     if request.conversation is not None:
         with of_conversation():
-            target = await open_session(rt, tenant_id, request.conversation, chat, idempotency_key)
+            target = await open_session(rt, tenant_id, request.conversation, chat)
         if chat.known is not None and chat.known.beginnings:
             async with rt.database.autocommit() as tx:
                 resent = await turn_of_list(tx, tenant_id, chat.known.beginnings, None)
             target = replace(target, request=replace(chat, all_new=resent is None))
         return target
     if request.previous is not None:
-        return await _after(rt, tenant_id, request.previous, request, idempotency_key)
-    return await open_session(rt, tenant_id, request.named, chat, *_key_and_lifetime(request, idempotency_key))
+        return await _after(rt, tenant_id, request.previous, chat)
+    return await open_session(rt, tenant_id, request.named, chat)
 
 
-def _key_and_lifetime(request: ResponseRequest, idempotency_key: str | None) -> tuple[str | None, Lifetime]:
-    """The key of a request if its answer is stored, and how long a session is kept that is made for it."""
-    return (idempotency_key, Lifetime.WITH_RESPONSES) if request.store else (None, Lifetime.FOR_ANSWER)
-
-
-async def _after(
-    rt: Runtime, tenant_id: TenantId, previous: ResponseRef, request: ResponseRequest, idempotency_key: str | None
-) -> Target:
+async def _after(rt: Runtime, tenant_id: TenantId, previous: ResponseRef, chat: ChatRequest) -> Target:
     """The target after a previous response: its session if nothing has followed it, else a fork."""
-    chat, session = request.chat, SessionRef(tenant_id, previous.session_id)
-    key, lifetime = _key_and_lifetime(request, idempotency_key)
+    session, key = SessionRef(tenant_id, previous.session_id), chat.session_key
     check_options(rt, chat)
     check_compaction(chat, session.id)
     async with rt.database.begin() as tx:
@@ -108,17 +97,17 @@ async def _after(
         newest = await newest_of(tx, session)
         if key and (answered := await answered_in(tx, session, key)):
             return Target(answered, chat)
-    if request.store and newest and chat.repeats(newest):
+    if chat.is_kept and newest and chat.repeats(newest):
         return Target(session, chat)
     if found.reply is None:
         if is_running(found):
             raise TurnInProgress("The previous response is still in progress.")
         raise InvalidRequest("The previous response has no output to go on with.", ("body", "previous_response_id"))
     await divided(chat, chat.messages, waiting=bool(found.reply.tool_calls))
-    if request.store and found.ends_session and found.turn_status in _GOES_ON:
+    if chat.is_kept and found.ends_session and found.turn_status in _GOES_ON:
         return Target(session, replace(chat, after_turn_seq=found.last_turn_seq))
-    forked = await _fork(rt, tenant_id, found, Lifetime.FOR_ANSWER if key else lifetime)
-    return await target_in_fork(rt, forked, chat, key, lifetime, found.turn_seq)
+    forked = await _fork(rt, tenant_id, found, Lifetime.FOR_ANSWER if key else chat.lifetime)
+    return await target_in_fork(rt, forked, chat, found.turn_seq)
 
 
 async def _fork(rt: Runtime, tenant_id: TenantId, found: StoredResponse, lifetime: Lifetime) -> SessionRef:
@@ -217,25 +206,26 @@ def compaction_policy(trigger_tokens: int, focus: str | None = None) -> JsonObje
     }
 
 
-async def compact(rt: Runtime, tenant_id: TenantId, request: ResponseRequest, idempotency_key: str | None) -> Compacted:
+async def compact(rt: Runtime, tenant_id: TenantId, request: ResponseRequest) -> Compacted:
     """Stores what is new in a request that is `all_past`, and summarizes its session.
 
     If a summary would make nothing smaller, or a turn waits for tools, no summary is made. Raises as
     `resolve_target`, `store_list` and `summarize_now`.
     """
     # Its session is found by key and body: no turn remembers the body, with which another request would be mixed.
-    key = idempotency_key and sha256_hex(f"{idempotency_key} {request.chat.request_sha256}")
-    target = await resolve_target(rt, tenant_id, request, key)
-    async with undone_if_refused(rt, target, key):
+    chat = request.chat
+    key = chat.idempotency_key and sha256_hex(f"{chat.idempotency_key} {chat.request_sha256}")
+    target = await resolve_target(rt, tenant_id, replace(request, chat=replace(chat, idempotency_key=key)))
+    async with undone_if_refused(rt, target):
         newest = await store_list(rt, target.session, target.request)
     as_it_is = Compacted(Compaction(target.session.id, newest.last_turn_seq))
     if newest.status is TurnStatus.AWAITING_TOOLS:
         return as_it_is
-    async with undone_if_refused(rt, target.with_past(newest.last_turn_seq), key):
+    async with undone_if_refused(rt, target.with_past(newest.last_turn_seq)):
         return await _summarized(rt, tenant_id, as_it_is.compaction, None) or as_it_is
 
 
-async def compact_before(rt: Runtime, target: Target, idempotency_key: str | None) -> tuple[Compacted | None, Target]:
+async def compact_before(rt: Runtime, target: Target) -> tuple[Compacted | None, Target]:
     """Makes the summary that the turn of a request would make first, without taking the turn. Returns the summary, or
     None if the turn would make none, and where and how the request is to be answered afterwards.
 
@@ -243,13 +233,13 @@ async def compact_before(rt: Runtime, target: Target, idempotency_key: str | Non
     turn is open or the request has been answered already. Raises as `complete_chat` and `summarize_now`.
     """
     session, request = target.session, target.request
-    async with undone_if_refused(rt, target, idempotency_key):
+    async with undone_if_refused(rt, target):
         found = await new_turn(rt, session, request)
     if found is None:
         return None, target
     last_turn_seq, turn = found
     target = target.with_past(last_turn_seq)
-    async with undone_if_refused(rt, target, idempotency_key):
+    async with undone_if_refused(rt, target):
         if not (await preview_turn(rt, session, turn)).summary_pending:
             return None, target
         made = await _summarized(rt, session.tenant_id, Compaction(session.id, last_turn_seq), request.options.policy)
