@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -351,10 +352,16 @@ async def test_a_renewed_lease_outlives_a_slow_model(database_url: str, tmp_path
             session = await at.session()
             running = asyncio.create_task(at.turn(session.id, "Slow"))
             await server.arrived.wait()
+            ((_, task),) = at.rt.leases.held()
+            ran = weakref.ref(task)
+            del task
             await asyncio.sleep(at.rt.turn_lease_s)
             gate.opened.set()
             outcome = await running
             assert outcome.turn.status is TurnStatus.COMPLETED
+            async with asyncio.timeout(5):  # a renewal may be at it; after that nothing keeps the turn in memory
+                while ran() is not None:
+                    await asyncio.sleep(0.01)
         finally:
             for keeper in keepers:
                 keeper.cancel()

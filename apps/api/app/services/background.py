@@ -61,22 +61,26 @@ async def keep_going(work: Callable[[Runtime], Awaitable[None]], rt: Runtime) ->
 
 
 async def renew_forever(rt: Runtime) -> None:
-    """Renews the leases of this process's turns, three times per lease, and stops those that were ended elsewhere. Each
-    turn is renewed by itself, so that a node that cannot be reached does not stop renewals for sessions on other nodes.
-    """
+    """Renews the leases of this process's turns, three times per lease, and stops those that were ended elsewhere."""
     while True:
         await asyncio.sleep(rt.turn_lease_s / _RENEWALS_PER_LEASE)
-        failed = 0
-        for claim, task in rt.leases.held():
-            try:
-                async with rt.database.autocommit() as tx:
-                    is_ours = await renew_lease(tx, claim, rt.turn_lease_s)
-                if not is_ours:
-                    task.cancel()
-            except DatabaseUnavailable:
-                failed += 1
-        if failed:
-            logger.warning("%d leases could not be renewed: the database cannot be reached", failed)
+        await _renew_leases(rt)  # not here: this loop would keep its last turn in memory while it sleeps
+
+
+async def _renew_leases(rt: Runtime) -> None:
+    """Each turn is renewed by itself, so that a node that cannot be reached does not stop renewals for sessions on other
+    nodes."""
+    failed = 0
+    for claim, task in rt.leases.held():
+        try:
+            async with rt.database.autocommit() as tx:
+                is_ours = await renew_lease(tx, claim, rt.turn_lease_s)
+            if not is_ours:
+                task.cancel()
+        except DatabaseUnavailable:
+            failed += 1
+    if failed:
+        logger.warning("%d leases could not be renewed: the database cannot be reached", failed)
 
 
 async def sweep_forever(rt: Runtime) -> None:
