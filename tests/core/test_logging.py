@@ -45,7 +45,7 @@ def restored() -> Iterator[None]:
 
 
 def text_of(out: io.StringIO) -> str:
-    wait_for_lines()
+    assert wait_for_lines(within_s=30)
     return out.getvalue()
 
 
@@ -81,7 +81,7 @@ def test_a_line_that_cannot_be_written_is_lost_and_fails_nobody(
         configure_logging("DEBUG", "json", full_disk)
         structlog.get_logger().info("request")
         logging.getLogger("some.library").warning("library says %s", "hunter2")
-        wait_for_lines()
+        assert wait_for_lines(within_s=30)
         with pytest.raises(OSError, match="No space left"):
             full_disk.flush()  # it still has them to write, and so will try again
         with open(os.devnull, "w") as null:  # noqa: PTH123 - a device

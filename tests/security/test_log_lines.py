@@ -78,7 +78,7 @@ def assert_one_line(text: str, lines: int = 1) -> list[dict[str, object]]:
 
 
 def text_of(out: io.StringIO) -> str:
-    wait_for_lines()
+    assert wait_for_lines(within_s=30)
     return out.getvalue()
 
 

@@ -137,11 +137,11 @@ def _start_writer() -> None:
     atexit.register(wait_for_lines)
 
 
-def wait_for_lines() -> None:
-    """Waits until the lines so far are written, at most a second."""
+def wait_for_lines(within_s: float = _LAST_LINES_S) -> bool:
+    """Waits until the lines so far are written; returns whether they are."""
     written = threading.Event()
     _unwritten.put((lambda _: written.set(), ""))
-    written.wait(_LAST_LINES_S)
+    return written.wait(within_s)
 
 
 def log_unhandled_errors() -> None:
