@@ -68,8 +68,7 @@ async def renew_forever(rt: Runtime) -> None:
 
 
 async def _renew_leases(rt: Runtime) -> None:
-    """Each turn is renewed by itself, so that a node that cannot be reached does not stop renewals for sessions on other
-    nodes."""
+    """Each lease is renewed by itself, so that a node that cannot be reached stops no renewals on other nodes."""
     failed = 0
     for claim, task in rt.leases.held():
         try:
