@@ -20,7 +20,7 @@ from app.core.fairness import FairGate, share_of, tenant_at_work
 from app.db.driver import GONE, IDLE_LIMIT, LOCKED, Driver, Record, connect, domain_errors, reports_read_only
 from app.db.sql import Statement
 from app.domain.errors import DatabaseUnavailable, SessionBusy
-from app.domain.frozen import frozen, names_of
+from app.domain.frozen import filled, frozen
 
 R = TypeVar("R")
 Made = TypeVar("Made")
@@ -308,4 +308,4 @@ class Database:
 
 def record_of(kind: type[R], row: Record, **computed: Any) -> R:
     """An instance of this dataclass: from `computed`, and for other fields from the row's columns of the same names."""
-    return kind(**{name: row[name] for name in names_of(kind) if name not in computed}, **computed)
+    return filled(kind, computed, row.__getitem__)
