@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic, perf_counter
@@ -20,7 +20,7 @@ from app.core.fairness import FairGate, share_of, tenant_at_work
 from app.db.driver import GONE, IDLE_LIMIT, LOCKED, Driver, Record, connect, domain_errors, reports_read_only
 from app.db.sql import Statement
 from app.domain.errors import DatabaseUnavailable, SessionBusy
-from app.domain.frozen import frozen, names_of
+from app.domain.frozen import filled, frozen
 
 R = TypeVar("R")
 Made = TypeVar("Made")
@@ -97,11 +97,14 @@ class Transaction:
 @dataclass(slots=True)
 class _Pooled:
     """A connection and when it was opened, by `monotonic`. `is_known` is false while it is not known whether the server
-    has begun a transaction on it."""
+    has begun a transaction on it. `tenant` has it since `lent_at`, by `perf_counter`, until `timer` closes it."""
 
     connection: Driver
     opened_at: float
     is_known: bool = True
+    tenant: str | None = None
+    lent_at: float = 0.0
+    timer: asyncio.TimerHandle | None = None
 
 
 class Database:
@@ -145,8 +148,7 @@ class Database:
         self._idle: list[_Pooled] = []
         self._is_closed = False
 
-    @asynccontextmanager
-    async def begin(self, *, snapshot: bool = False, locking: UUID | None = None) -> AsyncGenerator[Transaction]:
+    def begin(self, *, snapshot: bool = False, locking: UUID | None = None) -> AbstractAsyncContextManager[Transaction]:
         """One transaction: committed when the block ends, rolled back when it raises.
 
         With `snapshot` all its statements see the database as it was at the first one. `locking` is the session whose
@@ -156,43 +158,59 @@ class Database:
         for a duplicate, and `NotFound` for a row of a session that was erased meanwhile.
         """
         level = "REPEATABLE READ" if snapshot else "READ COMMITTED"  # stated, for a pooler takes no setting of it
-        async with self._alone(locking), self._begun(level, locks=locking is not None) as connection:
-            yield Transaction(connection)
+        return self._lent(level, locks=locking is not None, locking=locking)
+
+    def read_only(self) -> AbstractAsyncContextManager[Transaction]:
+        """One transaction on one snapshot, in which the database itself refuses to write. Raises as `begin`."""
+        return self._lent("REPEATABLE READ READ ONLY")
+
+    def autocommit(self) -> AbstractAsyncContextManager[Transaction]:
+        """A connection on which every statement is its own transaction. Raises as `begin`.
+
+        Behind a pooler the whole block is one transaction, else parsing and running could reach different servers.
+        """
+        return self._lent("READ COMMITTED" if self._transaction_pooler else None, locks=True)
 
     @asynccontextmanager
-    async def _alone(self, session_id: UUID | None) -> AsyncGenerator[None]:
-        if session_id is None:
-            yield
-            return
+    async def _lent(
+        self, level: str | None, *, locks: bool = False, locking: UUID | None = None
+    ) -> AsyncGenerator[Transaction]:
+        """A connection, in a transaction of this isolation level unless it is None. Everything is in one generator:
+        each more costs as much as running a small statement."""
+        if locking is not None:
+            await self._wait_for(locking)
+        try:
+            with domain_errors(self._leave_server):
+                pooled = await self._checkout()
+                try:
+                    if level is not None:
+                        await self._begin(pooled, level, locks=locks)
+                    try:
+                        yield Transaction(pooled.connection)
+                    except BaseException:
+                        if level is not None:
+                            await pooled.connection.execute("ROLLBACK")
+                        raise
+                    if level is not None:
+                        await pooled.connection.execute("COMMIT")
+                finally:
+                    self._give_back(pooled)
+        finally:
+            if locking is not None:
+                self._sessions.release(locking)
+
+    async def _wait_for(self, session_id: UUID) -> None:
         try:
             await self._sessions.acquire(session_id, self._timeout_s)
         except TimeoutError:
             raise SessionBusy(LOCKED) from None
-        try:
-            yield
-        finally:
-            self._sessions.release(session_id)
 
-    @asynccontextmanager
-    async def read_only(self) -> AsyncGenerator[Transaction]:
-        """One transaction on one snapshot, in which the database itself refuses to write. Raises as `begin`."""
-        async with self._begun("REPEATABLE READ READ ONLY", locks=False) as connection:
-            yield Transaction(connection)
-
-    @asynccontextmanager
-    async def _begun(self, level: str, *, locks: bool) -> AsyncGenerator[Driver]:
-        """A connection in a transaction. It is not lent again if its BEGIN was cancelled on the way: the server may
-        still execute it, and what others then ran on the connection would be rolled back."""
-        async with self._connection() as pooled:
-            pooled.is_known = False
-            await pooled.connection.execute("; ".join(self._beginning(level, locks=locks)))
-            pooled.is_known = True
-            try:
-                yield pooled.connection
-            except BaseException:
-                await pooled.connection.execute("ROLLBACK")
-                raise
-            await pooled.connection.execute("COMMIT")
+    async def _begin(self, pooled: _Pooled, level: str, *, locks: bool) -> None:
+        """Begins a transaction. The connection is not lent again if this is cancelled on the way: the server may still
+        execute it, and what others then ran on the connection would be rolled back."""
+        pooled.is_known = False
+        await pooled.connection.execute("; ".join(self._beginning(level, locks=locks)))
+        pooled.is_known = True
 
     def _beginning(self, level: str, *, locks: bool) -> Iterator[str]:
         """The statements that begin a transaction, with the settings that its connection does not have."""
@@ -201,19 +219,6 @@ class Database:
             yield _SET_IDLE_LIMIT
         if self._set_locally and locks:
             yield self._set_lock_timeout
-
-    @asynccontextmanager
-    async def autocommit(self) -> AsyncGenerator[Transaction]:
-        """A connection on which every statement is its own transaction. Raises as `begin`.
-
-        Behind a pooler the whole block is one transaction, else parsing and running could reach different servers.
-        """
-        if self._transaction_pooler:
-            async with self._begun("READ COMMITTED", locks=True) as connection:
-                yield Transaction(connection)
-            return
-        async with self._connection() as pooled:
-            yield Transaction(pooled.connection)
 
     @asynccontextmanager
     async def promptly(self) -> AsyncGenerator[None]:
@@ -242,39 +247,25 @@ class Database:
         for which a connection was lent."""
         self._waited, self._used = waited, used
 
-    @asynccontextmanager
-    async def _connection(self) -> AsyncGenerator[_Pooled]:
-        tenant = tenant_at_work.get()
-        asked = lent = perf_counter()
-        with domain_errors(self._leave_server):
+    async def _checkout(self) -> _Pooled:
+        """A connection for exclusive use by the tenant at work; the gate admits no more than the size of the pool."""
+        tenant, asked_at = tenant_at_work.get(), perf_counter()
+        try:
             try:
-                pooled = await self._checkout(tenant)
-            finally:
-                lent = perf_counter()
-                self._waited(lent - asked)
-            timer = None
-            if self._longest_use_s is not None:
-                timer = asyncio.get_running_loop().call_later(self._longest_use_s, pooled.connection.terminate)
+                await self._tenants.acquire(tenant, self._timeout_s)
+            except TimeoutError as error:
+                raise DatabaseUnavailable("No database connection was free in time.") from error
             try:
-                yield pooled
-            finally:
-                if timer is not None:
-                    timer.cancel()
-                self._give_back(pooled)
+                pooled = await self._usable()
+            except BaseException:
                 self._tenants.release(tenant)
-                self._used(perf_counter() - lent)
-
-    async def _checkout(self, tenant: str | None) -> _Pooled:
-        """A connection for exclusive use; the gate admits no more than the size of the pool."""
-        try:
-            await self._tenants.acquire(tenant, self._timeout_s)
-        except TimeoutError as error:
-            raise DatabaseUnavailable("No database connection was free in time.") from error
-        try:
-            return await self._usable()
-        except BaseException:
-            self._tenants.release(tenant)
-            raise
+                raise
+        finally:
+            self._waited(perf_counter() - asked_at)
+        pooled.tenant, pooled.lent_at = tenant, perf_counter()
+        if self._longest_use_s is not None:
+            pooled.timer = asyncio.get_running_loop().call_later(self._longest_use_s, pooled.connection.terminate)
+        return pooled
 
     async def _usable(self) -> _Pooled:
         while self._idle:
@@ -292,6 +283,10 @@ class Database:
 
     def _give_back(self, pooled: _Pooled) -> None:
         connection = pooled.connection
+        if pooled.timer is not None:
+            pooled.timer.cancel()
+        self._tenants.release(pooled.tenant)
+        self._used(perf_counter() - pooled.lent_at)
         if connection.is_closed():
             if pooled.opened_at > self._left_at:
                 self._leave_server()
@@ -313,4 +308,4 @@ class Database:
 
 def record_of(kind: type[R], row: Record, **computed: Any) -> R:
     """An instance of this dataclass: from `computed`, and for other fields from the row's columns of the same names."""
-    return kind(**{name: row[name] for name in names_of(kind) if name not in computed}, **computed)
+    return filled(kind, computed, row.__getitem__)

@@ -156,13 +156,10 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} is no JSON")
 
 
-_READ_ONLY_SETTINGS = ("in_hot_standby", "default_transaction_read_only")
-
-
 def reports_read_only(connection: Driver) -> bool:
     """Whether the server's last reported settings say that it is read-only; a pooler may not pass them on."""
-    reported = connection.get_settings()
-    return any(getattr(reported, name, "off") == "on" for name in _READ_ONLY_SETTINGS)
+    reported: Any = connection.get_settings()
+    return "on" in (getattr(reported, "in_hot_standby", ""), getattr(reported, "default_transaction_read_only", ""))
 
 
 @contextmanager

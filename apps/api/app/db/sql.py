@@ -32,7 +32,7 @@ noticed late but never early, and a lease that a wait has used up is renewed (`s
 
 @frozen
 class Statement:
-    """`text` has `$1 … $n`; `names` are the bind parameters in that order."""
+    """`text` has `$1 … $n`; `names` are the bind parameters in that order, each once."""
 
     text: str
     names: tuple[str, ...]
@@ -42,8 +42,8 @@ class Statement:
 
         A missing or an unknown name is a programming error and raises `KeyError`.
         """
-        if len(parameters) != len(set(self.names)):
-            raise KeyError(f"takes {sorted(set(self.names))}, got {sorted(parameters)}")
+        if len(parameters) != len(self.names):
+            raise KeyError(f"takes {sorted(self.names)}, got {sorted(parameters)}")
         return [parameters[name] for name in self.names]
 
 
