@@ -63,7 +63,7 @@ class _Database:
 
 
 _RETURNED: defaultdict[str, list[_Database]] = defaultdict(list)
-"""Those that wait to be lent again, emptied, by the address of their template. On a cluster they go with its nodes."""
+"""Those that wait to be lent again, emptied, by the address of their template."""
 
 
 @dataclass(frozen=True, slots=True)
