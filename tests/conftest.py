@@ -1,4 +1,4 @@
-"""One Postgres for the whole run, one migrated template, and a fresh database for each test that asks for one.
+"""One Postgres for the whole run, one migrated template, and an empty database for each test that asks for one.
 
 The server is an embedded one in pytest's temporary folder, shared by all xdist workers, or, where
 `PLIMSOLL_TEST_DATABASE_URL` names one, an external server (14 or later) whose user may create databases. With
@@ -82,6 +82,7 @@ def template_database(postgres_server: str) -> Generator[str]:
     if not servers.is_citus:
         asyncio.run(servers.make_migrated(name))
     yield name
+    asyncio.run(servers.drop_returned(name))
     asyncio.run(servers.drop(name))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,22 +22,48 @@ VARIABLE = "PLIMSOLL_TEST_CITUS"
 """The ports on loopback of a cluster (`torture/nodes.py`), the coordinator's first, by commas."""
 
 
-# Whoever is still connected is cut off, and what that left half done on the nodes is ended. Rows are deleted, with all
-# below their sessions: TRUNCATE takes a hundred times as long here.
+_DISCONNECT = """
+SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+"""
+# Rows are deleted, with all below their sessions: TRUNCATE takes longer, on a cluster a hundred times as long. Without
+# statistics of the rows that are gone, nothing is vacuumed or analyzed later.
 _EMPTY = (
-    """
-    SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
-    WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
-    """,
-    "SELECT recover_prepared_transactions()",
     *(
         f"DELETE FROM {name}"  # noqa: S608 - a table of ours
         for name, placement in PLACEMENTS.items()
         if name == "sessions" or placement.spread is not Spread.BY_SESSION
     ),
+    "SELECT pg_stat_reset()",
 )
-_EMPTIED: list[str] = []
-"""Addresses of databases on the cluster that the environment names; they go with its nodes."""
+_SCHEMA = """
+SELECT concat_ws(' ',
+    (SELECT (count(*), max(xmin::text::bigint)) FROM pg_class WHERE oid >= 16384),
+    (SELECT (count(*), max(xmin::text::bigint)) FROM pg_attribute WHERE attrelid >= 16384),
+    (SELECT (count(*), max(xmin::text::bigint)) FROM pg_constraint WHERE oid >= 16384),
+    (SELECT (count(*), max(xmin::text::bigint)) FROM pg_trigger),
+    (SELECT (count(*), max(xmin::text::bigint)) FROM pg_proc WHERE oid >= 16384),
+    (SELECT count(*) FROM pg_db_role_setting WHERE setdatabase <> 0),
+    (SELECT count(*) FROM pg_statistic WHERE starelid >= 16384),
+    (SELECT string_agg(version_num, ' ') FROM alembic_version))
+"""
+"""Differs from what it was once a statement has changed the schema, its version or the statistics of its planner."""
+_MOST_GROWTH_BYTES = 4 * 1024 * 1024
+"""Of a database that is lent again: the rows of an earlier block leave their pages behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Database:
+    """A migrated database, as it was when it was made."""
+
+    name: str
+    url: str
+    schema: str
+    size_bytes: int
+
+
+_RETURNED: defaultdict[str, list[_Database]] = defaultdict(list)
+"""Those that wait to be lent again, emptied, by the address of their template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +99,34 @@ class Servers:
 
     @asynccontextmanager
     async def lend(self, template: str) -> AsyncGenerator[str]:
-        """The address of a database with all tables and no row, for this block alone: a copy of the template.
+        """The address of a database with all tables and no row, for this block alone.
 
-        To copy one on every node takes seconds. There one is lent that an earlier block was done with, and that was
-        emptied; the template need not be there.
+        It is one that an earlier block of this process was done with, and else a copy of the template; on a cluster,
+        where to copy one on every node takes seconds, it is migrated, and the template need not be there.
         """
-        if self.is_citus:
-            url = _EMPTIED.pop() if _EMPTIED else await self.make_migrated(new_name())
-            yield url
-            await execute(url, *_EMPTY)  # one for which this fails is not lent again
-            _EMPTIED.append(url)
-            return
-        name = new_name()
-        await execute(self.urls[0], f"CREATE DATABASE {name} TEMPLATE {template}")
+        returned = _RETURNED[self.url(template)]
+        database = returned.pop() if returned else await self._made(template)
         try:
-            yield self.url(name)
+            yield database.url
         finally:
-            await self.drop(name)
+            if await _emptied(database, is_citus=self.is_citus):
+                returned.append(database)
+            else:
+                await self.drop(database.name)
+
+    async def drop_returned(self, template: str) -> None:
+        """Takes away the databases that wait to be lent again."""
+        for database in _RETURNED.pop(self.url(template), ()):
+            await self.drop(database.name)
+
+    async def _made(self, template: str) -> _Database:
+        name = new_name()
+        if self.is_citus:
+            await self.make_migrated(name)
+        else:
+            await execute(self.urls[0], f"CREATE DATABASE {name} TEMPLATE {template}")
+        async with _connected(self.url(name)) as connection:
+            return _Database(name, self.url(name), *await _state(connection))
 
     async def drop(self, name: str) -> None:
         """Takes the database away, whoever uses it."""
@@ -124,12 +162,9 @@ def new_name() -> str:
 @asynccontextmanager
 async def _alone_on(server: str) -> AsyncGenerator[None]:
     """For one process at a time: to add a node writes its roles anew, which all databases of the node share."""
-    connection = await cast(Any, asyncpg).connect(server)
-    try:
+    async with _connected(server) as connection:
         await connection.execute("SELECT pg_advisory_lock(hashtext('plimsoll nodes'))")
         yield
-    finally:
-        await connection.close()
 
 
 def _joining(urls: tuple[str, ...]) -> list[str]:
@@ -140,11 +175,39 @@ def _joining(urls: tuple[str, ...]) -> list[str]:
     ]
 
 
+async def _state(connection: Any) -> tuple[str, int]:
+    """What identifies the schema of a database, and its size in bytes."""
+    return tuple(await connection.fetchrow(f"SELECT ({_SCHEMA}), pg_database_size(current_database())"))
+
+
+async def _emptied(database: _Database, *, is_citus: bool) -> bool:
+    """Empties a database that somebody was done with; whether it is as it was when it was made."""
+    try:
+        async with _connected(database.url) as connection:
+            await connection.execute(_DISCONNECT)
+            schema, size_bytes = await _state(connection)
+            if schema != database.schema or size_bytes > database.size_bytes + _MOST_GROWTH_BYTES:
+                return False
+            if is_citus:  # what was cut off half done on the nodes is ended
+                await connection.execute("SELECT recover_prepared_transactions()")
+            for statement in _EMPTY:
+                await connection.execute(statement)
+    except (asyncpg.PostgresError, OSError):  # it is gone, or takes nothing
+        return False
+    return True
+
+
 async def execute(url: str, *statements: str) -> None:
     """Runs the statements, each alone, on a connection of its own."""
-    connection = await cast(Any, asyncpg).connect(url)
-    try:
+    async with _connected(url) as connection:
         for statement in statements:
             await connection.execute(statement)
+
+
+@asynccontextmanager
+async def _connected(url: str) -> AsyncGenerator[Any]:
+    connection = await cast(Any, asyncpg).connect(url)
+    try:
+        yield connection
     finally:
         await connection.close()

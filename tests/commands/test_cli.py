@@ -22,6 +22,7 @@ import app
 import plimsoll_sdk
 from migrations.drift import with_database
 from plimsoll_demo.first_session import METADATA
+from tests.commands.running import run_command
 from tests.db.test_migrations import execute, tables
 from tests.pooling import pooler_settings
 from torture.databases import new_name
@@ -40,15 +41,7 @@ def environment(**settings: str) -> dict[str, str]:
 
 def plimsoll(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end, in an empty folder, with these settings and no others."""
-    return subprocess.run(
-        [*PLIMSOLL, *arguments],
-        cwd=folder,
-        env=environment(**{"XDG_DATA_HOME": str(folder)} | settings),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    return run_command(arguments, folder, environment(**{"XDG_DATA_HOME": str(folder)} | settings))
 
 
 @contextmanager
@@ -253,7 +246,7 @@ def test_a_worker_that_cannot_be_replaced_ends_all_with_an_error(tmp_path: Path,
     with serving(tmp_path, "--workers", "2", **settings) as (process, _):
         catalogue.write_text("default = ")
         os.kill(_workers_of(process)[0], signal.SIGKILL)
-        assert process.wait(timeout=60) == 2
+        assert process.wait(timeout=25) == 2  # sooner than a worker's silence would be noticed
     assert "plimsoll: the application did not start" in (tmp_path / "log").read_text()
 
 

@@ -11,35 +11,32 @@ import pytest
 
 from app.commands.administration import read_age
 from app.domain.errors import OperatorError
-from tests.commands.test_cli import address, plimsoll, refusal, serving
+from tests.api.conftest import new_session
+from tests.commands.test_cli import plimsoll, refusal
 from tests.db.test_migrations import execute
 
 
-def test_it_counts_then_erases_and_says_what(tmp_path: Path, database_url: str) -> None:
+def test_it_counts_then_erases_and_says_what(tmp_path: Path, database_url: str, client: httpx.Client) -> None:
     def purge(*options: str) -> tuple[str, dict[str, str]]:
         done = plimsoll(tmp_path, "purge", "--older-than", "30d", *options, DATABASE_URL=database_url)
         assert (done.returncode, done.stderr) == (0, ""), "a progress bar where nobody looks"
         output, *rows = done.stdout.splitlines()
         return output, {name: count for count, name in (row.split() for row in rows)}
 
-    with (
-        serving(tmp_path, DATABASE_URL=database_url) as (_, printed),
-        httpx.Client(base_url=address(printed), timeout=30) as client,
-    ):
-        ids = [client.post("/v1/sessions", json={}).json()["id"] for _ in range(3)]
-        for session in ids:
-            assert client.post(f"/v1/sessions/{session}/turns", json={"content": "hello"}).status_code == 201
-        older = "UPDATE sessions SET updated_at = now() - interval '31 days'"
-        asyncio.run(execute(database_url, older))
-        assert client.patch(f"/v1/sessions/{ids[2]}", json={"room_goal": "Stay."}).status_code == 200
-        output, would = purge("--dry-run")
-        assert output == "2 sessions would be erased."
-        assert purge("--tenant", "nobody") == ("0 sessions were erased.", {})
-        output, did = purge()
-        assert (output, did) == ("2 sessions were erased.", would)
-        assert (did["sessions"], did["turns"], did["messages"]) == ("2", "2", "4")
-        found = [client.get(f"/v1/sessions/{session}").status_code for session in ids]
-        assert found == [404, 404, 200], "the running service does not see it"
+    ids = [new_session(client) for _ in range(3)]
+    for session in ids:
+        assert client.post(f"/v1/sessions/{session}/turns", json={"content": "hello"}).status_code == 201
+    older = "UPDATE sessions SET updated_at = now() - interval '31 days'"
+    asyncio.run(execute(database_url, older))
+    assert client.patch(f"/v1/sessions/{ids[2]}", json={"room_goal": "Stay."}).status_code == 200
+    output, would = purge("--dry-run")
+    assert output == "2 sessions would be erased."
+    assert purge("--tenant", "nobody") == ("0 sessions were erased.", {})
+    output, did = purge()
+    assert (output, did) == ("2 sessions were erased.", would)
+    assert (did["sessions"], did["turns"], did["messages"]) == ("2", "2", "4")
+    found = [client.get(f"/v1/sessions/{session}").status_code for session in ids]
+    assert found == [404, 404, 200], "the running service does not see it"
 
 
 def test_an_invalid_age_is_refused_in_one_line(tmp_path: Path, database_url: str) -> None:

@@ -11,20 +11,17 @@ import pytest
 from app.commands.simulate import read_policy
 from app.domain.errors import OperatorError
 from app.services.views.simulation import Variant
-from tests.commands.test_cli import UNKNOWN_ID, address, plimsoll, refusal, serving
+from tests.api.conftest import new_session
+from tests.commands.test_cli import UNKNOWN_ID, plimsoll, refusal
 
 
 def test_it_reads_the_database_of_the_settings_and_prints_a_column_for_each_policy(
-    tmp_path: Path, database_url: str
+    tmp_path: Path, database_url: str, client: httpx.Client
 ) -> None:
-    with (
-        serving(tmp_path, DATABASE_URL=database_url) as (_, printed),
-        httpx.Client(base_url=address(printed), timeout=30) as client,
-    ):
-        ids = [client.post("/v1/sessions", json={}).json()["id"] for _ in range(2)]
-        for session in ids:
-            for number in range(10):
-                client.post(f"/v1/sessions/{session}/turns", json={"content": f"Point {number} " + "word " * 60})
+    ids = [new_session(client) for _ in range(2)]
+    for session in ids:
+        for number in range(10):
+            client.post(f"/v1/sessions/{session}/turns", json={"content": f"Point {number} " + "word " * 60})
     done = plimsoll(tmp_path, "simulate", *ids, DATABASE_URL=database_url)
     assert done.returncode == 0, done.stderr
     assert done.stderr == "", "a progress bar where nobody looks"

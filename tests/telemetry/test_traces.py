@@ -265,7 +265,9 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path, database_url:
     """The SDK is hidden from the interpreter as it starts."""
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['opentelemetry.sdk'] = None")
     path = f"{tmp_path}:{test_cli.environment()['PYTHONPATH']}"
-    done = test_cli.plimsoll(tmp_path, "serve", DATABASE_URL=database_url, PLIMSOLL_TRACES="otlp", PYTHONPATH=path)
+    environment = test_cli.environment(DATABASE_URL=database_url, PLIMSOLL_TRACES="otlp", PYTHONPATH=path)
+    command = [*test_cli.PLIMSOLL, "serve"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert "the extra otel of plimsoll-server" in test_cli.refusal(done)
 
 

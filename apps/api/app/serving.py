@@ -204,6 +204,11 @@ class _Workers(Multiprocess):
                 return self.should_exit.set()
         return None
 
+    def keep_subprocess_alive(self) -> None:
+        for worker in self.processes:
+            worker.child_conn.close()  # else the check of a worker that ends meanwhile waits for `_WORKER_SILENCE_S`
+        super().keep_subprocess_alive()
+
     def terminate_all(self) -> None:
         super().terminate_all()
         for listener in self.sockets:
