@@ -16,7 +16,7 @@ from app.engine.recall.index import U64, Floats, Index, Ints, Postings
 from app.engine.recall.related import (
     LookedFor,
     Related,
-    one_of_a_word,
+    outdone,
     own_word,
     places_of,
     related_terms,
@@ -143,9 +143,8 @@ def search(index: Index, query: Query, *, most_hits: int = MOST_HITS, most_seen_
         weigh_related(rare, terms.related, terms.places, found.seen_in, messages)
     scored, covered = term_scores(index, found, rare)
     if terms.related:
-        counting = one_of_a_word(terms.places, found, messages)
-        scored *= counting
-        covered *= counting
+        out = outdone(terms.places, found, messages)
+        scored[out] = covered[out] = 0.0
     scores, coverage = summed(found.positions, scored, messages), summed(found.positions, covered, messages)
     best, scores = _best(scores, coverage, most_hits)
     best, scores, similar = with_similar(index, query.meaning, query.through_seq, best, scores)

@@ -44,6 +44,7 @@ class LookedFor(NamedTuple):
     reason: str
 
 
+@lru_cache(maxsize=2048)
 def own_word(word: str) -> LookedFor:
     """A word of the question itself."""
     return LookedFor(word, word, word)
@@ -110,9 +111,9 @@ def weigh_related(rare: Floats, related: Sequence[Related], places: Ints, seen_i
     rare[:others] = np.minimum(rare[:others], rare[own]) * nearness * is_rare
 
 
-def one_of_a_word(places: Ints, found: Postings, messages: int) -> npt.NDArray[np.bool_]:
-    """Whether each posting of the related terms and of the question's, which follow them, counts. Of a message's
-    postings for one word of the question only the nearest counts, which is the word itself if it has it."""
+def outdone(places: Ints, found: Postings, messages: int) -> Ints:
+    """The indexes of the postings that do not count. Of a message's postings for one word of the question only the
+    nearest counts, which is the word itself if it has it."""
     own = len(found.seen_in) - len(places)
     place_of = np.concatenate((places, np.arange(own)))
     keys = place_of.take(found.of_term)
@@ -121,7 +122,7 @@ def one_of_a_word(places: Ints, found: Postings, messages: int) -> npt.NDArray[n
     order = np.arange(len(keys), dtype=np.int32)
     last = np.empty(own * messages, np.int32)  # read only where it was written
     last[keys] = order  # of equal keys the last is stored, and the nearest comes last
-    return last.take(keys) == order
+    return np.flatnonzero(last.take(keys) != order)
 
 
 @lru_cache(maxsize=1)
