@@ -54,6 +54,33 @@ def test_a_day_is_resolved_against_the_day_on_which_it_was_named(asked: str, fir
     assert (key.first_day, key.last_day) == (_day(first), _day(last))
 
 
+MONTHS = [f"{date(2021, month, 1):{form}}" for month in range(1, 13) for form in ("%b", "%b.", "%B")]
+COUNTS = [
+    *("a", "an", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *("a couple of", "couple of", "14"),
+]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *[f"{month} 2021" for month in MONTHS],
+        *[f"{month} the 3rd" for month in MONTHS],
+        *[f"{count} {unit} ago" for count in COUNTS for unit in ("day", "weeks", "month", "years")],
+        *[f"{word} May" for word in ("in", "during", "of", "since", "by", "until", "last", "this", "early", "late")],
+        *[f"{word} 2021" for word in ("in", "during the year", "of", "since")],
+        *[f"{which} month" for which in ("last", "past", "previous", "this")],
+        *["mid-May", "last Monday", "on Sunday", "this past Tuesday", "the day before yesterday", "yesterday"],
+        *["last night", "today", "this morning", "this afternoon", "2021-12-31", "31 Dec", "0 days ago"],
+    ],
+)
+def test_a_day_is_found_whatever_its_first_word_is_and_whatever_spaces_surround_it(asked: str) -> None:
+    keys = date_keys(asked, day_of(NOW))
+    assert keys
+    spaced = date_keys("\n So " + asked.upper().replace(" ", " \t\u2003") + " ", day_of(NOW))
+    assert [key[1:] for key in spaced] == [key[1:] for key in keys]
+
+
 @pytest.mark.parametrize(
     "asked",
     ["May I march on?", "on 31 April 2023", "He is one-year-old", "May God bless you", "at 8:15", "999 years ago"],
