@@ -85,6 +85,14 @@ def test_every_one_of_some_places_with_the_same_words_is_shown_on_the_page() -> 
     assert re.findall(r"gate ([0-9]+)", _text(page)) == ["100", "101", "102", "103"]
 
 
+def test_of_many_places_that_are_alike_some_give_way_to_those_that_differ() -> None:
+    filler = "seats free " * 60
+    arrivals = ["13:30"] * 9 + ["13:45"] * 2
+    text = filler.join(["", *(f"departs 11:00, arrives {arrival}, on time" for arrival in arrivals), ""])
+    page = page_of_message(_message(3, text), "departs 11:00 arrives on time", None, 400, _estimate)
+    assert re.findall(r"arrives ([0-9:]+)", _text(page)) == ["13:30", "13:30", "13:45", "13:45"]
+
+
 @pytest.mark.parametrize("words", ["", "?!", "nowhere", "(", "日本 crane", "a" * 400])
 def test_words_that_a_message_does_not_have_open_its_first_page(words: str) -> None:
     page = page_of_message(_message(3, "order 5 is paid\n" * 400), words, None, 200, _estimate)

@@ -268,7 +268,7 @@ def _cut(text: str, most_tokens: int, estimate: Estimate) -> list[str]:
 
 def _around(text: str, places: Sequence[int], most_chars: int) -> str:
     """Equal parts of the text around the places, as many as are useful, together at most `most_chars`."""
-    places = places[: max(1, most_chars // _NEAR_CHARS)]
+    places = sorted(_unlike_first(text, places)[: max(1, most_chars // _NEAR_CHARS)])
     size, end, parts = most_chars // len(places) - len(_GAP), 0, list[str]()
     for place in places:
         start = max(0, place - size // 2)
@@ -278,6 +278,17 @@ def _around(text: str, places: Sequence[int], most_chars: int) -> str:
         end = max(end, place - size // 2 + size)
         parts.append(text[start:end])
     return "".join(parts)
+
+
+def _unlike_first(text: str, places: Sequence[int]) -> list[int]:
+    """The places, first those whose surroundings differ from those of all places before them: what is looked for may be
+    the only thing in which one differs from many that are alike."""
+    seen, ordered = Counter[str](), list[tuple[int, int]]()
+    for place in places:
+        around = text[max(0, place - _NEXT_CHARS) : place + _NEXT_CHARS]
+        ordered.append((seen[around], place))
+        seen[around] += 1
+    return [place for _, place in sorted(ordered)]
 
 
 def _densest_places(text: str, words: str) -> list[int]:
