@@ -163,6 +163,21 @@ def test_matches_go_on_from_page_to_page_until_there_are_no_more() -> None:
     assert seqs == list(range(1, 30))
 
 
+@pytest.mark.parametrize("page_tokens", range(150, 200, 5))
+def test_a_page_with_a_short_heading_has_more_matches(page_tokens: int) -> None:
+    def estimate(text: str) -> int:
+        return (len(text) + 3) // 4
+
+    messages = [_message(seq, "a crane", role="user") for seq in range(100, 200)]
+    page = page_of_matches(messages, "crane", 1, page_tokens, estimate)
+    following = page_of_matches(messages, "crane", 2, page_tokens, estimate)
+    assert page
+    assert following
+    assert estimate(page.text) <= page_tokens
+    assert len(page.seqs) > (page_tokens - 64) // (estimate("[m100 user] a crane") + 1), "64 with the longest heading"
+    assert following.seqs[0] == page.seqs[-1] + 1
+
+
 def test_a_page_far_beyond_the_last_is_not_counted_up_to() -> None:
     assert page_of_matches([_message(3, "The invoice is paid.")], "invoice", 2**62, 400, _estimate) is None
 
