@@ -30,6 +30,7 @@ from app.engine.window.look_back import (
     look_back_messages,
     next_page_tokens,
     next_search,
+    round_tokens,
     with_look_backs,
     without_newest,
 )
@@ -55,11 +56,13 @@ class Archive:
             {message.seq: message for message in messages}, EMPTY.extended(Packed.of(messages), messages[-1].seq)
         )
 
-    def matches(self, lookup: LookBack, turn: LookedBack, tokens: int, estimate: Estimate) -> TextPage | None:
+    def matches(
+        self, lookup: LookBack, turn: LookedBack, tokens: int, of_round: int, estimate: Estimate
+    ) -> TextPage | None:
         """A page of the messages that match, as `services/turn/recall.py` reads it."""
         window = turn.decided.window
         said_day = day_said(window.snapshot.current.messages[0])
-        wanted = next_search(lookup, turn.read, seqs_beside_result(window, tokens + estimate(lookup.query)), said_day)
+        wanted = next_search(lookup, turn.read, seqs_beside_result(window, of_round + tokens, 2), said_day)
         query = Query(lookup.query, self.index.through_seq, said_day)
         seqs = matching_seqs(self.index, query, wanted.without)
         found = [self.messages[seq] for seq in seqs[: messages_to_read(wanted.number, tokens)]]
@@ -84,20 +87,22 @@ class LookedBack:
         lookup = LookBack(lookup, None, None) if isinstance(lookup, str) else lookup
         window = self.decided.window
         calls = len(self.looked_back) // 2
-        room_tokens, before_tokens = room_for_result(window, estimate(lookup.query)), looked_back_tokens(window)
-        budget = window.budget.input_budget
-        size = next_page_tokens(lookup, budget, calls, self.read_tokens, room_tokens, before_tokens)
-        page: TextPage | None = None
-        if size is not None and lookup.handle is None:
-            page = archive.matches(lookup, self, size, estimate)
-        elif size is not None and (message := archive.messages.get(seq_of(lookup.handle or "") or 0)):
-            page = page_of_message(message, lookup.query, lookup.page, size, estimate)
-        nothing = AT_THE_CAP if size is None else NOT_THERE if lookup.handle else NOTHING_FOUND
-        text = page.text if page else nothing
         running = window.snapshot.current
         own = replace(running, messages=tuple(m for m in running.messages if not m.is_look_back))
         call = ToolCall(f"back_{calls}", NAME, "{}")
         answer = Completion(None, "tool_calls", None, (call,))
+        unread = look_back_messages(own.id, own.messages[-1].seq, answer, [(call, lookup, "")])
+        of_round = round_tokens(unread, estimate)
+        room_tokens, before_tokens = room_for_result(window, of_round, len(unread)), looked_back_tokens(window)
+        budget = window.budget.input_budget
+        size = next_page_tokens(lookup, budget, calls, self.read_tokens, room_tokens, before_tokens)
+        page: TextPage | None = None
+        if size is not None and lookup.handle is None:
+            page = archive.matches(lookup, self, size, of_round, estimate)
+        elif size is not None and (message := archive.messages.get(seq_of(lookup.handle or "") or 0)):
+            page = page_of_message(message, lookup.query, lookup.page, size, estimate)
+        nothing = AT_THE_CAP if size is None else NOT_THERE if lookup.handle else NOTHING_FOUND
+        text = page.text if page else nothing
         new = look_back_messages(own.id, own.messages[-1].seq, answer, [(call, lookup, text)])
         with_new = (*self.looked_back, *(_counted(message, estimate) for message in new))
         for looked_back in (with_new, tuple(_counted(message, estimate) for message in without_newest(with_new))):

@@ -85,6 +85,14 @@ def test_every_one_of_some_places_with_the_same_words_is_shown_on_the_page() -> 
     assert re.findall(r"gate ([0-9]+)", _text(page)) == ["100", "101", "102", "103"]
 
 
+def test_of_many_places_that_are_alike_some_give_way_to_those_that_differ() -> None:
+    filler = "seats free " * 60
+    arrivals = ["13:30"] * 9 + ["13:45"] * 2
+    text = filler.join(["", *(f"departs 11:00, arrives {arrival}, on time" for arrival in arrivals), ""])
+    page = page_of_message(_message(3, text), "departs 11:00 arrives on time", None, 400, _estimate)
+    assert re.findall(r"arrives ([0-9:]+)", _text(page)) == ["13:30", "13:30", "13:45", "13:45"]
+
+
 @pytest.mark.parametrize("words", ["", "?!", "nowhere", "(", "日本 crane", "a" * 400])
 def test_words_that_a_message_does_not_have_open_its_first_page(words: str) -> None:
     page = page_of_message(_message(3, "order 5 is paid\n" * 400), words, None, 200, _estimate)
@@ -153,6 +161,21 @@ def test_matches_go_on_from_page_to_page_until_there_are_no_more() -> None:
         seqs += page.seqs
         assert page.more == (page.seqs[-1] != 29)
     assert seqs == list(range(1, 30))
+
+
+@pytest.mark.parametrize("page_tokens", range(150, 200, 5))
+def test_a_page_with_a_short_heading_has_more_matches(page_tokens: int) -> None:
+    def estimate(text: str) -> int:
+        return (len(text) + 3) // 4
+
+    messages = [_message(seq, "a crane", role="user") for seq in range(100, 200)]
+    page = page_of_matches(messages, "crane", 1, page_tokens, estimate)
+    following = page_of_matches(messages, "crane", 2, page_tokens, estimate)
+    assert page
+    assert following
+    assert estimate(page.text) <= page_tokens
+    assert len(page.seqs) > (page_tokens - 64) // (estimate("[m100 user] a crane") + 1), "64 with the longest heading"
+    assert following.seqs[0] == page.seqs[-1] + 1
 
 
 def test_a_page_far_beyond_the_last_is_not_counted_up_to() -> None:

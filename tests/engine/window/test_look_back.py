@@ -9,19 +9,21 @@ import pytest
 from app.domain.types import Completion, Message, SummaryBody, ToolCall, ToolDefinition, TurnStatus
 from app.engine.messages.tokens import message_tokens, tools_tokens
 from app.engine.policy.policy import PRESETS, ClearToolResults, ContextPolicy
-from app.engine.recall.look_back_pages import TextPage
+from app.engine.recall.look_back_pages import TextPage, page_of_matches
 from app.engine.window.look_back import (
     LOOK_BACK,
     LookBack,
     look_back_messages,
     next_page_tokens,
     next_search,
+    round_tokens,
     with_look_backs,
 )
 from app.engine.window.plan import Ready, Refused, assemble, plan
 from app.engine.window.prompt_refs import SentHashes, needed_for
 from app.engine.window.recalled import room_for_result, seqs_beside_result
 from app.engine.window.snapshot import Snapshot, in_ranges
+from app.engine.window.window import Window
 from tests.engine.histories import GUARDED, History, UnitShape, chat, estimate, snapshot_of, text_of
 from tests.engine.prompt_hash import prompt_sha256
 from tests.engine.readings import items_of, rebuild
@@ -201,10 +203,45 @@ def test_recalled_messages_displaced_by_a_page_do_not_count_as_sent() -> None:
     window = _ready(recalling_snapshot()).window
     recalled = {row.seq for row in window.log.recalled}
     assert recalled
-    assert recalled <= seqs_beside_result(window, 0)
-    beside = seqs_beside_result(window, room_for_result(window, 0) - 1)
+    assert recalled <= seqs_beside_result(window, 0, 0)
+    beside = seqs_beside_result(window, room_for_result(window, 0, 0) - 1, 0)
     assert not recalled & beside
     assert {message.seq for turn in window.snapshot.past.turns for message in turn.messages} <= beside
+
+
+def _after(window: Window, text: str) -> Window:
+    """The window of the call after a look-back that read this text."""
+    snapshot = window.snapshot
+    look_back = tuple(
+        replace(message, content=text, tokens=message_tokens(text, estimate, tool_call_id=message.tool_call_id))
+        if message.role == "tool"
+        else message
+        for message in _read(snapshot, 1)
+    )
+    current = with_look_backs(snapshot.current, look_back)
+    return _ready(replace(snapshot, current=current, log=None)).window
+
+
+def test_a_result_takes_all_the_room_there_is_and_what_was_promised_to_stay_beside_it_does() -> None:
+    window = _ready(recalling_snapshot()).window
+    unread = [replace(message, content=message.content and "") for message in _read(window.snapshot, 1)]
+    of_round = round_tokens(unread, estimate)
+    room = room_for_result(window, of_round, len(unread))
+    full = _after(window, text_of(room))
+    assert (full.input_tokens, full.log.recalled, full.log.actions) == (window.budget.input_budget, (), ())
+    for size in range(room - 400, room, 7):
+        recalled = {row.seq for row in _after(window, text_of(size)).log.recalled}
+        beside = seqs_beside_result(window, of_round + size, len(unread))
+        assert {row.seq for row in window.log.recalled} & beside <= recalled
+
+
+def test_what_a_page_shows_whole_is_not_recalled_beside_it() -> None:
+    window = _ready(recalling_snapshot()).window
+    recalled = [item.message for item in window.recalled if item.message]
+    page = page_of_matches(recalled[:2], "valve", 1, 2000, estimate)
+    assert page
+    beside = {row.seq for row in _after(window, page.text).log.recalled}
+    assert beside == {message.seq for message in recalled[2:]}
 
 
 def test_a_call_whose_inputs_were_cleared_does_not_count_as_sent() -> None:

@@ -169,20 +169,35 @@ def page_of_matches(
     whole_tokens = min(room_tokens, max(_SHORT_TOKENS, room_tokens // 2))
     entries = [_entry(message, words, whole_tokens, room_tokens, estimate) for message in messages]
     for at in range(1, number + 1):
-        on_page, left, room = list[_Entry](), list[_Entry](), room_tokens
-        for whole in entries:
-            entry = whole
-            if whole.tokens > room >= _LEAST_PART_TOKENS and whole.message.role == "tool":
-                entry = _part(whole.message, words, 2 * (room - _LABEL_TOKENS), room_tokens, estimate)
-            fits = entry.tokens <= room or not on_page
-            (on_page if fits else left).append(entry if fits else whole)
-            room -= entry.tokens if fits else 0
-        if at == number and on_page:
-            return _page_of(on_page, shown_number or number, more=bool(left))
+        on_page, left = _filled(entries, words, room_tokens, estimate)
+        page = _page_of(on_page, shown_number or at, more=bool(left))
+        spare_tokens = page_tokens - estimate(page.text)  # few pages have the longest heading
+        if left and spare_tokens > 0:
+            more_on_page, fewer_left = _filled(entries, words, room_tokens + spare_tokens, estimate)
+            fuller = _page_of(more_on_page, shown_number or at, more=bool(fewer_left))
+            if estimate(fuller.text) <= page_tokens:
+                page, left = fuller, fewer_left
+        if at == number and page.seqs:
+            return page
         if not left:
             break  # the requested number may be a million
         entries = left
     return None
+
+
+def _filled(
+    entries: Sequence[_Entry], words: str, room_tokens: int, estimate: Estimate
+) -> tuple[list[_Entry], list[_Entry]]:
+    """The entries that fit on a page with this room, a tool result in part if need be; and those that are left."""
+    on_page, left, room = list[_Entry](), list[_Entry](), room_tokens
+    for whole in entries:
+        entry = whole
+        if whole.tokens > room >= _LEAST_PART_TOKENS and whole.message.role == "tool":
+            entry = _part(whole.message, words, 2 * (room - _LABEL_TOKENS), room_tokens, estimate)
+        fits = entry.tokens <= room or not on_page
+        (on_page if fits else left).append(entry if fits else whole)
+        room -= entry.tokens if fits else 0
+    return on_page, left
 
 
 @frozen
@@ -208,9 +223,8 @@ _ROLES: Final = {"user": "user", "assistant": "assistant", "tool": "tool result"
 def _entry(message: Message, words: str, whole_tokens: int, room_tokens: int, estimate: Estimate) -> _Entry:
     if message.role == "tool":
         whole_tokens = min(whole_tokens, _SHORT_RESULT_TOKENS)
-    text, label = _readable(message), f"{handle_of(message.seq)} {_ROLES[message.role]}"
-    if len(text) <= _MOST_CHARS_PER_TOKEN * whole_tokens:
-        entry = f"[{label}] {_as_one_entry(text)}"
+    if len(_readable(message)) <= _MOST_CHARS_PER_TOKEN * whole_tokens:
+        entry = _whole_entry(message)
         if (tokens := estimate(entry) + 1) <= whole_tokens:
             return _Entry(message, entry, tokens, in_part=False)
     return _part(message, words, whole_tokens, room_tokens, estimate)
@@ -229,6 +243,15 @@ def _part(message: Message, words: str, most_chars: int, room_tokens: int, estim
         if tokens <= room_tokens or chars <= _LEAST_EXCERPT_CHARS:
             return _Entry(message, entry, tokens, in_part=True)
         chars = max(_LEAST_EXCERPT_CHARS, chars * room_tokens * 9 // (tokens * 10))
+
+
+def shows_whole(page_text: str, message: Message) -> bool:
+    """Whether a page of matches with this text has the whole message."""
+    return f"{_whole_entry(message)}\n" in page_text
+
+
+def _whole_entry(message: Message) -> str:
+    return f"[{handle_of(message.seq)} {_ROLES[message.role]}] {_as_one_entry(_readable(message))}"
 
 
 def _as_one_entry(text: str) -> str:
@@ -268,7 +291,7 @@ def _cut(text: str, most_tokens: int, estimate: Estimate) -> list[str]:
 
 def _around(text: str, places: Sequence[int], most_chars: int) -> str:
     """Equal parts of the text around the places, as many as are useful, together at most `most_chars`."""
-    places = places[: max(1, most_chars // _NEAR_CHARS)]
+    places = sorted(_unlike_first(text, places)[: max(1, most_chars // _NEAR_CHARS)])
     size, end, parts = most_chars // len(places) - len(_GAP), 0, list[str]()
     for place in places:
         start = max(0, place - size // 2)
@@ -278,6 +301,17 @@ def _around(text: str, places: Sequence[int], most_chars: int) -> str:
         end = max(end, place - size // 2 + size)
         parts.append(text[start:end])
     return "".join(parts)
+
+
+def _unlike_first(text: str, places: Sequence[int]) -> list[int]:
+    """The places, first those whose surroundings differ from those of all places before them: what is looked for may be
+    the only thing in which one differs from many that are alike."""
+    seen, ordered = Counter[str](), list[tuple[int, int]]()
+    for place in places:
+        around = text[max(0, place - _NEXT_CHARS) : place + _NEXT_CHARS]
+        ordered.append((seen[around], place))
+        seen[around] += 1
+    return [place for _, place in sorted(ordered)]
 
 
 def _densest_places(text: str, words: str) -> list[int]:

@@ -18,6 +18,7 @@ from app.domain.types import Message, Region
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.messages.turns import Unit
 from app.engine.recall.dates import day_said, day_text
+from app.engine.recall.look_back_pages import shows_whole
 from app.engine.recall.ranking import Candidate, choose, most_recalled_tokens, nobodys_day, spoken_text
 from app.engine.window.past import parts_of
 from app.engine.window.prompt import PromptItem, Run, block_item
@@ -25,8 +26,6 @@ from app.engine.window.window import Window
 
 RECALL_NOTE: Final = "[Earlier messages of this conversation that may matter now. The newest message comes last.]"
 """Precedes the block, in the role of the user. Without it an old request would look like a current one."""
-_CALL_TOKENS: Final = 48
-"""Tokens of the call of a look-back without its words, plus the framing of the call and its result."""
 
 
 def show_days(window: Window) -> Window:
@@ -115,34 +114,46 @@ def _chosen(
 
 
 def _sent_texts(window: Window) -> Iterator[str]:
-    """The texts of the messages; those of a run are read from its JSON."""
+    """The texts of the messages, those of a run read from its JSON; and of the messages on pages of look-backs."""
     for part in (*parts_of(window.past), *parts_of(window.current)):
         if isinstance(part, Run):
             for message in orjson.loads(b"[%b]" % part.json()[1:]):
                 yield named(message.get("name"), content_text(message["content"]))
         elif part.message:
             yield spoken_text(part.message)
+    read = [item for piece in window.current if piece.kind == "look_back" for item in piece.items]
+    pages = [content_text(item.as_sent()["content"]) for item in read]
+    evicted = window.snapshot.evicted.turns if window.snapshot.evicted and pages else ()
+    for message in (message for turn in evicted for message in turn.messages):
+        if any(shows_whole(page, message) for page in pages):
+            yield spoken_text(message)
 
 
 def looked_back_tokens(window: Window) -> int:
     return sum([piece.tokens for piece in window.current if piece.kind == "look_back"])
 
 
-def room_for_result(window: Window, tokens: int) -> int:
-    """Wire tokens that a result of a look-back may have if all recalled messages are removed for it. `tokens` are those
-    of other results of the same round and of the words of the call."""
-    return sum(item.wire_tokens for item in window.recalled) - window.excess_tokens - tokens - _CALL_TOKENS
+def room_for_result(window: Window, tokens: int, messages: int) -> int:
+    """Tokens that a result of a look-back may have if all recalled messages are removed for it. `tokens` are the wire
+    tokens of the round without this result's text, in so many `messages`."""
+    recalled = window.recalled
+    overhead_tokens = window.overhead_tokens + MESSAGE_FRAMING_TOKENS * (messages - len(recalled))
+    room_tokens = window.budget.wire_room(
+        overhead_tokens=overhead_tokens, calibration_ratio=window.snapshot.calibration_ratio
+    )
+    return room_tokens - (window.wire_tokens - sum(item.wire_tokens for item in recalled)) - tokens
 
 
-def seqs_beside_result(window: Window, tokens: int) -> frozenset[int]:
-    """The numbers of the messages that are sent as stored together with a look-back result of this many tokens, after
-    recalled messages are removed for it, lowest score first."""
+def seqs_beside_result(window: Window, tokens: int, messages: int) -> frozenset[int]:
+    """The numbers of the messages that are sent as stored together with a look-back round of this many wire tokens in
+    so many messages, after recalled messages are removed for it, lowest score first."""
     rows = sorted(window.log.recalled, key=lambda row: (-row.score, -row.seq))
-    lines = sum(item.wire_tokens for item in window.recalled) - sum(row.tokens for row in rows)
-    room, leaving = room_for_result(window, tokens) - lines, set[int]()
+    tokens += sum(item.wire_tokens for item in window.recalled) - sum(row.tokens for row in rows)
+    messages += len(window.recalled) - len(rows)
+    leaving = set[int]()
     for row in rows:
-        if row.tokens <= room:
-            room -= row.tokens
+        if room_for_result(window, tokens + row.tokens, messages + 1) >= 0:
+            tokens, messages = tokens + row.tokens, messages + 1
         else:
             leaving.add(row.seq)
     return window.prompt.seqs_as_stored() - leaving

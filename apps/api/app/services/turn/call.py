@@ -3,6 +3,7 @@ down), and its look-backs, which are answered within the turn."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from math import ceil
@@ -16,7 +17,7 @@ from app.domain.errors import (
     ProviderTimeout,
 )
 from app.domain.frozen import replace
-from app.domain.types import Completion, CompletionRequest, JsonObject, ToolCall, Usage
+from app.domain.types import Completion, CompletionRequest, JsonObject, Message, ToolCall, Usage
 from app.engine.recall.dates import day_said
 from app.engine.recall.look_back_pages import TextPage, handle_of
 from app.engine.window.look_back import (
@@ -31,6 +32,7 @@ from app.engine.window.look_back import (
     next_page_tokens,
     next_search,
     read_call,
+    round_tokens,
 )
 from app.engine.window.plan import Ready
 from app.engine.window.provider_overflow import learned_limit, react
@@ -204,15 +206,15 @@ async def _look_back(record: Record, completion: Completion) -> tuple[Completion
         return answer, False  # no more look-backs: a result has said so
     started_at = record.rt.now()
     results = [message.content for message in turn.looked_back if message.role == "tool"]
-    calls, before = len(results), sum(plan.rows.estimate(text) for text in results if isinstance(text, str))
-    used_tokens = before
+    calls, used_tokens = len(results), sum(plan.rows.estimate(text) for text in results if isinstance(text, str))
     # Of many calls at once, the first one beyond the limit gets the result that says so; the rest are left out.
     own = tuple(call for call in completion.tool_calls if is_own(call))[: MOST_CALLS + 1]
     answered: list[tuple[ToolCall, LookBack | None, str]] = []
     rows: list[JsonObject] = []
     for call in with_own_ids(own, f"{claim.turn_id.hex[-8:]}_back", claim.round):
         lookup = read_call(call)
-        page, text = await _result(record, plan, lookup, calls, used_tokens, before)
+        unread = look_back_messages(claim.turn_id, claim.assistant_seq - 1, completion, [*answered, (call, lookup, "")])
+        page, text = await _result(record, plan, lookup, calls, used_tokens, unread)
         if lookup is not None and page is not None:
             record.read += ((lookup, page),)
         tokens = plan.rows.estimate(text)
@@ -231,30 +233,30 @@ async def _look_back(record: Record, completion: Completion) -> tuple[Completion
 
 
 async def _result(
-    record: Record, plan: TurnPlan, lookup: LookBack | None, calls: int, used_tokens: int, before: int
+    record: Record, plan: TurnPlan, lookup: LookBack | None, calls: int, used_tokens: int, unread: Sequence[Message]
 ) -> tuple[TextPage | None, str]:
     """The page that a call reads, and the text of its result.
 
-    `calls` is the number of the turn's look-back calls so far, `used_tokens` are those of their results, and `before`
-    is the number of these that are already in the prompt.
+    `calls` is the number of the turn's look-back calls so far, `used_tokens` are those of their results, and `unread`
+    the messages of this round without the text of this result.
     """
     window = plan.decided.window
     if lookup is None:
         return None, NOT_UNDERSTOOD if calls < MOST_CALLS else AT_THE_CAP
-    of_round = used_tokens - before + plan.rows.estimate(lookup.query)
+    of_round = round_tokens(unread, plan.rows.estimate)
     size = next_page_tokens(
         lookup,
         window.budget.input_budget,
         calls,
         used_tokens,
-        room_for_result(window, of_round),
+        room_for_result(window, of_round, len(unread)),
         looked_back_tokens(window),
     )
     if size is None:
         return None, AT_THE_CAP
     claim = record.turn.claim
     last_seq, said_day = claim.assistant_seq - 1, day_said(window.snapshot.current.messages[0])
-    wanted = next_search(lookup, record.read, seqs_beside_result(window, of_round + size), said_day)
+    wanted = next_search(lookup, record.read, seqs_beside_result(window, of_round + size, len(unread)), said_day)
     page = await read_page(record.rt, claim.session, lookup, wanted, last_seq, size, plan.rows.estimate)
     nothing = NOT_THERE if lookup.handle else NOTHING_FOUND
     return page, page.text if page else nothing
