@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -10,18 +9,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from app.domain.frozen import frozen
-from app.domain.recalled import similar_mark
+from app.domain.recalled import related_word, similar_mark
 from app.engine.recall.dates import date_keys
-from app.engine.recall.index import U64, Floats, Index, Ints, Postings
-from app.engine.recall.related import (
-    LookedFor,
-    Related,
-    outdone,
-    own_word,
-    places_of,
-    related_terms,
-    weigh_related,
-)
+from app.engine.recall.index import Floats, Index, Ints
+from app.engine.recall.related import LookedFor, Related, one_of_a_word, places_of, related_terms, weigh_related
 from app.engine.recall.requests import request_of
 from app.engine.recall.terms import query_terms, query_words, term_hash
 from app.engine.recall.vectors import Meaning, with_similar
@@ -58,29 +49,27 @@ def summed(positions: Ints, parts: Floats, messages: int) -> Floats:
     return np.bincount(positions, parts, messages).astype(np.float64, copy=False)
 
 
-def term_scores(index: Index, found: Postings, rare: Floats) -> tuple[Floats, Floats]:
-    """For each posting: its BM25 score, and the rarity of its term."""
-    below = SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE / _USUAL_TERMS * index.lengths(found.positions))
-    below += found.counts
-    of_posting = rare.take(found.of_term)
-    scored = of_posting * found.counts
-    scored *= SATURATION + 1
-    scored /= below
-    return scored, of_posting
+def term_scores(index: Index, seen_in: Ints, positions: Ints, counts: Ints, rare: Floats) -> tuple[Floats, Floats]:
+    """For each posting, in the order of `Index.postings`: its BM25 score, and the rarity of its term."""
+    norm = SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE / _USUAL_TERMS * index.lengths[positions])
+    of_posting = rare.repeat(seen_in)
+    return of_posting * counts * (SATURATION + 1) / (counts + norm), of_posting
 
 
 @frozen
 class Hits:
     """Matching messages among the first `messages`: `positions`, best first, and `scores`. `similar` has the cosines of
     those that are near in meaning, by position. `words` are the words that were looked for: the related ones first, the
-    least related at the beginning. `found` are the messages that have them or were sent on the days that they name."""
+    least related at the beginning. `postings` are, word after word, the positions of the messages that have it or were
+    sent on the days that it names; `seen_in` is how many they are for each word."""
 
     messages: int
     positions: Ints
     scores: Floats
     similar: Mapping[int, float]
     words: tuple[LookedFor, ...]
-    found: Postings
+    seen_in: Ints
+    postings: Ints
 
     def matched(self, positions: Collection[int]) -> dict[int, tuple[str, ...]]:
         """Why messages were found, by position: the words of the text that a message has, its related words in place of
@@ -88,15 +77,15 @@ class Hits:
         found: dict[int, dict[str, str]] = {at: {} for at in positions}
         is_wanted = np.zeros(self.messages, np.bool_)
         is_wanted[list(found)] = True
-        (theirs,) = is_wanted[self.found.positions].nonzero()
-        terms: list[int] = self.found.of_term[theirs].tolist()
-        for at, term in zip(self.found.positions[theirs].tolist(), terms, strict=True):
-            _, of, reason = self.words[term]
-            found[at][of] = reason
+        (theirs,) = is_wanted[self.postings].nonzero()
+        of_word = self.seen_in.cumsum().searchsorted(theirs, "right")
+        for at, word in zip(self.postings[theirs].tolist(), of_word.tolist(), strict=True):
+            looked_for = self.words[int(word)]
+            found[at][looked_for.of] = related_word(*looked_for)
         for at in found.keys() & self.similar.keys():
             mark = similar_mark(self.similar[at])
             found[at][mark] = mark
-        return {at: tuple(sorted(words.values())) if words else () for at, words in found.items()}
+        return {at: tuple(sorted(words.values())) for at, words in found.items()}
 
 
 @frozen
@@ -115,7 +104,7 @@ class Query:
 
     def messages_in(self, index: Index) -> int:
         """How many messages of the index are searched: the first ones."""
-        return bisect_right(index.seqs, self.through_seq)
+        return int(index.seqs.searchsorted(self.through_seq, "right"))
 
 
 def posting_count(index: Index, query: Query) -> int:
@@ -134,47 +123,42 @@ def search(index: Index, query: Query, *, most_hits: int = MOST_HITS, most_seen_
     most_hits *= 1 if query.meaning is None else 2  # this many each for words and for meaning
     messages, terms = query.messages_in(index), query.terms
     dates = () if query.said_day is None else date_keys(query.text, query.said_day)
-    found = index.postings(terms.wanted, messages)
+    seen_in, positions, counts = index.postings(terms.wanted, messages)
     if dates:
-        found = found.with_terms([index.said_between(date.first_day, date.last_day, messages) for date in dates])
-    rare = rarities(found.seen_in, messages, most_seen_share)
+        dated = [index.said_between(date.first_day, date.last_day, messages) for date in dates]
+        seen_in = np.append(seen_in, [len(found) for found in dated])
+        positions = np.concatenate((positions, *dated))
+        counts = np.append(counts, np.ones(len(positions) - len(counts), np.int64))
+    rare = rarities(seen_in, messages, most_seen_share)
     rare[len(terms.words) :] *= _DATE_FACTOR
     if terms.related:
-        weigh_related(rare, terms.related, terms.places, found.seen_in, messages)
-    scored, covered = term_scores(index, found, rare)
+        weigh_related(rare, terms.related, terms.places, seen_in, messages)
+    scored, covered = term_scores(index, seen_in, positions, counts, rare)
     if terms.related:
-        out = outdone(terms.places, found, messages)
-        scored[out] = covered[out] = 0.0
-    scores, coverage = summed(found.positions, scored, messages), summed(found.positions, covered, messages)
-    best, scores = _best(scores, coverage, most_hits)
-    best, scores, similar = with_similar(index, query.meaning, query.through_seq, best, scores)
+        counting = one_of_a_word(terms.places, seen_in, positions, messages)
+        scored, covered = scored * counting, covered * counting
+    scores, coverage = summed(positions, scored, messages), summed(positions, covered, messages)
+    found, scores = _best(scores, coverage, most_hits)
+    found, scores, similar = with_similar(index, query.meaning, query.through_seq, found, scores)
     return Hits(
         messages=messages,
-        positions=best[:most_hits],
+        positions=found[:most_hits],
         scores=scores[:most_hits],
         similar=similar,
-        words=(*terms.words, *[own_word(date.words) for date in dates]) if dates else terms.words,
-        found=found,
+        words=(*terms.words, *(LookedFor(date.words, date.words) for date in dates)),
+        seen_in=seen_in,
+        postings=positions,
     )
-
-
-def best_first(scores: Floats) -> Ints:
-    """The order of scores, the best first; of equals the one that is first now."""
-    return (-scores).argsort(kind="stable")
 
 
 def _best(scores: Floats, coverage: Floats, most_hits: int) -> tuple[Ints, Floats]:
     """The positions of the messages that match best, best first, and their scores, weighted by coverage of the text."""
-    found = np.flatnonzero(scores != 0)[::-1]  # on booleans it takes a fifth of the time
-    scores = scores.take(found)
+    found = np.flatnonzero(scores != 0)  # on booleans it takes a fifth of the time
     if len(found) > most_hits:  # sorting all matches would be the slowest part of a search
-        good = np.flatnonzero(scores >= np.partition(scores, -most_hits)[-most_hits])
-        if len(good) > most_hits:
-            good = good[best_first(scores[good])[:most_hits]]
-        found, scores = found[good], scores[good]
-    coverage = coverage.take(found)
-    scores *= (coverage / coverage.max(initial=0.0)) ** _COVERAGE_POWER
-    order = best_first(scores)
+        found = found[scores[found] >= np.partition(scores[found], -most_hits)[-most_hits]]
+    found = found[np.lexsort((-found, -scores[found]))[:most_hits]]
+    scores = scores[found] * (coverage[found] / coverage[found].max(initial=0.0)) ** _COVERAGE_POWER
+    order = np.lexsort((-found, -scores))
     return found[order], scores[order]
 
 
@@ -182,7 +166,7 @@ class _Terms(NamedTuple):
     """The terms of a query: `wanted` are their hashes, those of the `related` ones before the query's own, and `words`
     their words. `places` has, for each related term, the index of the query's term that it is related to."""
 
-    wanted: U64
+    wanted: tuple[int, ...]
     related: tuple[Related, ...]
     places: Ints
     words: tuple[LookedFor, ...]
@@ -196,8 +180,8 @@ def _terms_of(text: str) -> _Terms:
     own = {term_hash(term): words[term] for term in query_terms(wanted)}
     related = related_terms(own)
     return _Terms(
-        np.array([*[other.term for other in related], *own], np.uint64),
+        (*[other.term for other in related], *own),
         related,
         places_of(related, own),
-        (*[other.looked_for for other in related], *map(own_word, own.values())),
+        (*[other.looked_for for other in related], *map(LookedFor, own.values(), own.values())),
     )

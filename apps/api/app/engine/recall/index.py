@@ -8,9 +8,9 @@ header are always 0. So the concatenated packed terms of many messages can be sp
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from struct import pack
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,15 +24,12 @@ from app.engine.recall.terms import MOST_TERMS_OF_A_MESSAGE, term_hash, terms_of
 U64: TypeAlias = npt.NDArray[np.uint64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
-Rows: TypeAlias = npt.NDArray[np.void]
 
 USER, ASSISTANT, CALL, RESULT = range(4)
 _HEADER_WORDS: Final = 2
 _MOST_COUNT: Final = 31
 _MOST_LENGTH: Final = 0xFFFF
 _MOST_TOKENS: Final = 2**31 - 1
-_COUNT_MASK: Final = np.uint64(31)
-_POSITION_MASK: Final = np.uint64(0xFFFFFFFF)
 _POSITION_SHIFT: Final = np.uint64(5)
 _TERM_SHIFT: Final = np.uint64(37)
 NO_DAY: Final = -(2**31)
@@ -77,159 +74,90 @@ class Packed:
         )
 
 
-class Postings(NamedTuple):
-    """Which messages have which of some terms: the index of the term, the message's position, and how often it has the
-    term. Those of one message are in the order of the terms. `seen_in` is how many messages have each term."""
-
-    seen_in: Ints
-    of_term: Ints
-    positions: Ints
-    counts: Floats
-
-    def with_terms(self, positions: Sequence[Ints]) -> Postings:
-        """With more terms; for each, the positions of the messages that have it once."""
-        seen_in = np.array([len(each) for each in positions])
-        of_term = np.arange(len(self.seen_in), len(self.seen_in) + len(positions)).repeat(seen_in)
-        return Postings(
-            np.concatenate((self.seen_in, seen_in)),
-            np.concatenate((self.of_term, of_term)),
-            np.concatenate((self.positions, *positions)),
-            np.concatenate((self.counts, np.ones(len(of_term)))),
-        )
-
-
-_ROW: Final = np.dtype([("seq", "<i8"), ("tokens", "<i4"), ("day", "<i4"), ("header", "<i4"), ("text", "<i4")])
-_FEW_KEYS: Final = 16_384
-"""As many keys are cheaper to copy than to search in two parts."""
-_MOST_NEWEST_KEYS: Final = 4_096
-
-
 @frozen(eq=False)
 class Index:
-    """All messages of a session through `through_seq`; a message's position is its index in `rows`.
+    """All messages of a session through `through_seq`, one array per column; a message's position is its index there.
 
-    It is immutable: extending it returns another. Each row has a message's `seq`, its tokens, the day on which it was
-    sent (as in `Packed`, or `NO_DAY` if unknown), and its header and text's hash as packed. `keys` are sorted and have
-    one word for each term of a message: 27 bits of hash, 32 of position, 5 of count. So have `newest_keys`, of the last
-    messages, so that a new message copies few keys. `room` yields the array of which the rows are the beginning, and
-    behind which there is room, to the first that extends the index.
+    It is immutable: extending it returns another. `keys` are sorted and have one word for each term of a message: 27
+    bits of hash, 32 of position, 5 of count. `lengths` count terms. `days` are as in `Packed`, or `NO_DAY` if unknown.
     """
 
     through_seq: int
-    rows: Rows
+    seqs: Ints
+    tokens: npt.NDArray[np.int32]
+    lengths: npt.NDArray[np.int32]
+    texts: npt.NDArray[np.int32]
+    kinds: npt.NDArray[np.uint8]
+    questions: npt.NDArray[np.bool_]
+    days: npt.NDArray[np.int32]
     keys: U64
-    newest_keys: U64
-    room: Iterator[Rows]
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.seqs)
 
     @property
     def size_bytes(self) -> int:
         """The size in memory."""
-        rows = self.rows if self.rows.base is None else self.rows.base
-        return rows.nbytes + self.keys.nbytes + self.newest_keys.nbytes
-
-    @property
-    def seqs(self) -> Ints:
-        return self.rows["seq"]
-
-    @property
-    def tokens(self) -> npt.NDArray[np.int32]:
-        return self.rows["tokens"]
-
-    def lengths(self, positions: Ints) -> npt.NDArray[np.signedinteger]:
-        """The number of terms of the messages at these positions, with repetitions."""
-        return self.rows["header"][positions] >> 10
-
-    def kinds(self, positions: Ints) -> npt.NDArray[np.signedinteger]:
-        return self.rows["header"][positions] >> 6 & 3
-
-    def kind(self, position: int) -> int:
-        return int(self.rows["header"][position]) >> 6 & 3
-
-    def ask(self, positions: Ints) -> npt.NDArray[np.bool_]:
-        """Whether the messages at these positions end with a question mark."""
-        return (self.rows["header"][positions] & 1 << 5).astype(np.bool_)
-
-    def texts(self, positions: Ints) -> npt.NDArray[np.signedinteger]:
-        """The hashes of the texts at these positions."""
-        return self.rows["text"][positions]
+        of_messages = (self.seqs, self.tokens, self.lengths, self.texts, self.kinds, self.questions, self.days)
+        return sum([column.nbytes for column in of_messages]) + self.keys.nbytes
 
     def extended(self, new: Packed, through_seq: int) -> Index:
         """The index with newer messages added, which must be all messages after its own through `through_seq`."""
         words = np.frombuffer(new.terms, "<u4")
-        is_header = (words & 31) == 0
-        at = np.flatnonzero(is_header)
+        at = np.flatnonzero((words & 31) == 0)
         if len(at) != len(new.seqs):
             raise ValueError(f"packed terms of {len(at)} messages for {len(new.seqs)}")
-        rows = self._room_for(len(at))
-        added = rows[len(self) : len(self) + len(at)]
-        added["seq"] = new.seqs
-        added["tokens"] = np.minimum(new.tokens, _MOST_TOKENS)
-        added["day"] = NO_DAY if new.days is None else new.days
-        added["header"], added["text"] = words[at], words[at + 1] >> 5
-        position = (is_header.cumsum() + (len(self) - 1)).view(np.uint64)
-        is_header[at + 1] = True
-        terms, position = words[~is_header].astype(np.uint64), position[~is_header]
-        keys = (terms >> _POSITION_SHIFT) << _TERM_SHIFT | position << _POSITION_SHIFT | terms & _COUNT_MASK
-        older, newest = self.keys, _merged(self.newest_keys, np.sort(keys))
-        if len(older) <= _FEW_KEYS or len(newest) > _MOST_NEWEST_KEYS:
-            older, newest = _merged(older, newest), newest[:0]
-        return Index(through_seq, rows[: len(self) + len(at)], older, newest, iter((rows,)))
-
-    def _room_for(self, more: int) -> Rows:
-        """An array that begins with the rows and has room for `more`: the index's own if nothing was added there yet,
-        else a copy."""
-        rows, size = next(self.room, self.rows), len(self) + more
-        if len(rows) >= size and rows is not self.rows:
-            return rows
-        rows = np.empty(size + size // 16, _ROW)
-        rows[: len(self)] = self.rows
-        return rows
+        header, distinct = words[at], np.diff(at, append=len(words)) - _HEADER_WORDS
+        is_term = np.ones(len(words), np.bool_)
+        is_term[at] = is_term[at + 1] = False
+        terms = words[is_term].astype(np.uint64)
+        position = np.repeat(np.arange(len(self), len(self) + len(at), dtype=np.uint64), distinct)
+        days = np.full(len(at), NO_DAY) if new.days is None else new.days
+        added = np.sort((terms >> _POSITION_SHIFT) << _TERM_SHIFT | position << _POSITION_SHIFT | terms & np.uint64(31))
+        return Index(
+            through_seq=through_seq,
+            seqs=np.concatenate((self.seqs, new.seqs)),
+            tokens=np.concatenate((self.tokens, np.minimum(new.tokens, _MOST_TOKENS).astype(np.int32))),
+            lengths=np.concatenate((self.lengths, (header >> 10).astype(np.int32))),
+            texts=np.concatenate((self.texts, (words[at + 1] >> 5).astype(np.int32))),
+            kinds=np.concatenate((self.kinds, (header >> 6 & 3).astype(np.uint8))),
+            questions=np.concatenate((self.questions, (header >> 5 & 1).astype(np.bool_))),
+            days=np.concatenate((self.days, days.astype(np.int32))),
+            keys=np.insert(self.keys, self.keys.searchsorted(added), added),  # much faster than to sort them all again
+        )
 
     def said_between(self, first_day: int, last_day: int, messages: int) -> Ints:
         """The positions of the messages, among the first `messages`, that were sent from `first_day` to `last_day`."""
-        days = self.rows["day"][:messages]
+        days = self.days[:messages]
         return np.flatnonzero((days >= first_day) & (days <= last_day))
 
-    def posting_count(self, terms: U64, messages: int) -> int:
+    def posting_count(self, terms: Iterable[int], messages: int) -> int:
         """The number of `postings` of the terms."""
-        return sum([int(seen_in.sum()) for _, seen_in, _ in self._ranges(terms, messages)])
+        return int(self._ranges(terms, messages)[1].sum())
 
-    def postings(self, terms: U64, messages: int) -> Postings:
-        """The postings of the terms in the first `messages`."""
-        every = [
-            (seen_in, np.arange(len(terms)).repeat(seen_in), _joined(keys, seen_in, ends))
-            for keys, seen_in, ends in self._ranges(terms, messages)
-        ]
-        seen_in, of_term, keys = every[0]
-        for more, of_more, more_keys in every[1:]:
-            seen_in, of_term = seen_in + more, np.concatenate((of_term, of_more))
-            keys = np.concatenate((keys, more_keys))
-        positions = keys >> _POSITION_SHIFT & _POSITION_MASK
-        return Postings(seen_in, of_term, positions.view(np.int64), (keys & _COUNT_MASK).astype(np.float64))
+    def postings(self, terms: Iterable[int], messages: int) -> tuple[Ints, Ints, Ints]:
+        """How many of the first `messages` have each term; and, term by term, their positions and its counts there."""
+        first, seen_in = self._ranges(terms, messages)
+        every = self.keys[np.arange(seen_in.sum()) + (first - seen_in.cumsum() + seen_in).repeat(seen_in)]
+        positions = every >> _POSITION_SHIFT & np.uint64(0xFFFFFFFF)
+        return seen_in, positions.view(np.int64), (every & np.uint64(31)).view(np.int64)
 
-    def _ranges(self, terms: U64, messages: int) -> list[tuple[U64, Ints, Ints]]:
-        """For each part of the keys: these keys, how many are of each term and the first `messages`, and where such
-        keys end."""
-        begin = terms << _TERM_SHIFT
-        end = begin | np.uint64(messages << 5)
-        parts = (self.keys, self.newest_keys) if len(self.newest_keys) else (self.keys,)
-        ends = [keys.searchsorted(end) for keys in parts]
-        return [(keys, at - keys.searchsorted(begin), at) for keys, at in zip(parts, ends, strict=True)]
+    def _ranges(self, terms: Iterable[int], messages: int) -> tuple[Ints, Ints]:
+        """Where the keys of each term begin, and how many of them are of the first `messages`."""
+        wanted = np.fromiter(terms, np.uint64) << _TERM_SHIFT
+        first = self.keys.searchsorted(wanted)
+        return first, self.keys.searchsorted(wanted | np.uint64(messages << 5)) - first
 
 
-def _joined(keys: U64, sizes: Ints, ends: Ints) -> U64:
-    """Ranges of the keys, one after the other."""
-    total = sizes.cumsum()
-    return keys.take((ends - total).repeat(sizes) + np.arange(total[-1] if len(total) else 0))
-
-
-def _merged(keys: U64, added: U64) -> U64:
-    """Both, which are sorted: much faster than to sort them again."""
-    return np.insert(keys, keys.searchsorted(added), added) if len(keys) else added
-
-
-_NO_KEYS: Final = np.zeros(0, np.uint64)
-EMPTY: Final = Index(0, np.zeros(0, _ROW), _NO_KEYS, _NO_KEYS, iter(()))
+_NONE: Final = np.zeros(0, np.int32)
+EMPTY: Final = Index(
+    through_seq=0,
+    seqs=_NONE.astype(np.int64),
+    tokens=_NONE,
+    lengths=_NONE,
+    texts=_NONE,
+    kinds=_NONE.astype(np.uint8),
+    questions=_NONE.astype(np.bool_),
+    days=_NONE,
+    keys=_NONE.astype(np.uint64),
+)

@@ -100,7 +100,7 @@ def matching_seqs(index: Index, query: Query, sent: Collection[int]) -> list[int
     """The messages, except those `sent`, that match the query or are next to a match, best first."""
     hits = search(index, query, most_seen_share=1.0)
     best = [seq for seq in index.seqs[hits.positions].tolist() if seq not in sent]
-    results = set(index.seqs[hits.positions[index.kinds(hits.positions) == RESULT]].tolist())
+    results = set(index.seqs[hits.positions[index.kinds[hits.positions] == RESULT]].tolist())
     first = [seq for seq in best[:_BEST] if seq in results]
     units = candidates(index, query, _ANY_ROOM, 0.0)
     found = [*first, *(seq for unit in units for seq in unit.seqs if seq not in sent), *best]

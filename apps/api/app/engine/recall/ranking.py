@@ -9,13 +9,12 @@ is pure and works on arrays: no text of the past is read to rank it, only the te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from math import sqrt
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from app.domain.content import content_text, named
 from app.domain.frozen import frozen, replace
@@ -24,7 +23,7 @@ from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import Unit, sendable_units, with_reasoning
 from app.engine.policy.budget import part_of
 from app.engine.policy.policy import Recall
-from app.engine.recall.bm25 import MOST_ASKED_CHARS, Hits, Query, best_first, search, summed
+from app.engine.recall.bm25 import MOST_ASKED_CHARS, Hits, Query, search, summed
 from app.engine.recall.dates import day_said
 from app.engine.recall.index import CALL, RESULT, Floats, Index
 from app.engine.recall.requests import request_of
@@ -33,7 +32,6 @@ from app.engine.recall.vectors import Meaning
 
 MOST_CANDIDATES: Final = 192
 """Most messages, best first and not counting tool groups, that one turn chooses from."""
-_AT_ONCE: Final = 32
 _SHARES: Final = np.array((0.12, 0.25, 0.4, 1.0, 0.5, 0.25, 0.12))
 """The shares of a hit's score that the messages before it, the hit itself, and the messages after it get."""
 _REACH: Final = len(_SHARES) // 2
@@ -114,57 +112,53 @@ def candidates(index: Index, query: Query, room_tokens: int, min_score_ratio: fl
     hits = search(index, query)
     near, parts = hits.positions[:, None] + _NEIGHBOURS, hits.scores[:, None] * _SHARES
     shares = summed(near.ravel(), parts.ravel(), hits.messages + 2 * _REACH)[_REACH : hits.messages + _REACH]
-    at = np.flatnonzero(shares != 0)[::-1]  # of equals the newer is first
-    kinds, tokens = index.kinds(at), index.tokens[at]
-    groups = _groups(index, shares, at[kinds >= CALL].tolist(), room_tokens)
-    alone = (kinds < CALL) & (tokens <= room_tokens)
-    at, tokens = at[alone], tokens[alone]
-    values = shares[at] * np.where(index.ask(at), _QUESTION_FACTOR, 1.0)
-    values /= np.sqrt(tokens + (MESSAGE_FRAMING_TOKENS + _TOKENS_OF_ANY))
+    at = np.flatnonzero(shares != 0)
+    alone = at[(index.kinds[at] < CALL) & (index.tokens[at] <= room_tokens)]
+    values = shares[alone] * np.where(index.questions[alone], _QUESTION_FACTOR, 1.0)
+    values /= np.sqrt(index.tokens[alone] + (MESSAGE_FRAMING_TOKENS + _TOKENS_OF_ANY))
+    groups = _groups(index, shares, at[index.kinds[at] >= CALL].tolist(), room_tokens)
     best = max([float(values.max(initial=0.0)), *(score for score, *_ in groups)])
-    order = best_first(values)[: min(MOST_CANDIDATES, np.count_nonzero(values >= min_score_ratio * best))]
-    at = at[order]
-    found: _Columns = (values[order], at, at + 1, tokens[order] + MESSAGE_FRAMING_TOKENS, index.texts(at))
-    good_groups = [group for group in groups if group[0] >= min_score_ratio * best]
-    if good_groups:
-        found = [np.append(column, more) for column, more in zip(found, zip(*good_groups, strict=True), strict=True)]
-        scores, _, ends, _, _ = found
-        order = np.lexsort((-ends, -scores))
-        found = [column[order] for column in found]
+    good = values >= min_score_ratio * best
+    alone, values = alone[good], values[good]
+    order = np.lexsort((-alone, -values))[:MOST_CANDIDATES]
+    alone, values = alone[order], values[order]
+    columns = (values, alone, alone + 1, index.tokens[alone] + MESSAGE_FRAMING_TOKENS, index.texts[alone])
+    found: Iterable[_Found] = zip(*[column.tolist() for column in columns], strict=True)
+    if groups:
+        good_groups = [group for group in groups if group[0] >= min_score_ratio * best]
+        found = sorted((*found, *good_groups), key=lambda unit: (-unit[0], -unit[2]))
     return _with_words(index, hits, _with_room(found, room_tokens))
 
 
 _Found: TypeAlias = tuple[float, int, int, int, int]
 """A unit: its score, the position of its first message, that behind its last, its wire tokens, its text's hash."""
-_Columns: TypeAlias = Sequence[npt.NDArray[Any]]
-"""Units, an array for each of these."""
 
 
-def _with_room(found: _Columns, room_tokens: int) -> list[_Found]:
+def _with_room(found: Iterable[_Found], room_tokens: int) -> list[_Found]:
     """The units that fit into `room_tokens` together, chosen best first."""
     chosen: list[_Found] = []
     texts: set[int] = set()
-    while len(found[0]):
-        for unit in zip(*[column[:_AT_ONCE].tolist() for column in found], strict=True):
-            _, _, _, tokens, text = unit
-            if tokens <= room_tokens and text not in texts:
-                texts.add(text)
-                room_tokens -= tokens
-                chosen.append(unit)
-        fits = found[3][_AT_ONCE:] <= room_tokens  # most do not any more
-        found = [column[_AT_ONCE:][fits] for column in found]
+    for unit in found:
+        _, _, _, tokens, text = unit
+        if room_tokens <= MESSAGE_FRAMING_TOKENS:
+            break
+        if tokens <= room_tokens and text not in texts:
+            texts.add(text)
+            room_tokens -= tokens
+            chosen.append(unit)
     return chosen
 
 
 def _with_words(index: Index, hits: Hits, chosen: Sequence[_Found]) -> tuple[Candidate, ...]:
     """The chosen units, with the words that each message matched, and how near it is in meaning."""
     positions = [at for _, first, end, *_ in chosen for at in range(first, end)]
-    matched = hits.matched(positions)
-    seqs, words = index.seqs[positions].tolist(), [matched[at] for at in positions]
-    candidates, at = list[Candidate](), 0
+    matched, seqs = hits.matched(positions), dict(zip(positions, index.seqs[positions].tolist(), strict=True))
+    candidates = list[Candidate]()
     for score, first, end, tokens, _ in chosen:
-        before, at = at, at + end - first
-        candidates.append(Candidate(tuple(seqs[before:at]), score, tokens, tuple(words[before:at])))
+        theirs = range(first, end)
+        candidates.append(
+            Candidate(tuple([seqs[at] for at in theirs]), score, tokens, tuple([matched[at] for at in theirs]))
+        )
     return tuple(candidates)
 
 
@@ -173,13 +167,13 @@ def _groups(index: Index, shares: Floats, members: Sequence[int], most_tokens: i
     found: dict[int, _Found] = {}
     for member in members:
         first = member
-        while first and index.kind(first) == RESULT:
+        while first and index.kinds[first] == RESULT:
             first -= 1
         end = first + 1
-        while end < len(shares) and index.kind(end) == RESULT:
+        while end < len(shares) and index.kinds[end] == RESULT:
             end += 1
         tokens = index.tokens[first:end]
-        if first in found or index.kind(first) != CALL or tokens.max() > most_tokens:
+        if first in found or index.kinds[first] != CALL or tokens.max() > most_tokens:
             continue
         wire_tokens = int(tokens.sum(dtype=np.int64)) + MESSAGE_FRAMING_TOKENS * (end - first)
         score = float(shares[first:end].max()) / sqrt(wire_tokens + _TOKENS_OF_ANY)

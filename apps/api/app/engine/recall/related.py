@@ -16,8 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from app.domain.recalled import related_word
-from app.engine.recall.index import Floats, Ints, Postings
+from app.engine.recall.index import Floats, Ints
 
 MOST_RELATED_QUERY_TERMS: Final = 16
 """A text with more different words is searched without related words: a question has fewer."""
@@ -36,18 +35,10 @@ first; how near each is, in parts of `LARGEST_WEIGHT`, 0 for an unused entry; an
 
 
 class LookedFor(NamedTuple):
-    """A word to look for, and the question's word `of` that it is the same as or related to. `reason` is what is
-    reported of a message that has it (`Recalled.matched`)."""
+    """A word to look for, and the question's word `of` that it is the same as or related to."""
 
     word: str
     of: str
-    reason: str
-
-
-@lru_cache(maxsize=2048)
-def own_word(word: str) -> LookedFor:
-    """A word of the question itself."""
-    return LookedFor(word, word, word)
 
 
 class Related(NamedTuple):
@@ -87,12 +78,8 @@ def _related_to(term: int, of: str) -> tuple[Related, ...]:
     others = table[row["related"]]
     named = zip(others["term"].tolist(), others["word"].tolist(), row["weight"].tolist(), strict=True)
     return tuple(
-        [Related(t, _related(word.decode(), of), weight / LARGEST_WEIGHT) for t, word, weight in named if weight]
+        [Related(t, LookedFor(word.decode(), of), weight / LARGEST_WEIGHT) for t, word, weight in named if weight]
     )
-
-
-def _related(word: str, of: str) -> LookedFor:
-    return LookedFor(word, of, related_word(word, of))
 
 
 def places_of(related: Sequence[Related], terms: Mapping[int, str]) -> Ints:
@@ -111,18 +98,16 @@ def weigh_related(rare: Floats, related: Sequence[Related], places: Ints, seen_i
     rare[:others] = np.minimum(rare[:others], rare[own]) * nearness * is_rare
 
 
-def outdone(places: Ints, found: Postings, messages: int) -> Ints:
-    """The indexes of the postings that do not count. Of a message's postings for one word of the question only the
-    nearest counts, which is the word itself if it has it."""
-    own = len(found.seen_in) - len(places)
-    place_of = np.concatenate((places, np.arange(own)))
-    keys = place_of.take(found.of_term)
-    keys *= messages
-    keys += found.positions
+def one_of_a_word(places: Ints, seen_in: Ints, positions: Ints, messages: int) -> npt.NDArray[np.bool_]:
+    """Whether each posting counts, in the order of `Index.postings` for the related terms and then the question's. Of a
+    message's postings for one word of the question only the nearest counts, which is the word itself if it has it."""
+    own = len(seen_in) - len(places)
+    of_term = np.concatenate((places, np.arange(own)))
+    keys = of_term.repeat(seen_in) * messages + positions
     order = np.arange(len(keys), dtype=np.int32)
     last = np.empty(own * messages, np.int32)  # read only where it was written
     last[keys] = order  # of equal keys the last is stored, and the nearest comes last
-    return np.flatnonzero(last.take(keys) != order)
+    return last[keys] == order
 
 
 @lru_cache(maxsize=1)
