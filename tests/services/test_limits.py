@@ -35,7 +35,6 @@ from tests.providers.server import Answer, Stream, serving
 from tests.providers.wires import OPENAI, ModelReply
 from tests.services.service import TENANT, Service, chat, model, models_toml, ref_of, service
 from tests.services.test_costs import sold_by
-from torture.databases import citus_servers
 
 ALLOWED = 20
 POSTS = 500
@@ -450,7 +449,7 @@ async def test_a_turn_without_limits_pays_no_statement_and_one_of_a_limited_tena
     tally = Tally()
     async with counting_proxy(database_url, tally) as counted_url, service(counted_url) as at:
         session = await at.session()
-        for expected in (4, 7) if citus_servers() is None else (5, 8):  # there one sets how long a lock is waited for
+        for expected in (4, 7):
             await at.turn(session.id, "Warm up")
             tally.clear()
             await at.turn(session.id, "Counted")

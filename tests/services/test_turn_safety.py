@@ -482,9 +482,7 @@ async def test_a_provider_that_is_down_is_called_three_times_at_most(database_ur
 
 
 async def test_a_plain_turn_is_four_statements_in_two_transactions(database_url: str, tmp_path: Path) -> None:
-    """Counted on the wire, where nothing can hide. BEGIN and COMMIT are counted apart.
-
-    On a cluster one more sets how long its nodes wait for a lock."""
+    """Counted on the wire, where nothing can hide. BEGIN and COMMIT are counted apart."""
     tally = Tally()
     async with (
         counting_proxy(database_url, tally) as counted_url,
@@ -495,4 +493,4 @@ async def test_a_plain_turn_is_four_statements_in_two_transactions(database_url:
         await at.turn(session.id, "Warm up")
         tally.clear()
         await at.turn(session.id, "Counted")
-        assert (len(tally.statements), tally.transactions) == (4 if citus_servers() is None else 5, 2), tally
+        assert (len(tally.statements), tally.transactions) == (4, 2), tally
