@@ -38,11 +38,16 @@ def own_database(database_url: str, *, pool_size: int = 1, **limits: float) -> D
     return Database(database_url, pool_size=pool_size, transaction_pooler=behind_pooler(), **limits)
 
 
-def own_connection(database_url: str) -> AbstractAsyncContextManager[Any]:
-    """A test's connection to the server itself, past a pooler: what holds and watches locks takes none of the server
-    connections that the service has there."""
+def past_pooler(database_url: str) -> str:
+    """The same database at the server itself."""
     parts = urlsplit(database_url)
-    return connected(with_database(_SERVERS.get(parts.netloc, database_url), parts.path[1:]))
+    return with_database(_SERVERS.get(parts.netloc, database_url), parts.path[1:])
+
+
+def own_connection(database_url: str) -> AbstractAsyncContextManager[Any]:
+    """A test's connection past a pooler: what holds and watches locks takes none of the server connections that the
+    service has there."""
+    return connected(past_pooler(database_url))
 
 
 @contextmanager
