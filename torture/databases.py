@@ -125,7 +125,7 @@ class Servers:
             await self.make_migrated(name)
         else:
             await execute(self.urls[0], f"CREATE DATABASE {name} TEMPLATE {template}")
-        async with _connected(self.url(name)) as connection:
+        async with connected(self.url(name)) as connection:
             return _Database(name, self.url(name), *await _state(connection))
 
     async def drop(self, name: str) -> None:
@@ -162,7 +162,7 @@ def new_name() -> str:
 @asynccontextmanager
 async def _alone_on(server: str) -> AsyncGenerator[None]:
     """For one process at a time: to add a node writes its roles anew, which all databases of the node share."""
-    async with _connected(server) as connection:
+    async with connected(server) as connection:
         await connection.execute("SELECT pg_advisory_lock(hashtext('plimsoll nodes'))")
         yield
 
@@ -183,7 +183,7 @@ async def _state(connection: Any) -> tuple[str, int]:
 async def _emptied(database: _Database, *, is_citus: bool) -> bool:
     """Empties a database that somebody was done with; whether it is as it was when it was made."""
     try:
-        async with _connected(database.url) as connection:
+        async with connected(database.url) as connection:
             await connection.execute(_DISCONNECT)
             schema, size_bytes = await _state(connection)
             if schema != database.schema or size_bytes > database.size_bytes + _MOST_GROWTH_BYTES:
@@ -199,13 +199,14 @@ async def _emptied(database: _Database, *, is_citus: bool) -> bool:
 
 async def execute(url: str, *statements: str) -> None:
     """Runs the statements, each alone, on a connection of its own."""
-    async with _connected(url) as connection:
+    async with connected(url) as connection:
         for statement in statements:
             await connection.execute(statement)
 
 
 @asynccontextmanager
-async def _connected(url: str) -> AsyncGenerator[Any]:
+async def connected(url: str) -> AsyncGenerator[Any]:
+    """A plain connection for the block."""
     connection = await cast(Any, asyncpg).connect(url)
     try:
         yield connection

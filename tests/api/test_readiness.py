@@ -5,25 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
-import asyncpg
 import httpx
 import pytest
 
 from tests.api.conftest import new_session, serving, settings_for
+from tests.pooling import own_connection, past_pooler
+from torture.databases import execute
 
 
 async def set_version(database_url: str, version: str) -> str:
     """Has the database say that it is of this version; returns the one before."""
-    connection = await cast(Any, asyncpg).connect(database_url)
-    try:
-        before = await connection.fetchval("SELECT version_num FROM alembic_version")
+    async with own_connection(database_url) as connection:
+        before: str = await connection.fetchval("SELECT version_num FROM alembic_version")
         await connection.execute("UPDATE alembic_version SET version_num = $1", version)
-    finally:
-        await connection.close()
     return before
 
 
@@ -55,25 +52,17 @@ def test_a_migration_leaves_the_replicas_of_the_version_before_ready_but_not_tho
         assert client.post(f"/v1/sessions/{session}/turns", json={"content": "Hi"}).status_code == 201
 
 
-async def run_sql(database_url: str, text: str) -> None:
-    connection = await cast(Any, asyncpg).connect(database_url)
-    try:
-        await connection.execute(text)
-    finally:
-        await connection.close()
-
-
 @pytest.mark.parametrize("right", ["INSERT ON messages", "UPDATE ON turns", "SELECT ON pins"])
 def test_a_replica_whose_database_user_may_not_store_turns_is_not_ready(database_url: str, right: str) -> None:
     name = f"served_{uuid4().hex[:12]}"
-    parts = urlsplit(database_url)
+    parts = urlsplit(past_pooler(database_url))  # ours connects as one user for all
     user = urlunsplit(parts._replace(netloc=f"{name}@{parts.netloc.rpartition('@')[2]}"))
-    asyncio.run(run_sql(database_url, f"CREATE ROLE {name} LOGIN; GRANT ALL ON ALL TABLES IN SCHEMA public TO {name}"))
+    asyncio.run(execute(database_url, f"CREATE ROLE {name} LOGIN; GRANT ALL ON ALL TABLES IN SCHEMA public TO {name}"))
     try:
         with serving(settings_for(user)) as url, httpx.Client(base_url=url, timeout=30) as client:
             assert client.get("/readyz").status_code == 200
-            asyncio.run(run_sql(database_url, f"REVOKE {right} FROM {name}"))
+            asyncio.run(execute(database_url, f"REVOKE {right} FROM {name}"))
             answer = client.get("/readyz")
             assert (answer.status_code, answer.json()["database"]) == (503, "unavailable")
     finally:
-        asyncio.run(run_sql(database_url, f"DROP OWNED BY {name}; DROP ROLE {name}"))
+        asyncio.run(execute(database_url, f"DROP OWNED BY {name}; DROP ROLE {name}"))

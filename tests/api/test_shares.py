@@ -8,15 +8,14 @@ import select
 import socket
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPResponse
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
-import asyncpg
 import httpx
 import pytest
 from pydantic import ValidationError
@@ -28,6 +27,7 @@ from app.main import create_app
 from tests.api.conftest import assert_problem, new_session, serving, settings_for
 from tests.api.test_auth import client_of, make_key
 from tests.api.test_events import STREAM, hearing
+from tests.pooling import own_connection
 from torture.databases import citus_servers
 
 MIB = 1024 * 1024
@@ -130,15 +130,6 @@ def test_bodies_being_read_count_by_bytes_received_and_unauthenticated_ones_do_n
 def test_a_share_that_holds_no_largest_body_is_refused_at_the_start() -> None:
     with pytest.raises(ValidationError, match="PLIMSOLL_MAX_BODIES_BYTES"):
         Settings(_env_file=None, max_bodies_bytes=64 * MIB, tenant_share=0.5)  # pyright: ignore[reportCallIssue] - the library's own argument
-
-
-@asynccontextmanager
-async def own_connection(database_url: str) -> AsyncGenerator[Any]:
-    connection = await cast(Any, asyncpg).connect(database_url, statement_cache_size=0)
-    try:
-        yield connection
-    finally:
-        await connection.close()
 
 
 on_one_server = pytest.mark.skipif(citus_servers() is not None, reason="it watches the processes of one server")

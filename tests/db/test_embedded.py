@@ -55,6 +55,21 @@ def test_it_listens_on_no_network_address_and_only_to_its_owner(data_dir: Path) 
         server.stop()
 
 
+def test_the_log_of_pages_that_first_change_after_a_checkpoint_is_a_fraction_of_them(data_dir: Path) -> None:
+    server = embedded.start(data_dir)
+    try:
+        rows = "SELECT repeat('words of a message ', 40) FROM generate_series(1, 1000)"
+        before = query(
+            server.dsn, f"CREATE TABLE texts AS {rows}", "CHECKPOINT", "SELECT pg_current_wal_insert_lsn()::text"
+        )
+        logged_bytes = query(
+            server.dsn, "DELETE FROM texts", f"SELECT (pg_current_wal_insert_lsn() - '{before}')::bigint"
+        )
+        assert logged_bytes < query(server.dsn, "SELECT pg_relation_size('texts')") / 4
+    finally:
+        server.stop()
+
+
 def test_a_second_start_joins_and_the_last_one_out_stops_it(data_dir: Path) -> None:
     first, second = embedded.start(data_dir), embedded.start(data_dir)
     postmaster = postmaster_id(data_dir)

@@ -8,13 +8,10 @@ from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, cast
 
-import asyncpg
 import pytest
 
 from app.db.claims import claim_turn
-from app.db.database import Database
 from app.domain.errors import DatabaseUnavailable
 from app.domain.types import SessionId
 from app.services.background import probe_database, sweep_forever
@@ -24,7 +21,7 @@ from app.services.turn.claim import draft_turn
 from app.services.turn.types import TurnRequest
 from app.services.views.deployment import readiness
 from app.telemetry.metrics import Telemetry
-from tests.pooling import behind_pooler, own_database
+from tests.pooling import own_connection, own_database
 from tests.providers.server import Answer, Seen, serving
 from tests.services.faulty_database import faulty_database
 from tests.services.service import Service, chat, model, models_toml, ref_of, service
@@ -127,12 +124,15 @@ async def test_lost_turns_are_counted_by_whoever_ends_them(database_url: str) ->
 
 async def test_a_locked_session_keeps_no_lost_turn_of_another_open(database_url: str) -> None:
     """Neither does it keep those that were ended from being counted."""
-    own = Database(database_url, pool_size=1, lock_timeout_s=0.1, transaction_pooler=behind_pooler())
-    async with service(database_url, lease_s=0.1) as at, aclosing(own) as database:
+    own = own_database(database_url, lock_timeout_s=0.1)
+    async with (
+        service(database_url, lease_s=0.1) as at,
+        aclosing(own) as database,
+        own_connection(database_url) as somebody,
+    ):
         sweeping = replace(at.rt, database=database)
         first, locked, last = [await claim(at) for _ in range(3)]
         assert first < locked < last, "they are swept in this order"
-        somebody = await cast(Any, asyncpg).connect(database_url)
         await somebody.execute("BEGIN")
         await somebody.execute("SELECT 1 FROM sessions WHERE id = $1 FOR UPDATE", locked)
         sweeper = asyncio.create_task(sweep_forever(sweeping))
@@ -143,7 +143,6 @@ async def test_a_locked_session_keeps_no_lost_turn_of_another_open(database_url:
                     break
         finally:
             sweeper.cancel()
-            await somebody.close()
         assert measured(at.rt.telemetry)["turns_lost_total"] == 2
         open_turns = await at.rows("SELECT session_id FROM turns WHERE status = 'running'")
         assert [row["session_id"] for row in open_turns] == [locked]

@@ -8,13 +8,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import asyncpg
 import pytest
 import sqlalchemy as sa
 
-from app.db.database import Database
 from app.db.recall import save_vectors
 from app.db.sql import sql
 from app.db.tables import metadata
@@ -26,6 +24,7 @@ from app.services.process_state import HeavyWork
 from app.services.sessions import create_session, delete_session, put_pin
 from app.services.summaries import summarize_now
 from app.services.views.turns import get_expanded_audit, get_prompt
+from tests.pooling import own_connection, own_database
 from tests.providers.server import Answer, ScriptedServer, Seen, serving
 from tests.services.service import TENANT, Service, chat, is_summary, model, models_toml, ref_of, service, sound_summary
 from tests.services.test_limits import usage
@@ -155,7 +154,7 @@ async def test_an_erasure_that_could_not_settle_what_a_turn_had_reserved_is_done
         running = asyncio.create_task(at.turn(session.id, "Slow"))
         await server.arrived.wait()
         (held,) = await usage(at)
-        impatient = Database(database_url, pool_size=2, lock_timeout_s=0.2)
+        impatient = own_database(database_url, pool_size=2, lock_timeout_s=0.2)
         async with at.rt.database.begin() as tx:
             await tx.fetch(sql("SELECT 1 FROM tenant_usage WHERE tenant_id = :tenant_id FOR UPDATE"), tenant_id=TENANT)
             with pytest.raises(SessionBusy):
@@ -251,16 +250,12 @@ async def _erased_before(
     at: Service, database_url: str, session_id: SessionId, reading: Coroutine[Any, Any, object], table: str
 ) -> object:
     """What is read of a session that is erased before this table is read, and after what is read before it."""
-    connection = await cast(Any, asyncpg).connect(database_url)
-    try:
-        async with connection.transaction():
-            await connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
-            found = asyncio.create_task(reading)
-            while not await at.rows(_WAITS):
-                assert not found.done(), "it did not read the table"
-                await asyncio.sleep(0.01)
-            await connection.execute("DELETE FROM sessions WHERE id = $1", session_id)
-    finally:
-        await connection.close()
+    async with own_connection(database_url) as connection, connection.transaction():
+        await connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+        found = asyncio.create_task(reading)
+        while not await at.rows(_WAITS):
+            assert not found.done(), "it did not read the table"
+            await asyncio.sleep(0.01)
+        await connection.execute("DELETE FROM sessions WHERE id = $1", session_id)
     assert await at.rows("SELECT id FROM sessions") == []
     return await found

@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-import asyncpg
 import pytest
 
 from app.db.claims import Claim
@@ -19,6 +18,7 @@ from app.domain.types import JsonObject, SessionId, TurnRecord, TurnStatus
 from app.services.turn.claim import claim_drafted, draft_turn
 from app.services.turn.record import store_end
 from app.services.turn.types import TurnOptions, TurnRequest
+from tests.pooling import own_connection
 from tests.services.service import Service, ref_of, service
 from torture.databases import citus_servers
 
@@ -40,8 +40,8 @@ async def test_the_end_of_a_turn_and_the_next_posts_claim_do_not_wait_for_each_o
     """
     async with (
         service(database_url) as at,
-        _connection(database_url) as change,
-        _connection(database_url) as watch,
+        own_connection(database_url) as change,
+        own_connection(database_url) as watch,
     ):
         session = await at.session()
         claim = await _claim(at, session.id)
@@ -67,7 +67,7 @@ async def test_an_answer_in_hand_is_stored_though_the_database_refused_it_at_fir
     database_url: str, state: str
 ) -> None:
     """As it does for a deadlock, a serialization failure, a lock timeout, a full disk."""
-    async with service(database_url) as at, _connection(database_url) as watch:
+    async with service(database_url) as at, own_connection(database_url) as watch:
         session = await at.session()
         claim = await _claim(at, session.id)
         await _refuse_once(watch, "UPDATE", state)
@@ -78,7 +78,7 @@ async def test_an_answer_in_hand_is_stored_though_the_database_refused_it_at_fir
 
 @pytest.mark.parametrize("state", ["40P01", "40001"])
 async def test_a_claim_that_was_rolled_back_for_a_conflict_is_made_again(database_url: str, state: str) -> None:
-    async with service(database_url) as at, _connection(database_url) as watch:
+    async with service(database_url) as at, own_connection(database_url) as watch:
         session = await at.session()
         await _refuse_once(watch, "INSERT", state)
         outcome = await at.turn(session.id, "Hi")
@@ -114,15 +114,6 @@ def _completed(at: Service, claim: Claim) -> TurnEnd:
     }
     block: JsonObject = {"sha256": "0" * 64, "content": "You are helpful."}  # a row that refers to the session's own
     return TurnEnd(TurnStatus.COMPLETED, "offline", [], [], [block], messages=[reply], assistant_output="Yes.")
-
-
-@asynccontextmanager
-async def _connection(url: str) -> AsyncGenerator[Any]:
-    connection = await cast(Any, asyncpg).connect(url)
-    try:
-        yield connection
-    finally:
-        await connection.close()
 
 
 @asynccontextmanager

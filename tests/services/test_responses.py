@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from decimal import Decimal
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import asyncpg
 import pytest
 
 from app.db.migrate import downgrade, upgrade
@@ -25,6 +22,7 @@ from app.services.openai.chat import ChatRequest
 from app.services.openai.open_session import Target, respond
 from app.services.openai.responses import ResponseRequest, delete_response, resolve_target
 from app.services.turn.types import TurnOptions, TurnOutcome
+from tests.pooling import own_connection
 from tests.providers.server import Answer, serving
 from tests.services.service import TENANT, Service, chat, models_toml, service
 from tests.services.test_limits import usage
@@ -60,15 +58,6 @@ def ref_of(outcome: TurnOutcome) -> ResponseRef:
 
 
 _WAITS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-
-
-@asynccontextmanager
-async def connected(url: str) -> AsyncGenerator[Any]:
-    connection = await cast(Any, asyncpg).connect(url)
-    try:
-        yield connection
-    finally:
-        await connection.close()
 
 
 async def until_waiting(connection: Any, statements: int) -> None:
@@ -229,8 +218,8 @@ async def test_a_response_that_is_deleted_while_another_begins_after_it_does_not
     async with (
         service(database_url) as at,
         service(database_url) as elsewhere,
-        connected(database_url) as other,
-        connected(database_url) as watch,
+        own_connection(database_url) as other,
+        own_connection(database_url) as watch,
     ):
         await set_limits(at.rt.database, TENANT, {"tokens_total": Decimal(10**6)})
         first = await answered(at, asked(at, "One"))

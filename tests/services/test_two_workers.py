@@ -9,11 +9,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
-from app.db.sql import Statement
 from app.domain.errors import (
     NotFound,
     ProviderError,
@@ -27,13 +26,14 @@ from app.domain.types import SessionId, TurnId
 from app.services.sessions import delete_session
 from app.services.turn.take import cancel_turn, prepare_regeneration, regenerate_turn, retry_turn
 from app.services.turn.types import TurnOptions, TurnOutcome, TurnRequest
+from tests.pooling import own_connection
 from tests.providers.server import Answer, Seen, serving
 from tests.services.service import TENANT, Service, chat, models_toml, ref_of, service
 from tests.services.test_tools import TOOLS, calls
 from torture.databases import citus_servers
 
-_LOCK = Statement("SELECT 1 FROM sessions WHERE id = $1 FOR UPDATE", ("session_id",))
-_WAITING = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+_LOCK = "SELECT 1 FROM sessions WHERE id = $1 FOR UPDATE"
+_WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 _REFUSALS = (NotFound, ToolOutputsMismatch, TurnCancelled, TurnInProgress, TurnNotLast, TurnNotOpen)
 
 _Deed: TypeAlias = Callable[[Service, SessionId, TurnId], Awaitable[object]]
@@ -95,17 +95,19 @@ async def test_of_two_workers_at_the_same_turn_each_answer_is_made_and_stored_on
         serving(reply) as server,
         service(database_url, models_toml(server), folder=tmp_path) as first,
         service(database_url, models_toml(server), folder=tmp_path) as second,
+        own_connection(database_url) as holder,
+        own_connection(database_url) as watch,
     ):
         for other, deed in _DEEDS.items():
             script.append(calls("a") if state == "awaiting_tools" else Answer({"error": {"message": "no"}}, status=400))
             late.clear()
             session_id, turn_id = await _turn_that_is(state, first)
-            async with first.rt.heavy.database.begin() as held:
-                await held.fetch(_LOCK, session_id=session_id)
+            async with holder.transaction():
+                await holder.fetch(_LOCK, session_id)
                 running = [asyncio.ensure_future(_DEEDS[one](first, session_id, turn_id))]
-                await _until_waiting(first, running)
+                await _until_waiting(watch, running)
                 running.append(asyncio.ensure_future(deed(second, session_id, turn_id)))
-                await _until_waiting(first, running)
+                await _until_waiting(watch, running)
             results = await asyncio.gather(*running, return_exceptions=True)
             for result in results:
                 assert not isinstance(result, BaseException) or isinstance(result, _REFUSALS), (other, result)
@@ -124,9 +126,9 @@ async def _turn_that_is(state: str, at: Service) -> tuple[SessionId, TurnId]:
     return session.id, turn["id"]
 
 
-async def _until_waiting(at: Service, running: Sequence[asyncio.Future[object]]) -> None:
+async def _until_waiting(watch: Any, running: Sequence[asyncio.Future[object]]) -> None:
     """Returns when all that are not done wait for a lock."""
-    while len(await at.rows(_WAITING)) < sum(not each.done() for each in running):  # noqa: ASYNC110
+    while await watch.fetchval(_WAITING) < sum(not each.done() for each in running):  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
 

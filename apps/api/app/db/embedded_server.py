@@ -40,6 +40,9 @@ _SETTINGS = {
     "unix_socket_permissions": "0700",
     "port": str(PORT),
     "max_connections": "200",
+    # A page is logged whole when it first changes after a checkpoint, and commits wait for what was logged before:
+    # erasing a session of 2,000 turns logged 8 to 25 MB in this way, behind which turns of others waited.
+    "wal_compression": "pglz",
 }
 
 
