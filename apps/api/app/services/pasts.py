@@ -76,7 +76,7 @@ class LastPrompt:
 @dataclass(slots=True)
 class _Entry:
     """The cache entry of one session, changed in place. `used_at` is when it was last read or stored, `size_bytes` is
-    its size when it was last stored."""
+    its size when it was last stored. The sizes of its parts are computed when these change."""
 
     used_at: float = 0.0
     last_prompt: LastPrompt | None = None
@@ -86,6 +86,7 @@ class _Entry:
     vectors: Vectors | None = None
     counting: Counting | None = None
     columns: Columns | None = None
+    columns_bytes: int = 0
     size_bytes: int = 0
 
 
@@ -137,7 +138,7 @@ class Pasts:
         past = self._pasts.get(session_id)
         if past is None or past.counting is None or past.counting.past_version <= counting.past_version:
             past = past or _Entry()
-            past.counting, past.columns = counting, columns
+            past.counting, past.columns, past.columns_bytes = counting, columns, columns.size_bytes
             self._put(session_id, past)
         return past_of_columns(
             columns, first, bisect_right(columns.turn_seqs, turns[-1].seq) if turns else kept.end_turn
@@ -224,7 +225,9 @@ class Pasts:
         index = past.index if past.index.through_seq <= last_message_seq else EMPTY
         columns = columns.copy() if columns and fits else None
         vectors = past.vectors if past.vectors and past.vectors.through_seq <= last_message_seq else None
-        self._put(target, replace(past, last_prompt=None, index=index, vectors=vectors, columns=columns))
+        copied = replace(past, last_prompt=None, index=index, vectors=vectors, columns=columns)
+        copied.columns_bytes = past.columns_bytes if columns else 0
+        self._put(target, copied)
 
     def forget(self, *session_ids: SessionId) -> None:
         """Removes the entries of these sessions, for example because they were erased here."""
@@ -250,8 +253,7 @@ class Pasts:
         """Stores an entry as the most recently used one and evicts the oldest; one that never fits is dropped."""
         if before := self._pasts.pop(session_id, None):
             self.size_bytes -= before.size_bytes
-        size_bytes = ENTRY_BYTES + past.summary_bytes + past.index.size_bytes
-        size_bytes += past.columns.size_bytes if past.columns else 0
+        size_bytes = ENTRY_BYTES + past.summary_bytes + past.index.size_bytes + past.columns_bytes
         size_bytes += len(past.last_prompt.refs) if past.last_prompt else 0
         size_bytes += past.vectors.size_bytes if past.vectors else 0
         if size_bytes <= self._most_bytes:

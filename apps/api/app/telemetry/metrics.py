@@ -12,9 +12,10 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from time import perf_counter
-from typing import IO, Any, Literal, TypeAlias, cast, get_args
+from typing import IO, Any, Literal, TypeAlias, TypeVar, cast, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -38,6 +39,8 @@ from app.domain.types import OPEN_STATUSES, Purpose, TurnRecord, TurnStatus, Usa
 
 SummaryOutcome: TypeAlias = Literal["used", "fallback", "stale", "failed"]
 """The model's summary was used, or the deterministic one; or another process was faster; or none could be made."""
+
+_Metric = TypeVar("_Metric", Counter, Gauge, Histogram)
 
 disable_created_metrics()
 
@@ -178,16 +181,23 @@ class _Registry(CollectorRegistry):
     """Makes metrics, and has those of this process."""
 
     def counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, labels, registry=self)
+        return _with_children_kept(Counter(name, text, labels, registry=self))
 
     def gauge(
         self, name: str, text: str, *labels: str, mode: Literal["mostrecent", "sum", "max"] = "mostrecent"
     ) -> Gauge:
         """A gauge. `mode` says which of several workers' values counts."""
-        return Gauge(name, text, labels, registry=self, multiprocess_mode=mode)
+        return _with_children_kept(Gauge(name, text, labels, registry=self, multiprocess_mode=mode))
 
     def histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-        return Histogram(name, text, labels, buckets=buckets, registry=self)
+        return _with_children_kept(Histogram(name, text, labels, buckets=buckets, registry=self))
+
+
+def _with_children_kept(metric: _Metric) -> _Metric:
+    """The metric, which finds the children of labels that it has seen at once: the library checks the labels at each
+    call, which takes longer than counting."""
+    vars(metric)["labels"] = cache(metric.labels)
+    return metric
 
 
 class _TurnMetrics:
