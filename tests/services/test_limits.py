@@ -22,17 +22,27 @@ from app.domain.errors import (
     TurnCancelled,
     TurnInProgress,
 )
-from app.domain.types import RecordedReply, SessionId, SessionRef, TenantId, ToolCall, TurnStatus
+from app.domain.types import (
+    JsonObject,
+    Pin,
+    RecordedReply,
+    Session,
+    SessionId,
+    SessionRef,
+    TenantId,
+    ToolCall,
+    TurnStatus,
+)
 from app.services.background import sweep_forever
 from app.services.limits import clear_limits, list_limits, set_limits
-from app.services.sessions import create_session
+from app.services.sessions import create_session, put_pin
 from app.services.summaries import summarize_now, undo_summary
 from app.services.turn.claim import claim_drafted, draft_turn
 from app.services.turn.take import cancel_turn, take_turn
 from app.services.turn.types import TurnEvent, TurnOptions, TurnRequest
 from bench.wire import Tally, counting_proxy
 from tests.providers.server import Answer, Stream, serving
-from tests.providers.wires import OPENAI, ModelReply
+from tests.providers.wires import ANTHROPIC, OPENAI, ModelReply
 from tests.services.service import TENANT, Service, chat, model, models_toml, ref_of, service
 from tests.services.test_costs import sold_by
 
@@ -476,3 +486,77 @@ async def test_a_reservation_includes_the_tokens_that_may_be_recalled(database_u
         assert claimed.reservation is not None
         output_tokens = at.rt.guarded.max_output_tokens
         assert claimed.reservation["tokens"] > recallable_tokens + raw_tokens + output_tokens
+
+
+async def reserved(at: Service, session: Session, content: str, max_output_tokens: int | None) -> JsonObject:
+    """What a turn with this content reserves. It stays claimed."""
+    options = TurnOptions(max_output_tokens=max_output_tokens)
+    draft = await draft_turn(at.rt, TurnRequest(content, "0" * 64, options), None)
+    claimed = await claim_drafted(at.rt, ref_of(session.id), draft, options)
+    assert claimed.reservation is not None
+    return claimed.reservation
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5])
+async def test_a_reservation_is_counted_as_the_provider_counts(
+    database_url: str, tmp_path: Path, factor: float
+) -> None:
+    """Once a provider is known to count more, a turn that would go over a limit by its count is refused."""
+    words = "word " * 3_000
+    answer = chat("Yes.", prompt_tokens=int(3_008 * factor), completion_tokens=5)
+    async with (
+        serving(answer) as server,
+        service(database_url, models_toml(server, window=16_384), folder=tmp_path) as at,
+    ):
+        for _ in range(20):
+            await at.turn((await at.session()).id, words)
+        await limit(at, tokens_total=3_500)
+        session = await at.session()
+        if factor == 1.0:
+            await at.turn(session.id, words, max_output_tokens=16)
+        else:
+            with pytest.raises(LimitExceeded):
+                await at.turn(session.id, words, max_output_tokens=16)
+        assert all(counted["tokens"] <= 3_500 for counted in await usage(at))
+
+
+async def test_a_reservation_includes_what_writing_to_the_providers_cache_costs(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with sold_by(database_url, tmp_path, ANTHROPIC, "claude-haiku-4-5") as at:
+        held = await reserved(at, await at.session(limits={"usd_total": 10}), "word " * 3_000, 16)
+        assert held["usd"] >= (3_000 * 1.25 + 16 * 5) / 10**6
+
+
+async def test_a_reservation_has_the_longest_answer_of_a_policy_with_shares(database_url: str, tmp_path: Path) -> None:
+    async with (
+        serving(chat("Yes.")) as server,
+        service(database_url, models_toml(server, window=16_384), folder=tmp_path) as at,
+    ):
+        shares = {"goal_pct": 1, "pinned_files_pct": 1, "map_pct": 1, "reserved_for_output_pct": 90}
+        policy = {"preset": "allocated", "allocation": shares}
+        held = await reserved(at, await at.session(policy=policy, limits={"tokens_total": 10**6}), "Hello", None)
+        done = await at.turn((await at.session(policy=policy)).id, "Hello")
+        assert held["tokens"] >= done.context["estimated_wire_tokens"] + done.context["output_reserve"]
+        assert done.context["output_reserve"] > 10_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["汉字没有空格。" * 400, "🙂" * 400, "ก็ไม่รู้" * 400, "q7x!" * 700],
+    ids=["Chinese", "emoji", "Thai", "codes"],
+)
+async def test_a_reservation_covers_instructions_and_pins_in_any_script(
+    database_url: str, tmp_path: Path, text: str
+) -> None:
+    async with (
+        serving(chat("Yes.")) as server,
+        service(database_url, models_toml(server, window=200_000), folder=tmp_path) as at,
+    ):
+        limited, free = [await at.session(instructions=text, limits=limits) for limits in ({"tokens_total": 10**7}, {})]
+        for session in (limited, free):
+            for number in range(40):
+                await put_pin(at.rt, ref_of(session.id), Pin(f"p{number}", "x"))
+        held = await reserved(at, limited, "Hello", 16)
+        done = await at.turn(free.id, "Hello", max_output_tokens=16)
+        assert held["tokens"] >= done.context["estimated_wire_tokens"] + 16

@@ -17,11 +17,11 @@ from app.db.recall import found_messages
 from app.db.sql import Statement
 from app.domain.errors import InvalidRequest, ProcessBusy
 from app.domain.responses import item_id, read_item_id
-from app.domain.types import Session, SessionId, TurnStatus
+from app.domain.types import Pin, Session, SessionId, TurnStatus
 from app.services.archive.transfer import fork_session
 from app.services.openai.conversations import page_of_items, withdraw_item
 from app.services.paging import Page, PageRequest
-from app.services.sessions import list_sessions, search_sessions
+from app.services.sessions import list_sessions, put_pin, search_sessions
 from app.services.turn.gather import session_window
 from app.services.views.search import search_messages, search_session
 from app.services.views.turns import get_messages, list_messages, list_turns
@@ -140,6 +140,29 @@ async def test_windows_share_the_bytes_of_a_process_until_their_turns_end(databa
         may_answer.set()
         await waiting
         assert (await at.turn(sessions[1], "Hello?")).turn.assistant_output == "Yes."
+
+
+@pytest.mark.parametrize("large", ["pins", "instructions", "goal"])
+async def test_pins_instructions_and_goal_are_bytes_of_a_window(database_url: str, tmp_path: Path, large: str) -> None:
+    """Twelve turns that waited for a model each kept 16 MB of pins, of which a policy with shares sent a little."""
+    claimed, may_answer = asyncio.Event(), asyncio.Event()
+    answers = [Answer(chat("Yes.").body, after=may_answer.is_set), chat("Yes.")]
+    async with (
+        serving(*answers) as server,
+        service(database_url, models_toml(server, window=2_000_000), folder=tmp_path, max_windows_bytes=4 * MIB) as at,
+    ):
+        text = "word " * (MIB // 2)
+        fields = {"instructions": {"instructions": text}, "goal": {"room_goal": text}}.get(large, {})
+        sessions = [await at.session(**fields) for _ in range(2)]
+        for session in sessions if large == "pins" else ():
+            await put_pin(at.rt, ref_of(session.id), Pin("p", text))
+        waiting = asyncio.create_task(at.turn(sessions[0].id, "Hello?", listen=lambda _: claimed.set()))
+        await claimed.wait()
+        with pytest.raises(ProcessBusy, match="bytes of windows"):
+            await at.turn(sessions[1].id, "Hello?")
+        may_answer.set()
+        await waiting
+        assert (await at.turn(sessions[1].id, "Hello?")).turn.assistant_output == "Yes."
 
 
 async def listed(page: Callable[[PageRequest], Awaitable[Page[Item]]], *, newest_first: bool) -> list[list[Item]]:

@@ -9,8 +9,14 @@ from pathlib import Path
 
 import orjson
 
-from app.domain.types import Pin, SummaryBody, ToolDefinition, Turn
-from app.engine.messages.tokens import TOOL_DEFINITION_FRAMING_TOKENS
+from app.domain.types import Pin, SummaryBody, ToolCall, ToolDefinition, Turn
+from app.engine.messages.tokens import (
+    MESSAGE_FRAMING_TOKENS,
+    PROMPT_FRAMING_TOKENS,
+    TOOL_DEFINITION_FRAMING_TOKENS,
+    message_tokens,
+    tools_tokens,
+)
 from app.engine.policy.budget import budget_for
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.block import render_summary
@@ -47,6 +53,19 @@ def test_the_steps_of_the_document_are_the_stages_in_their_order() -> None:
     named = [[word for word in step.lower().split() if word != "the"] for step in steps[3:-1]]
     stages = [stage.__name__.split("_") for stage, _ in STAGES]
     assert [words[: len(stage)] for words, stage in zip(named, stages, strict=True)] == stages
+
+
+def test_each_part_adds_to_its_texts_what_the_document_says() -> None:
+    adds, tool = _table("part of a request"), {"type": "function", "function": {"name": "f"}}
+    assert adds["prompt"] == PROMPT_FRAMING_TOKENS
+    assert adds["message"] == MESSAGE_FRAMING_TOKENS
+    assert adds["name of a speaker"] == message_tokens(None, len, name="Anna") - len("Anna")
+    called = message_tokens(None, len, tool_calls=[ToolCall("c1", "look", "{}")])
+    assert adds["tool call: id, name, arguments"] == called - len("c1look{}")
+    definition = '{"function":{"name":"f"},"type":"function"}'
+    assert adds["tool definition: its JSON with sorted keys and no blanks"] == tools_tokens([tool], len) - len(
+        definition
+    )
 
 
 def test_the_window_is_divided_as_the_document_says() -> None:

@@ -125,10 +125,16 @@ async def _give_back(
             await store.give_back(tx, session_id, reservation, worst, used)
 
 
-def most_of(model: Model, usage: Usage, turns: int = 0) -> CallUse:
-    """What a call of this usage counts. Without a known price its cost is 0, as in every other sum; limits of tokens
-    still apply. `turns` is 1 if a client requested the call itself: then it counts as a turn."""
-    return CallUse(turns, usage.prompt_tokens + usage.completion_tokens, model.cost_of(usage) or Decimal(0))
+def most_of(model: Model, prompt_tokens: int, output_tokens: int, turns: int = 0) -> CallUse:
+    """The most that a call counts whose prompt and answer have at most these tokens, as the provider counts them.
+
+    Writing the whole prompt to the provider's cache is included if that has a price of its own. Without a known price
+    the cost is 0, as in every other sum; limits of tokens still apply. `turns` is 1 if a client requested the call
+    itself: then it counts as a turn.
+    """
+    written_tokens = prompt_tokens if model.reports_cache_writes else 0
+    usage = Usage(prompt_tokens, output_tokens, cache_write_prompt_tokens=written_tokens)
+    return CallUse(turns, prompt_tokens + output_tokens, model.cost_of(usage) or Decimal(0))
 
 
 def use_of(usages: Sequence[JsonObject], turns: int = 0) -> CallUse:

@@ -233,15 +233,15 @@ class HeldBytes:
 
 
 class WindowBytes(HeldBytes):
-    """The bytes of messages that were read for one window, held as long as the messages are."""
+    """The bytes of messages, pins and instructions that were read for one window, held as long as they are."""
 
     def take(self, size_bytes: int) -> None:
         """Adds to the bytes. Raises as `Allowance.take`, and `InvalidRequest` if the window alone exceeds the share."""
         most = self._allowance.per_tenant
         if self._held + size_bytes > most:
             raise InvalidRequest(
-                f"The messages that this session's prompts are made of have more than {most} bytes. Fork the session "
-                "through an earlier turn, or remove its largest items as those of a conversation."
+                f"What this session's prompts are made of has more than {most} bytes. Fork the session through an "
+                "earlier turn, or remove its largest items as those of a conversation, or pins."
             )
         super().take(size_bytes)
 

@@ -17,7 +17,7 @@ from app.domain.errors import (
     ProviderTimeout,
 )
 from app.domain.frozen import replace
-from app.domain.types import Completion, CompletionRequest, JsonObject, Message, ToolCall, Usage
+from app.domain.types import Completion, CompletionRequest, JsonObject, Message, ToolCall
 from app.engine.recall.dates import day_said
 from app.engine.recall.look_back_pages import TextPage, handle_of
 from app.engine.window.look_back import (
@@ -66,7 +66,7 @@ async def _call_again(record: Record, plan: TurnPlan) -> Completion:
     if record.turn.reservation is None:
         return await _call(record, plan)
     prompt_tokens = ceil(plan.decided.prompt.wire_tokens * plan.snapshot.calibration_ratio)
-    most = most_of(plan.model, Usage(prompt_tokens, plan.snapshot.budget.output_reserve))
+    most = most_of(plan.model, prompt_tokens, plan.snapshot.budget.output_reserve)
     call, before = partial(_call, record, plan), len(record.usages)
     session_id = record.turn.claim.session_id
     return await within_limits(record.rt, session_id, most, call, lambda: use_of(record.usages[before:]))

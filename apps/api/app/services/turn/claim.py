@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from decimal import Decimal
 from math import ceil
 from time import perf_counter
 from typing import Any, TypeAlias, cast
@@ -44,15 +43,16 @@ from app.domain.types import (
 )
 from app.engine.messages.tokens import PROMPT_FRAMING_TOKENS
 from app.engine.messages.turns import most_tokens_of
+from app.engine.policy.budget import Budget, with_output_share
 from app.engine.policy.policy import ContextPolicy, with_whole_past
 from app.engine.summary.block import render_summary
 from app.engine.window.look_back import LOOK_BACK, of_sent
 from app.providers.registry import Model
-from app.services.limits import reserve_call
+from app.services.limits import most_of, reserve_call
 from app.services.runtime import Runtime, retried
 from app.services.sessions import existing_in
 from app.services.turn.additions import Additions, add, check_outputs, draft_outputs
-from app.services.turn.gather import WindowRows, budget_of, layers_of, read_window, session_policy
+from app.services.turn.gather import WindowRows, budget_of, encoding_of, layers_of, read_window, session_policy
 from app.services.turn.planning import count_message, pack_messages
 from app.services.turn.recall import prepare_question
 from app.services.turn.types import ClaimedTurn, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
@@ -61,8 +61,11 @@ _Claimed: TypeAlias = tuple[Claim, TurnOptions, str]
 """The claim, and the options and the model alias of the round."""
 
 
-_CHARS_PER_TOKEN = 2
-"""Assumed for text that is not counted yet. It overestimates; the unused part of a reservation is given back."""
+_BYTES_PER_TOKEN = 2
+"""Assumed for text that is not counted yet, in any script. It overestimates; the unused part of a reservation is given
+back."""
+_BLOCK_FRAMING_TOKENS = 64
+"""More than the framing and the delimiters of a block take. Those of a pin take the most."""
 _OF_THE_LEASE = 6
 """The lease begins with the claiming statement, which may wait for the lock of the session's row. A lease of which more
 than a sixth has passed before the commit is renewed at once: it must not end before its regular renewal at a third."""
@@ -194,31 +197,47 @@ async def _transaction_one(
 def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns: int) -> CallUse:
     """The most that a turn's call may use. `turns` is 0 for a later round of a turn.
 
-    The prompt is counted as the whole window before pruning with all that may be recalled, capped at the largest prompt
-    that may be sent. The answer is counted at its maximum. Of the model and its fallbacks the largest values are taken.
+    The prompt is counted as the whole window before pruning with all that may be recalled, calibrated, and capped at
+    the largest prompt that may be sent. The answer is counted at its maximum. Of the model and its fallbacks the
+    largest values are taken.
     """
-    models = [rt.catalogue.model(alias) for alias in (rows.model.alias, *rows.model.fallbacks)]
-    budgets = [budget_of(model, rows.policy) for model in models]
-    ceiling = max(0, *(budget.prompt_ceiling for budget in budgets))
-    reserve = max(budget.output_reserve for budget in budgets)
     messages, kept = list(rows.read_messages()), rows.kept
     summary = rows.summary
-    texts = [text for _, text in layers_of(rt, rows.session, options.instructions)]
-    texts += [pin.content for pin in rows.pins]
-    texts += [
-        rows.session.room_goal or "",
+    blocks = [text for _, text in layers_of(rt, rows.session, options.instructions)]
+    blocks += [pin.name + pin.content for pin in rows.pins]
+    blocks += [rows.session.room_goal] if rows.session.room_goal else []
+    blocks += [render_summary(summary.body)] if summary else []
+    tools = [
         json.dumps(options.tools) if options.tools else "",
         json.dumps(LOOK_BACK) if rows.model.takes_tools and rows.policy.look_back != "off" else "",
-        render_summary(summary.body) if summary else "",
     ]
-    uncounted = any(message.tokens < 0 for message in messages)
-    prompt = sum(map(most_tokens_of, messages))
-    prompt += kept.columns.most_tokens(kept.first_turn, kept.end_turn)
-    prompt += ceil(sum(map(len, texts)) / _CHARS_PER_TOKEN) + PROMPT_FRAMING_TOKENS
-    prompt = ceiling if uncounted else min(prompt, ceiling)
-    output = min(options.max_output_tokens or reserve, reserve)
-    usage = Usage(prompt, output)
-    return CallUse(turns, prompt + output, max(model.cost_of(usage) or Decimal(0) for model in models))
+    estimated_tokens = sum(map(most_tokens_of, messages))
+    estimated_tokens += kept.columns.most_tokens(kept.first_turn, kept.end_turn)
+    estimated_tokens += sum(map(_most_tokens_of_text, (*blocks, *tools)))
+    estimated_tokens += len(blocks) * _BLOCK_FRAMING_TOKENS + PROMPT_FRAMING_TOKENS
+    is_counted = all(message.tokens >= 0 for message in messages)
+
+    def most(model: Model) -> CallUse:
+        ceiling, output = _largest(budget_of(model, rows.policy), rows.policy)
+        encoding = encoding_of(model, rows.policy)
+        ratio = rt.calibrations.ratio(rows.session.tenant_id, model.alias, encoding)
+        prompt = min(ceil(estimated_tokens * ratio), ceiling) if is_counted else ceiling
+        return most_of(model, prompt, min(options.max_output_tokens or output, output))
+
+    uses = [most(rt.catalogue.model(alias)) for alias in (rows.model.alias, *rows.model.fallbacks)]
+    return CallUse(turns, max(use.tokens for use in uses), max(use.usd for use in uses))
+
+
+def _largest(budget: Budget, policy: ContextPolicy) -> tuple[int, int]:
+    """The largest prompt and the longest answer, in tokens. If the answer has a share, the largest prompt leaves it
+    nearly nothing, and with the smallest it has its share of the whole window."""
+    if policy.allocation is None:
+        return max(0, budget.prompt_ceiling), budget.output_reserve
+    return budget.limit, with_output_share(budget, policy.allocation.reserved_for_output_pct, 0).output_reserve
+
+
+def _most_tokens_of_text(text: str) -> int:
+    return ceil(len(text.encode(errors="surrogatepass")) / _BYTES_PER_TOKEN)
 
 
 def _ours(claim: Claim | None) -> Claim:

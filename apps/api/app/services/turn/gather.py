@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from sys import getsizeof
 
 from app.db.database import Transaction
 from app.db.messages import UNCOUNTED, save_token_counts, window_turns
@@ -139,6 +140,7 @@ async def read_window(
     after_seq = summary.to_message_seq if summary else 0
     counting = counting_of(session, model, policy)
     held = WindowBytes(rt.windows, session.tenant_id)
+    held.take(_head_bytes(session, context.pins))
     kept = rt.pasts.kept(session.id, counting, after_seq, session.last_message_seq)
     if rt.pasts.keeps_any and not kept.turn_count and session.last_message_seq - after_seq > _FEW_MESSAGES:
         through_seq = await settled_through(tx, session.id, before_seq)
@@ -163,6 +165,12 @@ async def read_window(
     estimate = rt.tokenizers.estimator(counting.encoding)
     rows = WindowRows(session, policy, model, estimate, before_seq, summary, context.pins, kept, tuple(turns), held)
     return await _with_evicted(tx, rt, rows, query, for_turn=turn_seq is not None)
+
+
+def _head_bytes(session: SessionState, pins: Sequence[Pin]) -> int:
+    """The memory of what a prompt has before its messages, as large as clients made it."""
+    texts = (session.instructions, session.room_goal, *[pin.content for pin in pins])
+    return sum([getsizeof(text) for text in texts if text])  # encoding megabytes of pins takes milliseconds
 
 
 async def _context(tx: Transaction, rt: Runtime, session_id: SessionId, before_seq: int) -> PromptContext:

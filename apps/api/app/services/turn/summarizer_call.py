@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import ceil
 from typing import Any, Literal, TypeVar
 
 import orjson
@@ -239,10 +240,12 @@ class Summarizer:
             counts = [await count_message(rt, model.encoding, message["content"]) for message in request.messages]
             prompt_tokens = sum(tokens for tokens, _ in counts) + framing_tokens(len(counts))
         turns, self._turns, before = self._turns, 0, len(self.calls)
-        most = most_of(model, Usage(prompt_tokens, request.max_output_tokens), turns)
+        session = self._job.rows.session
+        prompt_tokens = ceil(prompt_tokens * rt.calibrations.ratio(session.tenant_id, model.alias, model.encoding))
+        most = most_of(model, prompt_tokens, request.max_output_tokens, turns)
         return await within_limits(
             rt,
-            self._job.rows.session.id,
+            session.id,
             most,
             call,
             lambda: use_of([used for _, used in self.calls[before:]], turns),
