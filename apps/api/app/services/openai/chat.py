@@ -152,10 +152,9 @@ async def _answer_next(
 async def new_turn(rt: Runtime, session: SessionRef, request: ChatRequest) -> tuple[int, TurnRequest] | None:
     """Stores the past of a request that would be a new turn; returns the session's last turn number and that turn.
 
-    None if the request continues a turn or repeats an answered one, or a turn is open: `complete_chat` handles these,
-    and looks for the turn of the key.
+    None if the request continues a turn or repeats an answered one, or a turn is open: `complete_chat` handles these.
+    Raises `NotFound`, `InvalidRequest`, and as `answer_again`.
     """
-    request = replace(request, idempotency_key=None)
     for _ in range(_MOST_TRIES):
         try:
             newest, step = await _read_step(rt, session, request)
