@@ -184,3 +184,10 @@ def test_a_client_of_chat_completions_may_allow_some_of_its_tools(database_url: 
         with pytest.raises(openai.BadRequestError) as refused:
             at.client.chat.completions.create(**given, tool_choice=choice("other"))
         assert refused.value.param == "tool_choice"
+        with pytest.raises(openai.BadRequestError, match="there are no tools") as refused:
+            at.client.chat.completions.create(model="main", messages=given["messages"], tool_choice="required")
+        assert refused.value.param == "tool_choice"
+        with pytest.raises(openai.BadRequestError, match="Another tool has this name") as refused:
+            at.client.chat.completions.create(**given | {"tools": [CHAT_LOOK_UP, CHAT_PATCH, CHAT_LOOK_UP]})
+        assert refused.value.param == "tools[2]"
+        assert len(at.model.seen) == 1

@@ -301,6 +301,8 @@ def test_a_key_is_taken_from_either_header(database_url: str, tmp_path: Path) ->
         ({"messages": [user("a"), {"role": "assistant", "content": "It is"}]}, "messages.1"),
         ({"messages": [user(text(" "))]}, "messages.0: The content is empty."),
         ({"tool_choice": {"type": "tool", "name": "none"}}, "tool_choice"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"tools": [*TOOLS, *TOOLS]}, "tools.1: Another tool has this name."),
     ],
 )
 def test_a_parameter_that_cannot_be_honoured_is_refused_by_name(

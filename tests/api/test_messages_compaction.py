@@ -107,6 +107,27 @@ def test_a_pause_answers_with_the_summary_alone_and_the_same_list_goes_on_behind
         assert len(sessions(at)) == 1
 
 
+def test_a_repeated_key_gets_its_answer_and_no_summary_though_the_session_has_gone_on(
+    database_url: str, tmp_path: Path
+) -> None:
+    with chat_service(database_url, tmp_path, say("Noted."), window=16_384) as at, anthropic_at(at) as client:
+        asked: dict[str, Any] = {"context_management": edit(pause_after_compaction=True)}
+        keyed: dict[str, Any] = {"extra_headers": {"X-Session-Id": "mine", "Idempotency-Key": "k"}}
+        first = ask(client, [user("First.")], **asked, **keyed)
+        ask(client, [*filled(), user("And now?")], extra_headers={"X-Session-Id": "mine"})
+        seen = len(at.model.seen)
+        again = ask(client, [user("First.")], **asked, **keyed)
+        assert (again.content[0].text, again.stop_reason) == (first.content[0].text, "end_turn")
+        assert len(at.model.seen) == seen
+        reused = post(
+            at,
+            {"messages": [user("Other.")], **asked},
+            **{"x-session-id": "mine", "idempotency-key": "k", "anthropic-beta": BETAS[0]},
+        )
+        assert (reused.status_code, "idempotency key" in reused.json()["error"]["message"]) == (422, True)
+        assert len(at.model.seen) == seen
+
+
 def test_a_tool_loop_goes_on_behind_a_compaction(database_url: str, tmp_path: Path) -> None:
     script = (say("Noted."), say(None, "a"), say("Paid."))
     with chat_service(database_url, tmp_path, *script, window=16_384) as at, anthropic_at(at) as client:

@@ -160,7 +160,7 @@ def test_a_request_that_can_not_be_answered_gets_the_place_and_stores_nothing(
     database_url: str, tmp_path: Path
 ) -> None:
     unknown = "resp_" + "0" * 44
-    hosted = {"type": "web_search"}
+    hosted, named = {"type": "web_search"}, {"type": "function", "name": "f", "parameters": {"type": "object"}}
     wrong: list[tuple[dict[str, Any], int, str, str | None]] = [
         ({"input": "Hi", "tools": [hosted]}, 400, "invalid_request", "tools[0]"),
         ({"input": [{"type": "web_search_call", "id": "ws_1"}]}, 400, "invalid_request", "input[0]"),
@@ -175,6 +175,8 @@ def test_a_request_that_can_not_be_answered_gets_the_place_and_stores_nothing(
         ({"input": "Hi", "metadata": {"a": 1}}, 400, "invalid_request", "metadata.a"),
         ({"input": "Hi", "background": True, "store": False}, 400, "invalid_request", "background"),
         ({"input": "Hi", "tool_choice": {"type": "function", "name": "f"}}, 400, "invalid_request", "tool_choice"),
+        ({"input": "Hi", "tool_choice": "required"}, 400, "invalid_request", "tool_choice"),
+        ({"input": "Hi", "tools": [named, named]}, 400, "invalid_request", "tools[1]"),
         ({"input": "Hi", "model": "nobody"}, 404, "model_not_found", "model"),
         ({"input": "Hi", "previous_response_id": unknown}, 400, "previous_response_not_found", "previous_response_id"),
         ({"input": "Hi", "previous_response_id": "resp_1"}, 400, "previous_response_not_found", "previous_response_id"),

@@ -464,6 +464,29 @@ async def test_a_model_that_thinks_only_if_it_chooses_its_tools_is_called_withou
     assert [seen.json.get("tool_choice") for seen in server.seen][1:4] == ["required", named.tool_choice, "auto"]
 
 
+async def test_qwen_is_told_not_to_think_in_its_own_words_where_a_tool_is_forced() -> None:
+    """DashScope does not read the member `thinking`."""
+
+    def play(request: Seen) -> Answer:
+        thinks = request.json.get("enable_thinking", True)
+        if not thinks or request.json["tool_choice"] == "auto":
+            return OK
+        sentence = (
+            "<400> InternalError.Algo.InvalidParameter: The tool_choice parameter does not support being set to "
+            "required or object in thinking mode"
+        )
+        refusal = {"message": sentence, "type": "invalid_request_error", "param": None}
+        return Answer({"error": refusal | {"code": "invalid_parameter_error"}}, 400)
+
+    tool: dict[str, Any] = {"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}
+    forced = CompletionRequest([{"role": "user", "content": "a"}], 9, tools=[tool], tool_choice="required")
+    async with serving(play) as server, provider_at(server.base_url) as provider:
+        for request in (forced, forced, replace(forced, tool_choice="auto")):
+            await provider.complete(request)
+    assert [seen.json.get("enable_thinking") for seen in server.seen] == [None, None, False, False, None]
+    assert [seen.json.get("thinking") for seen in server.seen] == [None, {"type": "disabled"}, None, None, None]
+
+
 async def test_mistral_gets_the_calls_of_other_models_with_ids_as_it_makes_them() -> None:
     """It refuses all others, which a session has after it was switched, or while Mistral is the fallback."""
 

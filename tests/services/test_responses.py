@@ -21,6 +21,7 @@ from app.services.limits import set_limits
 from app.services.openai.chat import ChatRequest
 from app.services.openai.open_session import Target, respond
 from app.services.openai.responses import ResponseRequest, delete_response, resolve_target
+from app.services.turn.additions import keep_session
 from app.services.turn.types import TurnOptions, TurnOutcome
 from tests.pooling import own_connection
 from tests.providers.server import Answer, serving
@@ -103,42 +104,41 @@ async def test_a_fork_whose_key_can_not_be_stored_is_not_kept(database_url: str)
         await execute(database_url, *_LOST_WHEN_NAMED)
         try:
             with pytest.raises(DatabaseUnavailable):
-                await resolve_target(at.rt, TENANT, otherwise)
+                await answered(at, otherwise)
         finally:
             await execute(database_url, "DROP FUNCTION lose_connection CASCADE")
-        assert (await kept_sessions(at), await session_count(at)) == (1, 2)
-        made = await resolve_target(at.rt, TENANT, otherwise)
-        assert (await resolve_target(at.rt, TENANT, otherwise)).session == made.session
-        assert await kept_sessions(at) == 2
-
-
-async def test_requests_with_one_key_at_once_make_one_fork(database_url: str) -> None:
-    async with service(database_url) as at:
-        first = await answered(at, asked(at, "One"))
-        await answered(at, asked(at, "Two", previous=ref_of(first)))
-        otherwise = asked(at, "Otherwise", previous=ref_of(first), key="c")
-        targets = await asyncio.gather(*[resolve_target(at.rt, TENANT, otherwise) for _ in range(2)])
-        assert len({target.session for target in targets}) == 1
-        assert sorted(target.made_with_turns is None for target in targets) == [False, True]
+        assert (await kept_sessions(at), await session_count(at)) == (1, 1)
+        made = await answered(at, otherwise)
+        assert (await answered(at, otherwise)).turn.id == made.turn.id
         assert (await kept_sessions(at), await session_count(at)) == (2, 2)
 
 
-async def test_a_request_whose_session_went_with_the_refused_request_of_the_same_key_can_be_tried_again(
-    database_url: str,
-) -> None:
+@pytest.mark.parametrize("branches", [True, False], ids=["a fork", "a new session"])
+async def test_requests_with_one_key_at_once_make_one_session(database_url: str, branches: bool) -> None:
+    async with service(database_url) as at:
+        first = await answered(at, asked(at, "One"))
+        await answered(at, asked(at, "Two", previous=ref_of(first)))
+        request = asked(at, "Otherwise", previous=ref_of(first) if branches else None, key="c")
+        targets = [await resolve_target(at.rt, TENANT, request) for _ in range(2)]
+        results = await asyncio.gather(*[respond(at.rt, target) for target in targets], return_exceptions=True)
+        (made,) = [result for result in results if isinstance(result, TurnOutcome)]
+        assert [type(result) for result in results if result is not made] == [IdempotencyInFlight]
+        assert (await answered(at, request)).turn.id == made.turn.id
+        assert (await kept_sessions(at), await session_count(at)) == (2, 2)
+
+
+async def test_a_request_is_answered_though_one_with_its_key_that_began_with_it_was_refused(database_url: str) -> None:
     async with service(database_url) as at:
         request = asked(at, "One", key="c")
         first, second = [await resolve_target(at.rt, TENANT, request) for _ in range(2)]
-        assert first.session == second.session
         await set_limits(at.rt.database, TENANT, {"turns_total": Decimal(0)})
         with pytest.raises(LimitExceeded):
             await respond(at.rt, first)
         assert await session_count(at) == 0
-        with pytest.raises(IdempotencyInFlight):
-            await respond(at.rt, second)
         await set_limits(at.rt.database, TENANT, {"turns_total": Decimal(1)})
-        again = await resolve_target(at.rt, TENANT, request)
-        assert (await respond(at.rt, again)).turn.status is TurnStatus.COMPLETED
+        made = await respond(at.rt, second)
+        assert (await answered(at, request)).turn.id == made.turn.id
+        assert await session_count(at) == 1
 
 
 async def test_an_expired_unstored_session_is_erased_by_the_next_sweep(database_url: str) -> None:
@@ -148,6 +148,8 @@ async def test_an_expired_unstored_session_is_erased_by_the_next_sweep(database_
         target = await resolve_target(at.rt, TENANT, asked(at, "Quiet", store=False))
         fork = await resolve_target(at.rt, TENANT, asked(at, "Quiet too", store=False, previous=ref_of(kept)))
         running = await resolve_target(at.rt, TENANT, asked(at, "Runs", store=False))
+        for new in (target, running):
+            await keep_session(at.rt, new.session, new.request.keeping)
         due = await at.rows("SELECT id, erase_after - now() AS left FROM sessions WHERE isfinite(erase_after)")
         assert {row["id"] for row in due} == {target.session.id, fork.session.id, running.session.id}
         assert all(3600 - 60 < row["left"].total_seconds() <= 3600 for row in due)

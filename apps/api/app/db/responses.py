@@ -56,12 +56,6 @@ _OF_REQUEST = sql(
 )
 
 _ERASE = sql("DELETE FROM responses WHERE session_id = :session_id AND reply_seq = :reply_seq")
-_WITHOUT_TURNS = sql("""
-    SELECT id FROM sessions s
-    WHERE s.id = :session_id AND s.tenant_id = :tenant_id
-        AND NOT EXISTS (SELECT 1 FROM turns t
-            WHERE t.session_id = :session_id AND t.seq > :turn_seq AND t.status <> 'rejected')
-    """)
 _WITHOUT_RESPONSES = sql("""
     SELECT id FROM sessions s
     WHERE s.id = :session_id AND s.tenant_id = :tenant_id AND s.erase_after IS NOT NULL
@@ -98,11 +92,6 @@ async def response_of_request(
 async def erase_response(tx: Transaction, ref: ResponseRef) -> None:
     """Deletes the row; the turn is kept."""
     await tx.execute(_ERASE, session_id=ref.session_id, reply_seq=ref.reply_seq)
-
-
-async def is_left_empty(tx: Transaction, session: SessionRef, turn_seq: int) -> bool:
-    """Whether the session has no turn after this one that was not rejected."""
-    return await tx.fetchrow(_WITHOUT_TURNS, **of_session(session), turn_seq=turn_seq) is not None
 
 
 async def has_lost_its_responses(tx: Transaction, session: SessionRef) -> bool:

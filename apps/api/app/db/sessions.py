@@ -76,6 +76,8 @@ _SET_LIFETIME = {
     )
 }
 
+_IS_FOR_ANSWER = sql(f"SELECT id FROM sessions WHERE {_OURS} AND erase_after < 'infinity'")
+
 FIRST_INPUT_CHARS = 200
 """Longest title of a session, in characters: the beginning of the first of its first five inputs that was answered and
 is more than a greeting, or else of its first input."""
@@ -167,9 +169,14 @@ async def update_session(tx: Transaction, tenant_id: TenantId, session: Session)
 
 
 async def set_lifetime(tx: Transaction, session_id: SessionId, lifetime: Lifetime) -> None:
-    """Decides when the session is erased. One `FOR_ANSWER` is erased within an hour by any process, if the process that
+    """Decides when the session is erased. One `FOR_ANSWER` is erased after an hour by any process, if the process that
     answers has died."""
     await tx.execute(_SET_LIFETIME[lifetime], session_id=session_id)
+
+
+async def is_for_answer(tx: Transaction, session: SessionRef) -> bool:
+    """Whether the tenant's session exists and is kept for an answer only."""
+    return await tx.fetchrow(_IS_FOR_ANSWER, **of_session(session)) is not None
 
 
 async def search_sessions(
@@ -198,7 +205,7 @@ _BY_LIST = sql(f"""
             AND EXISTS ({_LATER} AND n.request_sha256 = :request_sha256) AS is_repeated
     FROM turns t JOIN sessions s ON s.id = t.session_id
     WHERE t.conversation_sha256 = ANY(:digests) AND s.tenant_id = :tenant_id
-        AND t.status IN ('completed', 'awaiting_tools')
+        AND coalesce(s.erase_after, 'infinity') = 'infinity' AND t.status IN ('completed', 'awaiting_tools')
     ORDER BY array_position(:digests, t.conversation_sha256), is_repeated DESC, is_last DESC,
         t.session_id
     LIMIT 1

@@ -100,6 +100,7 @@ class _Form:
     with_unsigned: bool = True
     with_effort_for_tools: bool = True
     with_thinking_for_choice: bool = True
+    with_thinking_member: bool = True
     with_any_roles: bool = True
     with_any_call_ids: bool = True
     with_empty_answers: bool = True
@@ -191,7 +192,8 @@ class _ChatCall(WireCall[_Form]):
             if not form.with_effort_for_tools:
                 body["reasoning_effort"] = "none"
             if not form.with_thinking_for_choice and self.forces_tools:
-                body["thinking"] = {"type": "disabled"}
+                # Qwen's servers know no `thinking`, and think on.
+                body |= {"thinking": {"type": "disabled"}} if form.with_thinking_member else {"enable_thinking": False}
         if form.with_schema and request.response_schema is not None:
             body["response_format"] = {
                 "type": "json_schema",
@@ -276,6 +278,7 @@ class _ChatCall(WireCall[_Form]):
             "with_custom_tools": refused and self._custom_names() and names("custom"),
             "with_effort_for_tools": request.tools and names("reasoning_effort") and names("tools"),
             "with_thinking_for_choice": self.refuses_thinking_for_choice(error),
+            "with_thinking_member": self.refuses_thinking_for_choice(error),
             "with_usage": stream and names("stream_options", "include_usage"),
             "with_schema": has_schema and (refused or names("response_format", "json_schema")),
         }

@@ -62,10 +62,12 @@ def with_defaults(rt: Runtime, fields: JsonObject) -> JsonObject:
     return complete
 
 
-async def insert_checked(rt: Runtime, tx: Transaction, tenant_id: TenantId, fields: JsonObject) -> Session:
-    """Stores a session with fields that `with_defaults` returned."""
+async def insert_checked(
+    rt: Runtime, tx: Transaction, tenant_id: TenantId, fields: JsonObject, session_id: SessionId | None = None
+) -> Session:
+    """Stores a session with fields that `with_defaults` returned; without an id it gets a new one."""
     values = _as_stored(rt, {name: fields.get(name) for name in store.CHANGEABLE})
-    return await store.insert_session(tx, SessionRef(tenant_id, SessionId(rt.new_id())), values)
+    return await store.insert_session(tx, SessionRef(tenant_id, session_id or SessionId(rt.new_id())), values)
 
 
 def _as_stored(rt: Runtime, fields: JsonObject) -> JsonObject:

@@ -143,7 +143,7 @@ async def in_session(
     try:
         return await answering
     except PlimsollError as error:
-        if target.made_with_turns is not None:
+        if target.request.keeping is not None:
             with suppress(PlimsollError):
                 if not await has_session(call.rt, target.session):
                     headers = {name: value for name, value in headers.items() if name != SESSION_HEADER}

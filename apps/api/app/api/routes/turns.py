@@ -202,7 +202,8 @@ def turn_request(call: Call, body: schemas.TurnIn | schemas.RegenerateIn) -> Tur
     if body.model_alias is not None:
         check_alias(call.rt, body.model_alias)
     raw: JsonObject = call.raw_body
-    tools, tool_choice = chosen_tools(raw.get("tools") or (), raw.get("tool_choice"))
+    has_own = isinstance(body, schemas.RegenerateIn)
+    tools, tool_choice = chosen_tools(raw.get("tools") or (), raw.get("tool_choice"), has_own=has_own)
     policy: JsonObject | None = raw.get("policy")
     return TurnRequest(
         content=raw.get("content"),
@@ -282,16 +283,23 @@ def _recorded(body: JsonObject) -> RecordedReply | None:
 
 
 def chosen_tools(
-    tools: Sequence[ToolDefinition], choice: str | JsonObject | None
+    tools: Sequence[ToolDefinition], choice: str | JsonObject | None, *, has_own: bool = False
 ) -> tuple[tuple[ToolDefinition, ...], str | JsonObject | None]:
     """The tools that a turn offers and its tool choice, as they are stored. The choice may be in the form of chat
-    completions or of responses; one of `allowed_tools` leaves the others out. Raises `InvalidRequest` if it names a
-    tool that `tools` does not have."""
+    completions or of responses; one of `allowed_tools` leaves the others out. Raises `InvalidRequest` if two tools have
+    one name, or if the choice is of a tool that `tools` does not have; `has_own` tells that the turn may have some."""
+    seen = set[str | None]()
+    for at, name in enumerate(map(tool_name, tools)):
+        if name is not None and name in seen:
+            raise InvalidRequest("Another tool has this name.", ("body", "tools", at))
+        seen.add(name)
+    if choice == "required" and not (tools or has_own):
+        raise InvalidRequest("tool_choice requires a call, and there are no tools.", ("body", "tool_choice"))
     if choice is None or isinstance(choice, str):
         return tuple(tools), choice
     chosen: JsonObject = choice.get(choice["type"]) or choice
     names = {(each.get(each["type"]) or each)["name"] for each in chosen.get("tools", ())} or {chosen["name"]}
-    if not names <= set(map(tool_name, tools)):
+    if not names <= seen:
         raise InvalidRequest("tool_choice names a tool that tools does not have.", ("body", "tool_choice"))
     if choice["type"] == "allowed_tools":
         return tuple(tool for tool in tools if tool_name(tool) in names), chosen["mode"]

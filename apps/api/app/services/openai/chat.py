@@ -15,7 +15,6 @@ from typing import TypeVar
 from app.db import turns as store
 from app.db.database import Transaction
 from app.db.messages import messages_of_turn
-from app.db.sessions import set_lifetime
 from app.db.turns import Newest
 from app.domain.errors import TurnInProgress, existing, located
 from app.domain.frozen import frozen, replace
@@ -32,7 +31,7 @@ from app.openai.new_messages import (
 )
 from app.services.archive.transfer import draft_history
 from app.services.runtime import Runtime, retried
-from app.services.turn.additions import Additions, add, draft_outputs
+from app.services.turn.additions import Additions, Keeping, add, draft_outputs, keep_session
 from app.services.turn.claim import answer_again, stored_outcome
 from app.services.turn.take import continue_turn, retry_turn, take_turn
 from app.services.turn.types import Listener, OutputsRequest, TurnOptions, TurnOutcome, TurnRequest
@@ -47,6 +46,7 @@ _LONG_LIST = 1_000
 _MOST_COMPARED_BYTES = 32 * 1024 * 1024
 """Eight times the largest body of a request, by default: the stored messages may be others than those of the list."""
 _WITHOUT_REPLY = (TurnStatus.FAILED, TurnStatus.CANCELLED)
+_NOTHING_STORED = Newest(0, 0, None, None, None)
 _IN_PROGRESS = "The session already runs a turn."
 
 
@@ -57,8 +57,8 @@ class ChatRequest:
     With `all_new`, all `messages` are new, whatever the session holds, except outputs that a turn got before it failed.
     `directions` are added to the session's instructions. With `after_turn_seq`, the session's newest turn must have
     this number. `within` is the field of the body that has the list. If the client names no session, `known` recognizes
-    it, and one that is made for the request has this `lifetime`. The `messages` may follow a `compaction`. With
-    `all_past`, nothing is answered: everything new is stored.
+    it, and one that is made for the request has this `lifetime`: `keeping` is given once it is made. The `messages` may
+    follow a `compaction`. With `all_past`, nothing is answered: everything new is stored.
     """
 
     messages: tuple[IncomingMessage, ...]
@@ -75,6 +75,7 @@ class ChatRequest:
     compaction: Compaction | None = None
     all_past: bool = False
     lifetime: Lifetime = Lifetime.UNTIL_DELETED
+    keeping: Keeping | None = None
 
     @property
     def is_kept(self) -> bool:
@@ -116,6 +117,7 @@ async def complete_chat(
             request = replace(request, is_retry=False)  # the turn's messages were removed, so the request is new
             continue
         if isinstance(step, TurnOutcome):
+            await keep_session(rt, session, request.keeping)
             return step
         try:
             return await _answer_next(rt, session, request, newest, step, listen)
@@ -150,10 +152,9 @@ async def _answer_next(
 async def new_turn(rt: Runtime, session: SessionRef, request: ChatRequest) -> tuple[int, TurnRequest] | None:
     """Stores the past of a request that would be a new turn; returns the session's last turn number and that turn.
 
-    None if the request continues a turn or repeats an answered one, or a turn is open: `complete_chat` handles these,
-    and looks for the turn of the key.
+    None if the request continues a turn or repeats an answered one, or a turn is open: `complete_chat` handles these.
+    Raises `NotFound`, `InvalidRequest`, and as `answer_again`.
     """
-    request = replace(request, idempotency_key=None)
     for _ in range(_MOST_TRIES):
         try:
             newest, step = await _read_step(rt, session, request)
@@ -168,17 +169,16 @@ async def new_turn(rt: Runtime, session: SessionRef, request: ChatRequest) -> tu
     return None
 
 
-async def store_list(rt: Runtime, session: SessionRef, request: ChatRequest, *, keeps_session: bool = False) -> Newest:
+async def store_list(rt: Runtime, session: SessionRef, request: ChatRequest) -> Newest:
     """Stores what the list of an `all_past` request has beyond the session; returns the session's newest state.
 
-    With `keeps_session`, a session that was made for a response is no longer erased with its last one. Raises
-    `NotFound`, `InvalidRequest`, and `TurnInProgress` while a turn runs.
+    Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a turn runs.
     """
     for _ in range(_MOST_TRIES):
         newest, step = await _read_step(rt, session, request)
         with suppress(TurnInProgress):
             new = step if isinstance(step, NextStep) else NextStep((), ())
-            return await _store(rt, session, request, newest, new, keeps_session=keeps_session)
+            return await _store(rt, session, request, newest, new)
     raise TurnInProgress(_IN_PROGRESS)
 
 
@@ -259,6 +259,8 @@ async def _read_step(
     """The session's state, and how what is new in the list is processed; or the stored outcome of its key, or None if
     the list requests the newest turn again. Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a turn runs
     or if the session got a turn since the request was resolved."""
+    if request.keeping is not None and request.keeping.fields is not None:
+        return _NOTHING_STORED, await divided(request, request.messages, waiting=False)
     stored, answered = list[Message](), None
     async with rt.database.begin() as tx:
         # Locked, so that the turn and the messages are read at the same moment.
@@ -288,23 +290,15 @@ async def _additions(
     """What is stored besides what the model answers, or None. With `ends_waiting` a turn that waits for tools is ended:
     completed if the list has its outputs, else cancelled."""
     ends = ends_waiting and newest.status is TurnStatus.AWAITING_TOOLS
-    if not (ends or step.past or request.directions):
+    if not (ends or step.past or request.directions or request.keeping):
         return None
     history = await draft_history(rt, request.model_alias, step.past) if step.past else None
     outputs = await draft_outputs(rt, _pairs(step.outputs)) if ends else None
-    return Additions(newest, outputs, history, request.directions)
+    return Additions(newest, outputs, history, request.directions, request.keeping)
 
 
 @retried
-async def _store(
-    rt: Runtime,
-    session: SessionRef,
-    request: ChatRequest,
-    newest: Newest,
-    step: NextStep,
-    *,
-    keeps_session: bool = False,
-) -> Newest:
+async def _store(rt: Runtime, session: SessionRef, request: ChatRequest, newest: Newest, step: NextStep) -> Newest:
     """Stores the past of a step of which nothing is answered; returns the session's state after that. Raises
     `TurnInProgress` and stores nothing if the session has changed since `newest` was read."""
     additions = await _additions(rt, request, newest, step, ends_waiting=bool(step.outputs or step.past))
@@ -312,8 +306,6 @@ async def _store(
         return newest
     async with rt.database.begin(locking=session.id) as tx:
         await add(rt, tx, session, additions)
-        if keeps_session:
-            await set_lifetime(tx, session.id, Lifetime.UNTIL_DELETED)
         return existing(await store.newest_of(tx, session), "session")
 
 

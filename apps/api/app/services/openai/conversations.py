@@ -16,7 +16,7 @@ from app.db.messages import (
 )
 from app.domain.errors import InvalidRequest, NotFound, TurnInProgress, located
 from app.domain.incoming import IncomingList
-from app.domain.responses import read_item_id
+from app.domain.responses import Lifetime, read_item_id
 from app.domain.types import JsonObject, Message, Session, SessionRef, TenantId, TurnId, TurnStatus
 from app.openai.items import joined_directions, message_items, read_items, references_of
 from app.openai.new_messages import past_step
@@ -25,6 +25,7 @@ from app.services.archive.transfer import add_history, draft_history
 from app.services.openai.chat import ChatRequest, store_list
 from app.services.paging import PageRequest
 from app.services.runtime import Runtime
+from app.services.turn.additions import Keeping
 from app.services.turn.types import TurnOptions
 
 _IN_PROGRESS = "The conversation already runs a response."
@@ -79,8 +80,9 @@ async def add_items(rt: Runtime, session: SessionRef, items: Sequence[Mapping[st
         directions=read.directions,
         within="items",
         all_past=True,
+        keeping=Keeping(Lifetime.UNTIL_DELETED),  # no longer erased with its last response, if it was made for one
     )
-    last_seq = (await store_list(rt, session, added, keeps_session=True)).last_message_seq
+    last_seq = (await store_list(rt, session, added)).last_message_seq
     # After outputs a number is reserved for the reply that is not made.
     reserved = 1 if read.messages and read.messages[0].role == "tool" else 0
     first_seq = last_seq - len(read.messages) - reserved + 1

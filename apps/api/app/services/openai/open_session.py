@@ -10,27 +10,18 @@ from uuid import UUID
 
 from app.db import sessions as store
 from app.db.database import Transaction
-from app.db.responses import is_left_empty
 from app.db.turns import newest_of, page_of_turns, turn_by_key, turn_numbers, turns_begun_by
-from app.domain.errors import (
-    Busy,
-    ContextBudgetExceeded,
-    IdempotencyInFlight,
-    InvalidRequest,
-    NotFound,
-    PlimsollError,
-    RetryLater,
-    existing,
-)
+from app.domain.errors import InvalidRequest, NotFound, RetryLater, existing
 from app.domain.frozen import frozen, replace
 from app.domain.responses import Lifetime
-from app.domain.types import SessionId, SessionRef, TenantId, TurnStatus
+from app.domain.types import JsonObject, Session, SessionId, SessionRef, TenantId, TurnStatus
 from app.openai.items import joined_directions
 from app.openai.new_messages import goes_on, with_reply
 from app.services.archive.transfer import fork_session
 from app.services.openai.chat import ChatRequest, compared_messages, complete_chat, divided
 from app.services.runtime import Runtime, retried
-from app.services.sessions import check_session, delete_session, erase_if, insert_checked, with_defaults
+from app.services.sessions import check_session, erase_if, insert_checked, with_defaults
+from app.services.turn.additions import Keeping, keep_session
 from app.services.turn.types import Listener, TurnOutcome
 
 _RETRIED_WITHIN = timedelta(hours=1)
@@ -42,23 +33,19 @@ _MOST_BEGUN = 20
 
 @frozen
 class Target:
-    """Where a request is answered, and the request as it is answered there. `made_with_turns` is how many turns the
-    session began with, if it may have been made for this request."""
+    """Where a request is answered, and the request as it is answered there.
+
+    A session that is made for the request has a `request.keeping`. A new one is stored with the request's turn. A fork
+    is stored before, for the answer only, and the turn keeps it: what is refused or interrupted leaves no session.
+    """
 
     session: SessionRef
     request: ChatRequest
-    made_with_turns: int | None = None
 
     @property
     def is_kept(self) -> bool:
         """Whether the session is kept after the answer."""
-        return self.made_with_turns is None or self.request.is_kept
-
-    def with_past(self, last_turn_seq: int) -> Target:
-        """The same once the past that the request brought is stored, which ends with this turn of the session."""
-        after = None if self.request.after_turn_seq is None else last_turn_seq
-        made = None if self.made_with_turns is None else last_turn_seq
-        return replace(self, request=replace(self.request, after_turn_seq=after), made_with_turns=made)
+        return self.request.keeping is None or self.request.is_kept
 
 
 async def open_session(
@@ -77,14 +64,7 @@ async def open_session(
     """
     check_options(rt, request)
     if isinstance(named, str):
-        async with rt.database.autocommit() as tx:
-            found = await store.named_session(tx, tenant_id, "external_id", named, lock=False)
-        check_compaction(request, found)
-        if found is not None:
-            return Target(SessionRef(tenant_id, found), request)
-        kept = replace(request, lifetime=Lifetime.UNTIL_DELETED)
-        made = await _made(rt, tenant_id, kept, ("external_id", named))
-        return replace(made, made_with_turns=None)  # other requests may have found it by its name
+        return Target(SessionRef(tenant_id, await _named(rt, tenant_id, named, request)), request)
     if named is not None:
         session = SessionRef(tenant_id, named)
         check_compaction(request, named)
@@ -93,42 +73,38 @@ async def open_session(
         return Target(session, request)
     if request.compaction is not None:
         return await _compacted(rt, tenant_id, request)
-    if (found := await _recognized(rt, tenant_id, request)) is not None:
-        return found
-    name = ("idempotency_key", request.session_key) if request.session_key else None
-    return await _made(rt, tenant_id, request, name)
+    found = await _recognized(rt, tenant_id, request) or await _begun(rt, tenant_id, request)
+    return found or _new(rt, tenant_id, request)
 
 
 async def respond(rt: Runtime, target: Target, listen: Listener | None = None) -> TurnOutcome:
-    """Answers the request, and erases the session afterwards if it is not to be kept, or as `undone_if_refused`. Raises
-    as `complete_chat`, and `IdempotencyInFlight`."""
-    try:
-        async with undone_if_refused(rt, target):
-            return await complete_chat(rt, target.session, target.request, listen)
-    finally:
-        if not target.is_kept:
-            with suppress(NotFound, RetryLater):  # then it is erased a little later; an answer must not be lost
-                await delete_session(rt, target.session)
+    """Answers the request, in `erased_unless_kept`. Raises as `complete_chat`."""
+    async with erased_unless_kept(rt, target):
+        return await complete_chat(rt, target.session, target.request, listen)
 
 
 @asynccontextmanager
-async def undone_if_refused(rt: Runtime, target: Target) -> AsyncGenerator[None]:
-    """Erases the session if the block refuses the request without a record, and the session was made for it.
-
-    Another request with the key may have found the session before. It then gets `IdempotencyInFlight`: tried again, it
-    has a session of its own.
-    """
+async def erased_unless_kept(rt: Runtime, target: Target) -> AsyncGenerator[None]:
+    """Erases the session after the block if it was made for the request, and is not to be kept or was not kept because
+    the block failed before that."""
+    keeping, is_kept = target.request.keeping, False
     try:
         yield
-    except ContextBudgetExceeded:
-        raise  # its turn is stored as rejected
-    except PlimsollError as error:
-        session, turns = target.session, target.made_with_turns
-        if turns is not None and target.is_kept:
-            await erase_if(rt, rt.database, session, lambda tx: is_left_empty(tx, session, turns))
-        if isinstance(error, NotFound) and target.request.idempotency_key is not None:
-            raise IdempotencyInFlight("Another request with this idempotency key was just refused.") from error
-        raise
+        is_kept = target.is_kept
+    finally:
+        is_stored_for_answer = keeping is not None and (keeping.fields is None or not target.is_kept)
+        if is_stored_for_answer and not is_kept:
+            with suppress(RetryLater):  # then it is erased a little later; an answer must not be lost
+                await erase_if(rt, rt.database, target.session, lambda tx: store.is_for_answer(tx, target.session))
+
+
+async def stored_for_now(rt: Runtime, target: Target) -> Target:
+    """The target, with its session stored for the answer only, if it is new."""
+    keeping = target.request.keeping
+    if keeping is None or keeping.fields is None:
+        return target
+    await keep_session(rt, target.session, Keeping(Lifetime.FOR_ANSWER, fields=keeping.fields))
+    return replace(target, request=replace(target.request, keeping=replace(keeping, fields=None)))
 
 
 def check_options(rt: Runtime, request: ChatRequest) -> None:
@@ -173,9 +149,8 @@ async def _compacted(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> 
     at_end = is_last or request.repeats(newest) or goes_on(request.messages, messages)
     if at_end and request.is_kept:
         return Target(session, replace(request, after_turn_seq=newest.last_turn_seq))
-    through_id = None if at_end else turns[0].id
-    made = await fork_session(rt, session, through_id, Lifetime.FOR_ANSWER if key else request.lifetime)
-    return await target_in_fork(rt, SessionRef(tenant_id, made.id), request, compaction.turn_seq)
+    forked = await fork_session(rt, session, None if at_end else turns[0].id, Lifetime.FOR_ANSWER)
+    return in_fork(forked, tenant_id, request, key)
 
 
 async def answered_in(tx: Transaction, session: SessionRef, idempotency_key: str) -> SessionRef | None:
@@ -186,78 +161,69 @@ async def answered_in(tx: Transaction, session: SessionRef, idempotency_key: str
     return None if made is None else SessionRef(session.tenant_id, made)
 
 
-async def target_in_fork(rt: Runtime, forked: SessionRef, request: ChatRequest, turn_seq: int) -> Target:
-    """The target in a fork that was made for the request and ends with the turn `turn_seq`.
-
-    With a key it is the session of the key: this fork, or that of an earlier request with the key, and then the fork is
-    erased. Such a fork has to be made `FOR_ANSWER`, so that an interrupted request leaves nothing behind.
-    """
-    key = request.session_key
-    first = await _first_under_key(rt, forked, key, request.lifetime) if key else forked
-    if first != forked:
-        with suppress(Busy):  # then it is erased a little later
-            await delete_session(rt, forked)
-        return Target(first, request)
-    return Target(forked, request, made_with_turns=turn_seq)
+def in_fork(forked: Session, tenant_id: TenantId, request: ChatRequest, key: str | None) -> Target:
+    """The target in a fork that was made for the request, `FOR_ANSWER`. A repeated request finds it by the key."""
+    return Target(SessionRef(tenant_id, forked.id), replace(request, keeping=Keeping(request.lifetime, key)))
 
 
 @retried
-async def _first_under_key(rt: Runtime, forked: SessionRef, idempotency_key: str, lifetime: Lifetime) -> SessionRef:
-    async with rt.database.begin() as tx:
-        first = await store.named_session(tx, forked.tenant_id, "idempotency_key", idempotency_key, lock=True)
-        if first is None:
-            await store.name_session(tx, forked, "idempotency_key", idempotency_key)
-            await store.set_lifetime(tx, forked.id, lifetime)
-    return SessionRef(forked.tenant_id, first or forked.id)
-
-
-@retried
-async def _made(
-    rt: Runtime, tenant_id: TenantId, request: ChatRequest, name: tuple[store.NamedBy, str] | None
-) -> Target:
-    """A new session for the request, or the one that already has this name. Raises `InvalidRequest` before anything is
-    stored."""
+async def _named(rt: Runtime, tenant_id: TenantId, name: str, request: ChatRequest) -> SessionId:
+    """The session with this name of the client's, which is made if there is none. Raises `InvalidRequest` before
+    anything is stored."""
+    async with rt.database.autocommit() as tx:
+        found = await store.named_session(tx, tenant_id, "external_id", name, lock=False)
+    check_compaction(request, found)
+    if found is not None:
+        return found
     await divided(request, request.messages, waiting=False)
-    fields = with_defaults(
-        rt, {"model_alias": request.model_alias, "instructions": joined_directions(None, request.directions)}
-    )
+    fields = _new_fields(rt, request)
     async with rt.database.begin() as tx:
-        found = await store.named_session(tx, tenant_id, *name, lock=True) if name else None
-        if found is not None:
-            return Target(SessionRef(tenant_id, found), request)
-        session = SessionRef(tenant_id, (await insert_checked(rt, tx, tenant_id, fields)).id)
-        if name:
-            await store.name_session(tx, session, *name)
-        if request.lifetime is not Lifetime.UNTIL_DELETED:
-            await store.set_lifetime(tx, session.id, request.lifetime)
-    return Target(session, request, made_with_turns=0)
+        found = await store.named_session(tx, tenant_id, "external_id", name, lock=True)
+        if found is None:
+            found = (await insert_checked(rt, tx, tenant_id, fields)).id
+            await store.name_session(tx, SessionRef(tenant_id, found), "external_id", name)
+    return found
+
+
+def _new(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> Target:
+    """A new session, which is stored with the request's turn."""
+    keeping = Keeping(request.lifetime, request.session_key, _new_fields(rt, request))
+    session = SessionRef(tenant_id, SessionId(rt.new_id()))
+    return Target(session, replace(request, directions=(), keeping=keeping))
+
+
+def _new_fields(rt: Runtime, request: ChatRequest) -> JsonObject:
+    """The fields of a session that is made for the request, with its directions."""
+    instructions = joined_directions(None, request.directions)
+    return with_defaults(rt, {"model_alias": request.model_alias, "instructions": instructions})
 
 
 async def _recognized(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> Target | None:
-    """The session whose past the list begins with: itself if nothing followed the past, else a fork that ends there. If
-    there is none, the one that began with the request of which this is a retry."""
-    if request.known is None:
+    """The session whose past the list begins with: itself if nothing followed the past, else a fork that ends there."""
+    if request.known is None or not request.known.beginnings:
         return None
-    again, turn = replace(request, all_new=False), None
-    if request.known.beginnings:
-        repeated_sha256 = request.request_sha256 if request.is_retry or request.session_key else None
-        async with rt.database.autocommit() as tx:
-            turn = await store.turn_of_list(tx, tenant_id, request.known.beginnings, repeated_sha256)
+    repeated_sha256 = request.request_sha256 if request.is_retry or request.session_key else None
+    async with rt.database.autocommit() as tx:
+        turn = await store.turn_of_list(tx, tenant_id, request.known.beginnings, repeated_sha256)
     if turn is None:
-        begun = None if request.session_key else await _begun_before(rt, tenant_id, request)
-        return None if begun is None else Target(begun, again)
-    session = SessionRef(tenant_id, turn.session_id)
+        return None
+    session, again = SessionRef(tenant_id, turn.session_id), replace(request, all_new=False)
     if turn.is_repeated:
         return Target(session, again)
     if turn.is_last:
         return Target(session, replace(again, after_turn_seq=turn.last_turn_seq))
-    forked = await fork_session(rt, session, turn.turn_id, request.lifetime)
-    return Target(SessionRef(tenant_id, forked.id), again, made_with_turns=turn.turn_seq)
+    forked = await fork_session(rt, session, turn.turn_id, Lifetime.FOR_ANSWER)
+    return in_fork(forked, tenant_id, again, None)
 
 
-async def _begun_before(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> SessionRef | None:
-    """The session that began with the request of which this is a retry, if nothing else has followed there. That an
-    answered one is the same client's is known by the digest of its list. A running one only refuses the retry."""
+async def _begun(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> Target | None:
+    """The session that was made for the request's key; without a key the one that began with the request of which this
+    is a retry, if nothing else has followed there. That an answered one is the same client's is known by the digest of
+    its list. A running one only refuses the retry."""
+    if request.session_key is not None:
+        async with rt.database.autocommit() as tx:
+            made = await store.named_session(tx, tenant_id, "idempotency_key", request.session_key, lock=True)
+        return None if made is None else Target(SessionRef(tenant_id, made), request)
     if request.known is None or not request.is_retry:
         return None
     began_ms = int((rt.now() - _RETRIED_WITHIN).timestamp() * 1000)
@@ -267,5 +233,5 @@ async def _begun_before(rt: Runtime, tenant_id: TenantId, request: ChatRequest) 
     for turn, digest in found:
         answered = with_reply(request.known.whole, turn.assistant_output, turn.tool_calls)
         if turn.status is TurnStatus.RUNNING or digest == answered:
-            return SessionRef(tenant_id, turn.session_id)
+            return Target(SessionRef(tenant_id, turn.session_id), replace(request, all_new=False))
     return None

@@ -42,14 +42,16 @@ from app.services.openai.open_session import (
     answered_in,
     check_compaction,
     check_options,
+    erased_unless_kept,
+    in_fork,
     open_session,
-    target_in_fork,
-    undone_if_refused,
+    stored_for_now,
 )
 from app.services.paging import PageRequest
 from app.services.runtime import Runtime
 from app.services.sessions import erase_if
 from app.services.summaries import summarize_now
+from app.services.turn.additions import keep_session
 from app.services.turn.take import cancel_turn
 from app.services.turn.types import TurnOutcome
 from app.services.views.preview import preview_turn
@@ -106,17 +108,11 @@ async def _after(rt: Runtime, tenant_id: TenantId, previous: ResponseRef, chat: 
     await divided(chat, chat.messages, waiting=bool(found.reply.tool_calls))
     if chat.is_kept and found.ends_session and found.turn_status in _GOES_ON:
         return Target(session, replace(chat, after_turn_seq=found.last_turn_seq))
-    forked = await _fork(rt, tenant_id, found, Lifetime.FOR_ANSWER if key else chat.lifetime)
-    return await target_in_fork(rt, forked, chat, found.turn_seq)
-
-
-async def _fork(rt: Runtime, tenant_id: TenantId, found: StoredResponse, lifetime: Lifetime) -> SessionRef:
-    session, turn_id = SessionRef(tenant_id, found.ref.session_id), found.turn_id
     if found.ends_turn and found.turn_status is TurnStatus.COMPLETED:
-        made = await fork_session(rt, session, turn_id, lifetime)
+        forked = await fork_session(rt, session, found.turn_id, Lifetime.FOR_ANSWER)
     else:
-        made = await fork_within(rt, session, turn_id, found.ref.reply_seq, lifetime)
-    return SessionRef(tenant_id, made.id)
+        forked = await fork_within(rt, session, found.turn_id, previous.reply_seq, Lifetime.FOR_ANSWER)
+    return in_fork(forked, tenant_id, chat, key)
 
 
 async def stored_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) -> StoredResponse:
@@ -216,13 +212,14 @@ async def compact(rt: Runtime, tenant_id: TenantId, request: ResponseRequest) ->
     chat = request.chat
     key = chat.idempotency_key and sha256_hex(f"{chat.idempotency_key} {chat.request_sha256}")
     target = await resolve_target(rt, tenant_id, replace(request, chat=replace(chat, idempotency_key=key)))
-    async with undone_if_refused(rt, target):
-        newest = await store_list(rt, target.session, target.request)
-    as_it_is = Compacted(Compaction(target.session.id, newest.last_turn_seq))
-    if newest.status is TurnStatus.AWAITING_TOOLS:
-        return as_it_is
-    async with undone_if_refused(rt, target.with_past(newest.last_turn_seq)):
-        return await _summarized(rt, tenant_id, as_it_is.compaction, None) or as_it_is
+    target = await stored_for_now(rt, target)
+    async with erased_unless_kept(rt, target):
+        newest = await store_list(rt, target.session, replace(target.request, keeping=None))
+        compaction, made = Compaction(target.session.id, newest.last_turn_seq), None
+        if newest.status is not TurnStatus.AWAITING_TOOLS:
+            made = await _summarized(rt, tenant_id, compaction, None)
+        await keep_session(rt, target.session, target.request.keeping)
+    return made or Compacted(compaction)
 
 
 async def compact_before(rt: Runtime, target: Target) -> tuple[Compacted | None, Target]:
@@ -232,17 +229,20 @@ async def compact_before(rt: Runtime, target: Target) -> tuple[Compacted | None,
     What the list has beyond the session is stored, except the message to be answered. The summary is also None if a
     turn is open or the request has been answered already. Raises as `complete_chat` and `summarize_now`.
     """
+    target = await stored_for_now(rt, target)
     session, request = target.session, target.request
-    async with undone_if_refused(rt, target):
-        found = await new_turn(rt, session, request)
-    if found is None:
-        return None, target
-    last_turn_seq, turn = found
-    target = target.with_past(last_turn_seq)
-    async with undone_if_refused(rt, target):
+    async with erased_unless_kept(rt, target):
+        found = await new_turn(rt, session, replace(request, keeping=None))
+        if found is None:
+            return None, target
+        last_turn_seq, turn = found
+        if request.after_turn_seq is not None:
+            target = Target(session, replace(request, after_turn_seq=last_turn_seq))
         if not (await preview_turn(rt, session, turn)).summary_pending:
             return None, target
         made = await _summarized(rt, session.tenant_id, Compaction(session.id, last_turn_seq), request.options.policy)
+        if made is not None:
+            await keep_session(rt, session, request.keeping)
     return made, target
 
 

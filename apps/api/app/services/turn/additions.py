@@ -5,19 +5,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from app.db import sessions, turns
+from app.db import sessions as session_store
+from app.db import turns
 from app.db.claims import WaitingTurn, reclaim_turn, waiting_turn
 from app.db.database import Transaction
 from app.db.records import Added
 from app.db.turns import Newest
 from app.domain.content import bytea_json
-from app.domain.errors import InvalidRequest, ToolOutputsMismatch, TurnInProgress, TurnNotOpen, existing
+from app.domain.errors import (
+    IdempotencyInFlight,
+    InvalidRequest,
+    ToolOutputsMismatch,
+    TurnInProgress,
+    TurnNotOpen,
+    existing,
+)
 from app.domain.frozen import frozen, replace
+from app.domain.responses import Lifetime
 from app.domain.stored import NewHistory
 from app.domain.types import Content, JsonObject, SessionRef, TurnId, TurnStatus
 from app.openai.items import joined_directions
 from app.services.archive.transfer import add_history
-from app.services.runtime import Runtime
+from app.services.runtime import Runtime, retried
+from app.services.sessions import insert_checked
 from app.services.turn.planning import count_message, pack_messages
 
 MOST_DIRECTIONS_CHARS = 4 * 1024 * 1024
@@ -27,28 +37,45 @@ _SLICE = 64
 
 
 @frozen
+class Keeping:
+    """How the session of a request is kept once the request is accepted: for how long, and the idempotency key by which
+    a repeated request finds it.
+
+    `fields` are those of a new session, which is not stored before; None if the session is stored already.
+    """
+
+    lifetime: Lifetime
+    key: str | None = None
+    fields: JsonObject | None = None
+
+
+@frozen
 class Additions:
     """What is added to a session whose state is `newest`, all counted.
 
     `outputs` answer the calls of the turn that waits for tools, which is then completed; if there are none, it is
     cancelled; None leaves it waiting. `history` follows it. `directions` are appended to the session's instructions,
-    each once.
+    each once. `keeping` is None if the session is kept as it was.
     """
 
     newest: Newest
     outputs: Sequence[JsonObject] | None
     history: NewHistory | None
     directions: tuple[str, ...]
+    keeping: Keeping | None = None
 
 
 async def add(rt: Runtime, tx: Transaction, session: SessionRef, additions: Additions) -> Added:
     """Stores the additions, and locks the session until the transaction ends.
 
-    Raises `TurnInProgress` if the session is no longer as in `newest`, `ToolOutputsMismatch`, and `InvalidRequest` if
-    the instructions would exceed `MOST_DIRECTIONS_CHARS`.
+    Raises `TurnInProgress` if the session is no longer as in `newest`, `ToolOutputsMismatch`, `InvalidRequest` if the
+    instructions would exceed `MOST_DIRECTIONS_CHARS`, and as `keep`.
     """
-    newest = additions.newest
-    if await turns.newest_of(tx, session, lock=True) != newest:
+    newest, keeping = additions.newest, additions.keeping
+    if keeping is not None:
+        await keep(rt, tx, session, keeping)
+    is_new = keeping is not None and keeping.fields is not None
+    if not is_new and await turns.newest_of(tx, session, lock=True) != newest:
         raise TurnInProgress("The session went on meanwhile.")
     ended_turn_id = None
     if additions.outputs is not None and newest.status is TurnStatus.AWAITING_TOOLS:
@@ -59,6 +86,28 @@ async def add(rt: Runtime, tx: Transaction, session: SessionRef, additions: Addi
         await add_history(tx, session, additions.history)
     before, after = await _direct(tx, session, additions.directions) if additions.directions else (None, None)
     return Added(newest.last_turn_seq, newest.last_message_seq, ended_turn_id, before, after)
+
+
+async def keep(rt: Runtime, tx: Transaction, session: SessionRef, keeping: Keeping) -> None:
+    """Stores the session if it is new, and how it is kept. Raises `IdempotencyInFlight` if another request with the key
+    has made a session meanwhile."""
+    key, lifetime = keeping.key, keeping.lifetime
+    if key and await session_store.named_session(tx, session.tenant_id, "idempotency_key", key, lock=True):
+        raise IdempotencyInFlight("Another request with this idempotency key has just begun.")
+    if keeping.fields is not None:
+        await insert_checked(rt, tx, session.tenant_id, keeping.fields, session.id)
+    if key:
+        await session_store.name_session(tx, session, "idempotency_key", key)
+    if keeping.fields is None or lifetime is not Lifetime.UNTIL_DELETED:
+        await session_store.set_lifetime(tx, session.id, lifetime)
+
+
+@retried
+async def keep_session(rt: Runtime, session: SessionRef, keeping: Keeping | None) -> None:
+    """The same in a transaction of its own; nothing for None."""
+    if keeping is not None:
+        async with rt.database.begin(locking=session.id) as tx:
+            await keep(rt, tx, session, keeping)
 
 
 async def _end_waiting(
@@ -75,7 +124,7 @@ async def _end_waiting(
 
 async def _direct(tx: Transaction, session: SessionRef, directions: Sequence[str]) -> tuple[str | None, str | None]:
     """Appends the texts, and returns the instructions before and after that."""
-    stored = existing(await sessions.get_session(tx, session), "session")
+    stored = existing(await session_store.get_session(tx, session), "session")
     instructions = await asyncio.to_thread(joined_directions, stored.instructions, directions)
     if instructions != stored.instructions:
         if len(instructions or "") > MOST_DIRECTIONS_CHARS:
@@ -83,7 +132,7 @@ async def _direct(tx: Transaction, session: SessionRef, directions: Sequence[str
                 "The conversation's system and developer messages would have more than "
                 f"{MOST_DIRECTIONS_CHARS} characters together."
             )
-        await sessions.update_session(tx, session.tenant_id, replace(stored, instructions=instructions))
+        await session_store.update_session(tx, session.tenant_id, replace(stored, instructions=instructions))
     return stored.instructions, instructions
 
 
