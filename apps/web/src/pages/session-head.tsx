@@ -6,6 +6,7 @@ import { addressOf, type Tab } from "../router";
 import { SessionSearch } from "../search/session-search";
 import { givenTitle, titleOf } from "../title";
 import type { Figures, Session } from "../types";
+import { Failure } from "../ui/failure";
 import { StateBadge } from "../ui/state-badge";
 
 /** A longer goal would push the tabs down; the prompts have it whole. */
@@ -127,11 +128,7 @@ function NameForm({ session, onLeave, onSaved }: { session: Session; onLeave: ()
       <button type="button" onClick={onLeave}>
         Cancel
       </button>
-      {problem && (
-        <p class="notice bad" role="alert">
-          {problem}
-        </p>
-      )}
+      <Failure why={problem} />
     </form>
   );
 }

@@ -7,6 +7,7 @@ import { addressOf, goTo } from "../router";
 import { FoundEverywhere } from "../search/everywhere";
 import { titleOf } from "../title";
 import type { ModelList, Session, TurnState, WindowFigures } from "../types";
+import { Failure } from "../ui/failure";
 import { Gauge } from "../ui/gauge";
 import { useSearchKey } from "../ui/search-key";
 import { useSettled } from "../ui/settled";
@@ -127,11 +128,8 @@ export function SessionsPage({ models }: { models: ModelList }) {
           </select>
         </label>
       </search>
-      {(first.problem ?? problem) && (
-        <p class="notice bad" role="alert">
-          {first.problem ?? problem}
-        </p>
-      )}
+      <Failure why={problem} />
+      <Failure why={first.problem} onRetry={first.reload} />
       {first.loading && read.length === 0 && <p class="quiet">Reading the sessions…</p>}
       {only && isGuided(only) && (
         <p class="notice">
