@@ -1,6 +1,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { call } from "../api";
 import { cut, dollars, percent, plural, shortId, tokens } from "../format";
+import { LiveStatus } from "../live";
 import { sentenceOf } from "../resource";
 import { addressOf, type Tab } from "../router";
 import { SessionSearch } from "../search/session-search";
@@ -32,6 +33,7 @@ export function SessionHead({ session, tab, turn, onChange }: Props) {
         <p class="small quiet crumbs">
           <a href={addressOf()}>Sessions</a> / <code>{session ? shortId(session.id) : "…"}</code>
         </p>
+        <LiveStatus />
         {session && <SessionSearch sessionId={session.id} tab={tab} turn={turn} total={figures?.turns ?? 0} />}
       </div>
       {session && naming ? (

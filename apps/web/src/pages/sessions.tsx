@@ -1,7 +1,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { call, type Page } from "../api";
 import { ago, cut, dollars, percent, plural, shortId, tokens } from "../format";
-import { useConnected, useTurnChanges, useThrottled } from "../live";
+import { LiveStatus, useTurnChanges, useThrottled } from "../live";
 import { sentenceOf, useResource } from "../resource";
 import { addressOf, goTo } from "../router";
 import { FoundEverywhere } from "../search/everywhere";
@@ -37,7 +37,6 @@ export function SessionsPage({ models }: { models: ModelList }) {
   const [state, setState] = useState<TurnState | "">("");
   const [problem, setProblem] = useState<string | null>(null);
   const [more, setMore] = useState<{ words: string; pages: Page<Session>[] }>({ words: "", pages: [] });
-  const connected = useConnected();
   const now = useNow(10_000);
   useEffect(() => {
     document.title = "Sessions – Plimsoll";
@@ -84,9 +83,7 @@ export function SessionsPage({ models }: { models: ModelList }) {
     <>
       <div class="title-row">
         <h1 tabIndex={-1}>Sessions</h1>
-        <span class={connected ? "live on" : "live"} role="status">
-          {connected ? "live" : "not live"}
-        </span>
+        <LiveStatus />
         <button type="button" class="primary" onClick={() => void begin()}>
           New session
         </button>
