@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Annotated, Any, Final
@@ -19,29 +20,12 @@ from app.domain.errors import OperatorError, PlimsollError
 EXIT_UNUSABLE = 2
 
 
-def _administration() -> typer.Typer:
-    from app.commands.administration import commands  # noqa: PLC0415 - as all here: when a command is run or listed
-
-    return commands
-
-
-def _simulate() -> typer.Typer:
-    from app.commands.simulate import commands  # noqa: PLC0415
-
-    return commands
-
-
-def _replay() -> typer.Typer:
-    from plimsoll_demo.cli import commands  # noqa: PLC0415
-
-    return commands
-
-
-_IMPORTED_LATER: Final[Mapping[str, Callable[[], typer.Typer]]] = {
-    **dict.fromkeys(("keys", "limits", "windows", "distribute", "purge"), _administration),
-    "simulate": _simulate,
-    **({"replay": _replay} if find_spec("plimsoll_sdk") else {}),  # the extra `demo`
+_IMPORTED_LATER: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("keys", "limits", "windows", "distribute", "purge"), "app.commands.administration"),
+    "simulate": "app.commands.simulate",
+    **({"replay": "plimsoll_demo.cli"} if find_spec("plimsoll_sdk") else {}),  # the extra `demo`
 }
+"""The modules of commands by name."""
 
 
 class _Commands(TyperGroup):
@@ -52,10 +36,10 @@ class _Commands(TyperGroup):
         return [*super().list_commands(ctx), *_IMPORTED_LATER]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if (imported := _IMPORTED_LATER.get(cmd_name)) is None:
+        if (module := _IMPORTED_LATER.get(cmd_name)) is None:
             return super().get_command(ctx, cmd_name)
         commands = typer.Typer(rich_markup_mode=_PLAIN)
-        commands.add_typer(imported())
+        commands.add_typer(import_module(module).commands)
         return get_group(commands).commands[cmd_name]
 
 
