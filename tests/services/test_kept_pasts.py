@@ -18,6 +18,7 @@ import pytest
 from app.domain.errors import ContextBudgetExceeded, NotFound, NothingToSummarize, ProviderError, SummaryNotActive
 from app.domain.responses import item_id
 from app.domain.types import JsonObject, SessionId, Summary, TurnId, TurnStatus
+from app.engine.policy.policy import ContextPolicy
 from app.engine.window.columns import Columns
 from app.engine.window.past import past_of_columns
 from app.services.archive.transfer import fork_session
@@ -184,6 +185,24 @@ async def test_what_is_kept_is_given_for_the_same_counts_from_the_beginning_of_a
     small = Pasts(20_000, monotonic, telemetry)
     await small.keep(session_id, counting, small.kept(session_id, counting, 0, last_seq), turns[:650])
     assert small.size_bytes == 0
+
+
+async def test_an_image_is_counted_once_by_its_rule_where_a_summary_behind_the_answer_is_considered(
+    database_url: str, tmp_path: Path
+) -> None:
+    """The difference to the flat figure was taken off a second time, and the count that was left, below 0, was kept."""
+    async with (
+        serving(model(_answer)) as server,
+        service(database_url, _catalogue(server.base_url), folder=tmp_path, policy=ContextPolicy()) as at,
+    ):
+        session_id = (await at.session(policy={"mandatory_summary_turn": 4, "protected_turns": 2})).id
+        for content in ("One.", "Two.", [image(png(600, 400))], "Four.", "Five.", "Six."):
+            await at.turn(session_id, content)
+            await at.rt.chores.settle()
+        request = TurnRequest("And here?", "any")
+        read, kept = [await preview_turn(rt, ref_of(session_id), request) for rt in (_worker(at.rt, 0), at.rt)]
+        assert kept.context == read.context
+        assert _figure(at, "session_cache_hits_total") > 0
 
 
 async def test_counts_from_when_the_tokenizer_was_out_of_order_are_not_kept(database_url: str, tmp_path: Path) -> None:

@@ -195,7 +195,8 @@ async def test_the_next_turn_under_other_fields_stands_beside_what_the_sessions_
         await share.fill("")
         await form.get_by_label("max_context_tokens", exact=True).fill("4096")
         await form.get_by_label("goal_pct", exact=True).fill("5")
-        await expect(form.get_by_text("(2 changes)")).to_be_visible()
+        await form.get_by_label("focus", exact=True).fill("prices and dates")
+        await expect(form.get_by_text("(3 changes)")).to_be_visible()
         assert await faults(page) == []
         await form.get_by_role("button", name="Preview").click()
         own, other = [

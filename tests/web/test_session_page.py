@@ -153,6 +153,37 @@ async def test_why_a_turn_failed_is_said_once_and_stays_when_the_page_is_opened_
             await expect(page.get_by_text(why)).to_have_count(1)
             await page.reload()
             await expect(page.get_by_text(why)).to_have_count(1)
+            await page.get_by_role("link", name="Turn 1", exact=True).click()
+            await expect(page.get_by_role("heading", name="Turn 1 failed")).to_be_visible()
+            await expect(page.get_by_text(why)).to_have_count(1)
+
+
+@pytest.mark.parametrize(
+    ("part", "address", "never_said"),
+    [
+        ("/turns/*/prompt*", "/window/9", "Nothing was sent to the model."),
+        ("/turns/*/audit*", "/window/9", "was imported"),
+        ("/messages*", "/window/9", "has all earlier turns in full"),
+        ("/context", "/chat", "It is empty so far."),
+        ("/summaries*", "/memory", "There is none yet."),
+        ("/pins*", "/memory", "There are no pins."),
+    ],
+)
+async def test_a_part_that_cannot_be_read_says_why_claims_nothing_and_is_tried_again(
+    browser: Browser, shipped: Shipped, part: str, address: str, never_said: str
+) -> None:
+    async with open_page(browser, shipped.origin) as (page, watch):
+        watch.expected = ("status of 503",)
+        problem = '{"title": "Away", "status": 503, "code": "database_unavailable", "detail": "The database is away."}'
+        route = f"**/v1/sessions/*{part}"
+        await page.route(route, lambda it: it.fulfill(status=503, content_type="application/json", body=problem))
+        await page.goto(f"{shipped.origin}/ui/#/sessions/{shipped.session_id}{address}")
+        why = page.get_by_role("alert").filter(has_text="The database is away.")
+        await expect(why).to_have_count(1)
+        await expect(page.get_by_text(never_said)).to_have_count(0)
+        await page.unroute(route)
+        await why.get_by_role("button", name="Try again").click()
+        await expect(why).to_have_count(0)
 
 
 async def test_recalled_messages_stand_together_and_show_the_words_they_came_back_for(

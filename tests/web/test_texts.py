@@ -46,7 +46,7 @@ async def test_a_word_without_an_end_stays_inside_the_page(page: Page, api: http
             assert await page.evaluate("document.documentElement.scrollWidth") <= width, part
 
 
-async def test_a_running_answer_has_its_lines_and_its_turn_can_be_cancelled_after_a_reload(
+async def test_a_running_answer_has_its_lines_and_its_turn_can_be_cancelled_also_after_a_reload(
     browser: Browser, database_url: str, tmp_path: Path
 ) -> None:
     may_go_on = threading.Event()
@@ -64,6 +64,14 @@ async def test_a_running_answer_has_its_lines_and_its_turn_can_be_cancelled_afte
             await page.get_by_role("button", name="Cancel the turn").click()
             await expect(page.locator(".turn-foot")).to_contain_text("cancelled")
             await expect(page.get_by_role("button", name="Cancel the turn")).to_have_count(0)
+            # Its message is part of the conversation: it must not come back to be sent a second time.
+            await page.get_by_label("Message", exact=True).fill("Once more.")
+            await page.get_by_role("button", name="Send").click()
+            await expect(running.first).to_be_visible()
+            await page.get_by_role("button", name="Cancel the turn").click()
+            await expect(page.locator(".turn-foot").nth(1)).to_contain_text("cancelled")
+            await expect(page.get_by_role("alert")).to_have_count(0)
+            await expect(page.get_by_label("Message", exact=True)).to_have_value("")
         may_go_on.set()
 
 

@@ -7,6 +7,7 @@ import { SignInPage } from "./pages/sign-in";
 import { sentenceOf } from "./resource";
 import { addressOf, usePlace } from "./router";
 import type { ModelList } from "./types";
+import { Failure } from "./ui/failure";
 
 type Access = { state: "connecting" } | { state: "sign-in" } | { state: "failed"; why: string } | { state: "granted" };
 
@@ -57,14 +58,7 @@ export function App() {
         </nav>
       </header>
       <main id="main" tabIndex={-1}>
-        {access.state === "failed" && (
-          <div class="notice bad" role="alert">
-            <p>{access.why}</p>
-            <button type="button" onClick={() => void connect()}>
-              Try again
-            </button>
-          </div>
-        )}
+        {access.state === "failed" && <Failure why={access.why} onRetry={() => void connect()} />}
         {access.state === "sign-in" && <SignInPage onSignedIn={connect} />}
         {(access.state === "connecting" || access.state === "granted") && (
           <LiveProvider>

@@ -68,8 +68,14 @@ async function follow(signal: AbortSignal, notify: Listener, setConnected: (now:
   }
 }
 
-export function useConnected(): boolean {
-  return useContext(LiveContext).connected;
+/** Whether what the page shows is up to date: changes are followed. */
+export function LiveStatus() {
+  const { connected } = useContext(LiveContext);
+  return (
+    <span class={connected ? "live on" : "live"} role="status">
+      {connected ? "live" : "not live"}
+    </span>
+  );
 }
 
 /** Calls back for every turn that changes, and with null when some may have been missed. */

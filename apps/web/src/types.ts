@@ -318,6 +318,7 @@ export interface ValueSchema {
   minimum?: number;
   exclusiveMinimum?: number;
   maximum?: number;
+  maxLength?: number;
   properties?: Record<string, ValueSchema>;
   items?: ValueSchema;
 }

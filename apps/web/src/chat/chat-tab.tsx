@@ -4,6 +4,7 @@ import { useTurnChanges, useThrottled } from "../live";
 import { sentenceOf, useResource } from "../resource";
 import { addressOf, goTo } from "../router";
 import type { ModelList, Session, WindowNow } from "../types";
+import { Failure } from "../ui/failure";
 import { Pieces } from "../ui/long-text";
 import { isOverBudget, Refusal } from "../ui/refusal";
 import { useRows } from "../ui/rows";
@@ -101,11 +102,7 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
     <div class="chat">
       <section aria-label="Conversation" class="talk">
         <section ref={frame} class="talk-frame" tabIndex={0} aria-label="Turns" onScroll={onScroll}>
-          {(turns.problem ?? newest.problem) && (
-            <p class="notice bad" role="alert">
-              {turns.problem ?? newest.problem}
-            </p>
-          )}
+          <Failure why={turns.problem ?? newest.problem} onRetry={refresh} />
           {session && total === 0 && !stream.running && (
             <p class="quiet">Send a message below. The answer is streamed, and the window next to it updates.</p>
           )}
@@ -183,6 +180,7 @@ export function ChatTab({ sessionId, session, models, turn, onTurn }: Props) {
         />
       </section>
       <aside aria-label="Window">
+        <Failure why={now.problem} onRetry={now.reload} />
         <WindowPanel sessionId={sessionId} now={now.value} context={stream.running?.context ?? null} />
       </aside>
     </div>

@@ -1,6 +1,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { ProblemBody } from "../api";
 import type { ModelList } from "../types";
+import { Failure } from "../ui/failure";
 import { PresetSelect } from "../ui/preset-select";
 
 const drafts = new Map<string, string>();
@@ -116,11 +117,7 @@ export function Composer({ sessionId, models, alias, disabled, edit, problem: re
         }}
         onKeyDown={keys}
       />
-      {problem && (
-        <p class="notice bad" role="alert">
-          {problem}
-        </p>
-      )}
+      <Failure why={problem} />
       <div class="buttons">
         <button type="submit" class="primary" disabled={disabled || !text.trim()}>
           Send

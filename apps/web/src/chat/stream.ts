@@ -22,6 +22,11 @@ export function useTurnStream(onEnd: () => void): TurnStream {
   const [problem, setProblem] = useState<ProblemBody | null>(null);
   const busy = useRef(false);
 
+  /** A turn that was cancelled did not fail: it says so itself, and its message is part of the conversation. */
+  function fail(why: ProblemBody) {
+    if (why.code !== "turn_cancelled") setProblem(why);
+  }
+
   async function post(path: string, body: Record<string, unknown>, userText: string | null) {
     if (busy.current) return;
     busy.current = true;
@@ -34,11 +39,11 @@ export function useTurnStream(onEnd: () => void): TurnStream {
         if (event.name === "output.delta") now = { ...now, answer: now.answer + (data.text ?? "") };
         if (data.context) now = { ...now, context: data.context };
         if (data.turn) now = { ...now, turn: data.turn };
-        if (event.name === "turn.failed" && data.error) setProblem(data.error);
+        if (event.name === "turn.failed" && data.error) fail(data.error);
         setRunning(now);
       }
     } catch (error) {
-      setProblem(
+      fail(
         error instanceof Problem ? error.body : { title: "Broken", status: 0, code: "broken", detail: String(error) },
       );
     } finally {

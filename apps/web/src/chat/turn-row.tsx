@@ -1,6 +1,7 @@
 import { dateTime, day, dollars, elapsed, tokens } from "../format";
 import { addressOf } from "../router";
-import type { ListedTurn } from "../types";
+import type { ProblemBody } from "../api";
+import type { ListedTurn, TurnState } from "../types";
 import { LongText } from "../ui/long-text";
 import { PinButton } from "../ui/pin-button";
 import { stateWord } from "../ui/state-badge";
@@ -16,6 +17,11 @@ export function UserText({ text, most = LONG }: { text: string; most?: number })
       <LongText text={text} most={most} />
     </div>
   );
+}
+
+/** What a cancelled turn says of itself has its title in it. */
+function whyOf({ title, detail }: ProblemBody, status: TurnState): string {
+  return status === "cancelled" ? detail : `${title}: ${detail}`;
 }
 
 interface Props {
@@ -42,9 +48,7 @@ export function TurnRow({ turn, before, sessionId, isExplained, onPinned }: Prop
       <UserText text={turn.user_input} most={turn.status === "rejected" ? LONG_WHERE_REFUSED : LONG} />
       {turn.assistant_output && <LongText class="answer" text={turn.assistant_output} most={LONG_ANSWER} />}
       {turn.error && !isExplained && (
-        <p class="small failed-why">
-          {turn.error.title}: {turn.error.detail}
-        </p>
+        <p class={turn.status === "cancelled" ? "small quiet" : "small failed-why"}>{whyOf(turn.error, turn.status)}</p>
       )}
       <p class="small quiet turn-foot">
         <a href={addressOf(sessionId, "window", turn.seq)}>Turn {turn.seq}</a>

@@ -4,6 +4,7 @@ import { cut } from "../format";
 import { useTurn } from "../overview";
 import { addressOf, goTo } from "../router";
 import type { ModelList, Session, TimelineTurn, Turn, TurnState } from "../types";
+import { Failure } from "../ui/failure";
 import { Outcome, type Result, resultOf } from "../ui/outcome";
 import { isOverBudget, Refusal } from "../ui/refusal";
 
@@ -25,7 +26,7 @@ export function Branch({ sessionId, models, total, version }: Props) {
       <h2 id="branch">Branch</h2>
       <p class="quiet small">Each creates a new session. This one does not change.</p>
       {total === 0 && <p class="quiet">There is no turn yet.</p>}
-      {newest.problem && <p class="notice bad">{newest.problem}</p>}
+      <Failure why={newest.problem} onRetry={newest.reload} />
       {last && <Fork sessionId={sessionId} last={last} />}
       {last && !OPEN.includes(last.status) && (
         <Regenerate key={last.turn_id} sessionId={sessionId} models={models} last={last} />

@@ -5,6 +5,7 @@ import { useTurnChanges, useThrottled } from "../live";
 import { useResource } from "../resource";
 import type { Pin } from "../types";
 import { Confirm } from "../ui/confirm";
+import { Failure } from "../ui/failure";
 import { Gauge } from "../ui/gauge";
 import { Outcome, type Result, resultOf } from "../ui/outcome";
 import { PinForm } from "./pin-form";
@@ -52,12 +53,13 @@ export function Pins({ sessionId }: { sessionId: string }) {
           New pin
         </button>
       </div>
-      <Outcome result={pins.problem ? { kind: "bad", text: pins.problem } : result} />
+      <Failure why={pins.problem} onRetry={pins.reload} />
+      <Outcome result={result} />
       {edited && (
         <PinForm key={edited.name} pin={edited} onSave={(pin) => void save(pin)} onLeave={() => setEdited(null)} />
       )}
       {listed.length === 0 ? (
-        !pins.loading && <p class="quiet">There are no pins. Pinned content is part of every prompt.</p>
+        pins.value && !pins.loading && <p class="quiet">There are no pins. Pinned content is part of every prompt.</p>
       ) : (
         <p class="small quiet">
           {plural(listed.length, "pin")}, {plural(cost, "token")} in every prompt.

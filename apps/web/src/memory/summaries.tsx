@@ -5,6 +5,7 @@ import { useTurnChanges, useThrottled } from "../live";
 import { useResource } from "../resource";
 import type { Summary, WindowNow } from "../types";
 import { Confirm } from "../ui/confirm";
+import { Failure } from "../ui/failure";
 import { Outcome, type Result, resultOf } from "../ui/outcome";
 import { beyond, type Coverage, changeOf, coverageOf, turnsOf } from "./coverage";
 import type { SummaryEdit } from "./edit-summary";
@@ -98,8 +99,9 @@ export function Summaries({ sessionId, onChange }: Props) {
           </button>
         </span>
       </div>
-      <Outcome result={listed.problem ? { kind: "bad", text: listed.problem } : result} />
-      {summaries.length === 0 && !listed.loading && <p class="quiet">There is none yet.</p>}
+      <Failure why={listed.problem} onRetry={listed.reload} />
+      <Outcome result={result} />
+      {listed.value && summaries.length === 0 && !listed.loading && <p class="quiet">There is none yet.</p>}
       <ol class="plain-list">
         {summaries.map((summary) => (
           <li key={summary.id}>

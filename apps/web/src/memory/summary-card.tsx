@@ -7,6 +7,7 @@ import { wholeText } from "../text";
 import type { Summary, SummaryItem } from "../types";
 import { type Coverage, turnsOf } from "./coverage";
 import { EditSummary, LISTS, type SummaryEdit } from "./edit-summary";
+import { Failure } from "../ui/failure";
 
 const MOST_SOURCES = 100;
 const MOST_CHARACTERS = 2000;
@@ -136,7 +137,7 @@ function Item({ sessionId, item }: { sessionId: string; item: SummaryItem }) {
 
 function Sources({ sessionId, ids }: { sessionId: string; ids: string[] }) {
   const sources = useResource((signal) => messagesById(sessionId, ids.slice(0, MOST_SOURCES), signal), [ids.join(",")]);
-  if (sources.problem) return <p class="notice bad">{sources.problem}</p>;
+  if (sources.problem) return <Failure why={sources.problem} onRetry={sources.reload} />;
   if (!sources.value) return <p class="quiet small">Reading…</p>;
   return (
     <ul class="sources">

@@ -1,11 +1,13 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { call } from "../api";
 import { cut, dollars, percent, plural, shortId, tokens } from "../format";
+import { LiveStatus } from "../live";
 import { sentenceOf } from "../resource";
 import { addressOf, type Tab } from "../router";
 import { SessionSearch } from "../search/session-search";
 import { givenTitle, titleOf } from "../title";
 import type { Figures, Session } from "../types";
+import { Failure } from "../ui/failure";
 import { StateBadge } from "../ui/state-badge";
 
 /** A longer goal would push the tabs down; the prompts have it whole. */
@@ -31,6 +33,7 @@ export function SessionHead({ session, tab, turn, onChange }: Props) {
         <p class="small quiet crumbs">
           <a href={addressOf()}>Sessions</a> / <code>{session ? shortId(session.id) : "…"}</code>
         </p>
+        <LiveStatus />
         {session && <SessionSearch sessionId={session.id} tab={tab} turn={turn} total={figures?.turns ?? 0} />}
       </div>
       {session && naming ? (
@@ -127,11 +130,7 @@ function NameForm({ session, onLeave, onSaved }: { session: Session; onLeave: ()
       <button type="button" onClick={onLeave}>
         Cancel
       </button>
-      {problem && (
-        <p class="notice bad" role="alert">
-          {problem}
-        </p>
-      )}
+      <Failure why={problem} />
     </form>
   );
 }

@@ -10,6 +10,7 @@ import { Guide, isGuided } from "./guide";
 import { SessionHead } from "./session-head";
 import { WhatIfTab } from "../what-if/what-if-tab";
 import { WindowTab } from "../window/window-tab";
+import { Failure } from "../ui/failure";
 
 interface Props {
   place: Extract<Place, { page: "session" }>;
@@ -28,15 +29,8 @@ export function SessionPage({ place, models }: Props) {
     if (change === null || change.session_id === sessionId) refresh();
   });
 
-  const problem = session.problem && (
-    <div class="notice bad" role="alert">
-      <p>{session.problem}</p>
-      <button type="button" onClick={session.reload}>
-        Try again
-      </button>
-    </div>
-  );
-  if (problem && !session.value) {
+  const problem = <Failure why={session.problem} onRetry={session.reload} />;
+  if (session.problem && !session.value) {
     return (
       <>
         <h1 tabIndex={-1}>Session</h1>

@@ -1,12 +1,13 @@
 import { useEffect, useState } from "preact/hooks";
 import { call, type Page } from "../api";
 import { ago, cut, dollars, percent, plural, shortId, tokens } from "../format";
-import { useConnected, useTurnChanges, useThrottled } from "../live";
+import { LiveStatus, useTurnChanges, useThrottled } from "../live";
 import { sentenceOf, useResource } from "../resource";
 import { addressOf, goTo } from "../router";
 import { FoundEverywhere } from "../search/everywhere";
 import { titleOf } from "../title";
 import type { ModelList, Session, TurnState, WindowFigures } from "../types";
+import { Failure } from "../ui/failure";
 import { Gauge } from "../ui/gauge";
 import { useSearchKey } from "../ui/search-key";
 import { useSettled } from "../ui/settled";
@@ -36,7 +37,6 @@ export function SessionsPage({ models }: { models: ModelList }) {
   const [state, setState] = useState<TurnState | "">("");
   const [problem, setProblem] = useState<string | null>(null);
   const [more, setMore] = useState<{ words: string; pages: Page<Session>[] }>({ words: "", pages: [] });
-  const connected = useConnected();
   const now = useNow(10_000);
   useEffect(() => {
     document.title = "Sessions – Plimsoll";
@@ -83,9 +83,7 @@ export function SessionsPage({ models }: { models: ModelList }) {
     <>
       <div class="title-row">
         <h1 tabIndex={-1}>Sessions</h1>
-        <span class={connected ? "live on" : "live"} role="status">
-          {connected ? "live" : "not live"}
-        </span>
+        <LiveStatus />
         <button type="button" class="primary" onClick={() => void begin()}>
           New session
         </button>
@@ -127,11 +125,8 @@ export function SessionsPage({ models }: { models: ModelList }) {
           </select>
         </label>
       </search>
-      {(first.problem ?? problem) && (
-        <p class="notice bad" role="alert">
-          {first.problem ?? problem}
-        </p>
-      )}
+      <Failure why={problem} />
+      <Failure why={first.problem} onRetry={first.reload} />
       {first.loading && read.length === 0 && <p class="quiet">Reading the sessions…</p>}
       {only && isGuided(only) && (
         <p class="notice">

@@ -1,6 +1,7 @@
 import { useState } from "preact/hooks";
 import { call, Problem, signIn, signOut } from "../api";
 import { sentenceOf } from "../resource";
+import { Failure } from "../ui/failure";
 
 /** Other characters can not be sent in a header. */
 const SENDABLE = /^[\x21-\x7e]+$/;
@@ -51,11 +52,7 @@ export function SignInPage({ onSignedIn }: { onSignedIn: () => Promise<void> }) 
       <p id="key-note" class="quiet small">
         Held in this page's memory only; a reload clears it. Create one with <code>plimsoll keys create</code>.
       </p>
-      {problem && (
-        <p class="notice bad" role="alert">
-          {problem}
-        </p>
-      )}
+      <Failure why={problem} />
       <button type="submit" class="primary" disabled={trying || !given.trim()}>
         {trying ? "Trying…" : "Sign in"}
       </button>

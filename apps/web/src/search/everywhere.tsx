@@ -4,6 +4,7 @@ import { day } from "../format";
 import { speakerOf } from "../messages";
 import { sentenceOf, useResource } from "../resource";
 import { addressOf } from "../router";
+import { Failure } from "../ui/failure";
 import { Marked } from "../ui/marked";
 import { titleOf } from "../title";
 import type { FoundMessage, Session } from "../types";
@@ -52,13 +53,10 @@ export function FoundEverywhere({ words }: { words: string }) {
   return (
     <section aria-labelledby="in-messages">
       <h2 id="in-messages">In messages</h2>
-      {(first.problem ?? problem) && (
-        <p class="notice bad" role="alert">
-          {first.problem ?? problem}
-        </p>
-      )}
+      <Failure why={problem} />
+      <Failure why={first.problem} onRetry={first.reload} />
       {first.loading && <p class="quiet">Searching…</p>}
-      {!first.loading && hits.length === 0 && (
+      {first.value && !first.loading && hits.length === 0 && (
         <p class="quiet">{cursor ? "None in the newest sessions." : "No message has all of these words."}</p>
       )}
       <ol class="plain-list found">

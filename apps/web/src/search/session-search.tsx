@@ -5,6 +5,7 @@ import { speakerOf } from "../messages";
 import { useResource } from "../resource";
 import { addressOf, goTo, type Tab } from "../router";
 import type { FoundMessage } from "../types";
+import { Failure } from "../ui/failure";
 import { Marked } from "../ui/marked";
 import { useSearchKey } from "../ui/search-key";
 import { useSettled } from "../ui/settled";
@@ -92,7 +93,7 @@ export function SessionSearch({ sessionId, tab, turn, total }: Props) {
       </form>
       {words && open && (
         <div class="card found" role="status">
-          {found.problem && <p class="notice bad">{found.problem}</p>}
+          <Failure why={found.problem} onRetry={found.reload} />
           {seq !== null && (
             <a href={addressOf(sessionId, target, within(seq))} onClick={() => setOpen(false)}>
               {seq > total ? `There are ${plural(total, "turn")}: go to the last` : `Go to turn ${seq}`}

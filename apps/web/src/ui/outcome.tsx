@@ -1,11 +1,11 @@
-import type { ComponentChildren } from "preact";
 import { Problem } from "../api";
 import { sentenceOf } from "../resource";
+import { Failure } from "./failure";
 
 /** The result of an action: done, not done for a reason that is no fault, or failed. */
 export interface Result {
   kind: "done" | "no" | "bad";
-  text: ComponentChildren;
+  text: string;
 }
 
 /** Answers that say why nothing was done, and not that something broke. */
@@ -20,11 +20,7 @@ export function Outcome({ result }: { result: Result | null }) {
   return (
     <>
       <div role="status">{result && result.kind !== "bad" && <p class={`notice ${result.kind}`}>{result.text}</p>}</div>
-      {result?.kind === "bad" && (
-        <p class="notice bad" role="alert">
-          {result.text}
-        </p>
-      )}
+      {result?.kind === "bad" && <Failure why={result.text} />}
     </>
   );
 }

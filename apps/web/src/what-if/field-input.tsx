@@ -28,6 +28,7 @@ export function FieldInput(props: Props) {
   if (name === "summary_model") {
     return <Choice {...props} options={["", ...props.models.items.map((model) => model.alias)]} nullable={nullable} />;
   }
+  if (kinds.includes("string")) return <Words {...props} />;
   return <Amount {...props} whole={kinds.includes("integer")} nullable={nullable} />;
 }
 
@@ -149,6 +150,20 @@ function Parts(props: Props & { nullable: boolean }) {
           </div>
         ))}
     </fieldset>
+  );
+}
+
+/** Free text. */
+function Words({ id, schema, value, standing, onChange, describedBy }: Props) {
+  return (
+    <input
+      id={id}
+      aria-describedby={describedBy}
+      maxLength={schema.maxLength}
+      placeholder={written(standing || null)}
+      value={typeof value === "string" ? value : ""}
+      onInput={(event) => onChange(event.currentTarget.value || undefined)}
+    />
   );
 }
 

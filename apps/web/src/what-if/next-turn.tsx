@@ -6,6 +6,7 @@ import type { ModelList, PolicyList, Preview, Session } from "../types";
 import type { Overrides } from "./policies";
 import { PolicyForm } from "./policy-form";
 import { type Pair, Previewed } from "./previewed";
+import { Failure } from "../ui/failure";
 
 interface Props {
   sessionId: string;
@@ -81,11 +82,7 @@ export function NextTurn({ sessionId, models, policies, session }: Props) {
             onChange={setOverrides}
           />
         </div>
-        {problem && (
-          <p class="notice bad" role="alert">
-            {problem}
-          </p>
-        )}
+        <Failure why={problem} />
         <div class="buttons">
           <button type="submit" class="primary" disabled={busy || !text.trim()}>
             {busy ? "Computing…" : "Preview"}

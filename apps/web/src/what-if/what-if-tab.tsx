@@ -2,6 +2,7 @@ import type { ModelList, Session } from "../types";
 import { NextTurn } from "./next-turn";
 import { usePolicies } from "./policies";
 import { WholePast } from "./whole-past";
+import { Failure } from "../ui/failure";
 
 interface Props {
   sessionId: string;
@@ -12,13 +13,7 @@ interface Props {
 /** Another policy or model: for the next turn, and for the whole past. */
 export function WhatIfTab({ sessionId, models, session }: Props) {
   const policies = usePolicies();
-  if (policies.problem) {
-    return (
-      <p class="notice bad" role="alert">
-        {policies.problem}
-      </p>
-    );
-  }
+  if (policies.problem) return <Failure why={policies.problem} onRetry={policies.reload} />;
   if (!policies.value) return <p class="quiet">Reading the policies…</p>;
   const shared = { sessionId, models, policies: policies.value, session };
   return (

@@ -6,6 +6,7 @@ import type { Lane, ModelList, PolicyList, Session, Simulation } from "../types"
 import type { Overrides } from "./policies";
 import { PolicyForm } from "./policy-form";
 import { Simulated } from "./simulated";
+import { Failure } from "../ui/failure";
 
 interface Props {
   sessionId: string;
@@ -101,11 +102,7 @@ export function WholePast({ sessionId, models, policies, session }: Props) {
             onChange={setOwn}
           />
         </details>
-        {problem && (
-          <p class="notice bad" role="alert">
-            {problem}
-          </p>
-        )}
+        <Failure why={problem} />
         <div class="buttons">
           <button type="submit" class="primary" disabled={running !== null}>
             {running ? "Simulating…" : "Simulate"}

@@ -9,6 +9,7 @@ import { wholeText } from "../text";
 import type { Audit, Prompt, StoredMessage, TimelineTurn, TrimAction } from "../types";
 import { RecalledList } from "./recalled";
 import { type Decided, ruleOf } from "./rules";
+import { Failure } from "../ui/failure";
 
 const MOST_TARGETS = 100;
 
@@ -32,6 +33,7 @@ export function LeftOut({ sessionId, audit, prompt, turn, of }: Props) {
   return (
     <section aria-label={of ? `Left out: ${of}` : "Left out"}>
       <h3>Left out</h3>
+      <Failure why={cited.problem} onRetry={cited.reload} />
       {prompt && groups.length === 0 && before.length === 0 && (
         <p class="quiet">Nothing: this prompt has all earlier turns in full.</p>
       )}
@@ -180,7 +182,7 @@ function Singly({ sessionId, turnId, action }: { sessionId: string; turnId: stri
   return (
     <details open={open} onToggle={(event) => setOpen(event.currentTarget.open)}>
       <summary>{plural(action.count ?? 1, "message")}</summary>
-      {names.problem && <p class="notice bad">{names.problem}</p>}
+      <Failure why={names.problem} onRetry={names.reload} />
       {open && names.loading && <p class="quiet">Reading…</p>}
       <ul class="targets">
         {(names.value ?? []).map((message) => (

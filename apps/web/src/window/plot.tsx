@@ -16,7 +16,7 @@ const MARK_ROW = 18;
 const NARROWEST = 8;
 const WIDEST = 44;
 const APART = 44;
-export const NUMBER_HALF_WIDTH = 18;
+export const NUMBER_HALF_WIDTH = 22;
 const ROUND = Array.from({ length: 36 }, (_, at) => ([1, 2, 5][at % 3] ?? 1) * 10 ** Math.floor(at / 3));
 
 export type Zoom = "window" | "used";

@@ -3,7 +3,8 @@ import { call, type Page } from "../api";
 import { dateTime, dollars, elapsed, percent, tokens } from "../format";
 import { sentenceOf as sentenceOfProblem, useResource } from "../resource";
 import { addressOf, goTo } from "../router";
-import type { Audit, Prompt, Session, TimelineRange, TimelineTurn } from "../types";
+import type { Audit, Prompt, Session, TimelineRange, TimelineTurn, Turn } from "../types";
+import { Failure } from "../ui/failure";
 import { stateWord } from "../ui/state-badge";
 import { TurnNumber } from "../ui/turn-number";
 import { PromptDiff } from "./diff";
@@ -44,7 +45,13 @@ export function TurnDetail({ sessionId, turn, total, other }: Props) {
   }
 
   if (!audit.value || audit.value.turn_id !== turn.turn_id) {
-    return <p class="notice">{audit.problem ?? (audit.loading ? "Reading the turn…" : withoutPrompt(turn))}</p>;
+    if (audit.problem) return <Failure why={audit.problem} onRetry={audit.reload} />;
+    return (
+      <div class="notice">
+        <p>{audit.loading ? "Reading the turn…" : withoutPrompt(turn)}</p>
+        {turn.status === "failed" && <WhyFailed sessionId={sessionId} turnId={turn.turn_id} />}
+      </div>
+    );
   }
   return (
     <section class="turn-detail" aria-labelledby="turn-title">
@@ -69,15 +76,18 @@ export function TurnDetail({ sessionId, turn, total, other }: Props) {
         <CompareWith sessionId={sessionId} turn={turn} total={total} other={other} />
       </header>
       <Figures audit={audit.value} turn={turn} />
-      <RegionSums
-        regions={audit.value.regions}
-        counted={audit.value.estimated_input_tokens_after_prune}
-        overheadReserve={audit.value.overhead_reserve}
-      />
+      {turn.status === "failed" && <WhyFailed sessionId={sessionId} turnId={turn.turn_id} />}
       <div class="sent-and-left" onMouseOver={pairUp} onFocusIn={pairUp}>
-        <section aria-labelledby="sent">
+        <RegionSums
+          regions={audit.value.regions}
+          counted={audit.value.estimated_input_tokens_after_prune}
+          overheadReserve={audit.value.overhead_reserve}
+        />
+        <section class="sent" aria-labelledby="sent">
           <h3 id="sent">{other ? `From turn ${other} to turn ${turn.seq}` : "Sent, in this order"}</h3>
-          {!prompt.value && <p class="quiet">{prompt.loading ? "Reading…" : "Nothing was sent to the model."}</p>}
+          <Failure why={prompt.problem} onRetry={prompt.reload} />
+          {!sent && <p class="quiet">Nothing was sent to the model.</p>}
+          {prompt.loading && !prompt.value && <p class="quiet">Reading…</p>}
           {prompt.value && !other && <PromptBlocks sessionId={sessionId} prompt={prompt.value} />}
           {prompt.value && other && <Compared sessionId={sessionId} was={other} now={prompt.value} />}
           {prompt.value && (
@@ -98,6 +108,18 @@ function withoutPrompt({ seq, status }: TimelineTurn): string {
   return isImported
     ? `Turn ${seq} was imported: no prompt was made for it here.`
     : `Turn ${seq} ended before its prompt was made.`;
+}
+
+/** The problem that a failed turn ended with. */
+function WhyFailed({ sessionId, turnId }: { sessionId: string; turnId: string }) {
+  const turn = useResource<Turn>((signal) => call(`sessions/${sessionId}/turns/${turnId}`, { signal }), [turnId]);
+  const error = turn.value?.error;
+  if (!error) return <Failure why={turn.problem} onRetry={turn.reload} />;
+  return (
+    <p class="failed-why">
+      {error.title}: {error.detail}
+    </p>
+  );
 }
 
 /** One turn back or on, also where the plot does not reach. */
@@ -142,10 +164,10 @@ function ForkHere({ sessionId, turn }: { sessionId: string; turn: TimelineTurn }
 
   return (
     <>
-      {problem && <span role="alert">{problem}</span>}
       <button type="button" onClick={() => void fork()}>
         Fork here
       </button>
+      <Failure why={problem} />
     </>
   );
 }
@@ -188,7 +210,7 @@ function Compared({ sessionId, was, now }: { sessionId: string; was: string; now
     },
     [sessionId, was],
   );
-  if (before.problem) return <p class="notice">{before.problem} Another turn can be compared.</p>;
+  if (before.problem) return <Failure why={before.problem} onRetry={before.reload} />;
   if (before.loading || before.value === null) return <p class="quiet">Reading…</p>;
   if (typeof before.value === "string") return <p class="quiet">{before.value}</p>;
   return <PromptDiff was={before.value} now={now} />;

@@ -8,6 +8,7 @@ import { columnsIn, Plot, useWidth, type Zoom } from "./plot";
 import { countedRegions, REGION_HELP, REGION_NAMES, STACK, Swatch } from "./regions";
 import { TimelineTable } from "./table";
 import { TurnDetail } from "./turn-detail";
+import { Failure } from "../ui/failure";
 
 const SMALL_SHARE = 0.25;
 const SHOWN_AT_FIRST = 120;
@@ -54,11 +55,7 @@ export function WindowTab({ sessionId, turn, otherTurn, total, version }: Props)
           />
         )}
       </section>
-      {chosen.problem && (
-        <p class="notice bad" role="alert">
-          {chosen.problem}
-        </p>
-      )}
+      <Failure why={chosen.problem} onRetry={chosen.reload} />
       {turn !== null && !chosen.loading && !chosen.problem && !shown && (
         <p class="notice">This session has no turn {turn}.</p>
       )}
@@ -122,11 +119,7 @@ function OverTurns({ sessionId, total, width, version, selected, aimed }: OverTu
           ))}
         </fieldset>
       </div>
-      {plotted.problem && (
-        <p class="notice bad" role="alert">
-          {plotted.problem}
-        </p>
-      )}
+      <Failure why={plotted.problem} onRetry={plotted.reload} />
       {ranges.length === 0 && plotted.loading && <p class="quiet">Reading the turns…</p>}
       {ranges.length > 0 && (
         <Plot

@@ -220,8 +220,9 @@ async def _with_evicted(
 
 
 async def with_all_counts(rt: Runtime, rows: WindowRows, *, store: bool = True) -> WindowRows:
-    """The rows with every message counted for the model. Settled turns are cached, and with `store` new counts are
-    stored. A stored count uses the flat figure for images; it is corrected here by the model's rule."""
+    """The rows, as they were read, with every message counted for the model. Settled turns are cached, and with `store`
+    new counts are stored. A stored count uses the flat figure for images. The model's rule corrects it here, which must
+    happen once: counted rows are not counted again."""
     missing = [message for message in rows.read_messages() if message.tokens == UNCOUNTED]
     if missing:
         rows = await _count_missing(rt, rows, missing, store=store)
@@ -234,13 +235,13 @@ async def with_all_counts(rt: Runtime, rows: WindowRows, *, store: bool = True) 
 
         are_many = sum([len(message.content or ()) for message in in_parts]) > _MANY_PARTS
         rows = await _with_messages(rows, await asyncio.to_thread(by_rule) if are_many else by_rule())
-    return rows if rows.fell_back else await _with_settled_kept(rt, rows)
+    return await with_settled_kept(rt, rows)
 
 
-async def _with_settled_kept(rt: Runtime, rows: WindowRows) -> WindowRows:
-    """The rows with the turns before the newest ended one moved to the cache."""
+async def with_settled_kept(rt: Runtime, rows: WindowRows) -> WindowRows:
+    """The counted rows with the turns before the newest ended one moved to the cache."""
     ended = [at for at, turn in enumerate(rows.turns) if turn.status not in OPEN_STATUSES]
-    if not rt.pasts.keeps_any or len(ended) < 2:
+    if rows.fell_back or not rt.pasts.keeps_any or len(ended) < 2:
         return rows
     settled = rows.turns[: ended[-1]]
 
@@ -360,7 +361,7 @@ async def with_recall_anew(rt: Runtime, rows: WindowRows, snapshot: Snapshot, *,
     rows = replace(rows, summary=snapshot.summary)
     async with rt.database.autocommit() as tx:
         rows = await _with_evicted(tx, rt, rows, query, for_turn=for_turn)
-    rows = await with_all_counts(rt, rows, store=for_turn)
+    rows = await with_all_counts(rt, replace(rows, turns=()), store=for_turn)
     return replace(snapshot, evicted=rows.evicted and rows.evicted.with_reasoning(rows.model.reasoning_rule))
 
 

@@ -45,7 +45,14 @@ from app.engine.summary.summarizer_prompt import shrinks, summary_of
 from app.engine.window.provider_overflow import emergency_summary
 from app.engine.window.triggers import fold_behind_answer, may_fold_behind_answer
 from app.services.runtime import Runtime, retried
-from app.services.turn.gather import WindowRows, layers_of, session_policy, session_window, snapshot_of, with_all_counts
+from app.services.turn.gather import (
+    WindowRows,
+    layers_of,
+    session_policy,
+    session_window,
+    snapshot_of,
+    with_settled_kept,
+)
 from app.services.turn.planning import planned
 from app.services.turn.provider_call import sum_of, total_cost
 from app.services.turn.recall import start_vectors
@@ -316,13 +323,13 @@ async def summarize_after_turn(
 ) -> None:
     """Makes the summary that is due in the session's window, or that its next turn would have to make, if any.
 
-    `tools` and `instructions` are those of its last turn. `rows` is the window after that turn; it is read if it is not
-    given, which may be too late when the client posts the next turn at once. A turn that arrived since is not
+    `tools` and `instructions` are those of its last turn. `rows` is the window after that turn, counted; it is read if
+    it is not given, which may be too late when the client posts the next turn at once. A turn that arrived since is not
     summarized and stays in the window. A result that conflicts with another summary is dropped and logged.
     """
     with rt.tracer.span("after_turn"):
         try:
-            rows = await (with_all_counts(rt, rows) if rows else session_window(rt, session))
+            rows = await (with_settled_kept(rt, rows) if rows else session_window(rt, session))
         except NotFound:
             return  # erased meanwhile
         settled = tuple(turn for turn in rows.turns if turn.status not in OPEN_STATUSES)

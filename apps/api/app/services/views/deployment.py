@@ -182,6 +182,8 @@ def _takes(schema: JsonObject) -> str:
             words = f"{one} or {other}"
         case {"enum": choices}:
             words = f"one of {', '.join(cast('Sequence[str]', choices))}"
+        case {"maxLength": most}:
+            words = f"a text of at most {most} characters"
         case _:
             words = "an alias, or empty"
     return words
