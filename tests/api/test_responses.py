@@ -11,6 +11,7 @@ from typing import Any, cast
 import httpx
 import openai
 import pytest
+from openai.types.responses.input_token_count_response import InputTokenCountResponse
 
 from tests.api.chatting import Chat, Hasty, chat_service, openai_at, say
 from tests.api.conftest import new_session
@@ -263,6 +264,42 @@ def test_a_request_to_the_model_goes_over_the_wire_in_its_form(database_url: str
         parts = cast(Any, items[0]).content
         assert [part.type for part in parts] == ["input_text", "input_image", "input_file"]
         assert parts[1].image_url == PIXEL
+
+
+def test_the_input_of_a_response_is_counted_as_it_would_be_sent_and_nothing_is_stored(
+    database_url: str, tmp_path: Path
+) -> None:
+    with chat_service(database_url, tmp_path, say("Noted.")) as at:
+        look_up: Any = {"type": "function", "name": "look_up", "parameters": {"type": "object"}, "strict": False}
+        asked: dict[str, Any] = {"model": "main", "instructions": "Be brief.", "tools": [look_up]}
+
+        def count(**given: Any) -> int:
+            raw: Any = at.client.responses.input_tokens.with_raw_response.count(**asked, **given)
+            return InputTokenCountResponse.model_validate(raw.http_response.json(), strict=True).input_tokens
+
+        create: Any = at.client.responses.create
+
+        def estimated() -> int:
+            (session,) = sessions(at)
+            turn = at.turns(session["id"])[-1]
+            audit = at.http.get(f"/v1/sessions/{session['id']}/turns/{turn['id']}/audit").json()
+            return audit["estimated_wire_tokens"]
+
+        counted = count(input=[user("Hello there")])
+        assert (sessions(at), at.model.hits) == ([], 0)
+        first: Any = create(input="Hello there", **asked)
+        assert counted == estimated()
+        counted = count(input="And now?", previous_response_id=first.id)
+        conversation = f"conv_{sessions(at)[0]['id'].replace('-', '')}"
+        assert count(input="And now?", conversation=conversation) == counted
+        create(input="And now?", previous_response_id=first.id, **asked)
+        assert counted == estimated()
+        assert count() < count(input="Hello there")
+        with pytest.raises(openai.BadRequestError) as refused:
+            count(input="Otherwise", previous_response_id=first.id)
+        assert refused.value.param == "previous_response_id"
+        with pytest.raises(openai.NotFoundError, match="conversation"):
+            count(input="Hi", conversation="conv_" + "0" * 32)
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])

@@ -291,6 +291,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/responses/input_tokens": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Count Input Tokens
+         * @description Counts the prompt of a response, with the session that it would continue. Calls no language model.
+         */
+        post: operations["count_input_tokens"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/responses/{response_id}": {
         parameters: {
             query?: never;
@@ -2484,6 +2504,122 @@ export interface components {
             type: "input_tokens";
             /** Value */
             value: number;
+        };
+        /**
+         * InputTokensIn
+         * @description A request of which the prompt is counted; its fields are those of a response.
+         */
+        InputTokensIn: {
+            /**
+             * Model
+             * @description An alias of the catalogue; if absent, its default.
+             */
+            model?: string | null;
+            /**
+             * Input
+             * @description The user's text, or items.
+             */
+            input?: (string | (components["schemas"]["MessageItemIn"] | components["schemas"]["FunctionCallIn"] | components["schemas"]["FunctionCallOutputIn"] | components["schemas"]["CustomToolCallIn"] | components["schemas"]["CustomToolOutputIn"] | components["schemas"]["LocalShellCallIn"] | components["schemas"]["LocalShellOutputIn"] | components["schemas"]["ReasoningIn"] | components["schemas"]["CompactionIn"] | components["schemas"]["ItemReferenceIn"] | components["schemas"]["HostedItemIn"])[]) | null;
+            /**
+             * Instructions
+             * @description For this response only; later ones do not inherit them.
+             */
+            instructions?: string | null;
+            /**
+             * Conversation
+             * @description The conversation to continue.
+             */
+            conversation?: string | components["schemas"]["ConversationRef"] | null;
+            /**
+             * Previous Response Id
+             * @description The response to continue from.
+             */
+            previous_response_id?: string | null;
+            /**
+             * Store
+             * @description If false, the response cannot be fetched later.
+             */
+            store?: boolean | null;
+            /** Stream */
+            stream?: boolean | null;
+            /**
+             * Background
+             * @description Return at once; poll the response until it has ended.
+             */
+            background?: boolean | null;
+            /**
+             * Truncation
+             * @description `auto` (default) reduces the prompt to the budget by the policy; `disabled` refuses instead.
+             */
+            truncation?: ("auto" | "disabled") | null;
+            /**
+             * Context Management
+             * @description A summary made for this response is its first item.
+             */
+            context_management?: components["schemas"]["CompactAt"][] | null;
+            /** Tools */
+            tools?: (components["schemas"]["FunctionToolIn"] | components["schemas"]["CustomToolIn"] | components["schemas"]["LocalShellIn"] | components["schemas"]["HostedToolIn"])[] | null;
+            /** Tool Choice */
+            tool_choice?: ("none" | "auto" | "required") | components["schemas"]["NamedTool"] | components["schemas"]["AllowedTools"] | null;
+            /**
+             * Max Output Tokens
+             * @description Clamped to the output reserve.
+             */
+            max_output_tokens?: number | null;
+            /** Metadata */
+            metadata?: {
+                [key: string]: string;
+            } | null;
+            /** Temperature */
+            temperature?: number | null;
+            /** Top P */
+            top_p?: number | null;
+            text?: components["schemas"]["TextConfig"] | null;
+            reasoning?: components["schemas"]["ReasoningConfig"] | null;
+            /** Parallel Tool Calls */
+            parallel_tool_calls?: boolean | null;
+            /** Service Tier */
+            service_tier?: string | null;
+            /** Top Logprobs */
+            top_logprobs?: 0 | null;
+            /** Include */
+            include?: string[] | null;
+            /** Max Tool Calls */
+            max_tool_calls?: number | null;
+            /** Stream Options */
+            stream_options?: {
+                [key: string]: unknown;
+            } | null;
+            /** User */
+            user?: string | null;
+            /** Safety Identifier */
+            safety_identifier?: string | null;
+            /** Prompt Cache Key */
+            prompt_cache_key?: string | null;
+            /** Prompt Cache Retention */
+            prompt_cache_retention?: string | null;
+            /** Prompt Cache Options */
+            prompt_cache_options?: {
+                [key: string]: unknown;
+            } | null;
+            /**
+             * Personality
+             * @description Without effect.
+             */
+            personality?: string | null;
+        };
+        /** InputTokensOut */
+        InputTokensOut: {
+            /**
+             * Object
+             * @constant
+             */
+            object: "response.input_tokens";
+            /**
+             * Input Tokens
+             * @description The whole prompt, before anything is removed.
+             */
+            input_tokens: number;
         };
         /** ItemListOut */
         ItemListOut: {
@@ -6294,6 +6430,51 @@ export interface operations {
                         data: string;
                         event: string;
                     };
+                };
+            };
+            400: components["responses"]["ChatErrorOut400"];
+            401: components["responses"]["ChatErrorOut401"];
+            403: components["responses"]["ChatErrorOut403"];
+            404: components["responses"]["ChatErrorOut404"];
+            408: components["responses"]["ChatErrorOut408"];
+            409: components["responses"]["ChatErrorOut409"];
+            413: components["responses"]["ChatErrorOut413"];
+            415: components["responses"]["ChatErrorOut415"];
+            421: components["responses"]["ChatErrorOut421"];
+            422: components["responses"]["ChatErrorOut422"];
+            429: components["responses"]["ChatErrorOut429"];
+            431: components["responses"]["Problem431"];
+            502: components["responses"]["ChatErrorOut502"];
+            503: components["responses"]["ChatErrorOut503"];
+            504: components["responses"]["ChatErrorOut504"];
+        };
+    };
+    count_input_tokens: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "model": "offline",
+                 *       "input": "What is in Bergen?"
+                 *     }
+                 */
+                "application/json": components["schemas"]["InputTokensIn"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InputTokensOut"];
                 };
             };
             400: components["responses"]["ChatErrorOut400"];

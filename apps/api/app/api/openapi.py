@@ -64,6 +64,7 @@ EXAMPLES: Final[Mapping[str, JsonObject]] = {
     "create_message": {"model": "offline", "max_tokens": 500, "messages": [_QUESTION]},
     "count_message_tokens": {"model": "offline", "messages": [_QUESTION]},
     "create_response": {"model": "offline", "input": "What is in Bergen?"},
+    "count_input_tokens": {"model": "offline", "input": "What is in Bergen?"},
     "compact_response": {
         "model": "offline",
         "input": [_QUESTION, {"role": "assistant", "content": "The fish market."}],

@@ -105,7 +105,8 @@ async def count_message_tokens(call: Call, body: schemas.CountIn) -> Response:
     provider's count may be called, as for a preview. Stores nothing but an embedding model's usage."""
     request = await call.aside(lambda: _request(call, body))
     if request.compaction is not None:
-        tokens = await count_behind(call.rt, call.tenant_id, request, request.compaction)
+        session = call.session_ref(request.compaction.session_id)
+        tokens = await count_behind(call.rt, session, request, "compaction")
     else:
         tokens = await count_tokens(call.rt, call.tenant_id, body.model, request.messages, request.options)
     return json_response({"input_tokens": tokens}, headers=request_id_header())

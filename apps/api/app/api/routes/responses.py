@@ -128,7 +128,7 @@ async def compact_response(
     """Summarizes a conversation now. The answer's `output` replaces it at the beginning of the next `input`."""
     rt, tenant_id = call.rt, call.tenant_id
     check_model(rt, body.model)
-    items = _items_of_input(call.raw_body) if body.input is not None else []
+    items = _items_of_input(call.raw_body)
     named = await referenced(rt, tenant_id, references_of(items))
 
     def read() -> ResponseRequest:
@@ -147,6 +147,15 @@ async def compact_response(
     call.note(session_id=session_id)
     answer = compaction_json(f"resp_{rt.new_id().hex}", rt.now(), made.compaction, made.usage)
     return json_response(answer, headers={SESSION_HEADER: session_id})
+
+
+@router.post("/input_tokens", response_model=schemas.InputTokensOut, responses=openai_refusals())
+async def count_input_tokens(call: Call, body: schemas.InputTokensIn) -> JsonObject:
+    """Counts the prompt of a response, with the session that it would continue. Calls no language model."""
+    named = await referenced(call.rt, call.tenant_id, references_of(_items_of_input(call.raw_body)))
+    request = await call.aside(lambda: _response_request(call, body, named, None))
+    tokens = await responses.count_input(call.rt, call.tenant_id, request)
+    return {"object": "response.input_tokens", "input_tokens": tokens}
 
 
 @router.get("/{response_id}", response_model=schemas.ResponseOut, responses=openai_refusals(*OPENAI_READ))
@@ -208,7 +217,7 @@ _REPEATED = (
 
 def _items_of_input(raw: JsonObject) -> list[JsonObject]:
     """The input as items. A text becomes a user's message."""
-    given = raw["input"]
+    given: str | list[JsonObject] = raw.get("input") or []
     return [{"role": "user", "content": given}] if isinstance(given, str) else given
 
 

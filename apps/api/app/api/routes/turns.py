@@ -291,7 +291,7 @@ def chosen_tools(
     seen = set[str | None]()
     for at, name in enumerate(map(tool_name, tools)):
         if name is not None and name in seen:
-            raise InvalidRequest("Another tool has this name.", ("body", "tools", at))
+            raise InvalidRequest("Another tool has this name.", ("body", "tools", str(at)))
         seen.add(name)
     if choice == "required" and not (tools or has_own):
         raise InvalidRequest("tool_choice requires a call, and there are no tools.", ("body", "tool_choice"))

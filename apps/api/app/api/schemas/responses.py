@@ -158,6 +158,18 @@ class ResponseIn(In):
     prompt_cache_options: dict[str, Any] | None = None
 
 
+class InputTokensIn(ResponseIn):
+    """A request of which the prompt is counted; its fields are those of a response."""
+
+    input: InputIn | None = Field(default=None, description="The user's text, or items.")  # type: ignore[assignment]
+    personality: str | None = Field(default=None, description="Without effect.")
+
+
+class InputTokensOut(BaseModel):
+    object: Literal["response.input_tokens"]
+    input_tokens: int = Field(description="The whole prompt, before anything is removed.")
+
+
 class ResponseUsageOut(BaseModel):
     """The provider's figures for this one call."""
 

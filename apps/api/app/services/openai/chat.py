@@ -20,7 +20,7 @@ from app.domain.errors import TurnInProgress, existing, located
 from app.domain.frozen import frozen, replace
 from app.domain.incoming import Compaction, IncomingMessage
 from app.domain.responses import Lifetime
-from app.domain.types import OPEN_STATUSES, Content, Message, SessionRef, TenantId, TurnStatus
+from app.domain.types import OPEN_STATUSES, Content, Message, SessionRef, TurnStatus
 from app.openai.new_messages import (
     KnownList,
     NextStep,
@@ -182,15 +182,14 @@ async def store_list(rt: Runtime, session: SessionRef, request: ChatRequest) -> 
     raise TurnInProgress(_IN_PROGRESS)
 
 
-async def count_behind(rt: Runtime, tenant_id: TenantId, request: ChatRequest, compaction: Compaction) -> int:
-    """The estimated tokens of the prompt for a list that follows a compaction, with the session as it is now.
+async def count_behind(rt: Runtime, session: SessionRef, request: ChatRequest, noun: str) -> int:
+    """The estimated tokens of the prompt for a list that follows what a session has now. `noun` is what named it.
 
     It is the estimate of a preview of the next turn. If the list is no new turn, or has past that the session does not
     have, it is the session's window plus the new messages. Raises `NotFound`, `InvalidRequest` as the request would.
     """
-    session = SessionRef(tenant_id, compaction.session_id)
     async with rt.database.autocommit() as tx:
-        newest = existing(await store.newest_of(tx, session), "compaction")
+        newest = existing(await store.newest_of(tx, session), noun)
         stored = await compared_messages(tx, session, request)
     new = await new_in_list(request, stored) or ()
     is_waiting = newest.status is TurnStatus.AWAITING_TOOLS
@@ -200,7 +199,7 @@ async def count_behind(rt: Runtime, tenant_id: TenantId, request: ChatRequest, c
         return preview.context["estimated_wire_tokens"]
     window = await window_now(rt, session)
     return window.estimated_wire_tokens + await count_tokens(
-        rt, tenant_id, request.model_alias, new, request.options, is_new=False
+        rt, session.tenant_id, request.model_alias, new, request.options, is_new=False
     )
 
 

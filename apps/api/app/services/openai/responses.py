@@ -34,8 +34,9 @@ from app.domain.types import (
     Usage,
 )
 from app.engine.summary.block import render_summary
+from app.openai.items import joined_directions
 from app.services.archive.transfer import fork_session, fork_within
-from app.services.openai.chat import ChatRequest, divided, new_turn, store_list
+from app.services.openai.chat import ChatRequest, count_behind, divided, new_turn, store_list
 from app.services.openai.conversations import of_conversation, page_of_items
 from app.services.openai.open_session import (
     Target,
@@ -54,7 +55,7 @@ from app.services.summaries import summarize_now
 from app.services.turn.additions import keep_session
 from app.services.turn.take import cancel_turn
 from app.services.turn.types import TurnOutcome
-from app.services.views.preview import preview_turn
+from app.services.views.preview import count_tokens, preview_turn
 
 _GOES_ON = (TurnStatus.COMPLETED, TurnStatus.AWAITING_TOOLS)
 
@@ -171,6 +172,25 @@ async def delete_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) ->
 
 def is_running(found: StoredResponse) -> bool:
     return found.reply is None and found.is_last_of_turn and found.turn_status is TurnStatus.RUNNING
+
+
+async def count_input(rt: Runtime, tenant_id: TenantId, request: ResponseRequest) -> int:
+    """The estimated tokens of the prompt for a request, of which nothing is stored. Raises `NotFound`, and
+    `InvalidRequest` for a previous response that something follows in its session."""
+    chat, session_id, noun = request.chat, request.conversation, "conversation"
+    instructions = joined_directions(chat.options.instructions, chat.directions)
+    chat = replace(chat, options=replace(chat.options, instructions=instructions))
+    if chat.compaction is not None:
+        session_id, noun = chat.compaction.session_id, "compaction"
+    if request.previous is not None:
+        session_id, noun = request.previous.session_id, "previous_response"
+        async with rt.database.autocommit() as tx:
+            found = existing(await store.get_response(tx, tenant_id, request.previous), noun)
+        if not found.ends_session:
+            raise InvalidRequest("Input is counted after the last response alone.", ("body", "previous_response_id"))
+    if session_id is not None:
+        return await count_behind(rt, SessionRef(tenant_id, session_id), chat, noun)
+    return await count_tokens(rt, tenant_id, chat.model_alias, chat.messages, chat.options)
 
 
 @frozen
