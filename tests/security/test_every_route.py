@@ -125,7 +125,11 @@ def test_no_garbage_in_query_header_or_address_of_any_route_is_a_5xx(sender: Sen
     assert sender.sent >= (len(QUERIES) + len(HEADERS)) * len(sender.found)
 
 
-_OF_ANOTHER = {"/v1/sessions/import": {"GET", "DELETE", "PATCH"}, "/v1/responses/compact": {"GET", "DELETE"}}
+_OF_ANOTHER = {
+    "/v1/sessions/import": {"GET", "DELETE", "PATCH"},
+    "/v1/responses/compact": {"GET", "DELETE"},
+    "/v1/responses/input_tokens": {"GET", "DELETE"},
+}
 """To these methods the path is the address of a session, or of a response."""
 
 
