@@ -83,6 +83,17 @@ async def test_a_turn_whose_claim_fails_when_it_is_run_again_leaves_no_session_b
         assert await at.rows("SELECT id FROM sessions") == [{"id": session.id}]
 
 
+async def test_a_session_for_a_turn_that_is_run_again_is_erased_unless_the_turn_is_claimed(database_url: str) -> None:
+    async with service(database_url) as at:
+        session = await at.session()
+        last = (await at.turn(session.id, "One")).turn
+        prepared = await prepare_regeneration(at.rt, ref_of(session.id), last.id, TurnRequest(None, "0" * 64))
+        erased_later = "SELECT id FROM sessions WHERE erase_after < statement_timestamp() + interval '2 hours'"
+        assert await at.rows(erased_later) == [{"id": prepared[0].id}]
+        await regenerate_turn(at.rt, TENANT, prepared)
+        assert await at.rows(erased_later) == []
+
+
 async def _fork(at: Service, session_id: SessionId, through: Any = None) -> SessionId:
     return (await fork_session(at.rt, ref_of(session_id), through and TurnId(through))).id
 

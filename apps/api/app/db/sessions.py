@@ -76,7 +76,8 @@ _SET_LIFETIME = {
     )
 }
 
-_IS_FOR_ANSWER = sql(f"SELECT id FROM sessions WHERE {_OURS} AND erase_after < 'infinity'")
+_FOR_ANSWER = "erase_after < 'infinity'"
+_IS_FOR_ANSWER = sql(f"SELECT id FROM sessions WHERE {_OURS} AND {_FOR_ANSWER}")
 
 FIRST_INPUT_CHARS = 200
 """Longest title of a session, in characters: the beginning of the first of its first five inputs that was answered and
@@ -205,7 +206,7 @@ _BY_LIST = sql(f"""
             AND EXISTS ({_LATER} AND n.request_sha256 = :request_sha256) AS is_repeated
     FROM turns t JOIN sessions s ON s.id = t.session_id
     WHERE t.conversation_sha256 = ANY(:digests) AND s.tenant_id = :tenant_id
-        AND coalesce(s.erase_after, 'infinity') = 'infinity' AND t.status IN ('completed', 'awaiting_tools')
+        AND (s.{_FOR_ANSWER}) IS NOT TRUE AND t.status IN ('completed', 'awaiting_tools')
     ORDER BY array_position(:digests, t.conversation_sha256), is_repeated DESC, is_last DESC,
         t.session_id
     LIMIT 1

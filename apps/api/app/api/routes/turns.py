@@ -287,7 +287,7 @@ def chosen_tools(
 ) -> tuple[tuple[ToolDefinition, ...], str | JsonObject | None]:
     """The tools that a turn offers and its tool choice, as they are stored. The choice may be in the form of chat
     completions or of responses; one of `allowed_tools` leaves the others out. Raises `InvalidRequest` if two tools have
-    one name, or if the choice is of a tool that `tools` does not have; `has_own` tells that the turn may have some."""
+    one name, or if the choice is of a tool that `tools` does not have; with `has_own` the turn may have some."""
     seen = set[str | None]()
     for at, name in enumerate(map(tool_name, tools)):
         if name is not None and name in seen:

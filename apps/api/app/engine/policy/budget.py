@@ -94,6 +94,17 @@ def with_output_share(budget: Budget, output_pct: float, fixed_tokens: int) -> B
     )
 
 
+def largest_of(budget: Budget, output_pct: float | None) -> tuple[int, int]:
+    """The largest prompt and the longest answer, in tokens, of any turn in the window of this budget.
+
+    If the answer has a share, the largest prompt leaves it nearly nothing, and with the smallest it has its share of
+    the whole window.
+    """
+    if output_pct is None:
+        return max(0, budget.prompt_ceiling), budget.output_reserve
+    return budget.limit, with_output_share(budget, output_pct, 0).output_reserve
+
+
 def budget_at(limit: int, limit_source: str, max_output_tokens: int, like: Budget) -> Budget:
     """The budget of another window for the same turn. The output keeps its share if it has one in `like`."""
     budget = budget_for(limit, limit_source, max_output_tokens)

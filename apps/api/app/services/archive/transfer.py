@@ -161,7 +161,8 @@ async def fork_within(rt: Runtime, session: SessionRef, turn_id: TurnId, reply_s
 async def fork_before_last(
     rt: Runtime, session: SessionRef, turn_id: TurnId, *, has_words: bool
 ) -> tuple[Session, store.LastTurn]:
-    """A fork that ends just before the session's last turn, which `turn_id` must name; and that turn.
+    """A fork that ends just before the session's last turn, which `turn_id` must name; and that turn. It is kept for an
+    answer only until its next turn is claimed, so that an interrupted request leaves nothing behind.
 
     Raises `NotFound`, `TurnNotLast`, `TurnInProgress` if the turn has not ended, and `InvalidRequest` for a turn
     without a user message (one that was imported), unless the request brings its own (`has_words`).
@@ -176,7 +177,7 @@ async def fork_before_last(
             raise TurnInProgress(_NOT_ENDED)
         if not (has_words or last.contents):
             raise InvalidRequest("This turn has no user message; send `content`.", ("body", "content"))
-        return await _fork(tx, rt, session, last.seq - 1), last
+        return await _fork(tx, rt, session, last.seq - 1, Lifetime.FOR_ANSWER), last
 
 
 @asynccontextmanager
@@ -194,7 +195,7 @@ async def _fork(
     rt: Runtime,
     source: SessionRef,
     through_seq: int | None,
-    lifetime: Lifetime = Lifetime.UNTIL_DELETED,
+    lifetime: Lifetime,
 ) -> Session:
     point = await store.fork_point(tx, source.id, through_seq)
     if through_seq not in (None, point.through_seq):

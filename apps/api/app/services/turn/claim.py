@@ -43,7 +43,7 @@ from app.domain.types import (
 )
 from app.engine.messages.tokens import PROMPT_FRAMING_TOKENS
 from app.engine.messages.turns import most_tokens_of
-from app.engine.policy.budget import Budget, with_output_share
+from app.engine.policy.budget import largest_of
 from app.engine.policy.policy import ContextPolicy, with_whole_past
 from app.engine.summary.block import render_summary
 from app.engine.window.look_back import LOOK_BACK, of_sent
@@ -215,10 +215,11 @@ def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns:
     estimated_tokens += kept.columns.most_tokens(kept.first_turn, kept.end_turn)
     estimated_tokens += sum(map(_most_tokens_of_text, (*blocks, *tools)))
     estimated_tokens += len(blocks) * _BLOCK_FRAMING_TOKENS + PROMPT_FRAMING_TOKENS
+    output_pct = rows.policy.allocation.reserved_for_output_pct if rows.policy.allocation else None
     is_counted = all(message.tokens >= 0 for message in messages)
 
     def most(model: Model) -> CallUse:
-        ceiling, output = _largest(budget_of(model, rows.policy), rows.policy)
+        ceiling, output = largest_of(budget_of(model, rows.policy), output_pct)
         encoding = encoding_of(model, rows.policy)
         ratio = rt.calibrations.ratio(rows.session.tenant_id, model.alias, encoding)
         prompt = min(ceil(estimated_tokens * ratio), ceiling) if is_counted else ceiling
@@ -226,14 +227,6 @@ def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns:
 
     uses = [most(rt.catalogue.model(alias)) for alias in (rows.model.alias, *rows.model.fallbacks)]
     return CallUse(turns, max(use.tokens for use in uses), max(use.usd for use in uses))
-
-
-def _largest(budget: Budget, policy: ContextPolicy) -> tuple[int, int]:
-    """The largest prompt and the longest answer, in tokens. If the answer has a share, the largest prompt leaves it
-    nearly nothing, and with the smallest it has its share of the whole window."""
-    if policy.allocation is None:
-        return max(0, budget.prompt_ceiling), budget.output_reserve
-    return budget.limit, with_output_share(budget, policy.allocation.reserved_for_output_pct, 0).output_reserve
 
 
 def _most_tokens_of_text(text: str) -> int:
