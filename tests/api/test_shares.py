@@ -136,7 +136,8 @@ on_one_server = pytest.mark.skipif(citus_servers() is not None, reason="it watch
 
 
 async def until_waiting(connection: Any, least: int) -> int:
-    """How many connections of the service wait for a lock, once at least so many do."""
+    """How many connections of the service wait for a lock, once at least so many do. `connection` must be outside a
+    transaction: within one, `pg_stat_activity` has no connection that was made after the first look."""
     for _ in range(2000):
         found: int = await connection.fetchval(
             "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
@@ -150,7 +151,12 @@ async def until_waiting(connection: Any, least: int) -> int:
 @on_one_server
 async def test_forks_take_no_connection_of_turns_nor_all_of_their_own(database_url: str, neighbours: Serving) -> None:
     with neighbours(db_pool_size=2, db_heavy_pool_size=2, tenant_share=0.5, db_lock_timeout_s=60) as at:
-        async with at.client(at.hog) as hog, at.client(at.neighbour) as his, own_connection(database_url) as blocker:
+        async with (
+            at.client(at.hog) as hog,
+            at.client(at.neighbour) as his,
+            own_connection(database_url) as blocker,
+            own_connection(database_url) as watch,
+        ):
             source = f"/v1/sessions/{(await hog.post('/v1/sessions', json={})).json()['id']}"
             (await hog.post(f"{source}/turns", json={"content": "Hello"})).raise_for_status()
             own = f"/v1/sessions/{(await his.post('/v1/sessions', json={})).json()['id']}"
@@ -162,7 +168,7 @@ async def test_forks_take_no_connection_of_turns_nor_all_of_their_own(database_u
                 while sum(fork.done() for fork in forks) < 5:
                     await asyncio.wait(forks, return_when=asyncio.FIRST_COMPLETED, timeout=1)
                     assert not all(fork.done() for fork in forks)
-                assert await until_waiting(blocker, 1) == 1
+                assert await until_waiting(watch, 1) == 1
                 for number in range(3):
                     posted = await his.post(f"{own}/turns", json={"content": f"Hello {number}"})
                     assert posted.status_code == 201, posted.text
@@ -179,7 +185,12 @@ async def test_forks_take_no_connection_of_turns_nor_all_of_their_own(database_u
 @on_one_server
 async def test_a_locked_session_fails_its_own_posts_alone(database_url: str, neighbours: Serving) -> None:
     with neighbours(db_pool_size=4, db_lock_timeout_s=0.1) as at:
-        async with at.client(at.hog) as hog, at.client(at.neighbour) as his, own_connection(database_url) as blocker:
+        async with (
+            at.client(at.hog) as hog,
+            at.client(at.neighbour) as his,
+            own_connection(database_url) as blocker,
+            own_connection(database_url) as watch,
+        ):
             locked = (await hog.post("/v1/sessions", json={})).json()["id"]
             others = [(await who.post("/v1/sessions", json={})).json()["id"] for who in (hog, his)]
             async with AsyncExitStack() as released:
@@ -189,7 +200,7 @@ async def test_a_locked_session_fails_its_own_posts_alone(database_url: str, nei
                     asyncio.create_task(hog.post(f"/v1/sessions/{locked}/turns", json={"content": "Hello"}))
                     for _ in range(30)
                 ]
-                assert await until_waiting(blocker, 1) == 1
+                assert await until_waiting(watch, 1) == 1
                 for who, session_id in zip((hog, his), others, strict=True):
                     posted = await who.post(f"/v1/sessions/{session_id}/turns", json={"content": "Hello"})
                     assert posted.status_code == 201, posted.text
