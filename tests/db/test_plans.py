@@ -117,7 +117,7 @@ async def filled(database_url: str) -> AsyncGenerator[Database]:
             await window_turns(tx, SESSION, 0, 4, "ours", step_failed=False, take_bytes=unlimited)
             await turns_with(tx, SESSION, [1, 2], "ours")
             await settled_columns(tx, SESSION, 0, await settled_through(tx, SESSION, 3), "ours", as_it_is, unlimited)
-            await copy_past(tx, SESSION, SessionId(UUID(int=101)), await fork_point(tx, SESSION, None))
+            await copy_past(tx, SESSION, SessionId(UUID(int=101)), await fork_point(tx, SESSION, None), is_branch=True)
         await connection.execute(_FILL.format(first=3, last=TURNS))
         yield database
     finally:
@@ -237,7 +237,7 @@ async def fetched_by_a_fork(database: Database, number: int) -> int:
     fetched = Statement("SELECT idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'turns'", ())
     async with database.begin() as tx:
         before = await tx.fetchval(fetched)
-        await copy_past(tx, SESSION, target, await fork_point(tx, SESSION, None))
+        await copy_past(tx, SESSION, target, await fork_point(tx, SESSION, None), is_branch=True)
         copied = Statement("SELECT count(*) FROM messages WHERE session_id = $1", ("id",))
         assert await tx.fetchval(copied, id=target) == MESSAGES
         return await tx.fetchval(fetched) - before

@@ -12,8 +12,9 @@ from app.domain.errors import NotFound
 from app.domain.frozen import replace
 from app.domain.incoming import Compaction, IncomingMessage
 from app.domain.responses import Lifetime, ResponseNote
-from app.domain.types import TurnStatus
+from app.domain.types import SessionRef, TurnStatus
 from app.openai.new_messages import known_list
+from app.services.archive.transfer import fork_session
 from app.services.openai.chat import ChatRequest
 from app.services.openai.open_session import Target, open_session, respond
 from app.services.turn.types import TurnOptions, TurnOutcome
@@ -67,6 +68,19 @@ async def test_two_branches_at_once_are_never_one_anothers_past(database_url: st
             await respond(at.rt, target)
             assert [message["content"] for message in server.seen[-1].json["messages"]] == ["One", YES, text]
         assert len(await at.rows(KEPT)) == 3
+
+
+async def test_a_branch_is_not_answered_in_a_fork_that_a_person_made_at_the_same_point(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Such a fork may have other instructions and another policy."""
+    async with serving(chat(YES)) as server, service(database_url, models_toml(server), folder=tmp_path) as at:
+        first = (await answered(at, listed("One"))).turn
+        persons = await fork_session(at.rt, SessionRef(TENANT, first.session_id), first.id)
+        await answered(at, listed("One", YES, "Two"))
+        branch = (await answered(at, listed("One", YES, "This"))).turn
+        assert branch.seq == 2
+        assert branch.session_id not in (first.session_id, persons.id)
 
 
 async def test_a_request_is_never_answered_in_the_fork_of_one_that_is_not_to_be_stored(

@@ -121,8 +121,15 @@ def _copy(table: sa.Table, condition: str, **changed: str) -> Statement:
 
 COPIES: Final[Mapping[str, Statement]] = {
     "sessions": _FORKED_SESSION,
-    # An idempotency key is valid only for the session in which it was posted.
-    "turns": _copy(tables.turns, "x.seq <= :through_seq", idempotency_key="NULL", reservation="NULL"),
+    # An idempotency key is valid only for the session in which it was posted. A list of messages is answered in a fork
+    # only if that was made for such a list.
+    "turns": _copy(
+        tables.turns,
+        "x.seq <= :through_seq",
+        idempotency_key="NULL",
+        reservation="NULL",
+        conversation_sha256="CASE WHEN :is_branch THEN x.conversation_sha256 END",
+    ),
     "turn_steps": _copy(tables.turn_steps, _PAST_TURN),
     "messages": _copy(tables.messages, _PAST_TURN),
     "message_token_counts": _copy(tables.message_token_counts, _PAST_MESSAGE),
@@ -185,12 +192,18 @@ async def last_turn(tx: Transaction, session_id: SessionId) -> LastTurn | None:
     )
 
 
-async def copy_past(tx: Transaction, source: SessionId, target: SessionId, point: ForkPoint) -> None:
-    """Makes the session `target` with the past of `source` through the point. Needs a transaction with a snapshot."""
+async def copy_past(
+    tx: Transaction, source: SessionId, target: SessionId, point: ForkPoint, *, is_branch: bool
+) -> None:
+    """Makes the session `target` with the past of `source` through the point. Needs a transaction with a snapshot.
+
+    With `is_branch` a client's list of messages can be recognized as the past of the new session.
+    """
     values: Mapping[str, object] = {
         "source": source,
         "target": target,
         "forked_from": {"session_id": source, "turn_id": point.through_id},
+        "is_branch": is_branch,
         **values_of(point),
     }
     line = await tx.fetch(_LINE, **{name: values[name] for name in _LINE.names})

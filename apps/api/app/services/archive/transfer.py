@@ -201,7 +201,7 @@ async def _fork(
     if through_seq not in (None, point.through_seq):
         raise TurnInProgress(_NOT_ENDED)
     target = SessionId(rt.new_id())
-    await store.copy_past(tx, source.id, target, point)
+    await store.copy_past(tx, source.id, target, point, is_branch=lifetime is Lifetime.FOR_ANSWER)
     if lifetime is not Lifetime.UNTIL_DELETED:
         await set_lifetime(tx, target, lifetime)
     forked = await get_session(tx, SessionRef(source.tenant_id, target))
