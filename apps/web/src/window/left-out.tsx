@@ -75,7 +75,7 @@ export function LeftOut({ sessionId, audit, prompt, turn, of }: Props) {
 /** What the model asked for by itself is in the prompt, marked as a look-back, and in no later one. */
 function LookedBack({ messages, tokens: size }: { messages: number; tokens: number }) {
   return (
-    <section aria-label="Look-backs">
+    <section class="rule" aria-label="Look-backs">
       <h3>Look-backs</h3>
       <p class="small quiet">
         In this turn the model read older messages back: {plural(messages, "message")} with calls and results,{" "}
@@ -233,10 +233,10 @@ interface Gone {
   ranges: SeqRange[];
 }
 
-/** Earlier turns of which this prompt has nothing, and which no action of this turn took out. */
+/** Earlier turns of which this prompt has at most recalled messages, and which no action of this turn took out. */
 function goneBefore(prompt: Prompt | null, audit: Decided, seq: number): Gone[] {
   if (!prompt) return [];
-  const held = new Set(prompt.layout.flatMap((row) => row.turn_seq ?? []));
+  const held = new Set(prompt.layout.flatMap((row) => (row.region === "recall" ? [] : (row.turn_seq ?? []))));
   const taken = audit.context_trim_log.actions
     .map((action) => splitOnce(action.target))
     .filter(([kind]) => kind === "turns")
