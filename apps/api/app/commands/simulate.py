@@ -98,7 +98,9 @@ async def _simulate_all(
                         progress=lambda done, of, task=task: bar.update(task, completed=done, total=of),
                     )
                 except NotFound as error:
-                    raise OperatorError(f"the tenant {tenant_id} (--tenant) has no such session: {session_id}") from error
+                    raise OperatorError(
+                        f"the tenant {tenant_id} (--tenant) has no such session: {session_id}"
+                    ) from error
                 simulations.append(simulated)
     return simulations
 
