@@ -81,6 +81,21 @@ async def test_turns_of_which_only_some_messages_were_recalled_are_listed_as_sum
     await expect(summarized.get_by_role("link", name="Turns 1–4")).to_be_visible()
 
 
+async def test_a_single_summarized_turn_is_named_and_not_taken_for_one_of_an_earlier_summary(
+    page: Page, api: httpx.Client
+) -> None:
+    policy = {"mandatory_summary_turn": 1, "protected_turns": 1, "summarize_ahead": False, "recall": {"enabled": False}}
+    session_id = new_session(api, policy=policy)
+    for number in range(4):
+        body = {"content": f"Point {number}. " + "The harbour is closed. " * 60}
+        answer = api.post(f"/v1/sessions/{session_id}/turns", json=body).json()
+    kinds = [action["target"].partition(":")[0] for action in answer["context"]["context_trim_log"]["actions"]]
+    assert kinds == ["turn", "summary"]
+    await page.goto(f"{page.url.partition('#')[0]}#/sessions/{session_id}/window/4")
+    left_out = page.get_by_role("region", name="Left out")
+    await expect(left_out.get_by_role("link", name=re.compile("Turn"))).to_have_text(["Turn 2", "Turn 1"])
+
+
 async def test_an_image_in_a_prompt_is_shown(page: Page, api: httpx.Client) -> None:
     session_id = new_session(api)
     image = {"type": "image_url", "image_url": {"url": _PIXEL}}
