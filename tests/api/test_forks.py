@@ -61,6 +61,10 @@ def test_what_can_not_be_forked_says_why_and_makes_nothing(client: httpx.Client)
     assert_problem(client.post(f"/v1/sessions/{uuid4()}/fork"), 404, "session_not_found")
     waiting = post_turn(client, source, "Go", tools=[TOOL], recorded_reply=_CALL)
     assert_problem(client.post(fork, json={"through_turn_id": waiting["id"]}), 409, "turn_in_progress")
+    problem = assert_problem(
+        client.post(f"/v1/sessions/{source}/turns", json={"content": "And?"}), 409, "turn_in_progress"
+    )
+    assert "post the outputs" in problem["detail"]
     assert len(client.get("/v1/sessions").json()["items"]) == 1
 
 

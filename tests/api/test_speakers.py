@@ -57,6 +57,18 @@ INVALID = {
 }
 
 
+def test_a_name_or_a_time_of_another_form_is_refused_with_the_form_in_words(client: httpx.Client) -> None:
+    for field, value, form in (
+        ("name", "Anna Smith", r"Must have 1 to 64 characters without blanks and < > | \ /"),
+        ("said_at", "2026-05-08T13:56:00+02:00", "Must be a time in UTC such as 2026-05-08T13:56:00Z"),
+    ):
+        body = {"content": "Hi", field: value}
+        problem = assert_problem(
+            client.post(f"/v1/sessions/{new_session(client)}/turns", json=body), 422, "invalid_request"
+        )
+        assert problem["detail"] == f"body.{field}: {form}"
+
+
 def test_a_name_or_a_time_that_cannot_be_is_refused_at_its_place(client: httpx.Client) -> None:
     session_id = new_session(client)
     for field, value in ((field, value) for field, values in INVALID.items() for value in values):

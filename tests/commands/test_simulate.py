@@ -41,8 +41,8 @@ def test_it_reads_the_database_of_the_settings_and_prints_a_column_for_each_poli
     assert simulated["policies"][1]["summaries"][0] < 9
 
     for wrong, output in (
-        ((UNKNOWN_ID,), "no such session"),
-        ((ids[0], "--tenant", "other"), "no such session"),
+        ((UNKNOWN_ID,), "the tenant default (--tenant) has no such session"),
+        ((ids[0], "--tenant", "other"), f"the tenant other (--tenant) has no such session: {ids[0]}"),
         ((ids[0], "--policy", "nobody"), "preset"),
         ((ids[0], "--policy", "{bad"), "not JSON"),
         ((ids[0], "--model", "nobody"), "no model"),

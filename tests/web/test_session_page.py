@@ -20,6 +20,7 @@ from tests.web.accessibility import faults
 from tests.web.conftest import Shipped, open_page
 
 _SINGLE_BLOCK = ".blocks li:not(:has(.blocks))"
+_PIXEL = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"
 PAGES = ("", "/window", "/chat", "/memory", "/what-if")
 
 
@@ -64,6 +65,46 @@ async def test_a_turn_chosen_by_keyboard_shows_its_exact_prompt_and_what_was_lef
         await expect(left_out).to_contain_text("Summarized")
         await expect(left_out).to_contain_text("Summary trigger by the number of completed turns")
         await expect(left_out.get_by_role("link", name="Turns 1–4")).to_be_visible()
+
+
+async def test_turns_of_which_only_some_messages_were_recalled_are_listed_as_summarized(
+    page: Page, api: httpx.Client
+) -> None:
+    session_id = new_session(api, policy={"summarize_ahead": False})
+    for day in range(1, 10):
+        api.post(f"/v1/sessions/{session_id}/turns", json={"content": f"On day {day} we visit a museum."})
+    asked = {"content": "What is on day 1?", "policy": {"look_back": "off"}}
+    answer = api.post(f"/v1/sessions/{session_id}/turns", json=asked).json()
+    assert answer["context"]["context_trim_log"]["recalled"]
+    await page.goto(f"{page.url.partition('#')[0]}#/sessions/{session_id}/window/10")
+    summarized = page.locator(".rule", has=page.get_by_role("heading", name="Summarized by an earlier turn"))
+    await expect(summarized.get_by_role("link", name="Turns 1–4")).to_be_visible()
+
+
+async def test_a_single_summarized_turn_is_named_and_not_taken_for_one_of_an_earlier_summary(
+    page: Page, api: httpx.Client
+) -> None:
+    policy = {"mandatory_summary_turn": 1, "protected_turns": 1, "summarize_ahead": False, "recall": {"enabled": False}}
+    session_id = new_session(api, policy=policy)
+    body = {"content": "The harbour is closed. " * 60}
+    answers = [api.post(f"/v1/sessions/{session_id}/turns", json=body).json() for _ in range(4)]
+    folded = answers[-1]["context"]["context_trim_log"]["actions"][0]
+    assert folded["target"] == f"turn:{answers[1]['turn']['id']}"
+    await page.goto(f"{page.url.partition('#')[0]}#/sessions/{session_id}/window/4")
+    left_out = page.get_by_role("region", name="Left out")
+    await expect(left_out.get_by_role("link", name=re.compile("Turn"))).to_have_text(["Turn 2", "Turn 1"])
+
+
+async def test_an_image_in_a_prompt_is_shown(page: Page, api: httpx.Client) -> None:
+    session_id = new_session(api)
+    image = {"type": "image_url", "image_url": {"url": _PIXEL}}
+    elsewhere = {"type": "image_url", "image_url": {"url": "https://example.org/never-loaded.png"}}
+    api.post(f"/v1/sessions/{session_id}/turns", json={"content": [image, elsewhere]}).raise_for_status()
+    await page.goto(f"{page.url.partition('#')[0]}#/sessions/{session_id}/window/1")
+    await page.locator(".block.user summary").click()
+    shown = page.get_by_role("img", name="Image of the message")
+    await expect(shown).to_have_count(1)
+    await expect(shown).to_have_js_property("naturalWidth", 1)
 
 
 async def test_two_turns_prompts_stand_as_a_diff(browser: Browser, shipped: Shipped) -> None:
@@ -173,7 +214,9 @@ async def test_a_part_that_cannot_be_read_says_why_claims_nothing_and_is_tried_a
     browser: Browser, shipped: Shipped, part: str, address: str, never_said: str
 ) -> None:
     async with open_page(browser, shipped.origin) as (page, watch):
-        watch.expected = ("status of 503",)
+        watch.expected = ("status of 503", "ERR_FAILED")
+        # When the events begin, the page reads again by itself, and there may be nothing left to try again.
+        await page.route("**/v1/events", lambda it: it.abort())
         problem = '{"title": "Away", "status": 503, "code": "database_unavailable", "detail": "The database is away."}'
         route = f"**/v1/sessions/*{part}"
         await page.route(route, lambda it: it.fulfill(status=503, content_type="application/json", body=problem))

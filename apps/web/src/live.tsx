@@ -21,7 +21,7 @@ interface Live {
 const LiveContext = createContext<Live>({ connected: false, listen: () => () => undefined });
 
 const FIRST_WAIT_MS = 1000;
-const LONGEST_WAIT_MS = 30_000;
+const LONGEST_WAIT_MS = 5000;
 
 export function LiveProvider({ children }: { children: ComponentChildren }) {
   const listeners = useRef(new Set<Listener>());

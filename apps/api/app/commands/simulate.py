@@ -19,7 +19,7 @@ from rich.table import Table
 
 from app.commands.resources import as_text, progress_bar, read_settings, with_database
 from app.db.database import Database
-from app.domain.errors import OperatorError
+from app.domain.errors import NotFound, OperatorError
 from app.domain.types import JsonObject, SessionId, SessionRef, TenantId
 from app.services.keys import OPEN_TENANT
 from app.services.views.simulation import THRESHOLDS, Variant, simulate, variant_of
@@ -89,15 +89,19 @@ async def _simulate_all(
         async with command_runtime(read_settings(), database) as rt:
             for session_id in session_ids:
                 task = bar.add_task(str(session_id), total=None)
-                simulations.append(
-                    await simulate(
+                try:
+                    simulated = await simulate(
                         rt,
                         SessionRef(tenant_id, session_id),
                         variants,
                         models,
                         progress=lambda done, of, task=task: bar.update(task, completed=done, total=of),
                     )
-                )
+                except NotFound as error:
+                    raise OperatorError(
+                        f"the tenant {tenant_id} (--tenant) has no such session: {session_id}"
+                    ) from error
+                simulations.append(simulated)
     return simulations
 
 

@@ -175,7 +175,7 @@ function SessionTable({ sessions, now }: { sessions: Session[]; now: number }) {
   const isPriced = sessions.some((session) => session.figures?.cost_usd != null);
   return (
     <table class="sessions">
-      <caption class="unseen">Sessions, newest first</caption>
+      <caption class="unseen">Sessions</caption>
       <thead>
         <tr>
           <th scope="col">Session</th>

@@ -6,7 +6,7 @@ import { messagesById, speakerOf } from "../messages";
 import { useResource } from "../resource";
 import { addressOf } from "../router";
 import { wholeText } from "../text";
-import type { Audit, Prompt, StoredMessage, TimelineTurn, TrimAction } from "../types";
+import type { Audit, ListedTurn, Prompt, StoredMessage, TimelineTurn, TrimAction } from "../types";
 import { RecalledList } from "./recalled";
 import { type Decided, ruleOf } from "./rules";
 import { Failure } from "../ui/failure";
@@ -27,13 +27,17 @@ export function LeftOut({ sessionId, audit, prompt, turn, of }: Props) {
   const ids = messageIdsOf(audit);
   const cited = useResource((signal) => messagesById(sessionId, ids, signal), [sessionId, ids.join(",")]);
   const messages = cited.value ?? new Map<string, StoredMessage>();
+  const turnIds = idsOf("turn", audit);
+  const single = useResource((signal) => turnNumbers(sessionId, turnIds, signal), [sessionId, turnIds.join(",")]);
+  const numbers = single.value ?? new Map<string, number>();
   const groups = grouped(log.actions);
-  const before = goneBefore(prompt, audit, turn.seq);
+  const before = goneBefore(prompt, audit, turn.seq, numbers);
   const recalled = log.recalled ?? [];
   return (
     <section aria-label={of ? `Left out: ${of}` : "Left out"}>
       <h3>Left out</h3>
       <Failure why={cited.problem} onRetry={cited.reload} />
+      <Failure why={single.problem} onRetry={single.reload} />
       {prompt && groups.length === 0 && before.length === 0 && (
         <p class="quiet">Nothing: this prompt has all earlier turns in full.</p>
       )}
@@ -44,7 +48,13 @@ export function LeftOut({ sessionId, audit, prompt, turn, of }: Props) {
         <RuleGroup key={group.key} group={group} audit={audit} turn={turn}>
           {group.actions.slice(0, MOST_TARGETS).map((action) => (
             <li key={`${action.kind} ${action.target}`}>
-              <Target sessionId={sessionId} action={action} messages={messages} turnId={turn.turn_id} />
+              <Target
+                sessionId={sessionId}
+                action={action}
+                messages={messages}
+                numbers={numbers}
+                turnId={turn.turn_id}
+              />
               <span class="number quiet">{signed(action.tokens_removed_est)}</span>
             </li>
           ))}
@@ -75,7 +85,7 @@ export function LeftOut({ sessionId, audit, prompt, turn, of }: Props) {
 /** What the model asked for by itself is in the prompt, marked as a look-back, and in no later one. */
 function LookedBack({ messages, tokens: size }: { messages: number; tokens: number }) {
   return (
-    <section aria-label="Look-backs">
+    <section class="rule" aria-label="Look-backs">
       <h3>Look-backs</h3>
       <p class="small quiet">
         In this turn the model read older messages back: {plural(messages, "message")} with calls and results,{" "}
@@ -114,16 +124,17 @@ interface TargetProps {
   sessionId: string;
   action: TrimAction;
   messages: Map<string, StoredMessage>;
+  numbers: Map<string, number>;
   /** Of a stored turn: what is in a range of messages can be listed. */
   turnId: string | undefined;
 }
 
-function Target({ sessionId, action, messages, turnId }: TargetProps) {
+function Target({ sessionId, action, messages, numbers, turnId }: TargetProps) {
   const [kind, id] = splitOnce(action.target);
   const count = action.count ?? 1;
   switch (kind) {
     case "turn":
-      return <a href={addressOf(sessionId, "window", id)}>A turn</a>;
+      return <a href={addressOf(sessionId, "window", id)}>{numbers.has(id) ? `Turn ${numbers.get(id)}` : "A turn"}</a>;
     case "summary":
       return (
         <span>
@@ -206,9 +217,18 @@ function messageName(message: StoredMessage | undefined) {
 }
 
 function messageIdsOf(audit: Decided): string[] {
-  const log = audit.context_trim_log;
-  const named = log.actions.map((action) => splitOnce(action.target)).filter(([kind]) => kind === "message");
-  return [...named.slice(0, MOST_TARGETS).map(([, id]) => id), ...(log.recalled ?? []).map((row) => row.message_id)];
+  return [...idsOf("message", audit), ...(audit.context_trim_log.recalled ?? []).map((row) => row.message_id)];
+}
+
+/** The ids of the single messages or turns that the log names, as many as are shown. */
+function idsOf(kind: "message" | "turn", audit: Decided): string[] {
+  const targets = audit.context_trim_log.actions.map((action) => splitOnce(action.target));
+  return targets.flatMap(([of, id]) => (of === kind ? id : [])).slice(0, MOST_TARGETS);
+}
+
+async function turnNumbers(sessionId: string, ids: string[], signal: AbortSignal): Promise<Map<string, number>> {
+  const turns = ids.map((id) => call<ListedTurn>(`sessions/${sessionId}/turns/${id}`, { signal }));
+  return new Map((await Promise.all(turns)).map((turn) => [turn.id, turn.seq]));
 }
 
 function grouped(actions: TrimAction[]): Group[] {
@@ -233,14 +253,15 @@ interface Gone {
   ranges: SeqRange[];
 }
 
-/** Earlier turns of which this prompt has nothing, and which no action of this turn took out. */
-function goneBefore(prompt: Prompt | null, audit: Decided, seq: number): Gone[] {
+/** Earlier turns of which this prompt has at most recalled messages, and which no action of this turn took out. */
+function goneBefore(prompt: Prompt | null, audit: Decided, seq: number, numbers: Map<string, number>): Gone[] {
   if (!prompt) return [];
-  const held = new Set(prompt.layout.flatMap((row) => row.turn_seq ?? []));
-  const taken = audit.context_trim_log.actions
+  const held = new Set(prompt.layout.flatMap((row) => (row.region === "recall" ? [] : (row.turn_seq ?? []))));
+  const ranges = audit.context_trim_log.actions
     .map((action) => splitOnce(action.target))
     .filter(([kind]) => kind === "turns")
     .map(([, range]) => rangeOf(range));
+  const taken = [...ranges, ...[...numbers.values()].map((each) => [each, each] as const)];
   const inFull = prompt.layout.filter((row) => row.region === "history").flatMap((row) => row.turn_seq ?? []);
   const firstInFull = Math.min(seq, ...inFull);
   const gone: SeqRange[] = [];

@@ -2,7 +2,7 @@ import type { ComponentChildren } from "preact";
 import { cut, day, plural, tokens } from "../format";
 import { messagesById, speakerOf } from "../messages";
 import { useResource } from "../resource";
-import { wholeText } from "../text";
+import { imagesOf, wholeText } from "../text";
 import type { LaidOut, Prompt, PromptMessage, StoredMessage } from "../types";
 import { Pieces } from "../ui/long-text";
 import { PinButton } from "../ui/pin-button";
@@ -114,6 +114,9 @@ function PromptBlock({ sessionId, message, row, most, day: begins }: BlockProps)
         <pre class="text">
           <Pieces text={text} />
         </pre>
+        {imagesOf(message.content).map((url, at) => (
+          <img key={at} class="sent-image" src={url} alt="Image of the message" />
+        ))}
         {row.turn_seq !== null && (
           <PinButton
             sessionId={sessionId}

@@ -22,7 +22,7 @@ export function RecalledList({ sessionId, rows, messages, prompt }: Props) {
   const terms = termsOf(userText(prompt));
   const size = rows.reduce((sum, row) => sum + row.tokens, 0);
   return (
-    <section aria-label="Recalled">
+    <section class="rule" aria-label="Recalled">
       <h3>Recalled</h3>
       <p class="small quiet">
         Older messages that are no longer in the window in full, brought back because they have words of the user's

@@ -10,6 +10,7 @@ import orjson
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from app.api.schemas.values import PATTERNS_IN_WORDS
 from app.domain.errors import InvalidRequest
 
 _MOST_ERRORS = 20
@@ -138,5 +139,7 @@ def _message(error: ErrorDetails) -> str:
             return f"Must be one of {error.get('ctx', {}).get('expected_tags', 'the known types')}"
         case "extra_forbidden":
             return "There is no such field"
+        case "string_pattern_mismatch":
+            return PATTERNS_IN_WORDS.get(error.get("ctx", {}).get("pattern", ""), error["msg"])
         case _:
             return error["msg"].removeprefix("Value error, ")

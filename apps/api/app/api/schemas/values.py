@@ -53,7 +53,8 @@ FunctionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$"
 
 Seq = Annotated[int, Field(ge=1, le=LARGEST)]
 
-Speaker = Annotated[str, StringConstraints(pattern=r"^[^\s\x00-\x1f\x7f<|\\/>]{1,64}$")]
+_SPEAKER = r"^[^\s\x00-\x1f\x7f<|\\/>]{1,64}$"
+Speaker = Annotated[str, StringConstraints(pattern=_SPEAKER)]
 """The name of one of several people or agents, in the form that OpenAI accepts: it is sent to providers unchanged."""
 
 Dollars = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}(\.[0-9]{1,10})?$")]
@@ -65,12 +66,19 @@ def _instant(value: str) -> str:
     return value
 
 
+_INSTANT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|\+00:00)$"
 Instant = Annotated[
     str,
-    StringConstraints(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|\+00:00)$"),
+    StringConstraints(pattern=_INSTANT),
     AfterValidator(_instant),
     WithJsonSchema({"type": "string", "format": "date-time"}),
 ]
+
+PATTERNS_IN_WORDS = {
+    _SPEAKER: r"Must have 1 to 64 characters without blanks and < > | \ /",
+    _INSTANT: "Must be a time in UTC such as 2026-05-08T13:56:00Z",
+}
+"""What people write by hand, and what an error says of it in place of the pattern."""
 
 
 def answer_of(record: type[Any], base: type[BaseModel] = BaseModel, *, absent: Collection[str] = ()) -> type[BaseModel]:

@@ -240,7 +240,9 @@ def _ours(claim: Claim | None) -> Claim:
 
 
 def _in_progress() -> TurnInProgress:
-    return TurnInProgress("The session already runs a turn.")
+    return TurnInProgress(
+        "The session has a turn that runs or waits for tool outputs. Wait, post the outputs, or cancel it."
+    )
 
 
 async def draft_turn(rt: Runtime, request: TurnRequest, idempotency_key: str | None) -> NewTurn:
