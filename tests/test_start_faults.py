@@ -20,7 +20,9 @@ import pytest
 
 from app.db import embedded
 from app.db.migrate import upgrade
+from bench.pgbouncer import find_pgbouncer
 from tests.commands.test_cli import environment, refusal
+from tests.pooling import pooled
 from torture.databases import execute
 
 SECRET = "hunter2"
@@ -342,6 +344,16 @@ def test_a_database_that_refuses_us_is_quoted(
     printed = serve.refused(tmp_path, {"DATABASE_URL": own_database[1].replace(*change)})
     assert "DATABASE_URL: the database refuses this connection: " in printed
     assert says in printed
+
+
+@pytest.mark.skipif(find_pgbouncer() is None, reason="PgBouncer is not installed (Debian: apt-get install pgbouncer)")
+def test_a_pooler_that_the_service_does_not_know_of_is_reported(
+    serve: Serve, tmp_path: Path, own_database: tuple[Path, str]
+) -> None:
+    with pooled(own_database[1]) as address:
+        printed = serve.refused(tmp_path, {"DATABASE_URL": address})
+    assert "PLIMSOLL_DB_POOLER=transaction" in printed
+    assert "unsupported startup parameter" in printed
 
 
 def test_a_data_folder_of_a_later_release_is_left_as_it_is(
