@@ -20,7 +20,7 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uuid_utils.compat import uuid7
 
-from app.api.edge import Edge
+from app.api.edge import SLICE_BYTES, Edge
 from app.domain.types import TenantId
 from app.services.process_state import Allowance
 from plimsoll_demo.own_process import free_port
@@ -28,6 +28,7 @@ from tests.api.conftest import assert_problem
 from tests.pooling import pooler_settings
 
 CANARY = "canary-0815"
+CHUNK_BYTES = 64 * 1024
 
 
 async def _anybody(_: Scope) -> TenantId:
@@ -136,40 +137,67 @@ def test_the_application_sees_the_body_once_and_then_the_client_leave() -> None:
     assert seen[1]["type"] == "http.disconnect"
 
 
-async def test_a_large_body_is_in_memory_once() -> None:
-    chunk_bytes, chunks = 64 * 1024, 256
-    left = chunks
+async def _read_at_once(edge: Edge, size_bytes: int) -> None:
+    """Passes a request with such a body, all of which has arrived already."""
+    left = size_bytes // CHUNK_BYTES
 
     async def receive() -> Message:
         nonlocal left
         left -= 1
-        return {"type": "http.request", "body": bytes(chunk_bytes), "more_body": left > 0}
+        return {"type": "http.request", "body": bytes(CHUNK_BYTES), "more_body": left > 0}
 
     async def send(_: Message) -> None: ...
 
+    headers = [(b"host", b"localhost"), (b"content-length", str(size_bytes).encode())]
+    await edge({"type": "http", "method": "POST", "path": "/", "headers": headers}, receive, send)
+
+
+def _edge_of_large_bodies(app: ASGIApp, bodies_bytes: int) -> Edge:
+    return Edge(
+        app,
+        new_id=uuid7,
+        max_body_bytes=bodies_bytes,
+        authenticate=_anybody,
+        bodies=Allowance("bytes of bodies", bodies_bytes, 1.0),
+        count_problem=_uncounted,
+    )
+
+
+async def test_a_large_body_is_in_memory_once() -> None:
     bodies: list[bytes] = []
 
     async def read(scope: Scope, receive: Receive, send: Send) -> None:
         bodies.append(scope["plimsoll"].body)
 
-    size = chunk_bytes * chunks
-    edge = Edge(
-        read,
-        new_id=uuid7,
-        max_body_bytes=size,
-        authenticate=_anybody,
-        bodies=Allowance("bytes of bodies", size, 1.0),
-        count_problem=_uncounted,
-    )
-    headers = [(b"host", b"localhost"), (b"content-length", str(size).encode())]
+    size = 256 * CHUNK_BYTES
+    edge = _edge_of_large_bodies(read, size)
     tracemalloc.start()
     try:
-        await edge({"type": "http", "method": "POST", "path": "/", "headers": headers}, receive, send)
+        await _read_at_once(edge, size)
         _, most_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert bodies == [bytes(size)]
     assert most_bytes < size * 1.5
+
+
+async def test_a_large_body_that_arrives_at_once_leaves_the_event_loop_to_others_between_slices() -> None:
+    size, read = 64 * CHUNK_BYTES, asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        assert len(scope["plimsoll"].body) == size
+        read.set()
+
+    async def other() -> int:
+        passes = 0
+        while not read.is_set():
+            await asyncio.sleep(0)
+            passes += 1
+        return passes
+
+    others = asyncio.create_task(other())
+    await _read_at_once(_edge_of_large_bodies(app, size), size)
+    assert await others >= size // SLICE_BYTES - 1
 
 
 _FIRST_STREAM = """

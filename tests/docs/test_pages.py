@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,12 @@ def test_a_decision_is_a_page_with_its_four_parts(page: Path) -> None:
 
 def test_decisions_are_numbered_without_a_gap() -> None:
     assert [int(page.stem[:4]) for page in DECISIONS] == list(range(1, len(DECISIONS) + 1))
+
+
+def test_the_changelog_has_each_entry_once_in_groups_that_come_once() -> None:
+    unreleased = (ROOT / "CHANGELOG.md").read_text().partition("## [Unreleased]")[2].partition("\n## ")[0]
+    groups = re.findall(r"^### (.+)$", unreleased, re.MULTILINE)
+    assert groups == ["Changed", "Security", "Fixed", "Added"]
+    entries = [" ".join(entry.split()) for entry in re.split(r"^- ", unreleased, flags=re.MULTILINE)[1:]]
+    assert len(entries) > 100
+    assert [entry for entry, times in Counter(entries).items() if times > 1] == []
