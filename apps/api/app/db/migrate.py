@@ -232,15 +232,15 @@ async def reach(dsn: str, *, transaction_pooler: bool = True) -> SchemaState:
         advice = _BEHIND_A_POOLER if "unsupported startup parameter" in str(error) else ""
         raise DatabaseUnreachable(f"DATABASE_URL: the database refuses this connection: {error}{advice}") from error
     except (ValueError, OverflowError) as error:  # the second for a port above 65535
+        if str(error).startswith("root certificate file"):
+            raise DatabaseUnreachable(f"DATABASE_URL: its sslmode needs sslrootcert=FILE: {error}") from error
         # The driver's message quotes what it could not parse, which can be the password.
         raise DatabaseUnreachable(
             "DATABASE_URL is not a connection string: postgresql://user:password@host:port/database, with "
             "special characters of the password percent-encoded"
         ) from error
-    except asyncpg.InterfaceError as error:
-        raise DatabaseUnreachable(
-            f"DATABASE_URL: what answers there is not a Postgres that can be used: {error}"
-        ) from error
+    except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:  # the second for target_session_attrs
+        raise DatabaseUnreachable(f"DATABASE_URL: what answers there cannot be used: {error}") from error
 
 
 _NEEDED = (
