@@ -93,7 +93,8 @@ test: setup $(UI) ## run the whole test suite
 
 test-pooler: setup ## the tests of whole turns and routes behind PgBouncer in transaction mode (Debian's, if installed)
 	PLIMSOLL_TEST_POOLER=transaction $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal \
-		-k "not 500_posts" tests/api tests/services tests/security tests/presets tests/state_machine
+		-k "not 500_posts" tests/api tests/services tests/db tests/security tests/presets \
+		tests/state_machine
 
 # Each worker makes one database on three nodes and empties it between tests. `CITUS_TESTS=tests/api/test_turns.py` runs one room.
 CITUS_TESTS ?= tests/db/test_citus.py tests/db/test_distribution.py tests/services tests/api tests/state_machine

@@ -20,7 +20,9 @@ import pytest
 
 from app.db import embedded
 from app.db.migrate import upgrade
+from bench.pgbouncer import find_pgbouncer
 from tests.commands.test_cli import environment, refusal
+from tests.pooling import pooled
 from torture.databases import execute
 
 SECRET = "hunter2"
@@ -210,11 +212,28 @@ FAULTS: dict[str, Fault] = {
         ("PLIMSOLL_CORS_ORIGINS: ", "entry 2"),
     ),
     "origin that is not text": Fault(variables(PLIMSOLL_CORS_ORIGINS="\udcff"), ("PLIMSOLL_CORS_ORIGINS: ", "UTF-8")),
+    "allowed host that is an address of a page": Fault(
+        variables(PLIMSOLL_ALLOWED_HOSTS=f"one.example, https://me:{SECRET}@two.example"),
+        ("PLIMSOLL_ALLOWED_HOSTS: ", "entry 2", "chat.example.org"),
+    ),
+    "allowed host with a port": Fault(
+        variables(PLIMSOLL_ALLOWED_HOSTS="one.example:8443"), ("PLIMSOLL_ALLOWED_HOSTS: ", "without a port")
+    ),
+    "allowed hosts by a pattern": Fault(
+        variables(PLIMSOLL_ALLOWED_HOSTS="*.one.example"), ("PLIMSOLL_ALLOWED_HOSTS: ", "* alone")
+    ),
     "host of another machine": Fault(
         variables(PLIMSOLL_HOST="192.0.2.1"), ("PLIMSOLL_HOST", "192.0.2.1", "this machine")
     ),
     "host that is not known": Fault(variables(PLIMSOLL_HOST="nowhere.invalid"), ("PLIMSOLL_HOST: ", "nowhere.invalid")),
     "host that is no name": Fault(variables(PLIMSOLL_HOST="a..b"), ("PLIMSOLL_HOST: ", "not a host name")),
+    "certificate that is not named": Fault(
+        lambda folder: {
+            "DATABASE_URL": f"postgresql://someone:{SECRET}@127.0.0.1:1/db?sslmode=verify-full",
+            "HOME": str(folder),
+        },
+        ("DATABASE_URL: ", "sslrootcert=FILE", "root.crt"),
+    ),
     "database that is not there": Fault(
         variables(DATABASE_URL=f"postgresql://someone:{SECRET}@127.0.0.1:1/db"),
         ("DATABASE_URL: ", "cannot be reached"),
@@ -342,6 +361,24 @@ def test_a_database_that_refuses_us_is_quoted(
     printed = serve.refused(tmp_path, {"DATABASE_URL": own_database[1].replace(*change)})
     assert "DATABASE_URL: the database refuses this connection: " in printed
     assert says in printed
+
+
+def test_servers_none_of_which_is_what_the_address_asks_for_are_reported(
+    serve: Serve, tmp_path: Path, own_database: tuple[Path, str]
+) -> None:
+    printed = serve.refused(tmp_path, {"DATABASE_URL": own_database[1] + "&target_session_attrs=standby"})
+    assert "DATABASE_URL: " in printed
+    assert "target attribute" in printed
+
+
+@pytest.mark.skipif(find_pgbouncer() is None, reason="PgBouncer is not installed (Debian: apt-get install pgbouncer)")
+def test_a_pooler_that_the_service_does_not_know_of_is_reported(
+    serve: Serve, tmp_path: Path, own_database: tuple[Path, str]
+) -> None:
+    with pooled(own_database[1]) as address:
+        printed = serve.refused(tmp_path, {"DATABASE_URL": address})
+    assert "PLIMSOLL_DB_POOLER=transaction" in printed
+    assert "unsupported startup parameter" in printed
 
 
 def test_a_data_folder_of_a_later_release_is_left_as_it_is(

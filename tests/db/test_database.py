@@ -18,7 +18,7 @@ from app.commands.resources import on_database
 from app.db.database import Database
 from app.db.sql import sql
 from app.domain.errors import DatabaseUnavailable
-from tests.pooling import own_database
+from tests.pooling import own_database, past_pooler
 from torture.databases import execute
 
 _STARTING = b"SFATAL\0VFATAL\0C57P03\0Mthe database system is starting up\0\0"
@@ -54,7 +54,7 @@ async def test_a_server_that_takes_no_connections_now_is_a_database_that_is_away
 async def test_citus_errors_about_a_lost_node_count_as_an_unavailable_database(database_url: str) -> None:
     """All of it has the code of an internal error, which on its own is none of these."""
     at_a_node = 'pg_temp."while executing command on 10.0.0.1:5432"'
-    database = Database(database_url, pool_size=1)
+    database = Database(past_pooler(database_url), pool_size=1)  # temporary functions stay with their connection
     try:
         async with database.autocommit() as connection:
             for name in (at_a_node, "pg_temp.elsewhere"):
@@ -79,7 +79,7 @@ async def test_citus_errors_about_a_lost_node_count_as_an_unavailable_database(d
 async def test_connections_that_a_server_lost_without_a_word_are_one_failure_and_not_one_each(
     database_url: str,
 ) -> None:
-    parts = urlsplit(database_url)
+    parts = urlsplit(past_pooler(database_url))
     socket = f"{parse_qs(parts.query)['host'][0]}/.s.PGSQL.{parse_qs(parts.query)['port'][0]}"
     opened: list[StreamWriter] = []
     ended: list[asyncio.Future[None]] = []
@@ -146,11 +146,12 @@ async def test_a_process_that_freezes_inside_a_transaction_loses_it_and_its_lock
                 looked.append(await other.fetchval(look))
             await frozen.fetchval(look)
 
-    others = Database(database_url, pool_size=1)
-    database = Database(database_url, pool_size=1)
+    url = past_pooler(database_url)
+    others = Database(url, pool_size=1)
+    database = Database(url, pool_size=1)
     try:
         with pytest.raises(DatabaseUnavailable):
-            await (on_database(database_url, freeze) if of_a_command else freeze(database))
+            await (on_database(url, freeze) if of_a_command else freeze(database))
         assert looked
     finally:
         await database.aclose()
@@ -204,7 +205,7 @@ async def test_a_cancelled_begin_takes_nothing_with_it_that_others_store_on_its_
             pass
 
     backend = sql("SELECT pg_backend_pid()")
-    database, other = (Database(database_url, pool_size=2) for _ in range(2))
+    database, other = (Database(past_pooler(database_url), pool_size=2) for _ in range(2))
     async with database.autocommit() as tx, database.autocommit() as another:
         await tx.fetch(sql("CREATE TABLE kept (at integer)"))
         backends = {await tx.fetchval(backend), await another.fetchval(backend)}
@@ -222,7 +223,7 @@ async def test_a_cancelled_begin_takes_nothing_with_it_that_others_store_on_its_
 
 
 def test_a_server_whose_network_is_gone_is_a_database_that_is_away(database_url: str) -> None:
-    url = urlsplit(database_url)
+    url = urlsplit(past_pooler(database_url))
     where, isolated = parse_qs(url.query), ("unshare", "--map-root-user", "--net")
     if "host" not in where or shutil.which("unshare") is None or subprocess.run([*isolated, "true"]).returncode:  # noqa: PLW1510
         pytest.skip("this needs a server with a socket file, and a kernel that allows namespaces of networks")

@@ -11,6 +11,7 @@ import asyncpg
 from app.db.database import Database
 from app.db.erasure import due_sessions
 from app.db.sql import Statement
+from tests.pooling import past_pooler
 
 SESSION = UUID(int=1)
 # `statement_timestamp()` waits at its second call: in the statement after the one that looked for due sessions, before
@@ -38,8 +39,9 @@ _PAUSED = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid =
 
 
 async def test_a_session_that_gets_a_turn_before_it_is_locked_is_not_erased(database_url: str) -> None:
-    database = Database(database_url, pool_size=1)
-    other = await cast(Any, asyncpg).connect(database_url)
+    url = past_pooler(database_url)  # in a session of our own there, and the other looks on
+    database = Database(url, pool_size=1)
+    other = await cast(Any, asyncpg).connect(url)
     try:
         await other.execute(_PAUSE)
         async with database.begin() as tx:

@@ -11,9 +11,9 @@ from typing import Any, cast
 import asyncpg
 import pytest
 
-from app.db.database import Database
 from app.db.migrate import ADVISORY_LOCK, MigrationFailed, SchemaState, downgrade, schema_state, upgrade
 from migrations.drift import differences, with_database
+from tests.pooling import own_database, past_pooler
 
 TABLES = {
     "sessions",
@@ -61,7 +61,7 @@ async def _until_one_waits_for(connection: Any, table: str) -> None:
 
 
 async def state(dsn: str) -> SchemaState:
-    database = Database(dsn, pool_size=1)
+    database = own_database(dsn)
     try:
         async with database.autocommit() as transaction:
             return await schema_state(transaction)
@@ -129,7 +129,7 @@ async def test_one_waits_for_another_longer_than_for_a_table(empty_database_url:
 async def test_a_table_that_stays_locked_is_given_up_and_nothing_is_changed(
     database_url: str,
 ) -> None:
-    connection = await cast(Any, asyncpg).connect(database_url)
+    connection = await cast(Any, asyncpg).connect(past_pooler(database_url))
     try:
         async with connection.transaction():
             await connection.execute("LOCK TABLE sessions IN ACCESS SHARE MODE")
@@ -141,7 +141,7 @@ async def test_a_table_that_stays_locked_is_given_up_and_nothing_is_changed(
 
 
 async def test_a_migration_whose_process_is_stopped_is_rolled_back_and_blocks_nobody(database_url: str) -> None:
-    connection = await cast(Any, asyncpg).connect(database_url)
+    connection = await cast(Any, asyncpg).connect(past_pooler(database_url))
     try:
         async with connection.transaction():
             await connection.execute("LOCK TABLE session_summaries IN ACCESS SHARE MODE")
@@ -164,7 +164,7 @@ async def test_a_migration_whose_process_is_stopped_is_rolled_back_and_blocks_no
 
 async def test_a_migration_begins_anew_after_a_deadlock_with_what_the_service_writes(database_url: str) -> None:
     await downgrade(database_url, "2026_11_23_cache_breaks")
-    connection = await cast(Any, asyncpg).connect(database_url)
+    connection = await cast(Any, asyncpg).connect(past_pooler(database_url))
     try:
         await connection.execute("SET deadlock_timeout = '1min'")  # so that it is the migration that is rolled back
         async with connection.transaction():

@@ -35,6 +35,7 @@ from app.db.sql import Statement
 from app.db.turns import newest_messages
 from app.domain.types import SessionId, SessionRef, TenantId, Turn
 from app.services.pasts import settled_columns
+from tests.pooling import past_pooler
 from tests.services.service import service
 
 TURNS, MESSAGES = 300, 600
@@ -109,8 +110,9 @@ async def filled(database_url: str) -> AsyncGenerator[Database]:
     The one connection made its plans, which it keeps, when the sessions had two turns each: the worst that a fresh
     installation does.
     """
-    database = Database(database_url, pool_size=1)
-    connection = await cast(Any, asyncpg).connect(database_url)
+    url = past_pooler(database_url)
+    database = Database(url, pool_size=1)
+    connection = await cast(Any, asyncpg).connect(url)
     try:
         await connection.execute(_SETTLED + _FILL.format(first=1, last=2))
         async with database.begin() as tx:
@@ -279,8 +281,9 @@ async def of_a_year(database_url: str) -> AsyncGenerator[Database]:
     """A session of 2,000 turns among 400 short ones, in analyzed tables: the planner expects few sessions of a tenant,
     and few turns of a session. Half of the sessions are one tenant's, and each other one is another's; one of that
     tenant's and forty others wait for tools."""
-    database = Database(database_url, pool_size=1)
-    connection = await cast(Any, asyncpg).connect(database_url)
+    url = past_pooler(database_url)
+    database = Database(url, pool_size=1)
+    connection = await cast(Any, asyncpg).connect(url)
     try:
         await connection.execute(_SETTLED.replace("1, 8", "1, 0") + _YEAR.format(sessions=SESSIONS, turns=OLD_TURNS))
         await connection.execute("VACUUM ANALYZE")

@@ -92,7 +92,7 @@ def serve(settings: Settings, first_session: Callable[[], bytes] | None = None) 
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
         signal.signal(signal.SIGHUP, _end)
     with _listening(settings.host, settings.port) as listener, database_url(settings, keep_running=True) as dsn:
-        keys_exist = _check_database(dsn, listener)
+        keys_exist = _check_database(dsn, listener, transaction_pooler=settings.db_pooler == "transaction")
         if first_session is not None and settings.demo and settings.database_url is None and not keys_exist:
             asyncio.run(on_database(dsn, partial(begin_with, settings, first_session)))
         # The workers, and the application in this process, take the database from the environment.
@@ -289,9 +289,9 @@ def _other_address(error: OSError, port: int) -> str:
     return f"is another one running? PLIMSOLL_PORT={port % 65535 + 1} (or --port {port % 65535 + 1}) takes the next"
 
 
-def _check_database(dsn: str, listener: socket.socket) -> bool:
+def _check_database(dsn: str, listener: socket.socket, *, transaction_pooler: bool) -> bool:
     """Whether an API key exists. Warns or raises `OperatorError` if the database is not ready."""
-    state = asyncio.run(reach(dsn))
+    state = asyncio.run(reach(dsn, transaction_pooler=transaction_pooler))
     keys_exist = state.can_be_served and asyncio.run(on_database(dsn, any_key_exists))
     host = listener.getsockname()[0]
     if not keys_exist and not ipaddress.ip_address(host).is_loopback:

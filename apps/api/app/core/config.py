@@ -8,12 +8,22 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
+from pydantic import AliasChoices, Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.core.fairness import share_of
 
-_ORIGIN = re.compile(r"https?://[a-z0-9.-]+(:\d{1,5})?")
+_LISTED = {
+    "cors_origins": (
+        re.compile(r"https?://[a-z0-9.-]+(:\d{1,5})?"),
+        "an origin like https://chat.example.org; there is no wildcard",
+    ),
+    "allowed_hosts": (
+        re.compile(r"\*|[\w.-]+|\[?[\da-fA-F:.]+\]?"),
+        "a host name like chat.example.org, without a port; * alone accepts any",
+    ),
+}
+"""What an entry of a list looks like; an entry of another form would never match."""
 _MOST = 2**40
 """Largest count, or number of bytes or tokens."""
 _LONGEST_S = 86_400.0
@@ -124,12 +134,13 @@ class Settings(BaseSettings):
                 raise ValueError("it is not UTF-8") from None
         return value
 
-    @field_validator("cors_origins")
+    @field_validator(*_LISTED)
     @classmethod
-    def _are_origins(cls, value: str) -> str:
-        for number, origin in enumerate(map(str.strip, value.split(",")), start=1):
-            if origin and not _ORIGIN.fullmatch(origin):  # not quoted: an address can have a password
-                raise ValueError(f"entry {number} is not an origin like https://chat.example.org; there is no wildcard")
+    def _has_entries_of_its_form(cls, value: str, info: ValidationInfo) -> str:
+        form, described = _LISTED[str(info.field_name)]
+        for number, entry in enumerate(map(str.strip, value.split(",")), start=1):
+            if entry and not form.fullmatch(entry):  # not quoted: an address can have a password
+                raise ValueError(f"entry {number} is not {described}")
         return value
 
     @model_validator(mode="after")

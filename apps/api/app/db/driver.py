@@ -61,14 +61,14 @@ IDLE_LIMIT: Final = "10s"
 # A process that freezes inside a transaction (stopped, swapped out, cut off) holds its locks for `IDLE_LIMIT` at most.
 # Large tables make estimates so high that statements of a millisecond are compiled, each time for 10 ms and more.
 # Under a stricter isolation level that is set for the database or the role, whoever waited for a lock gets a conflict.
-_SERVER_SETTINGS = {
+SERVER_SETTINGS = {
     "application_name": "plimsoll",
     "default_transaction_isolation": "read committed",
     "idle_in_transaction_session_timeout": IDLE_LIMIT,
     "jit": "off",
 }
 # PgBouncer refuses start-up parameters that it does not track.
-_SETTINGS_BEHIND_A_POOLER = {"application_name": "plimsoll"}
+SETTINGS_BEHIND_A_POOLER = {"application_name": "plimsoll"}
 
 # Every statement has one good plan, by key and range, and planning it at each call would take longer than running it.
 # Citus must know the session to find its node, and has no generic plan for some statements: there Postgres chooses.
@@ -116,9 +116,9 @@ async def connect(dsn: str, *, timeout_s: float, lock_timeout: str, transaction_
 
     Behind a `transaction_pooler` nothing is prepared, and the connection has no settings.
     """
-    how: dict[str, Any] = {"server_settings": {**_SERVER_SETTINGS, "lock_timeout": lock_timeout}}
+    how: dict[str, Any] = {"server_settings": {**SERVER_SETTINGS, "lock_timeout": lock_timeout}}
     if transaction_pooler:
-        how = {"statement_cache_size": 0, "server_settings": _SETTINGS_BEHIND_A_POOLER}
+        how = {"statement_cache_size": 0, "server_settings": SETTINGS_BEHIND_A_POOLER}
     try:
         async with asyncio.timeout(timeout_s):
             connection = await cast(Any, asyncpg).connect(dsn, connection_class=_Connection, **how)

@@ -27,6 +27,7 @@ from sqlalchemy.pool import NullPool
 
 import app
 from app.db.database import Transaction
+from app.db.driver import SERVER_SETTINGS, SETTINGS_BEHIND_A_POOLER
 from app.db.sql import Statement, sql
 from app.db.tables import metadata
 from app.domain.errors import OperatorError
@@ -196,11 +197,20 @@ class DatabaseUnreachable(OperatorError):
     """The message says why, and contains no part of the connection string."""
 
 
-async def reach(dsn: str) -> SchemaState:
-    """Connects once; returns the state of the schema. Raises `DatabaseUnreachable`."""
+_BEHIND_A_POOLER = ": a pooler is before it, which PLIMSOLL_DB_POOLER=transaction takes into account"
+
+
+async def reach(dsn: str, *, transaction_pooler: bool = True) -> SchemaState:
+    """Connects once; returns the state of the schema. Raises `DatabaseUnreachable`.
+
+    Without `transaction_pooler` it connects with the settings of the service, which a pooler refuses.
+    """
+    settings = SETTINGS_BEHIND_A_POOLER if transaction_pooler else SERVER_SETTINGS
     try:
         # With no cache and in a transaction, statements work behind a pooler too.
-        connection = await cast(Any, asyncpg).connect(dsn, timeout=CONNECT_TIMEOUT_S, statement_cache_size=0)
+        connection = await cast(Any, asyncpg).connect(
+            dsn, timeout=CONNECT_TIMEOUT_S, statement_cache_size=0, server_settings=settings
+        )
         try:
             async with connection.transaction():
                 if (encoding := await connection.fetchval("SHOW server_encoding")) != "UTF8":
@@ -219,17 +229,18 @@ async def reach(dsn: str) -> SchemaState:
         reason = error.strerror or str(error) or type(error).__name__
         raise DatabaseUnreachable(f"DATABASE_URL: the database cannot be reached: {reason}") from error
     except asyncpg.PostgresError as error:
-        raise DatabaseUnreachable(f"DATABASE_URL: the database refuses this connection: {error}") from error
+        advice = _BEHIND_A_POOLER if "unsupported startup parameter" in str(error) else ""
+        raise DatabaseUnreachable(f"DATABASE_URL: the database refuses this connection: {error}{advice}") from error
     except (ValueError, OverflowError) as error:  # the second for a port above 65535
+        if str(error).startswith("root certificate file"):
+            raise DatabaseUnreachable(f"DATABASE_URL: its sslmode needs sslrootcert=FILE: {error}") from error
         # The driver's message quotes what it could not parse, which can be the password.
         raise DatabaseUnreachable(
             "DATABASE_URL is not a connection string: postgresql://user:password@host:port/database, with "
             "special characters of the password percent-encoded"
         ) from error
-    except asyncpg.InterfaceError as error:
-        raise DatabaseUnreachable(
-            f"DATABASE_URL: what answers there is not a Postgres that can be used: {error}"
-        ) from error
+    except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:  # the second for target_session_attrs
+        raise DatabaseUnreachable(f"DATABASE_URL: what answers there cannot be used: {error}") from error
 
 
 _NEEDED = (
