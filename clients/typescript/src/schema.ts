@@ -1452,6 +1452,10 @@ export interface components {
             prompt_cache_key?: string | null;
             /** Prompt Cache Retention */
             prompt_cache_retention?: string | null;
+            /** Prompt Cache Options */
+            prompt_cache_options?: {
+                [key: string]: unknown;
+            } | null;
             /** Prediction */
             prediction?: {
                 [key: string]: unknown;
