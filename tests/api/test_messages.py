@@ -72,6 +72,19 @@ def test_a_tool_loop_is_one_turn_with_what_the_agent_says_beside_its_results(
         assert at.model.seen[-1].json["tools"][0]["function"]["parameters"] == TOOLS[0]["input_schema"]
 
 
+def test_results_that_do_not_answer_exactly_the_open_calls_are_refused(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say(None, "a", "b")) as at, anthropic_at(at) as client:
+        history: list[Any] = [user("Are a and b paid?")]
+        message = _ask(client, history, stream=False)
+        ids = [cast(Any, block).id for block in message.content]
+        history.append({"role": "assistant", "content": message.content})
+        for wrong in ([ids[0]], [*ids, ids[0]], [ids[0], "toolu_of_nobody"]):
+            with pytest.raises(anthropic.BadRequestError) as refused:
+                _ask(client, [*history, user(*map(result, wrong))], stream=False)
+            assert cast(Any, refused.value.body)["error"]["message"].startswith("messages: The outputs must answer")
+        assert at.model.hits == 1
+
+
 def _ask(client: anthropic.Anthropic, messages: list[Any], *, stream: bool) -> Message:
     asked: dict[str, Any] = {"model": "main", "max_tokens": 100, "messages": messages, "tools": TOOLS}
     if not stream:

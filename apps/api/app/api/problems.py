@@ -300,4 +300,5 @@ def _messages_sentence(problem: JsonObject) -> str:
     errors = problem.get("errors")
     if not errors:
         return problem["detail"]
-    return f"{errors[0]['where'].removeprefix('body.')}: {errors[0]['message']}"
+    field = "messages" if "missing" in problem else errors[0]["where"].removeprefix("body.")
+    return f"{field}: {errors[0]['message']}"
