@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -422,6 +423,8 @@ def test_an_answer_that_is_repeated_has_its_thinking_and_the_text_before_its_cal
 
 def test_models_are_listed_for_the_client_whatever_page_it_wants(database_url: str, tmp_path: Path) -> None:
     with chat_service(database_url, tmp_path) as at, anthropic_at(at) as client:
-        listed = [model.id for model in client.models.list(limit=20, after_id="main")]
-        assert "main" in listed
+        listed = {model.id: model for model in client.models.list(limit=20, after_id="main")}
+        assert client.models.retrieve("main") == listed["main"]
+        main = listed["main"]
+        assert (main.type, main.display_name, main.created_at) == ("model", "main", datetime(1970, 1, 1, tzinfo=UTC))
         assert at.http.get("/v1/models", params={"limit": 20}).status_code == 422

@@ -869,7 +869,7 @@ export interface paths {
         };
         /**
          * Get Model
-         * @description One alias in OpenAI's form.
+         * @description One alias in OpenAI's and Anthropic's form.
          */
         get: operations["get_model"];
         put?: never;
@@ -2772,7 +2772,7 @@ export interface components {
         };
         /**
          * ListedModel
-         * @description A model in OpenAI's form. `id` is the alias; `created` is not known and always 0.
+         * @description A model in OpenAI's and Anthropic's form. `id` is the alias; when it was made is not known, and always 1970.
          */
         ListedModel: {
             /** Id */
@@ -2786,6 +2786,15 @@ export interface components {
             created: number;
             /** Owned By */
             owned_by: string;
+            /**
+             * Type
+             * @constant
+             */
+            type: "model";
+            /** Created At */
+            created_at: string;
+            /** Display Name */
+            display_name: string;
         };
         /**
          * ListedPin
@@ -3227,7 +3236,7 @@ export interface components {
         };
         /**
          * ModelList
-         * @description `items` has the service's own form, `data` the same aliases in OpenAI's.
+         * @description `items` has the service's own form, `data` the same aliases in OpenAI's and Anthropic's.
          */
         ModelList: {
             /** Default */
