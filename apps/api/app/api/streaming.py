@@ -57,7 +57,8 @@ async def answer_turn(
     """Does the work, and answers with its outcome or streams its events.
 
     If the client of a stream disconnects, the turn continues and is stored, unless the deployment is configured to
-    cancel it and it is not in the `background`. Raises the work's error if there is no stream, or if the error precedes the assembled context.
+    cancel it and it is not in the `background`. Raises the work's error if there is no stream, or if the error precedes
+    the assembled context.
     """
     if not stream:
         outcome = await work(None)

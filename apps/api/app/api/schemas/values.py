@@ -36,8 +36,7 @@ class In(BaseModel):
 
 
 class VendorIn(In):
-    """A body that a vendor defines. A null in a field that we do not have is no request for it: clients send it for what
-    was not given."""
+    """A body that a vendor defines. A field that we do not have may be null: clients send it if it was not given."""
 
     @model_validator(mode="before")
     @classmethod
