@@ -606,9 +606,9 @@ class ListedModel(Answer):
     object: str
     created: int
     owned_by: str
-    type: str | None = None
-    created_at: str | None = None
-    display_name: str | None = None
+    type: str = "model"
+    created_at: str = ""
+    display_name: str = ""
 
 
 class Models(Page[Model]):
