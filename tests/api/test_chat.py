@@ -296,6 +296,27 @@ def test_a_parameter_without_effect_is_refused_by_name(
         assert at.model.hits == 0
 
 
+@pytest.mark.parametrize(
+    ("door", "nulls", "body"),
+    [
+        ("chat/completions", ("audio", "functions"), {"messages": [user("Hi")]}),
+        ("responses", ("prompt", "moderation"), {"input": "Hi"}),
+        ("responses/input_tokens", ("prompt",), {"input": "Hi"}),
+        ("messages", ("container", "mcp_servers"), {"messages": [user("Hi")], "max_tokens": 9}),
+        ("completions", ("prompt_cache_key",), {"prompt": "Hi"}),
+    ],
+)
+def test_a_parameter_that_is_null_was_not_given(
+    database_url: str, tmp_path: Path, door: str, nulls: tuple[str, ...], body: dict[str, Any]
+) -> None:
+    with chat_service(database_url, tmp_path) as at:
+        answer = at.http.post(f"/v1/{door}", json={"model": "main", **dict.fromkeys(nulls), **body})
+        assert answer.status_code == 200, answer.text
+        assert not at.model.seen or not set(nulls) & at.model.seen[0].json.keys()
+        refused = at.http.post(f"/v1/{door}", json={"model": "main", nulls[0]: {}, **body})
+        assert (refused.status_code, nulls[0] in refused.text) == (400, True)
+
+
 def test_errors_have_openais_shape_and_the_clients_own_classes(database_url: str, tmp_path: Path) -> None:
     with chat_service(database_url, tmp_path) as at:
         ask = at.client.chat.completions.create

@@ -56,6 +56,26 @@ def test_after_a_failure_another_message_goes_on_and_the_unanswered_one_is_kept_
         assert [turn["status"] for turn in at.turns(headers["X-Session-Id"])] == ["failed", "completed"]
 
 
+@pytest.mark.parametrize(
+    ("door", "body"),
+    [
+        ("chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}),
+        ("responses", {"input": "Hi"}),
+        ("messages", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9}),
+    ],
+)
+@pytest.mark.parametrize(("told", "passed_on"), [("45.2", "46"), ("9e99", "86400"), (None, None)])
+def test_a_providers_rate_limit_says_how_long_it_lasts(
+    database_url: str, tmp_path: Path, door: str, body: dict[str, Any], told: str | None, passed_on: str | None
+) -> None:
+    limited = Answer({}, 429, {"retry-after": told} if told else {})
+    with chat_service(database_url, tmp_path, limited) as at:
+        answer = at.http.post(f"/v1/{door}", json={"model": "main", **body})
+        assert (answer.status_code, answer.headers.get("retry-after")) == (429, passed_on)
+        assert "x-should-retry" not in answer.headers
+        assert at.model.hits == (1 if told else 3)
+
+
 @pytest.mark.parametrize("is_named", [True, False], ids=["named", "unnamed"])
 def test_a_client_that_gave_up_waiting_gets_the_stored_answer(
     database_url: str, tmp_path: Path, is_named: bool

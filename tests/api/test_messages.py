@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -70,6 +71,19 @@ def test_a_tool_loop_is_one_turn_with_what_the_agent_says_beside_its_results(
         (session,) = at.http.get("/v1/sessions").json()["items"]
         assert [turn["status"] for turn in at.turns(session["id"])] == ["completed", "completed"]
         assert at.model.seen[-1].json["tools"][0]["function"]["parameters"] == TOOLS[0]["input_schema"]
+
+
+def test_results_that_do_not_answer_exactly_the_open_calls_are_refused(database_url: str, tmp_path: Path) -> None:
+    with chat_service(database_url, tmp_path, say(None, "a", "b")) as at, anthropic_at(at) as client:
+        history: list[Any] = [user("Are a and b paid?")]
+        message = _ask(client, history, stream=False)
+        ids = [cast(Any, block).id for block in message.content]
+        history.append({"role": "assistant", "content": message.content})
+        for wrong in ([ids[0]], [*ids, ids[0]], [ids[0], "toolu_of_nobody"]):
+            with pytest.raises(anthropic.BadRequestError) as refused:
+                _ask(client, [*history, user(*map(result, wrong))], stream=False)
+            assert cast(Any, refused.value.body)["error"]["message"].startswith("messages: The outputs must answer")
+        assert at.model.hits == 1
 
 
 def _ask(client: anthropic.Anthropic, messages: list[Any], *, stream: bool) -> Message:
@@ -409,6 +423,8 @@ def test_an_answer_that_is_repeated_has_its_thinking_and_the_text_before_its_cal
 
 def test_models_are_listed_for_the_client_whatever_page_it_wants(database_url: str, tmp_path: Path) -> None:
     with chat_service(database_url, tmp_path) as at, anthropic_at(at) as client:
-        listed = [model.id for model in client.models.list(limit=20, after_id="main")]
-        assert "main" in listed
+        listed = {model.id: model for model in client.models.list(limit=20, after_id="main")}
+        assert client.models.retrieve("main") == listed["main"]
+        main = listed["main"]
+        assert (main.type, main.display_name, main.created_at) == ("model", "main", datetime(1970, 1, 1, tzinfo=UTC))
         assert at.http.get("/v1/models", params={"limit": 20}).status_code == 422

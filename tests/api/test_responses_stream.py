@@ -180,11 +180,17 @@ def test_a_silent_model_is_bridged_by_comments(database_url: str, tmp_path: Path
         assert cast(ResponseCompletedEvent, events[-1]).response.output_text == "Hi"
 
 
-def test_a_client_that_goes_away_finds_its_response_complete(database_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("on_disconnect", "background"), [("finish", False), ("cancel", True)], ids=["finished", "in the background"]
+)
+def test_a_client_that_goes_away_finds_its_response_complete(
+    database_url: str, tmp_path: Path, on_disconnect: str, background: bool
+) -> None:
     pieces = (b'data: {"choices": [{"index": 0, "delta": {"content": "Kept"}}]}\n\n',) * 2
     end = b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
-    with chat_service(database_url, tmp_path, Stream((*pieces, end), pause_s=0.2)) as at:
-        stream = at.client.responses.create(model="main", input="Go", stream=True)
+    model = Stream((*pieces, end), pause_s=0.2)
+    with chat_service(database_url, tmp_path, model, on_disconnect=on_disconnect, heartbeat_s=0.05) as at:
+        stream = at.client.responses.create(model="main", input="Go", stream=True, background=background)
         response_id = cast(Any, next(iter(stream))).response.id
         stream.close()
         deadline = time.monotonic() + 60

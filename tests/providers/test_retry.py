@@ -35,7 +35,8 @@ def test_the_third_attempt_is_the_last() -> None:
 def test_retry_after_is_never_undercut_and_above_its_bound_ends_the_call() -> None:
     policy = RetryPolicy(jitter=lambda ceiling_s: ceiling_s)
     waits = [
-        policy.wait_s(AttemptError(FAILED.error, retry_after_s=requested_s), 1) for requested_s in (0.0, 20.0, 20.1)
+        policy.wait_s(AttemptError(ProviderDown("down", retry_after_s=requested_s)), 1)
+        for requested_s in (0.0, 20.0, 20.1)
     ]
     assert waits == [0.5, 20.0, None]
 

@@ -600,16 +600,19 @@ class Model(Answer):
 
 
 class ListedModel(Answer):
-    """A model in OpenAI's form; `id` is the alias."""
+    """A model in OpenAI's and Anthropic's form; `id` is the alias."""
 
     id: str
     object: str
     created: int
     owned_by: str
+    type: str = "model"
+    created_at: str = ""
+    display_name: str = ""
 
 
 class Models(Page[Model]):
-    """The catalogue. `data` has the same aliases in OpenAI's form."""
+    """The catalogue. `data` has the same aliases in OpenAI's and Anthropic's form."""
 
     default: str
     object: str

@@ -869,7 +869,7 @@ export interface paths {
         };
         /**
          * Get Model
-         * @description One alias in OpenAI's form.
+         * @description One alias in OpenAI's and Anthropic's form.
          */
         get: operations["get_model"];
         put?: never;
@@ -1452,6 +1452,10 @@ export interface components {
             prompt_cache_key?: string | null;
             /** Prompt Cache Retention */
             prompt_cache_retention?: string | null;
+            /** Prompt Cache Options */
+            prompt_cache_options?: {
+                [key: string]: unknown;
+            } | null;
             /** Prediction */
             prediction?: {
                 [key: string]: unknown;
@@ -2768,7 +2772,7 @@ export interface components {
         };
         /**
          * ListedModel
-         * @description A model in OpenAI's form. `id` is the alias; `created` is not known and always 0.
+         * @description A model in OpenAI's and Anthropic's form. `id` is the alias; when it was made is not known, and always 1970.
          */
         ListedModel: {
             /** Id */
@@ -2782,6 +2786,15 @@ export interface components {
             created: number;
             /** Owned By */
             owned_by: string;
+            /**
+             * Type
+             * @constant
+             */
+            type: "model";
+            /** Created At */
+            created_at: string;
+            /** Display Name */
+            display_name: string;
         };
         /**
          * ListedPin
@@ -3223,7 +3236,7 @@ export interface components {
         };
         /**
          * ModelList
-         * @description `items` has the service's own form, `data` the same aliases in OpenAI's.
+         * @description `items` has the service's own form, `data` the same aliases in OpenAI's and Anthropic's.
          */
         ModelList: {
             /** Default */

@@ -10,6 +10,7 @@ A problem never repeats request content: to encode a NaN or half a surrogate pai
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 from typing import Any, Final
 
 import orjson
@@ -18,7 +19,15 @@ from starlette.types import Scope
 
 from app.api.schemas.bodies import where
 from app.core.logging import request_fields
-from app.domain.errors import InvalidRequest, LimitExceeded, NotFound, PlimsollError, RetryLater, ShuttingDown
+from app.domain.errors import (
+    InvalidRequest,
+    LimitExceeded,
+    NotFound,
+    PlimsollError,
+    ProviderError,
+    RetryLater,
+    ShuttingDown,
+)
 from app.domain.frozen import frozen
 from app.domain.types import JsonObject
 
@@ -150,11 +159,17 @@ def complete(stored: JsonObject) -> JsonObject:
     return document(str(stored.get("code", "internal_error")), str(stored.get("detail", "")), stored)
 
 
+_DAY_S: Final = 86_400
+"""Longest delay of a provider that is passed on: some ask for an impossible one."""
+
+
 def headers_of(error: PlimsollError) -> dict[str, str]:
     if isinstance(error, ShuttingDown):
         return {"Retry-After": str(error.retry_after_s), "Connection": "close"}
     if isinstance(error, (RetryLater, LimitExceeded)) and error.retry_after_s is not None:
         return {"Retry-After": str(max(1, error.retry_after_s))}
+    if isinstance(error, ProviderError) and error.retry_after_s is not None:
+        return {"Retry-After": str(max(1, ceil(min(error.retry_after_s, _DAY_S))))}
     if error.code == "unauthenticated":
         return {"WWW-Authenticate": 'Bearer realm="plimsoll"'}
     return {}
@@ -285,4 +300,5 @@ def _messages_sentence(problem: JsonObject) -> str:
     errors = problem.get("errors")
     if not errors:
         return problem["detail"]
-    return f"{errors[0]['where'].removeprefix('body.')}: {errors[0]['message']}"
+    field = "messages" if "missing" in problem else errors[0]["where"].removeprefix("body.")
+    return f"{field}: {errors[0]['message']}"

@@ -45,18 +45,27 @@ class AnswerForm(Protocol):
 
 
 async def answer_turn(
-    call: Call, session_id: SessionId, work: Work, form: AnswerForm, *, stream: bool, status: int = 200
+    call: Call,
+    session_id: SessionId,
+    work: Work,
+    form: AnswerForm,
+    *,
+    stream: bool,
+    background: bool = False,
+    status: int = 200,
 ) -> Response:
     """Does the work, and answers with its outcome or streams its events.
 
     If the client of a stream disconnects, the turn continues and is stored, unless the deployment is configured to
-    cancel it. Raises the work's error if there is no stream, or if the error precedes the assembled context.
+    cancel it and it is not in the `background`. Raises the work's error if there is no stream, or if the error precedes
+    the assembled context.
     """
     if not stream:
         outcome = await work(None)
         call.note(turn_id=str(outcome.turn.id))
         return json_response(form.whole(outcome), status, form.headers)
-    streamed = _Stream(call, session_id, work, form)
+    cancels = call.service.cancel_on_disconnect and not background
+    streamed = _Stream(call, session_id, work, form, cancels_on_disconnect=cancels)
     await streamed.begun()
     headers = {**STREAM_HEADERS, **form.headers}
     return StreamingResponse(streamed.events(), media_type="text/event-stream", headers=headers)
@@ -105,8 +114,11 @@ def _can_be_joined(last: TurnEvent, event: TurnEvent) -> bool:
 
 
 class _Stream:
-    def __init__(self, call: Call, session_id: SessionId, work: Work, form: AnswerForm) -> None:
+    def __init__(
+        self, call: Call, session_id: SessionId, work: Work, form: AnswerForm, *, cancels_on_disconnect: bool
+    ) -> None:
         self._call = call
+        self._cancels_on_disconnect = cancels_on_disconnect
         self._form = form
         self._session_id = session_id
         self._turn_id: TurnId | None = None
@@ -156,7 +168,7 @@ class _Stream:
             async for last in self._ending():
                 yield last
         finally:
-            if not self._task.done() and self._turn_id is not None and self._call.service.cancel_on_disconnect:
+            if not self._task.done() and self._turn_id is not None and self._cancels_on_disconnect:
                 self._call.rt.chores.start(self._cancel(self._turn_id), f"the end of turn {self._turn_id}")
 
     async def _ending(self) -> AsyncGenerator[bytes]:

@@ -293,6 +293,7 @@ class ShuttingDown(RetryLater):
 @dataclass(eq=False, repr=False, kw_only=True)
 class ProviderError(PlimsollError):
     """`kind` labels metrics, `status` is the provider's HTTP status if it gave one, `attempts` counts the calls.
+    `retry_after_s` is the delay that the provider asked for, or None.
 
     `partial` is the text that was streamed before the answer broke off: "" if only reasoning was streamed, None if
     nothing was. `usages` has what each attempt used that had begun to answer, as far as the provider had reported it;
@@ -303,6 +304,7 @@ class ProviderError(PlimsollError):
     kind: ClassVar[str] = "error"
     status: int | None = None
     attempts: int = 1
+    retry_after_s: float | None = None
     partial: str | None = field(default=None, init=False)
     usages: tuple[Usage, ...] = field(default=(), init=False)
 

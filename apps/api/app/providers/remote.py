@@ -225,7 +225,8 @@ class RemoteModel(Provider, ABC, Generic[F]):
         if not isinstance(mapped, ProviderDown | ProviderRateLimited):
             return mapped
         told_s = (retry_after_s(value, self._now()) for value in (*reply.retry_after, error.retry_after))
-        return AttemptError(mapped, retry_after_s=next((wait_s for wait_s in told_s if wait_s is not None), None))
+        mapped.retry_after_s = next((wait_s for wait_s in told_s if wait_s is not None), None)
+        return AttemptError(mapped)
 
 
 async def _read_json(reply: HttpReply) -> tuple[Any, ErrorObject | None]:

@@ -216,14 +216,12 @@ T = TypeVar("T")
 class AttemptError(Exception):
     """One attempt failed, and another may succeed. `error` is raised if no attempt is left.
 
-    `retry_after_s` is the delay that the provider requested, or None. `at_once` marks a refusal after which the adapter
-    changed the request, so that no delay is needed.
+    `at_once` marks a refusal after which the adapter changed the request, so that no delay is needed.
     """
 
-    def __init__(self, error: ProviderError, *, retry_after_s: float | None = None, at_once: bool = False) -> None:
+    def __init__(self, error: ProviderError, *, at_once: bool = False) -> None:
         super().__init__(error.detail)
         self.error = error
-        self.retry_after_s = retry_after_s
         self.at_once = at_once
 
 
@@ -253,11 +251,12 @@ class RetryPolicy:
         if failure.at_once:
             return 0.0
         backoff_s = self.jitter(min(self.cap_s, self.base_s * 2 ** (attempt - 1)))
-        if failure.retry_after_s is None:
+        told_s = failure.error.retry_after_s
+        if told_s is None:
             return backoff_s
-        if failure.retry_after_s > self.longest_retry_after_s:
+        if told_s > self.longest_retry_after_s:
             return None
-        return max(failure.retry_after_s, backoff_s)
+        return max(told_s, backoff_s)
 
 
 async def call_with_retries(

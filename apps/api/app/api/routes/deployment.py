@@ -69,16 +69,19 @@ class ModelOut(answer_of(ListedAlias)):
 
 
 class ListedModel(BaseModel):
-    """A model in OpenAI's form. `id` is the alias; `created` is not known and always 0."""
+    """A model in OpenAI's and Anthropic's form. `id` is the alias; when it was made is not known, and always 1970."""
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
+    type: Literal["model"]
+    created_at: str
+    display_name: str
 
 
 class ModelList(BaseModel):
-    """`items` has the service's own form, `data` the same aliases in OpenAI's."""
+    """`items` has the service's own form, `data` the same aliases in OpenAI's and Anthropic's."""
 
     default: str
     items: list[ModelOut]
@@ -172,7 +175,7 @@ async def get_models(call: Call) -> JsonObject:
 
 @models_router.get("/{alias:path}", response_model=ListedModel, responses=openai_refusals(401, 404, 429, 503))
 async def get_model(call: Call, alias: str) -> JsonObject:
-    """One alias in OpenAI's form."""
+    """One alias in OpenAI's and Anthropic's form."""
     return listed_model(call.rt, alias)
 
 

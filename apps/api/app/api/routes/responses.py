@@ -91,9 +91,10 @@ async def _answer(call: Call, body: schemas.ResponseIn, target: Target, form: Re
             form.stored = await responses.response_of_outcome(call.rt, call.tenant_id, outcome, sha256)
         return outcome
 
-    if body.background and not body.stream:
+    stream, background = bool(body.stream), bool(body.background)
+    if background and not stream:
         return json_response(await _begin(call, work, form), headers=form.headers)
-    return await answer_turn(call, target.session.id, work, form, stream=bool(body.stream))
+    return await answer_turn(call, target.session.id, work, form, stream=stream, background=background)
 
 
 async def _begin(call: Call, work: Work, form: ResponseForm) -> JsonObject:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, StringConstraints, field_validator, model_validator
 
 from app.api.schemas.content import ChatToolChoice, ContentIn, StoredToolIn, TextOrParts, TextPart, ToolCallIn
-from app.api.schemas.values import FunctionName, In, Instant, NotEmpty, Open, OutputTokens, Speaker
+from app.api.schemas.values import FunctionName, Instant, NotEmpty, Open, OutputTokens, Speaker, VendorIn
 from app.domain.types import Name
 
 CallId = Annotated[str, StringConstraints(min_length=1, max_length=512)]
@@ -180,6 +180,7 @@ class ChatIn(Open):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
     prediction: dict[str, Any] | None = None
 
     @field_validator("stop")
@@ -224,7 +225,7 @@ class ChatCompletion(BaseModel):
     usage: ChatUsage | None = None
 
 
-class CompletionIn(In):
+class CompletionIn(VendorIn):
     """A request of OpenAI's completions. Fields that are not listed are refused, because they would have no effect."""
 
     model: Name = Field(description="An alias of the catalogue.")

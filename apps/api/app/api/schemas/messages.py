@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstrai
 
 from app.api.schemas.chat import CallId
 from app.api.schemas.content import TextOrParts, TextPart
-from app.api.schemas.values import In, NotEmpty, Open
+from app.api.schemas.values import In, NotEmpty, Open, VendorIn
 from app.domain.types import MOST_EXCLUDED_TOOLS, MOST_FOCUS_CHARS, JsonObject, Name
 
 _EXAMPLE: JsonObject = {
@@ -257,7 +257,7 @@ class ContextManagement(In):
         return next((edit for edit in reversed(self.edits or ()) if isinstance(edit, ClearToolUsesEdit)), None)
 
 
-class PromptIn(In):
+class PromptIn(VendorIn):
     """What counts as the prompt. Fields that are not listed are refused, because they would have no effect."""
 
     model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})

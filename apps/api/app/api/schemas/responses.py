@@ -9,7 +9,7 @@ from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 from app.api.schemas.chat import JsonFormat, TextFormat
 from app.api.schemas.content import PARTS_TAG, TEXT_TAG, FunctionIn, text_or_list
 from app.api.schemas.items import HOSTED_TOOLS, ItemIn, ItemOut, MetadataIn
-from app.api.schemas.values import FunctionName, In, Open, OutputTokens
+from app.api.schemas.values import FunctionName, In, Open, OutputTokens, VendorIn
 from app.domain.types import Name
 
 InputIn = Annotated[
@@ -112,7 +112,7 @@ class CompactAt(In):
     )
 
 
-class ResponseIn(In):
+class ResponseIn(VendorIn):
     """A request of OpenAI's Responses. Fields that are not listed are refused, because they would have no effect."""
 
     model: Name | None = Field(default=None, description="An alias of the catalogue; if absent, its default.")
@@ -194,7 +194,7 @@ class ResponseOut(Open):
     usage: ResponseUsageOut | None
 
 
-class CompactIn(In):
+class CompactIn(VendorIn):
     """A conversation to summarize now: a list, the conversation up to a previous response, or both."""
 
     model: Name | None = Field(default=None, description="An alias of the catalogue; if absent, its default.")

@@ -15,7 +15,16 @@ from types import NoneType
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_type_hints
 from uuid import UUID
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema, create_model
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+    create_model,
+    model_validator,
+)
 
 from app.domain.types import LARGEST, SmallSeq
 
@@ -24,6 +33,15 @@ Item = TypeVar("Item")
 
 class In(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class VendorIn(In):
+    """A body that a vendor defines. A field that we do not have may be null: clients send it if it was not given."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_unknown_nulls(cls, body: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in body.items() if value is not None or name in cls.model_fields}
 
 
 class Paged(BaseModel, Generic[Item]):

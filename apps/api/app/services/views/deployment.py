@@ -64,7 +64,7 @@ class ListedAlias:
 
 def list_models(rt: Runtime, tenant_id: TenantId) -> JsonObject:
     """Every alias with its window, its prices if known, and the tenant's calibration; in our own form (`items`) and as
-    OpenAI lists models (`data`)."""
+    OpenAI and Anthropic list models (`data`)."""
     models = [rt.catalogue.model(alias, tenant_id) for alias in rt.catalogue.aliases]
     items = [
         record_of(
@@ -80,10 +80,12 @@ def list_models(rt: Runtime, tenant_id: TenantId) -> JsonObject:
 
 
 def listed_model(rt: Runtime, alias: str) -> JsonObject:
-    """An alias as OpenAI lists a model. Raises `NotFound`."""
+    """An alias as OpenAI and Anthropic list a model. Raises `NotFound`."""
     if alias not in rt.catalogue.aliases:
         raise NotFound("model")
-    return {"id": alias, "object": "model", "created": 0, "owned_by": rt.catalogue.model(alias).provider}
+    openai = {"object": "model", "created": 0, "owned_by": rt.catalogue.model(alias).provider}
+    anthropic = {"type": "model", "created_at": "1970-01-01T00:00:00Z", "display_name": alias}
+    return {"id": alias, **openai, **anthropic}
 
 
 @frozen
