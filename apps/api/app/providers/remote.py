@@ -224,8 +224,8 @@ class RemoteModel(Provider, ABC, Generic[F]):
             return AttemptError(mapped, at_once=True)
         if not isinstance(mapped, ProviderDown | ProviderRateLimited):
             return mapped
-        told_s = (retry_after_s(value, self._now()) for value in (*reply.retry_after, error.retry_after))
-        mapped.retry_after_s = next((wait_s for wait_s in told_s if wait_s is not None), None)
+        stated = (retry_after_s(value, self._now()) for value in (*reply.retry_after, error.retry_after))
+        mapped.retry_after_s = next((wait_s for wait_s in stated if wait_s is not None), None)
         return AttemptError(mapped)
 
 

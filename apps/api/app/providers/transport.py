@@ -251,12 +251,12 @@ class RetryPolicy:
         if failure.at_once:
             return 0.0
         backoff_s = self.jitter(min(self.cap_s, self.base_s * 2 ** (attempt - 1)))
-        told_s = failure.error.retry_after_s
-        if told_s is None:
+        wanted_s = failure.error.retry_after_s
+        if wanted_s is None:
             return backoff_s
-        if told_s > self.longest_retry_after_s:
+        if wanted_s > self.longest_retry_after_s:
             return None
-        return max(told_s, backoff_s)
+        return max(wanted_s, backoff_s)
 
 
 async def call_with_retries(
