@@ -20,7 +20,7 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uuid_utils.compat import uuid7
 
-from app.api.edge import SLICE_BYTES, Edge
+from app.api.edge import PAUSE_S, SLICE_BYTES, Edge
 from app.domain.types import TenantId
 from app.services.process_state import Allowance
 from plimsoll_demo.own_process import free_port
@@ -198,6 +198,18 @@ async def test_a_large_body_that_arrives_at_once_leaves_the_event_loop_to_others
     others = asyncio.create_task(other())
     await _read_at_once(_edge_of_large_bodies(app, size), size)
     assert await others >= size // SLICE_BYTES - 1
+
+
+async def test_the_large_bodies_of_one_tenant_are_read_one_slice_after_the_other() -> None:
+    size, bodies = 64 * CHUNK_BYTES, 4
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None: ...
+
+    edge = _edge_of_large_bodies(app, bodies * size)
+    started = time.monotonic()
+    await asyncio.gather(*[_read_at_once(edge, size) for _ in range(bodies)])
+    pauses = bodies * (size // SLICE_BYTES - 1)
+    assert time.monotonic() - started >= pauses * PAUSE_S / 2  # a pause may end a little early
 
 
 _FIRST_STREAM = """

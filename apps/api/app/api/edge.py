@@ -17,6 +17,7 @@ import ipaddress
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from io import BytesIO
 from time import perf_counter
 from typing import Any
@@ -27,7 +28,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api import problems
-from app.core.fairness import ANONYMOUS, tenant_at_work
+from app.core.fairness import ANONYMOUS, FairGate, tenant_at_work
 from app.core.logging import request_fields
 from app.domain.errors import Busy, DatabaseUnavailable, PlimsollError, Unauthenticated
 from app.domain.types import TenantId
@@ -38,9 +39,11 @@ log = structlog.get_logger()
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
 _SLOWEST_BODY_BYTES_PER_S = 64 * 1024
 SLICE_BYTES = 256 * 1024
-_PAUSE_S = 0.002
-"""Between two slices of a body, which each keep the event loop for up to a millisecond: a client that sends many
-megabytes at once would delay turns by all of it."""
+PAUSE_S = 0.002
+"""After each slice of a tenant's bodies. A slice keeps the event loop for up to a millisecond, so a client that sends
+many megabytes at once would delay turns by all of it."""
+_TENANTS_PAUSING = 4
+"""Tenants whose slices pause at the same time; more take turns."""
 _DRAINED_BYTES = 64 * 1024 * 1024
 _DRAINING_S = 5.0
 _QUIET_ROUTES = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -94,6 +97,7 @@ class Edge:
     hosts: Hosts = field(default_factory=lambda: Hosts("", "*"))
     larger_bodies: Mapping[str, int] = field(default_factory=dict[str, int])
     body_timeout_s: float = 30.0
+    _pausing: FairGate = field(default_factory=lambda: FairGate(_TENANTS_PAUSING, per_key=1), init=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -153,7 +157,7 @@ class Edge:
         held = None if tenant_id is None else HeldBytes(self.bodies, tenant_id)
         try:
             async with asyncio.timeout(self.body_timeout_s) as deadline:
-                exchange.body = await _read(receive, held, most_bytes, deadline)
+                exchange.body = await _read(receive, held, most_bytes, deadline, partial(self._pause, tenant_id))
         except (_TooLarge, Busy) as error:
             # The body's memory is freed before the rest is read; the traceback would keep its chunks alive.
             if held is not None:
@@ -173,6 +177,14 @@ class Edge:
         finally:
             if held is not None:
                 held.give_back()
+
+    async def _pause(self, tenant_id: TenantId | None) -> None:
+        """Waits after a slice of a body. The slices of one tenant wait for each other."""
+        await self._pausing.acquire(tenant_id, None)
+        try:
+            await asyncio.sleep(PAUSE_S)
+        finally:
+            self._pausing.release(tenant_id)
 
     async def _tenant_of(self, scope: Scope) -> TenantId | None:
         try:
@@ -221,7 +233,13 @@ def _declared_bytes(headers: Mapping[bytes, bytes]) -> int | None:
     return int(value) if value.isdigit() and b"transfer-encoding" not in headers else None
 
 
-async def _read(receive: Receive, held: HeldBytes | None, most_bytes: int, deadline: asyncio.Timeout) -> bytes:
+async def _read(
+    receive: Receive,
+    held: HeldBytes | None,
+    most_bytes: int,
+    deadline: asyncio.Timeout,
+    pause: Callable[[], Awaitable[None]],
+) -> bytes:
     """The body, of whose bytes the tenant holds as many. Without `held`, for a request that is not authenticated, it is
     read and discarded. Raises `_TooLarge`, `Busy`, `_ClientGone`."""
     first_deadline, size_bytes = deadline.when() or 0.0, 0
@@ -241,7 +259,7 @@ async def _read(receive: Receive, held: HeldBytes | None, most_bytes: int, deadl
             return body.getvalue()
         deadline.reschedule(first_deadline + size_bytes / _SLOWEST_BODY_BYTES_PER_S)
         if size_bytes % SLICE_BYTES < len(chunk):
-            await asyncio.sleep(_PAUSE_S)
+            await pause()
 
 
 def _log_request(scope: Scope, exchange: Exchange, started: float) -> None:
