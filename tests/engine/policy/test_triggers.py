@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.domain.types import TurnStatus
 from app.engine.policy.budget import with_output_share
-from app.engine.policy.policy import PRESETS
+from app.engine.policy.policy import MIN_SUMMARY_TOKENS, PRESETS
 from app.engine.window.provider_overflow import emergency_fold
 from tests.engine.histories import GUARDED, History, budget_of, chat, estimate, snapshot_of
 
@@ -50,7 +50,7 @@ def test_shares_are_taken_as_they_are_written(percent: int, tokens: int) -> None
         GUARDED, summary_trigger_ratio=share, prune_trigger_ratio=share, usage_threshold=share, summary_max_ratio=share
     )
     assert policy.summary_from(tokens) == policy.prune_from(tokens) == policy.usage_from(tokens, tokens) == first
-    assert policy.most_summary_tokens(tokens) == whole
+    assert policy.most_summary_tokens(tokens) == max(whole, MIN_SUMMARY_TOKENS)
 
 
 @given(st.integers(1, 999), st.integers(1, 100_000))

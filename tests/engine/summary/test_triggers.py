@@ -9,7 +9,8 @@ from uuid import UUID
 import pytest
 
 from app.domain.types import SummaryBody, SummaryItem, Turn, TurnId, TurnStatus
-from app.engine.policy.policy import ContextPolicy
+from app.engine.policy.budget import budget_for
+from app.engine.policy.policy import MIN_SUMMARY_TOKENS, ContextPolicy
 from app.engine.window.plan import Ready, Refused, SummaryDue, plan
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.triggers import fold_after_turn, fold_on_request, trigger_tokens
@@ -216,6 +217,19 @@ def test_only_facts_decisions_and_questions_anchor_messages_not_action_items() -
     sent = {item.message.id for item in items_of(decision.prompt) if item.message}
     assert answers[0].id in sent
     assert answers[1].id not in sent
+
+
+def test_a_window_too_small_for_a_useful_share_gets_the_smallest_summary() -> None:
+    """A window of 2,048 tokens has an input budget of 615, of which 15 % are 92: four too few for a summary, without
+    which every session in it ended with a refusal."""
+    budget = budget_for(2048, "catalogue", GUARDED.max_output_tokens)
+    assert (budget.input_budget, GUARDED.summary_max_ratio) == (615, 0.15)
+    history = History()
+    turns = chat(history, 4, user_tokens=110, assistant_tokens=190)
+    decision = plan(snapshot_of(turns, history.turn(), input_budget=budget.input_budget), estimate)
+    assert isinstance(decision, SummaryDue)
+    assert [turn.seq for turn in decision.fold.turns] == [1, 2, 3]
+    assert decision.fold.cap_tokens == MIN_SUMMARY_TOKENS
 
 
 @pytest.mark.parametrize("prune_protected", [True, False])

@@ -102,7 +102,7 @@ def test_a_summary_is_weighed_beside_results_that_can_be_shortened() -> None:
     current = history.turn(("tool_group", 9000, 1), status=TurnStatus.RUNNING)
     snapshot = snapshot_of(past, current, input_budget=4000)
     assert isinstance(plan(snapshot, estimate), SummaryDue)
-    small = snapshot_of(past, current, input_budget=350)
+    small = snapshot_of(past, current, input_budget=300)
     assert not isinstance(plan(small, estimate), SummaryDue)
 
 

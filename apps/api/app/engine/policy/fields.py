@@ -46,7 +46,7 @@ MEANINGS: Mapping[str, str] = {
         "How the summarizer is called. separate: with the messages to summarize as a document. cached: the session's "
         "model continues its last prompt, if the provider caches prompts. auto: whichever is cheaper."
     ),
-    "summary_max_ratio": "Largest share of the input budget for a summary.",
+    "summary_max_ratio": "Largest share of the input budget for a summary, which may have 96 tokens in any case.",
     "summary_role": "Role of the message that carries the summary.",
     "focus": "What summaries keep in most detail, as free text; empty: nothing in particular.",
     "allocation": "Shares of the window by region, in percent.",

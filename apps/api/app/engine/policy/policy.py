@@ -24,6 +24,8 @@ Ratio: TypeAlias = Annotated[float, Gt(0), Le(1)]
 Share: TypeAlias = Annotated[float, Ge(0), Le(1)]
 Percent: TypeAlias = Annotated[float, Ge(0), Le(100.0)]
 PositiveCount: TypeAlias = Annotated[int, Ge(1), Le(LARGEST_INTEGER)]
+MIN_SUMMARY_TOKENS: Final = 96
+"""Smallest useful cap of a summary: the fence and one or two sentences."""
 
 
 @frozen
@@ -135,7 +137,8 @@ class ContextPolicy:
         return min(input_budget, self.summary_trigger_tokens or input_budget)
 
     def most_summary_tokens(self, input_budget: int) -> int:
-        return int(part_of(self.summary_max_ratio, self.summarized_room(input_budget)))
+        """The largest cap of a summary. The share applies if it leaves room for a useful one."""
+        return max(MIN_SUMMARY_TOKENS, int(part_of(self.summary_max_ratio, self.summarized_room(input_budget))))
 
     @property
     def summarizes(self) -> bool:

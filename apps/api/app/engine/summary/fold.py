@@ -17,9 +17,6 @@ SummaryReason: TypeAlias = Literal[
 the used share of the window, the number of messages in it, the window including the output, the share that the other
 regions leave for the history, a client's request, or a provider that rejected the prompt."""
 
-MIN_SUMMARY_TOKENS = 96
-"""Smallest useful cap of a summary: the fence and one or two sentences."""
-
 
 @frozen(slots=False)
 class Fold:

@@ -17,7 +17,7 @@ from app.engine.messages.tokens import Estimate
 from app.engine.messages.turns import wire_tokens_of
 from app.engine.policy.budget import Budget, budget_at, part_of
 from app.engine.summary.block import fit_summary
-from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold
+from app.engine.summary.fold import Fold
 from app.engine.window.calibration import HIGHEST_RATIO, LOWEST_RATIO
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.window import Cost, summary_item
@@ -112,7 +112,7 @@ def emergency_fold(snapshot: Snapshot, estimate: Estimate) -> Fold | None:
     leaving_tokens = wire_tokens_of(leaving)
     if not leaving_tokens:
         return None
-    cap_tokens = max(MIN_SUMMARY_TOKENS, policy.most_summary_tokens(snapshot.budget.input_budget))
+    cap_tokens = policy.most_summary_tokens(snapshot.budget.input_budget)
     previous = snapshot.summary
     previous_tokens = summary_item(previous, policy, estimate).wire_tokens if previous else 0
     folded_tokens = leaving_tokens + previous_tokens

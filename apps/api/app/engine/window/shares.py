@@ -15,8 +15,7 @@ from math import floor
 from app.domain.frozen import frozen, replace
 from app.engine.messages.tokens import Estimate, tools_tokens
 from app.engine.policy.budget import part_of, with_output_share
-from app.engine.policy.policy import PRIORITY_REGIONS, Allocation, PriorityRegion
-from app.engine.summary.fold import MIN_SUMMARY_TOKENS
+from app.engine.policy.policy import MIN_SUMMARY_TOKENS, PRIORITY_REGIONS, Allocation, PriorityRegion
 from app.engine.window.pieces import Piece
 from app.engine.window.pruning import drop_history, prune_older, prune_protected, remains
 from app.engine.window.shortening import NEWEST_TOO_LARGE, with_fitted_pins, with_fitted_summary, with_shorter_newest

@@ -16,8 +16,8 @@ from app.domain.frozen import frozen, replace
 from app.domain.types import Message, MessageId
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.messages.turns import framed_tokens
-from app.engine.policy.policy import ContextPolicy
-from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold, SummaryReason
+from app.engine.policy.policy import MIN_SUMMARY_TOKENS, ContextPolicy
+from app.engine.summary.fold import Fold, SummaryReason
 from app.engine.window.calibration import HIGHEST_RATIO, LOWEST_RATIO
 from app.engine.window.clearing import lay_out_cleared
 from app.engine.window.past import Past

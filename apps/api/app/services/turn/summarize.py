@@ -37,10 +37,11 @@ from app.domain.types import (
     Usage,
 )
 from app.engine.messages.turns import no_turn
+from app.engine.policy.policy import MIN_SUMMARY_TOKENS
 from app.engine.summary.block import render_summary
 from app.engine.summary.cached_call import CallChoice
 from app.engine.summary.extractive import fallback_summary
-from app.engine.summary.fold import MIN_SUMMARY_TOKENS, Fold
+from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import shrinks, summary_of
 from app.engine.window.provider_overflow import emergency_summary
 from app.engine.window.triggers import fold_behind_answer, may_fold_behind_answer
