@@ -154,7 +154,6 @@ def _request(call: Call, body: ChatIn, idempotency_key: str | None) -> ChatReque
     raw: JsonObject = call.raw_body
     listed = read_messages(raw["messages"])
     tools, tool_choice = chosen_tools(raw.get("tools") or (), raw.get("tool_choice"))
-    unknown = {name: value for name, value in (body.model_extra or {}).items() if value is not None}
     return ChatRequest(
         messages=with_calls(listed.messages, set(filter(None, map(tool_name, tools)))),
         options=TurnOptions(
@@ -162,7 +161,7 @@ def _request(call: Call, body: ChatIn, idempotency_key: str | None) -> ChatReque
             tool_choice=tool_choice,
             max_output_tokens=body.max_completion_tokens or body.max_tokens,
             instructions=listed.instructions,
-            provider_options=provider_options(raw) | unknown,
+            provider_options=provider_options(raw) | (body.model_extra or {}),
         ),
         model_alias=body.model,
         request_sha256=request_sha256(raw),

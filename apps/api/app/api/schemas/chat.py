@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, StringConstraints, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from app.api.schemas.content import ChatToolChoice, ContentIn, StoredToolIn, TextOrParts, TextPart, ToolCallIn
 from app.api.schemas.values import FunctionName, Instant, NotEmpty, Open, OutputTokens, Speaker, VendorIn
@@ -128,12 +128,14 @@ class ChatMetadata(Open):
     )
 
 
-class ChatIn(Open):
+class ChatIn(VendorIn):
     """A request of OpenAI's chat completions.
 
     Fields that are not listed are sent to the provider if the alias has `pass_unknown`. Else they are refused, because
     they would have no effect.
     """
+
+    model_config = ConfigDict(extra="allow")
 
     model: Name = Field(description="An alias of the catalogue.")
     messages: list[ChatMessageIn] = Field(
