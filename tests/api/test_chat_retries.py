@@ -64,16 +64,16 @@ def test_after_a_failure_another_message_goes_on_and_the_unanswered_one_is_kept_
         ("messages", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9}),
     ],
 )
-@pytest.mark.parametrize(("told", "passed_on"), [("45.2", "46"), ("9e99", "86400"), (None, None)])
+@pytest.mark.parametrize(("stated", "passed_on"), [("45.2", "46"), ("9e99", "86400"), (None, None)])
 def test_a_providers_rate_limit_says_how_long_it_lasts(
-    database_url: str, tmp_path: Path, door: str, body: dict[str, Any], told: str | None, passed_on: str | None
+    database_url: str, tmp_path: Path, door: str, body: dict[str, Any], stated: str | None, passed_on: str | None
 ) -> None:
-    limited = Answer({}, 429, {"retry-after": told} if told else {})
+    limited = Answer({}, 429, {"retry-after": stated} if stated else {})
     with chat_service(database_url, tmp_path, limited) as at:
         answer = at.http.post(f"/v1/{door}", json={"model": "main", **body})
         assert (answer.status_code, answer.headers.get("retry-after")) == (429, passed_on)
         assert "x-should-retry" not in answer.headers
-        assert at.model.hits == (1 if told else 3)
+        assert at.model.hits == (1 if stated else 3)
 
 
 @pytest.mark.parametrize("is_named", [True, False], ids=["named", "unnamed"])
