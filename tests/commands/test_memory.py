@@ -1,0 +1,32 @@
+"""How a serving process allocates memory."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+_GROW = """
+import ctypes, pathlib
+from app.serving import map_large_blocks
+
+SETTING
+bytearray(20_000_000)  # freed at once: from now on glibc's default has its heap for blocks of this size
+block = bytearray(8_000_000)
+address = ctypes.addressof(ctypes.c_char.from_buffer(block))
+maps = [line.split() for line in pathlib.Path("/proc/self/maps").read_text().splitlines()]
+for span, *_, name in maps:
+    first, last = (int(end, 16) for end in span.split("-"))
+    if first <= address < last:
+        print("heap" if name == "[heap]" else "mapped")
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc")
+@pytest.mark.parametrize(("setting", "place"), [("", "heap"), ("map_large_blocks()", "mapped")])
+def test_large_blocks_grow_without_a_copy(setting: str, place: str) -> None:
+    program = _GROW.replace("SETTING", setting)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == place
