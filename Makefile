@@ -17,8 +17,8 @@ export PIP_ROOT_USER_ACTION := ignore
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup web run test test-pooler test-citus test-real-model check drift docs demo bench bench-peers fuzz fidelity clients torture \
-	screenshots lock clean
+.PHONY: help setup web run test test-pooler test-citus test-real-model check check-python check-web drift docs demo bench \
+	bench-peers fuzz fidelity clients torture screenshots lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -114,19 +114,22 @@ $(REAL_MODEL_VENV)/.installed: requirements-real-model.lock
 		-r requirements-real-model.lock
 	@touch $@
 
-check: setup $(WEB_INSTALLED) $(TYPESCRIPT_INSTALLED) ## formatting, lint, types, who imports whom, migrations against the tables, and the docs
+check: check-python check-web docs ## formatting, lint, types, who imports whom, migrations against the tables, and the docs
+
+check-python: setup
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python -m migrations.drift
+
+check-web: setup $(WEB_INSTALLED) $(TYPESCRIPT_INSTALLED)
 	$(call npm,apps/web) run --silent check
 	$(call npm,clients/typescript) run --silent check
 	$(call generate_schema,dist/schema.ts)
 	@diff -q dist/schema.ts $(SCHEMA) || { echo "$(SCHEMA) is not what the OpenAPI document generates: make web, and commit it"; exit 1; }
 	@$(call npm,apps/web) run --silent build -- --logLevel error --outDir ../../dist/ui --emptyOutDir && diff -r dist/ui $(dir $(UI)) || \
 		{ echo "The page in $(dir $(UI)) is not what its sources build: make web, and commit it"; exit 1; }
-	$(BIN)/python -m docsite
 
 docs: setup ## build the documentation site, strictly, into dist/docs
 	$(BIN)/python -m docsite
