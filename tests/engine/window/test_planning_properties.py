@@ -48,7 +48,7 @@ def test_a_ready_prompt_has_at_most_the_tokens_of_the_input_budget_and_a_refused
 @given(snapshots(policies()))
 def test_a_count_of_the_messages_that_are_sent_agrees_with_the_prompts_wire_tokens(snapshot: Snapshot) -> None:
     prompt = decide(snapshot).decision.prompt
-    assert counted_tokens(prompt.messages()) + prompt.overhead_tokens == prompt.wire_tokens
+    assert counted_tokens(prompt.messages()) + prompt.framing_tokens + prompt.tools_tokens == prompt.wire_tokens
 
 
 @given(snapshots(policies()))

@@ -11,7 +11,6 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from heapq import nsmallest
 from itertools import accumulate, pairwise, repeat
 from typing import Final
 from uuid import UUID
@@ -25,7 +24,16 @@ from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import most_tokens_of, sendable_units
 from app.engine.recall.dates import day_of
 from app.engine.window.pieces import ANSWERED, MEDIA, NEWEST, UNIT_KINDS, Piece, traits_of, traits_of_letters
-from app.engine.window.prompt import OPENING, Hash, PromptItem, Run, Stretch, message_json, message_of, text_format
+from app.engine.window.prompt import (
+    OPENING,
+    Hash,
+    PromptItem,
+    Run,
+    Stretch,
+    message_json,
+    message_of,
+    text_format,
+)
 
 _STATUSES: Final = tuple(TurnStatus)
 _ROLES: Final[tuple[Role, ...]] = ("user", "assistant", "tool")
@@ -285,7 +293,8 @@ class Columns:
 
     def items(self, place: int) -> tuple[PromptItem, ...]:
         first, turn_id = self._first_messages[place], self.turn_id(place)
-        return tuple([self._item(message, turn_id) for message in range(first, first + self._size(place))])
+        messages = [self._message(at, turn_id) for at in range(first, first + self._size(place))]
+        return tuple([PromptItem("history", message.tokens, message=message) for message in messages])
 
     def ids_of_run(self, first: int, end: int) -> Iterator[tuple[int, MessageId, TurnId]]:
         """Tokens, id and turn id of each message of these pieces. Their texts are not read."""
@@ -308,12 +317,6 @@ class Columns:
 
     def run(self, first: int, end: int) -> Run:
         return Run(self, first, end, self.tokens[end] - self.tokens[first], self.messages[end] - self.messages[first])
-
-    def largest_of_run(self, first: int, end: int, count: int) -> list[PromptItem]:
-        """The messages of these pieces with the most tokens, in time order; of equals the earlier."""
-        places = [place for stretch in self._stretches(first, end) for place in stretch]
-        largest = sorted(nsmallest(count, places, key=lambda place: -self._message_tokens[place]))
-        return [self._item(place, self._turn_id(bisect_right(self._turn_messages, place) - 1)) for place in largest]
 
     def json_of_run(self, first: int, end: int) -> bytes:
         """The canonical JSON of these pieces' messages, each with a leading comma."""
@@ -360,9 +363,6 @@ class Columns:
         if len(before) <= _MOST_KEPT_BYTES:
             self._hashed = before, start, stop, state.copy()
         return state
-
-    def _item(self, message: int, turn_id: TurnId) -> PromptItem:
-        return PromptItem("history", self._message_tokens[message], message=self._message(message, turn_id))
 
     def _turn_id(self, turn: int) -> TurnId:
         return TurnId(UUID(bytes=bytes(self._turn_ids[turn * _ID_BYTES : (turn + 1) * _ID_BYTES])))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from functools import cached_property
 from itertools import takewhile
@@ -144,7 +144,6 @@ class StoredPieces(Protocol):
     def turn_id(self, place: int) -> TurnId: ...
     def run(self, first: int, end: int) -> Run: ...
     def ids_of_run(self, first: int, end: int) -> Iterator[tuple[int, MessageId, TurnId]]: ...
-    def largest_of_run(self, first: int, end: int, count: int) -> list[PromptItem]: ...
     def stretches_of_run(self, first: int, end: int) -> Iterator[Stretch]: ...
     def json_of_run(self, first: int, end: int) -> bytes: ...
     def hash_of_run(self, before: bytes, first: int, end: int) -> Hash: ...
@@ -196,14 +195,9 @@ class Prompt:
     def framing_tokens(self) -> int:
         return framing_tokens(self.message_count)
 
-    @property
-    def overhead_tokens(self) -> int:
-        """Tokens of framing and tools, which use the overhead reserve first."""
-        return self.framing_tokens + self.tools_tokens
-
     @cached_property
     def wire_tokens(self) -> int:
-        return sum([part.tokens for part in self.parts]) + self.overhead_tokens
+        return sum([part.tokens for part in self.parts]) + self.framing_tokens + self.tools_tokens
 
     def regions(self) -> dict[str, int]:
         """Tokens by region; they sum to `wire_tokens`."""
@@ -214,12 +208,14 @@ class Prompt:
         by_region["framing"] = self.framing_tokens
         return by_region
 
-    def largest(self, count: int) -> list[PromptItem]:
-        """The `count` largest items by tokens, largest first; of equals the earlier."""
-        found: list[PromptItem] = []
+    def labelled(self) -> Iterator[tuple[str, Region, int]]:
+        """The label, region and tokens of each message, in order."""
         for part in self.parts:
-            found += [part] if isinstance(part, PromptItem) else part.past.largest_of_run(part.first, part.end, count)
-        return sorted(found, key=lambda item: -item.tokens)[:count]
+            if isinstance(part, PromptItem):
+                yield part.label, part.region, part.tokens
+            else:
+                for tokens, message_id, _ in part.past.ids_of_run(part.first, part.end):
+                    yield f"message:{message_id}", part.region, tokens
 
     def looked_back(self) -> JsonObject | None:
         """The number of its look-back messages and their wire tokens; None without any."""
@@ -238,27 +234,24 @@ class Prompt:
         return frozenset(seqs)
 
     def messages(self) -> JsonMessages:
-        """The messages in the order they are sent."""
-        return self._messages([part.json() for part in self.parts])
-
-    def _messages(self, of_parts: Sequence[bytes]) -> JsonMessages:
+        """The messages in the order they are sent; one of their `pieces` for each part."""
+        of_parts = [part.json() for part in self.parts]
         with_reasoning = any(part.with_reasoning for part in self.parts)
         pieces = (of_parts[0][1:], *of_parts[1:]) if of_parts else ()
         return JsonMessages(pieces, self.message_count, with_reasoning=with_reasoning)
 
     def hashed(self) -> tuple[JsonMessages, str, int]:
         """The messages; the SHA-256 (hex) of the canonical JSON of `{messages, tools}`; the bytes of that JSON."""
-        of_parts = [part.json() for part in self.parts]
+        messages = self.messages()
         at = next((at for at, part in enumerate(self.parts) if isinstance(part, Run)), len(self.parts))
-        before = b"".join((OPENING, of_parts[0][1:], *of_parts[1:at])) if at else OPENING
+        before = b"".join((OPENING, *messages.pieces[:at]))
         run = self.parts[at] if at < len(self.parts) else None
         taken_up = run.past.hash_of_run(before, run.first, run.end) if isinstance(run, Run) else None
         digest = taken_up or hashlib.sha256(before)
-        for of_part in of_parts[at + 1 :]:
-            digest.update(of_part)
+        for piece in messages.pieces[at + 1 :]:
+            digest.update(piece)
         closing = CLOSING % (self.tools_block.text.encode() if self.tools_block else b"[]")
         digest.update(closing)
-        messages = self._messages(of_parts)
         return messages, digest.hexdigest(), len(OPENING) + sum(map(len, messages.pieces)) + len(closing)
 
     def blocks(self) -> tuple[Block, ...]:

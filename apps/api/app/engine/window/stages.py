@@ -9,8 +9,10 @@ if its condition does not hold. `overflow_of` is step 12.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from heapq import nlargest
 from itertools import accumulate, pairwise
 from math import ceil
+from operator import itemgetter
 from typing import TypeAlias
 
 from app.domain.errors import ContextBudgetExceeded
@@ -129,12 +131,8 @@ def overflow_of(window: Window) -> ContextBudgetExceeded:
         },
         regions=dict(zip(counted, _parts_of(input_tokens, list(counted.values())), strict=True)),
         largest_items=[
-            {
-                "item": item.label,
-                "region": item.region,
-                "tokens": item.tokens * input_tokens // max(1, sum(counted.values())),
-            }
-            for item in prompt.largest(_LARGEST_SHOWN)
+            {"item": label, "region": region, "tokens": tokens * input_tokens // max(1, sum(counted.values()))}
+            for label, region, tokens in nlargest(_LARGEST_SHOWN, prompt.labelled(), key=itemgetter(2))
         ],
         recovery=_recovery(prompt, budget, cut),
     )
