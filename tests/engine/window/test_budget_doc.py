@@ -121,7 +121,7 @@ def test_the_long_message_is_refused_with_the_documents_figures() -> None:
     assert isinstance(refused, Refused)
     shorten = {advice["region"]: advice["by_tokens"] for advice in refused.overflow.recovery["shorten"]}
     assert _table("the long message") == {
-        "never dropped": window.with_summary(None).with_pieces(untouchable(window)).input_tokens,
+        "never dropped": window.with_items("summary", ()).with_pieces(untouchable(window)).input_tokens,
         "counted at the end": refused.window.input_tokens,
         "over by": refused.overflow.budget["over_by"],
         "shorten the message by": shorten["user"],

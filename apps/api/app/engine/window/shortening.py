@@ -15,6 +15,7 @@ from app.domain.types import Message, Pin
 from app.engine.messages.media import has_media, marked_parts, marked_text
 from app.engine.messages.tokens import Estimate
 from app.engine.messages.turns import sent_tokens
+from app.engine.policy.policy import MIN_SUMMARY_TOKENS
 from app.engine.recall.look_back_pages import handle_of
 from app.engine.recall.relevance import question_of, relevances
 from app.engine.summary.block import fit_summary
@@ -59,16 +60,16 @@ def shorten_summary(window: Window) -> Window:
 
 
 def with_fitted_summary(window: Window, cap_tokens: int) -> Window:
-    """The window with its summary shortened to `cap_tokens`, if it can be made that small. It is never dropped."""
+    """The window with its summary shortened to `cap_tokens`, or `MIN_SUMMARY_TOKENS`, if it can be. It stays."""
     item, summary = window.summary, window.snapshot.summary
     if item is None or summary is None:
         return window
-    body = fit_summary(summary.body, cap_tokens, window.estimate)
+    body = fit_summary(summary.body, max(cap_tokens, MIN_SUMMARY_TOKENS), window.estimate)
     if body is None or body == summary.body:
         return window
     shorter = summary_item(replace(summary, body=body), window.snapshot.policy, window.estimate)
     action = Removal("summary_shortened", item.label, "over_budget", item.tokens - shorter.tokens)
-    return window.with_summary(shorter).logged((action,))
+    return window.with_items("summary", (shorter,)).logged((action,))
 
 
 def with_fitted_pins(window: Window, room_tokens: int) -> Window:
@@ -78,7 +79,7 @@ def with_fitted_pins(window: Window, room_tokens: int) -> Window:
     if all of them at that length are too large is the least relevant dropped. The pins that are sent keep their order,
     whatever their relevance, because a provider's cache works by prefix.
     """
-    pins, items, estimate = window.snapshot.pins, window.pins, window.estimate
+    pins, items, estimate = window.snapshot.pins, window.items_of("pins"), window.estimate
     if sum(item.tokens for item in items) <= room_tokens:
         return window
     question = question_of(window.snapshot.goal, window.snapshot.current)
@@ -103,7 +104,7 @@ def with_fitted_pins(window: Window, room_tokens: int) -> Window:
         removed = items[at].tokens - now[at].tokens
         actions.append(Removal("pinned_trim", pins[at].name, _LOW_RELEVANCE, removed))
         excess -= removed
-    return window.with_pins(tuple(now.values())).logged(actions)
+    return window.with_items("pins", tuple(now.values())).logged(actions)
 
 
 def _fitted_pin(pin: Pin, item: PromptItem, most_tokens: int, least: PromptItem, estimate: Estimate) -> PromptItem:

@@ -259,7 +259,8 @@ def foldable(window: Window) -> Foldable:
 
 def room_beside(window: Window, pieces: Sequence[Piece]) -> int:
     """The largest summary, without framing, that fits beside the head and these pieces."""
-    beside = (*window.head, *window.recalled, *pieces)
+    head = [item for item in window.head if item.region != "summary"]
+    beside = (*head, *window.recalled, *pieces)
     less_tokens = window.tokens - sum(each.tokens for each in beside)
     less_messages = window.messages - sum(each.messages for each in beside)
     left = window.budget.input_budget - window.input_tokens_without(less_tokens, less_messages)
@@ -278,7 +279,7 @@ def foldable_within_shares(window: Window) -> Foldable:
     share = within.shares["summary"]
     held = window
     if window.excess_tokens > 0:
-        held = with_fitted_summary(window, max(within.offered["summary"], MIN_SUMMARY_TOKENS))
+        held = with_fitted_summary(window, within.offered["summary"])
         held = with_fitted_pins(held, within.offered["pins"])
     full_tokens = max(share, held.summary.tokens if held.summary else 0)
     beside = division(window, summary_tokens=full_tokens)
