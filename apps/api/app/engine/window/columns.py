@@ -52,10 +52,8 @@ _MOST_KEPT_BYTES: Final = 65_536
 
 
 class Columns:
-    """The settled turns of a session whose messages come after `from_seq`, in time order.
-
-    A *piece* is a unit of a turn that later prompts may contain. Messages in no piece are stored with their turn too.
-    """
+    """The settled turns of a session whose messages come after `from_seq`, in time order. Messages that no later prompt
+    may contain are in no piece, but are stored with their turn too."""
 
     def __init__(self, from_seq: int) -> None:
         self.from_seq = from_seq
@@ -325,7 +323,7 @@ class Columns:
         return b"".join([wire[ends[part.start] : ends[part.stop]] for part in self._stretches(first, end)])
 
     def stretches_of_run(self, first: int, end: int) -> Iterator[Stretch]:
-        """The messages of these pieces in stretches of consecutive numbers whose reasoning is sent in one form."""
+        """The messages of these pieces in stretches."""
         for part in self._stretches(first, end):
             roles = self._marks[part.start : part.stop]
             users = next((at for at, mark in enumerate(roles) if mark & 3), len(roles))
@@ -333,7 +331,7 @@ class Columns:
             yield Stretch(form, self._seqs[part.start], self._seqs[part.stop - 1], users)
 
     def _stretches(self, first: int, end: int) -> Iterator[range]:
-        """The positions of these pieces' messages, one range per stretch."""
+        """The same as positions of messages."""
         start, stop = self._first_messages[first], self._first_messages[end - 1] + self._size(end - 1)
         for at in range(bisect_right(self._stretch_firsts, start) - 1, len(self._stretch_firsts)):
             if self._stretch_firsts[at] >= stop:
@@ -341,10 +339,8 @@ class Columns:
             yield range(max(start, self._stretch_firsts[at]), min(stop, self._stretch_ends[at]))
 
     def hash_of_run(self, before: bytes, first: int, end: int) -> Hash:
-        """The SHA-256 state of a prompt that begins with the bytes `before` and continues with these pieces.
-
-        A cached state of the same beginning is continued, so that a turn hashes only what is new.
-        """
+        """The SHA-256 state of a prompt that begins with the bytes `before` and continues with these pieces. A cached
+        state of the same beginning is continued, so that a turn hashes only what is new."""
         start = self._first_messages[first]
         stop = self._first_messages[end - 1] + self._size(end - 1)
         kept = self._hashed

@@ -83,11 +83,10 @@ def singly(
 ) -> list[TrimAction]:
     """The actions with each range split into its single actions, in time order.
 
-    `turns` are the turns of the ranges with their messages, counted again. `refs` are the prompt's references, which
-    show what was sent of a range; without them (the prompt was not sent) ranges are not split. Neither are more than
-    `_MOST_RANGES`, nor a range whose messages cannot be distinguished from those that left with their turns; ranges of
-    larger extent then stay whole too.
-    `with_handles` says whether the prompt offered the look-back tool.
+    `turns` are the turns of the ranges, counted again; `refs` are the prompt's references, which show what was sent of
+    a range; `with_handles` says whether the prompt offered the look-back tool. Ranges of a prompt that was not sent are
+    not split, nor more than `_MOST_RANGES`, nor a range whose messages cannot be distinguished from those that left
+    with their turns; ranges of larger extent then stay whole too.
     """
     actions = tuple(actions)
     ranges = [action for action in actions if action.seqs]

@@ -44,11 +44,8 @@ CLOSING: Final = b'],"tools":%b}'
 
 @frozen(slots=False)
 class Block:
-    """Text that is sent but is not a stored message. `sha256` (hex) is its key in `prompt_blocks`.
-
-    With `is_json` the text is the canonical JSON of content that is a list of parts. With `is_message` it is that of a
-    whole message.
-    """
+    """Text that is sent but is not a stored message: with `is_json` the canonical JSON of a list of parts, with
+    `is_message` that of a whole message. `sha256` (hex) is its key in `prompt_blocks`."""
 
     role: str
     text: str
@@ -66,12 +63,8 @@ class Block:
 
 @frozen
 class PromptItem:
-    """One message of a prompt.
-
-    Exactly one of `block` and `message` is set, except that a shortened message has both: the stored message for role
-    and pairing, and the block that replaces its content. `tokens` is without framing. An item without a stored message
-    has a `name`. With `inputs_cleared` the calls of the message have no arguments (`without_inputs`).
-    """
+    """One message of a prompt: a stored `message`, or a `block` with a `name`, or both, where the block replaces the
+    content of the message. `tokens` is without framing. With `inputs_cleared` its calls have no arguments."""
 
     messages: ClassVar[Literal[1]] = 1
     region: Region
@@ -162,7 +155,6 @@ class Run:
 
     @property
     def with_reasoning(self) -> bool:
-        """Whether any of its messages is sent with its reasoning."""
         past = self.past
         return past.has_reasoning and any(each.form for each in past.stretches_of_run(self.first, self.end))
 
@@ -271,10 +263,8 @@ def block_item(region: Region, name: str, role: str, text: str, estimate: Estima
 
 
 def pin_text(pin: Pin) -> str:
-    """A pin as it is sent to the model: in a fence named by the hash of its content, which the content cannot contain.
-
-    So a pinned file cannot close its fence and continue as another pin or as text of the operator.
-    """
+    """A pin as it is sent: in a fence named by the hash of its content, which the content cannot contain. So a pinned
+    file cannot close its fence and continue as another pin or as text of the operator."""
     origin = f" (from {_one_line(pin.source)})" if pin.source else ""
     fence = f"pin-{sha256_hex(pin.content)[:16]}"
     return f"Pinned for this conversation: {_one_line(pin.name)}{origin}\n<{fence}>\n{pin.content}\n</{fence}>"

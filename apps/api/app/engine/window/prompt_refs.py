@@ -71,11 +71,8 @@ class Needed:
 
 
 def refs_of(prompt: Prompt, recalled: Sequence[Recalled], others_between: Callable[[int, int], int]) -> JsonObject:
-    """The references of a prompt with these recalled messages.
-
-    `others_between` is the number of the past's messages between two numbers that are not a user's, sent or not. Users'
-    messages with only such messages between them become one range.
-    """
+    """The references of a prompt with these recalled messages. `others_between` says how many of the past's messages
+    between two numbers are not a user's, sent or not; users' with only such between them become one range."""
     items: list[list[Any]] = []
     runs = _Runs(items, others_between)
     rest = iter(recalled)
@@ -126,7 +123,7 @@ class _Runs:
         self._of_users = False
 
     def add(self, stretch: Stretch) -> None:
-        """Append a stretch. Only users' messages at the beginning of it can extend a range of users' messages."""
+        """Append a stretch. Only users' messages at its beginning can extend a range of users' messages."""
         kind, first, users = f"m{_MARK_OF_FORM[stretch.form]}", stretch.first_seq, stretch.users
         while users and self._run is not None and self._of_users and self._goes_on(kind, first):
             self._run[2] = first
@@ -143,7 +140,7 @@ class _Runs:
             self._items.append(self._run)
 
     def _goes_on(self, kind: str, seq: int) -> bool:
-        """Whether this message continues the run of users' messages. If others lie between, the run becomes a range."""
+        """Whether this message continues the run of users' messages, which others between make a range."""
         assert self._run is not None
         if self._run[0] == kind and self._run[2] == seq - 1:
             return True
@@ -187,7 +184,6 @@ HowSent: TypeAlias = Callable[[Message], Literal["whole", "shortened", "marked"]
 
 
 def how_sent_of(refs: JsonObject) -> HowSent:
-    """A function that returns how a message was sent in the prompt of these references."""
     shortened = {ref[1]: ref[0] for ref in refs["items"] if ref[0][0] in _CHANGED}
     needed = needed_for(refs)
 

@@ -122,11 +122,10 @@ def divide(
     wanted: Mapping[PriorityRegion, int],
     least: Mapping[PriorityRegion, int],
 ) -> Division:
-    """Divide `room_tokens` among goal, pins, summary and history. The share of the output is already subtracted.
+    """Divide `room_tokens`, of which the output's share is subtracted already, among goal, pins, summary and history.
 
-    The history's share is what the other shares leave. A region that needs more than its share (`least`) borrows from
-    the others, lowest priority first. What a region does not use is offered to the next in order. What the last region
-    does not use is offered again from the first on.
+    A region that needs more than its share (`least`) borrows from the others, lowest priority first. What a region does
+    not use is offered to the next in order, and what the last does not use again from the first on.
     """
     shares = _borrowed(_shares(max(0, room_tokens), allocation), order, least)
     offered: dict[PriorityRegion, int] = {}

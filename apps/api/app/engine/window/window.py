@@ -51,7 +51,7 @@ class Cost:
         return self.input_tokens_without()
 
     def input_tokens_without(self, less_tokens: int = 0, less_messages: int = 0, less_tools: int = 0) -> int:
-        """The same if this many tokens (without framing), messages and tool tokens were removed."""
+        """The same if so many tokens (without framing), messages and tool tokens were removed."""
         overhead = MESSAGE_FRAMING_TOKENS * less_messages + less_tools
         return self.budget.input_tokens(
             wire_tokens=self.wire_tokens - less_tokens - overhead,
@@ -124,8 +124,8 @@ class Window(Cost):
 
     @property
     def prune_from(self) -> int:
-        """As of a cost. The result of a look-back uses the whole budget: it is needed in this turn only, and would make
-        the prompt's beginning, which is in the provider's cache, another one."""
+        """As of a cost. The result of a look-back uses the whole budget: it is needed in this turn only, and a prune
+        would change the prompt's beginning, which is in the provider's cache."""
         own, over = super().prune_from, self.budget.input_budget + 1
         return max(own, over) if any(piece.kind == "look_back" for piece in self.current) else own
 
@@ -183,7 +183,7 @@ class Window(Cost):
         return self._resized(self.items_of(region), now, head=head)
 
     def with_added(self, added: Sequence[tuple[int, PromptItem]], recalled: tuple[Recalled, ...] = ()) -> Window:
-        """A copy with these items beside its pieces; `recalled` are the rows of the recalled messages among them."""
+        """A copy with these items; `recalled` are the rows of the recalled messages among them."""
         log = replace(self.log, recalled=recalled)
         return self._resized(self.beside, [item for _, item in added], added=tuple(added), log=log)
 
@@ -205,8 +205,8 @@ class Window(Cost):
         return replace(self, log=replace(self.log, actions=(*self.log.actions, *actions)))
 
     def after_overflow(self, budget: Budget) -> Snapshot:
-        """The snapshot to plan from after a provider rejected this window as too long; `budget` is the smaller one. No
-        summary is made then, because the client has waited for one call already."""
+        """The snapshot to plan from, within this budget, after a provider rejected this window as too long. No summary
+        is made then, because the client has waited for one call already."""
         return replace(self.snapshot, budget=budget, log=self.log.without_stages(), overflowed=True)
 
     def _resized(self, before: Sequence[PromptItem], now: Sequence[PromptItem], **changes: Any) -> Window:
