@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from app.domain.types import Completion, Message, SummaryBody, ToolCall, ToolDefinition, TurnStatus
-from app.engine.messages.tokens import counted, message_tokens, tools_tokens
-from app.engine.messages.turns import framed_tokens
+from app.engine.messages.tokens import message_tokens, tools_tokens
 from app.engine.policy.policy import PRESETS, ClearToolResults, ContextPolicy
 from app.engine.recall.look_back_pages import TextPage, page_of_matches
 from app.engine.window.look_back import (
@@ -17,6 +16,7 @@ from app.engine.window.look_back import (
     look_back_messages,
     next_page_tokens,
     next_search,
+    round_tokens,
     with_look_backs,
 )
 from app.engine.window.plan import Ready, Refused, assemble, plan
@@ -225,7 +225,7 @@ def _after(window: Window, text: str) -> Window:
 def test_a_result_takes_all_the_room_there_is_and_what_was_promised_to_stay_beside_it_does() -> None:
     window = _ready(recalling_snapshot()).window
     unread = [replace(message, content=message.content and "") for message in _read(window.snapshot, 1)]
-    of_round = framed_tokens([counted(message, estimate) for message in unread])
+    of_round = round_tokens(unread, estimate)
     room = room_for_result(window, of_round, len(unread))
     full = _after(window, text_of(room))
     assert (full.input_tokens, full.log.recalled, full.log.actions) == (window.budget.input_budget, (), ())

@@ -14,6 +14,8 @@ from uuid import UUID
 from app.domain.content import canonical_json, tool_name
 from app.domain.frozen import frozen, replace
 from app.domain.types import Completion, JsonObject, Message, MessageId, ToolCall, ToolDefinition, Turn, TurnId
+from app.engine.messages.tokens import Estimate, counted
+from app.engine.messages.turns import framed_tokens
 from app.engine.policy.policy import ContextPolicy
 from app.engine.recall.look_back_pages import TextPage
 from app.engine.window.prompt import message_of
@@ -191,6 +193,11 @@ def look_back_messages(
         reasoning_blocks=completion.reasoning_blocks,
     )
     return (caller, *(message("tool", text, tool_call_id=call.id) for call, _, text in answered))
+
+
+def round_tokens(messages: Sequence[Message], estimate: Estimate) -> int:
+    """Wire tokens of the messages of a look-back, without reasoning."""
+    return framed_tokens([counted(message, estimate) for message in messages])
 
 
 _NO_ID: Final = MessageId(UUID(int=0))

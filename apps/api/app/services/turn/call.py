@@ -18,8 +18,6 @@ from app.domain.errors import (
 )
 from app.domain.frozen import replace
 from app.domain.types import Completion, CompletionRequest, JsonObject, Message, ToolCall
-from app.engine.messages.tokens import counted
-from app.engine.messages.turns import framed_tokens
 from app.engine.recall.dates import day_said
 from app.engine.recall.look_back_pages import TextPage, handle_of
 from app.engine.window.look_back import (
@@ -34,6 +32,7 @@ from app.engine.window.look_back import (
     next_page_tokens,
     next_search,
     read_call,
+    round_tokens,
 )
 from app.engine.window.plan import Ready
 from app.engine.window.provider_overflow import learned_limit, react
@@ -244,7 +243,7 @@ async def _result(
     window = plan.decided.window
     if lookup is None:
         return None, NOT_UNDERSTOOD if calls < MOST_CALLS else AT_THE_CAP
-    of_round = framed_tokens([counted(message, plan.rows.estimate) for message in unread])
+    of_round = round_tokens(unread, plan.rows.estimate)
     size = next_page_tokens(
         lookup,
         window.budget.input_budget,
