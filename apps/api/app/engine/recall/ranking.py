@@ -28,6 +28,7 @@ from app.engine.recall.dates import day_said
 from app.engine.recall.index import CALL, RESULT, Floats, Index
 from app.engine.recall.requests import request_of
 from app.engine.recall.terms import query_terms
+from app.engine.recall.vectors import Meaning
 
 MOST_CANDIDATES: Final = 192
 """Most messages, best first and not counting tool groups, that one turn chooses from."""

@@ -24,16 +24,7 @@ from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import most_tokens_of, sendable_units
 from app.engine.recall.dates import day_of
 from app.engine.window.pieces import ANSWERED, MEDIA, NEWEST, UNIT_KINDS, Piece, traits_of, traits_of_letters
-from app.engine.window.prompt import (
-    OPENING,
-    Hash,
-    PromptItem,
-    Run,
-    Stretch,
-    message_json,
-    message_of,
-    text_format,
-)
+from app.engine.window.prompt import OPENING, Hash, PromptItem, Run, Stretch, message_json, message_of, text_format
 
 _STATUSES: Final = tuple(TurnStatus)
 _ROLES: Final[tuple[Role, ...]] = ("user", "assistant", "tool")
