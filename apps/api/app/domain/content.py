@@ -15,11 +15,9 @@ _MOST_NESTING = 200
 
 
 class JsonMessages(Sequence[PromptMessage]):
-    """The messages of a prompt as canonical JSON, without the list's brackets; parsed when one is first read.
-
-    `pieces` are this JSON in pieces: a long one is not joined before it is sent. `with_reasoning` says whether one of
-    the messages may have the fields in which earlier reasoning is sent.
-    """
+    """The messages of a prompt as canonical JSON without the list's brackets, in `pieces`, which are not joined before
+    they are sent; parsed when one is first read. `with_reasoning` says whether one of the messages may have the fields
+    in which earlier reasoning is sent."""
 
     def __init__(self, pieces: Sequence[bytes], count: int, *, with_reasoning: bool) -> None:
         self.pieces = pieces

@@ -39,8 +39,8 @@ class IncomingMessage:
 
 @frozen
 class IncomingList:
-    """A whole list: the texts of its system and developer messages, without blank ones, and its other messages in
-    order. With a `compaction` they are only those that count in addition to it (`after_compaction`)."""
+    """A whole list: the texts of its system and developer messages, without blank ones, and its other messages, with a
+    `compaction` only those that count in addition to it (`after_compaction`)."""
 
     directions: tuple[str, ...]
     messages: tuple[IncomingMessage, ...]

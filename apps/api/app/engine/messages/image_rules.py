@@ -23,8 +23,6 @@ from app.domain.types import ContentPart
 from app.engine.messages.media import ImageTokens, Size, flat_image_tokens, image_detail, image_size
 
 _ASSUMED_SIZES: tuple[Size, ...] = ((2048, 2048), (2048, 768))
-
-
 SizeRule: TypeAlias = Callable[[Size, str], int]
 """Returns the tokens of an image of this size and detail."""
 
@@ -113,10 +111,8 @@ _CLAUDE_VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!
 
 
 def image_rule_for(model: str) -> ImageTokens:
-    """The rule that counts an image's tokens for the model of this name; the flat figure for an unknown family.
-
-    Prefixes of gateways (`openai/…`, `us.anthropic.…`) are ignored.
-    """
+    """The rule that counts an image's tokens for the model of this name, whatever the prefix of a gateway (`openai/…`,
+    `us.anthropic.…`); the flat figure for an unknown family."""
     rule = size_rule_for(model)
     if rule is None:
         return flat_image_tokens
