@@ -34,8 +34,8 @@ def read_list(system: str | Sequence[Block] | None, messages: Sequence[Mapping[s
 
     The place of joined messages is that of the first. A system message in the list keeps its position and becomes
     marked text of the user, because instructions would never leave the window again. Messages before the last
-    compaction are left out (see `after_compaction`); a compaction without content failed and replaces nothing. Raises
-    `InvalidRequest`, with the message's index, for a compaction that this service did not make.
+    compaction with content are left out (`after_compaction`). Raises `InvalidRequest`, with the message's index, for a
+    compaction that this service did not make.
     """
     read: list[IncomingMessage] = []
     before: list[IncomingMessage] = []

@@ -129,9 +129,8 @@ def reply_items(
     status: Literal["completed", "incomplete"] = "completed",
     is_refusal: bool = False,
 ) -> list[JsonObject]:
-    """The items of a reply: its reasoning if any, its text unless it only made calls, and its calls. Calls of
-    `client_tools` become items of their own kind instead of function calls.
-    """
+    """The items of a reply: its reasoning if any, its text unless it only made calls, and its calls, of their own kind
+    for `client_tools`."""
     items: list[JsonObject] = []
     if reasoning:
         items.append(reasoning_item(session_id, seq, reasoning))
@@ -177,8 +176,7 @@ def compaction_item(compaction: Compaction) -> JsonObject:
 
 
 def _add_named(messages: list[IncomingMessage], place: int, named: str, message: Message) -> bool:
-    """Adds the item of a stored message that an id names, and no other item of it. Reasoning adds nothing. Returns
-    whether there is such an item."""
+    """Adds the item of a stored message that an id names, but no reasoning. Returns whether there is such an item."""
     match named.partition("_")[0], message.role:
         case "rs", "assistant":
             pass

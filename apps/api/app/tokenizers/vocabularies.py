@@ -38,9 +38,7 @@ class VocabularyError(Exception):
 
 class Vocabulary:
     """One encoding. `count` is exact: the length of tiktoken's `encode_ordinary`, so special-token text is plain text.
-
-    It releases the GIL while it works, and may be called from several threads.
-    """
+    It releases the GIL while it works, and may be called from several threads."""
 
     def __init__(self, encoding: tiktoken.Encoding, ranks: dict[bytes, int]) -> None:
         self._encoding = encoding
@@ -88,10 +86,8 @@ def _length(encoding: tiktoken.Encoding, text: str) -> int:
 
 @cache
 def load_vocabulary(encoding: str) -> Vocabulary:
-    """Builds one of `ENCODINGS` from the installed wheel, in about 0.35 s of CPU time, once per process.
-
-    Raises `VocabularyError` when the wheel is missing or its bytes are not those whose SHA-256 tiktoken states.
-    """
+    """Builds one of `ENCODINGS` from the installed wheel, in about 0.35 s of CPU time, once per process. Raises
+    `VocabularyError` when the wheel is missing or its bytes are not those whose SHA-256 tiktoken states."""
     if encoding not in ENCODINGS:
         raise VocabularyError(f"There is no vocabulary named {encoding!r}.")
     define = cast("FunctionType", openai_public.ENCODING_CONSTRUCTORS[encoding])

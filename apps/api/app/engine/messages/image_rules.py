@@ -23,6 +23,8 @@ from app.domain.types import ContentPart
 from app.engine.messages.media import ImageTokens, Size, flat_image_tokens, image_detail, image_size
 
 _ASSUMED_SIZES: tuple[Size, ...] = ((2048, 2048), (2048, 768))
+
+
 SizeRule: TypeAlias = Callable[[Size, str], int]
 """Returns the tokens of an image of this size and detail."""
 

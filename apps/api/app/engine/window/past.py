@@ -23,6 +23,8 @@ from app.engine.window.pieces import Piece, pieces_of
 from app.engine.window.prompt import PromptItem, Run
 
 NOTHING_KNOWN: Final[Mapping[int, Sequence[Piece]]] = {}
+
+
 _NO_TURNS: Final = Columns(0)
 """Columns that are never appended to."""
 
