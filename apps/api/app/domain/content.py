@@ -126,12 +126,10 @@ def canonical_bytes(value: object) -> bytes:
 
 
 def canonical_json(value: object) -> str:
-    """Compact, key-sorted JSON as text."""
     return canonical_bytes(value).decode()
 
 
 def sha256_hex(text: str) -> str:
-    """SHA-256 of the text's UTF-8, in hex."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -145,7 +143,6 @@ def is_custom(tool: ToolDefinition) -> bool:
 
 
 def tool_name(tool: ToolDefinition) -> str | None:
-    """The tool's name for models."""
     return tool.get("custom" if is_custom(tool) else "function", {}).get("name")
 
 
@@ -174,7 +171,6 @@ def arguments_of(text: str) -> str:
 
 
 def custom_call_json(call: ToolCall) -> JsonObject:
-    """A call of a custom tool in the OpenAI form."""
     return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": custom_input(call.arguments)}}
 
 

@@ -48,7 +48,6 @@ class IncomingList:
 
     @property
     def instructions(self) -> str | None:
-        """The directions as one text."""
         return "\n\n".join(self.directions) or None
 
 
@@ -76,7 +75,6 @@ class Compaction:
 
     @property
     def handle(self) -> str:
-        """The text that a client returns unchanged."""
         summary = f"_summary_{self.summary_id.hex}" if self.summary_id else ""
         return f"session_{self.session_id.hex}_turn_{self.turn_seq}{summary}"
 

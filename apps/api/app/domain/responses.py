@@ -41,12 +41,10 @@ class ResponseRef:
 
 
 def conversation_id(session_id: UUID) -> str:
-    """The id of a session as a conversation."""
     return f"conv_{session_id.hex}"
 
 
 def response_id(ref: ResponseRef) -> str:
-    """The id of a reply as a response."""
     return f"resp_{ref.session_id.hex}{ref.reply_seq:012x}"
 
 

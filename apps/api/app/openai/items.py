@@ -271,7 +271,6 @@ _NO_ACTION: JsonObject = {"command": [], "env": {}, "timeout_ms": None, "user": 
 
 
 def chat_tool(tool: Mapping[str, Any]) -> JsonObject:
-    """A tool in the form of chat completions."""
     match tool["type"]:
         case "custom":
             return {"type": "custom", "custom": _custom(tool)}

@@ -81,7 +81,6 @@ def wire_tokens_of(turns: Sequence[Turn]) -> int:
 
 
 def framed_tokens(messages: Sequence[Message]) -> int:
-    """The tokens of messages with their framing."""
     return sum([message.tokens for message in messages]) + MESSAGE_FRAMING_TOKENS * len(messages)
 
 

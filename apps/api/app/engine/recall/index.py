@@ -44,7 +44,6 @@ def packed_terms(role: Role, content: Content, *, has_calls: bool = False, name:
 
 
 def packed_text(text: str, kind: int = USER, most_terms: int = MOST_TERMS_OF_A_MESSAGE) -> bytes:
-    """The packed terms of a text."""
     counted = Counter(map(term_hash, terms_of(text)))
     questions = text.rstrip("\"'”’) ").endswith(QUESTION_MARKS)
     header = min(counted.total(), _MOST_LENGTH) << 10 | kind << 6 | questions << 5

@@ -293,11 +293,9 @@ class Columns:
                 yield self._message_tokens[at], self._message_id(at), turn_id
 
     def label(self, place: int) -> str:
-        """The name of a piece's first message in trim logs."""
         return f"message:{self._message_id(self._first_messages[place])}"
 
     def day(self, place: int) -> int | None:
-        """The day of a piece's first message; None if its time is not known."""
         said_at = _instant_of(self._said_at[self._first_messages[place]])
         return None if said_at is None else day_of(said_at)
 
@@ -380,5 +378,4 @@ def _microseconds_of(instant: datetime | None) -> int:
 
 
 def _instant_of(microseconds: int) -> datetime | None:
-    """The inverse of `_microseconds_of`."""
     return None if microseconds == _NO_TIME else _EPOCH + microseconds * _MICROSECOND

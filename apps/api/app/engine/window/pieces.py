@@ -51,7 +51,6 @@ class Piece(NamedTuple):
 
     @property
     def stored_messages(self) -> list[Message]:
-        """Its messages as they are stored."""
         return [item.message for item in self.items if item.message]
 
     @property

@@ -37,7 +37,6 @@ class SummaryDue:
     snapshot: Snapshot
 
     def with_summary(self, summary: Summary, estimate: Estimate) -> Snapshot:
-        """The snapshot to plan from once the summary is made."""
         return with_summary(self.snapshot, self.fold, summary, estimate)
 
 

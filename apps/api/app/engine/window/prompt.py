@@ -159,7 +159,6 @@ class Run:
         return past.has_reasoning and any(each.form for each in past.stretches_of_run(self.first, self.end))
 
     def json(self) -> bytes:
-        """The canonical JSON of its messages, each with a leading comma."""
         return self.past.json_of_run(self.first, self.end)
 
 

@@ -187,7 +187,6 @@ class Prune:
             self._drop_group(queue, at, self._left_of(queue.group(at)))
 
     def window_now(self) -> Window:
-        """The window after the prune so far."""
         left = [piece for piece in self.kept if piece]
         return self.window.with_pieces(left, self.actions) if self.actions else self.window
 

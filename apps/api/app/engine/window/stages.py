@@ -46,7 +46,6 @@ def over(window: Cost) -> bool:
 
 
 def over_and_unshielded(window: Cost) -> bool:
-    """As `over`, and protected turns may be pruned."""
     return over(window) and window.snapshot.policy.prune_protected
 
 
@@ -58,7 +57,6 @@ def over_in_emergency(window: Cost) -> bool:
 
 
 def over_some_budget(window: Cost) -> bool:
-    """As `over`, and the input budget is above zero."""
     return over(window) and window.budget.input_budget > 0
 
 
@@ -70,7 +68,6 @@ def has_room(window: Cost) -> bool:
 
 
 def shows_time(window: Cost) -> bool:
-    """The window fits, and the policy shows on which days its messages were sent."""
     return window.snapshot.policy.show_time and fits(window)
 
 
