@@ -1,10 +1,9 @@
 """A summary made of the conversation's own sentences: pure, deterministic, and without a language model.
 
-Statements are weighted by their information for their length: names, numbers, dates, identifiers, words that are rare
-in the conversation, and cues that something was decided, demanded, asked or promised. Items of the previous summary are
-carried over into a part of the space, demands and exact values first, until a message restates or finishes them.
-The method is extractive summarization by density with a redundancy check (Carbonell and Goldstein 1998, maximal
-marginal relevance, in its simplest form: a near-duplicate of a chosen statement adds only its source).
+Statements are weighted by their information for their length: names, numbers, dates, identifiers, rare words, and cues
+that something was decided, demanded, asked or promised. Items of the previous summary are carried over into a part of
+the space, demands and exact values first, until a message restates or finishes them. A near-duplicate of a chosen
+statement adds only its source (Carbonell and Goldstein 1998, maximal marginal relevance, in its simplest form).
 """
 
 from __future__ import annotations

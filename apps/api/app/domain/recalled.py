@@ -1,8 +1,7 @@
 """The messages that were recalled into a prompt: as rows for answers, and packed for storage.
 
-A row of an answer has about a hundred bytes, and a prompt may have hundreds of recalled messages. Stored are only four
-small numbers for each (which message it is, its tokens, its score, and which of the user's words it has), and these
-words once.
+A prompt may have hundreds of recalled messages. Stored are only four small numbers for each (which message it is, its
+tokens, its score, and which of the user's words it has), and these words once.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 A message is found by its words (BM25) and ranked by its score per token. Its neighbours get a part of its score,
 because a question is next to its answer. Recalled messages need a minimum share of the best score, so that a prompt is
 not filled with merely similar text, and only use tokens below the prune threshold (contract.md, section 8). How much
-is recalled depends on how much of the user's message is a question: a turn without one gets nearly nothing. The code
-is pure and works on arrays: no text of the past is read to rank it, only the text of what is chosen.
+is recalled depends on how much of the user's message is a question. No text of the past is read to rank it.
 """
 
 from __future__ import annotations

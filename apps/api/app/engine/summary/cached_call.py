@@ -1,9 +1,8 @@
 """The summarizer call that repeats the session's last prompt, and when it is the cheaper one.
 
-A provider that caches prompts charges a fraction of the price for the repeated part. That part ends before the newest
-turn, whose reply is not in any cache. One instruction in the system role follows, so that no text of users can outrank
-it. It is short, because it is not in any cache either. The messages have no ids there, because the repeated prompt must
-not change; an item cites by quotation instead.
+A provider that caches prompts charges a fraction of the price for the repeated part, which ends before the newest turn:
+its reply is in no cache. One short instruction follows, in the system role, so that no text of users can outrank it. As
+the repeated prompt must not change, its messages have no ids; an item cites by quotation instead.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """A session's settled past as it may be sent. It depends only on the session's messages, not on policy or turn.
 
-Its tokens and messages, and those of any range of turns, are differences of prefix sums. The texts of turns that are
-kept as columns become messages only when they are read.
-
-Rejected turns are in no past, since they are not sent. If they were protected, a client that repeats an oversized
-message would push the real conversation out.
+Tokens and messages of any range of turns are differences of prefix sums. The texts of turns that are kept as columns
+become messages only when they are read. Rejected turns are in no past, since they are not sent: if they were protected,
+a client that repeats an oversized message would push the real conversation out.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """What to do when the provider rejects a prompt as too long: the budget to plan with again, and the window to learn.
 
-Our estimate was too low, or the window is smaller than assumed. The provider's figures decide by how much to shrink,
-and `plan` decides again within the smaller budget. In the design `turn_atomic` the oldest turns are dropped at once.
-They are not summarized, since the client has waited for one call already. A note about them is put into the summary,
-not into the history, because later summaries take it over from there.
+The provider's figures decide by how much to shrink, and `plan` decides again within the smaller budget. In the design
+`turn_atomic` the oldest turns are dropped at once and not summarized, since the client has waited for one call already.
+A note about them is put into the summary, because later summaries take it over from there.
 """
 
 from __future__ import annotations

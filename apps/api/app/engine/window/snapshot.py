@@ -1,5 +1,4 @@
-"""All that a decision depends on, and what a turn's decisions have removed so far: as single actions, and as the ranges
-of a trim log."""
+"""All that a decision depends on, and what a turn's decisions have removed: as actions, and as ranges of a trim log."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Making the prompt fit: what is removed, and in which order, until the prompt is within its budget or nothing more may
-be removed; then what is added in the space that is left, or why the prompt cannot be sent, and what a client can
-shorten.
+be removed; then what is added in the space that is left, or why the prompt cannot be sent.
 
-`STAGES` is steps 4 to 11 of `docs/budget.md` as a table. Each stage takes a window and returns another. It is skipped
-if its condition does not hold. `overflow_of` is step 12.
+`STAGES` is steps 4 to 11 of `docs/budget.md` as a table: a stage is skipped if its condition does not hold.
+`overflow_of` is step 12.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """When a summary is due: before a call and after a turn, by a policy's triggers (contract.md, sections 8 to 10); and
 what it may fold.
 
-A summary that the next turn would have to make is already made in the background after the answer before it. The next
-turn is assumed to bring a message as large as an average turn of the window, and is decided by the usual rules. So the
-summary made ahead folds exactly what that turn would have folded before its call, for the same reason.
+A summary that the next turn would have to make is already made in the background after the answer before it. It folds
+what that turn, with a message as large as an average turn of the window, would fold by the usual rules.
 """
 
 from __future__ import annotations
