@@ -64,7 +64,7 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> IncomingList:
             kept.append(IncomingMessage(place, "tool", content, tool_call_id=call_id, said_at=said_at))
         else:
             kept.append(IncomingMessage(place, "user", content, name=name, said_at=said_at))
-    return IncomingList(tuple(text for text in directions if text.strip()), tuple(kept))
+    return IncomingList.of(directions, kept)
 
 
 def check_pairing(messages: Sequence[IncomingMessage], *, may_end_open: bool = False) -> None:

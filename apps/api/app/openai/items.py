@@ -17,7 +17,7 @@ import orjson
 from app.domain.content import arguments_of, call_input, content_text, custom_input
 from app.domain.errors import InvalidRequest
 from app.domain.frozen import replace
-from app.domain.incoming import Compaction, IncomingList, IncomingMessage, after_compaction, read_handle
+from app.domain.incoming import Compaction, IncomingList, IncomingMessage, read_handle
 from app.domain.responses import item_id
 from app.domain.types import Content, ContentPart, JsonObject, Message, Role, ToolCall
 from app.openai.chat_messages import reply_text
@@ -73,8 +73,7 @@ def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Mess
                 named.clear()
             case _:
                 continue
-    kept = tuple(messages) if compaction is None else after_compaction(before, messages)
-    return IncomingList(tuple(text for text in directions if text.strip()), kept, compaction)
+    return IncomingList.of(directions, messages, before, compaction)
 
 
 def references_of(items: Sequence[Mapping[str, Any]]) -> list[str]:
