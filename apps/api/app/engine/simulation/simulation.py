@@ -35,7 +35,7 @@ from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import shrinks, summarizer_usage, summary_of
 from app.engine.window.look_back import may_look_back
 from app.engine.window.past import Past
-from app.engine.window.plan import Ready, Refused, SummaryDue, passes_whole, plan
+from app.engine.window.plan import Ready, Refused, SummaryDue, passes_whole, plan, with_summary
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Removal, Snapshot
 from app.engine.window.triggers import fold_after_turn, may_fold_behind_answer
@@ -185,7 +185,7 @@ class Simulation:
             self._completed = 0
             made = self._summarize(decided.fold, model, figures)
             figures.summary = figures.summary or made is not None
-            again = decided.with_summary(made, model.estimate) if made else decided.snapshot
+            again = with_summary(decided.snapshot, decided.fold, made, model.estimate) if made else decided.snapshot
             decided = plan(self._with_evicted(again, model), model.estimate, may_summarize=False)
         elif decided.summary_worthless:
             self._completed = 0

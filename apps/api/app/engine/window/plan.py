@@ -1,6 +1,6 @@
 """What a turn sends: `plan` decides it, `assemble` turns the decision into the exact messages.
 
-When `plan` returns `SummaryDue`, the caller tries that summary and plans again: from `due.with_summary(...)` if it was
+When `plan` returns `SummaryDue`, the caller tries that summary and plans again: from `with_summary(...)` if it was
 made, else from `due.snapshot`.
 """
 
@@ -35,9 +35,6 @@ class SummaryDue:
 
     fold: Fold
     snapshot: Snapshot
-
-    def with_summary(self, summary: Summary, estimate: Estimate) -> Snapshot:
-        return with_summary(self.snapshot, self.fold, summary, estimate)
 
 
 @frozen(slots=False)

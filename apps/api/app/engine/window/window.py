@@ -86,10 +86,9 @@ class Window(Cost):
     """All that is sent for a turn, as one value. A stage takes a window and returns another.
 
     `head` has the system layers, goal, pins and summary, in this order. `past` has the pieces of the past turns,
-    `current` those of the running turn. `added` are day lines and recalled
-    messages, in order, each with the position in `past` of the piece that it precedes; what precedes the running turn
-    is behind the last piece. `tokens` and `messages` are sums over the whole window, without framing and tools.
-    Prunes end when `history_tokens` is at most `history_floor`.
+    `current` those of the running turn. `added` are day lines and recalled messages, in order, each with the position
+    in `past` of the piece that it precedes; what precedes the running turn is behind the last piece. `tokens` and
+    `messages` are sums over all, without framing and tools. Prunes end when `history_tokens` are at `history_floor`.
     """
 
     estimate: Estimate
