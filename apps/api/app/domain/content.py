@@ -176,9 +176,5 @@ def custom_call_json(call: ToolCall) -> JsonObject:
 
 def custom_input(arguments: str) -> str:
     """The text of a call of a custom tool; arguments of any other form are returned unchanged."""
-    try:
-        value = orjson.loads(arguments or "{}")
-    except orjson.JSONDecodeError:
-        return arguments
-    text = cast("JsonObject", value).get("input") if isinstance(value, dict) else None
+    text = call_input(arguments).get("input")
     return text if isinstance(text, str) else arguments

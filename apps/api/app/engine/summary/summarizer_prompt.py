@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any, Final, TypeAlias, TypeGuard, cast
+from typing import Any, Final, TypeAlias, cast
 
 from app.domain.frozen import frozen
 from app.domain.types import (
@@ -251,30 +251,27 @@ def accept_summary(answer: str | None, known_ids: Mapping[str, tuple[MessageId, 
 
 def _keeps_schema(answer: JsonObject) -> bool:
     """Whether it conforms to `SUMMARY_SCHEMA`; a general validator takes a hundred times as long."""
-    lists = [answer.get(name) for name in SUMMARY_LISTS]
-    return (
-        len(answer) == 1 + len(lists)
-        and _is_text(answer.get("summary_text"))
-        and all(_is_list(items) and len(items) <= _MOST_ITEMS and all(map(_is_item, items)) for items in lists)
-    )
+    match answer:
+        case {"summary_text": str(text), **lists} if text and lists.keys() == set(SUMMARY_LISTS):
+            return all(map(_are_items, lists.values()))
+        case _:
+            return False
 
 
-def _is_item(item: object) -> bool:
-    if not isinstance(item, dict):
-        return False
-    fields = cast(JsonObject, item)
-    ids = fields.get("message_ids")
-    if fields.keys() != {"text", "message_ids"} or not _is_list(ids):
-        return False
-    return _is_text(fields["text"]) and bool(ids) and all(isinstance(each, str) for each in ids)
+def _are_items(items: Any) -> bool:
+    match items:
+        case [*each]:
+            return len(each) <= _MOST_ITEMS and all(map(_is_item, each))
+        case _:
+            return False
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value != ""
-
-
-def _is_list(value: object) -> TypeGuard[list[Any]]:
-    return isinstance(value, list)
+def _is_item(item: Any) -> bool:
+    match item:
+        case {"text": str(text), "message_ids": [_, *_] as ids, **others} if text and not others:
+            return all(isinstance(each, str) for each in ids)
+        case _:
+            return False
 
 
 def _accept_item(item: JsonObject, known_ids: Mapping[str, tuple[MessageId, ...]]) -> SummaryItem:
