@@ -139,8 +139,7 @@ class ListedTurn(TurnRecord):
 
 @frozen
 class StoredSummary:
-    """A summary of the messages from `from_message_id` through `to_message_id`, as clients read it; `created_at` is
-    None until it is stored."""
+    """A summary of the messages from one through another, as clients read it; `created_at` is None until stored."""
 
     id: SummaryId
     from_message_id: MessageId

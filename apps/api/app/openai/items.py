@@ -128,8 +128,7 @@ def reply_items(
     status: Literal["completed", "incomplete"] = "completed",
     is_refusal: bool = False,
 ) -> list[JsonObject]:
-    """The items of a reply: its reasoning if any, its text unless it only made calls, and its calls, of their own kind
-    for `client_tools`."""
+    """The items of a reply: its reasoning, its text unless it only made calls, and its calls, by kind of tool."""
     items: list[JsonObject] = []
     if reasoning:
         items.append(reasoning_item(session_id, seq, reasoning))

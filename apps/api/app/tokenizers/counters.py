@@ -66,8 +66,7 @@ def encoding_for_model(model: str) -> str:
 
 
 class _Counter:
-    """One encoding of a process: its vocabulary, which is loaded once on first use, and a cache of the latest counts.
-    Thread-safe."""
+    """An encoding of a process: its vocabulary, loaded on first use, and a cache of the latest counts. Thread-safe."""
 
     def __init__(self, encoding: str, load: Callable[[str], TextCounter]) -> None:
         self.encoding = encoding

@@ -76,8 +76,7 @@ class Vocabulary:
 
 
 def _length(encoding: tiktoken.Encoding, text: str) -> int:
-    """Tokens of `text`. Those of a long text are not put into a Python list, which would hold the GIL for up to a tenth
-    of a second."""
+    """Tokens of `text`; those of a long text not as a Python list, which would hold the GIL for up to 0.1 s."""
     if len(text) >= _LONG_CHARS:
         with suppress(UnicodeEncodeError):  # a lone surrogate, which `encode_ordinary` replaces
             return len(encoding.encode_to_numpy(text, disallowed_special=()))

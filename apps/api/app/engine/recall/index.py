@@ -37,8 +37,7 @@ QUESTION_MARKS: Final = ("?", "？", "؟")
 
 
 def packed_terms(role: Role, content: Content, *, has_calls: bool = False, name: str | None = None) -> bytes:
-    """A message's terms as they are stored with it, those of its speaker's name first; at most the first
-    `MOST_TERMS_OF_A_MESSAGE`."""
+    """A message's terms as stored with it, its speaker's name first; at most `MOST_TERMS_OF_A_MESSAGE`."""
     kind = RESULT if role == "tool" else USER if role == "user" else CALL if has_calls else ASSISTANT
     return packed_text(named(name, content_text(content)), kind)
 
