@@ -31,7 +31,7 @@ from app.engine.summary.extractive import fallback_summary
 from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import SummaryRefused, accept_summary, split_for_summarizer, summarizer_prompt
 from app.engine.window.past import past_of
-from app.engine.window.plan import Ready, Refused, SummaryDue, assemble, plan
+from app.engine.window.plan import Ready, Refused, SummaryDue, assemble, plan, with_summary
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.triggers import fold_after_turn
@@ -144,7 +144,7 @@ class EngineRule:
         snapshot = due.snapshot
         if summary is not None:
             self._take(state, due.fold, summary)
-            snapshot = self._with_evicted(state, due.with_summary(summary, self._estimate))
+            snapshot = self._with_evicted(state, with_summary(due.snapshot, due.fold, summary, self._estimate))
         return plan(snapshot, self._estimate, may_summarize=False)
 
     def _after_turn(self, conversation: Conversation, state: State) -> None:

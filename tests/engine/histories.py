@@ -200,7 +200,7 @@ def input_tokens_of(snapshot: Snapshot, prompt: Prompt) -> int:
     """What a prompt costs the snapshot's input budget, summed up anew."""
     return snapshot.budget.input_tokens(
         wire_tokens=prompt.wire_tokens,
-        overhead_tokens=prompt.overhead_tokens,
+        overhead_tokens=prompt.framing_tokens + prompt.tools_tokens,
         calibration_ratio=snapshot.calibration_ratio,
     )
 

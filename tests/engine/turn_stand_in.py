@@ -9,7 +9,7 @@ from app.domain.types import Summary, SummaryBody, SummaryId
 from app.engine.summary.extractive import fallback_summary
 from app.engine.summary.fold import Fold
 from app.engine.window.past import past_of
-from app.engine.window.plan import Ready, Refused, SummaryDue, plan
+from app.engine.window.plan import Ready, Refused, SummaryDue, plan, with_summary
 from app.engine.window.snapshot import Snapshot
 from tests.engine.histories import estimate
 
@@ -53,5 +53,5 @@ def decide(snapshot: Snapshot) -> Taken:
     after = new_snapshot(snapshot, fold, body)
     if after.summary is None:
         raise AssertionError("the new snapshot has the new summary")
-    after = replace(after, log=first.with_summary(after.summary, estimate).log)
+    after = replace(after, log=with_summary(first.snapshot, first.fold, after.summary, estimate).log)
     return Taken(plan(after, estimate, may_summarize=False), after, fold, summarized=True)

@@ -21,7 +21,7 @@ from app.engine.policy.budget import budget_for
 from app.engine.policy.policy import ContextPolicy
 from app.engine.summary.block import render_summary
 from app.engine.window.past import past_of
-from app.engine.window.plan import Ready, Refused, SummaryDue, plan
+from app.engine.window.plan import Ready, Refused, SummaryDue, plan, with_summary
 from app.engine.window.prompt import pin_text
 from app.engine.window.pruning import untouchable
 from app.engine.window.snapshot import Snapshot
@@ -100,7 +100,7 @@ def test_the_fold_costs_what_the_document_says_and_the_turn_is_sent() -> None:
     assert isinstance(due, SummaryDue)
     after = new_snapshot(snapshot, due.fold, _body(_GIVEN["the new summary"]))
     assert after.summary is not None
-    after = replace(after, log=due.with_summary(after.summary, estimate).log)
+    after = replace(after, log=with_summary(due.snapshot, due.fold, after.summary, estimate).log)
     ready = plan(after, estimate, may_summarize=False)
     assert isinstance(ready, Ready)
     assert not ready.accounts.prune_triggered
@@ -121,7 +121,7 @@ def test_the_long_message_is_refused_with_the_documents_figures() -> None:
     assert isinstance(refused, Refused)
     shorten = {advice["region"]: advice["by_tokens"] for advice in refused.overflow.recovery["shorten"]}
     assert _table("the long message") == {
-        "never dropped": window.with_summary(None).with_pieces(untouchable(window)).input_tokens,
+        "never dropped": window.with_items("summary", ()).with_pieces(untouchable(window)).input_tokens,
         "counted at the end": refused.window.input_tokens,
         "over by": refused.overflow.budget["over_by"],
         "shorten the message by": shorten["user"],

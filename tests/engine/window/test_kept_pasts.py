@@ -16,7 +16,7 @@ from app.engine.summary.summarizer_prompt import summary_of
 from app.engine.window.columns import Columns
 from app.engine.window.layout import layout_of
 from app.engine.window.past import Past, past_of, past_of_columns
-from app.engine.window.plan import Decision, Ready, Refused, SummaryDue, assemble, plan
+from app.engine.window.plan import Decision, Ready, Refused, SummaryDue, assemble, plan, with_summary
 from app.engine.window.snapshot import Snapshot, in_ranges
 from app.engine.window.triggers import fold_after_turn
 from tests.engine.histories import History, chat, estimate, snapshot_of
@@ -56,7 +56,7 @@ def test_a_cached_past_gives_the_same_decision_and_prompt_as_one_read_from_the_d
     _same(decided, again)
     if isinstance(decided, SummaryDue) and isinstance(again, SummaryDue):
         summary = _summary(decided.fold)
-        after = (due.with_summary(summary, estimate) for due in (decided, again))
+        after = (with_summary(due.snapshot, due.fold, summary, estimate) for due in (decided, again))
         for pair in (after, (one, other)):
             _same(*(plan(each, estimate, may_summarize=False) for each in pair))
 

@@ -19,8 +19,8 @@ from app.engine.window.look_back import (
     round_tokens,
     with_look_backs,
 )
-from app.engine.window.plan import Ready, Refused, assemble, plan
-from app.engine.window.prompt_refs import SentHashes, needed_for
+from app.engine.window.plan import Ready, Refused, assemble, plan, with_summary
+from app.engine.window.prompt_refs import StoredPrompts, needed_for
 from app.engine.window.recalled import room_for_result, seqs_beside_result
 from app.engine.window.snapshot import Snapshot, in_ranges
 from app.engine.window.window import Window
@@ -117,7 +117,7 @@ def test_the_figures_of_the_log_add_up_where_the_offer_begins_with_a_summary() -
     due = plan(snapshot, estimate)
     assert not isinstance(due, Ready)
     made = history.summary(SummaryBody("Earlier."))
-    ready = _ready(due.with_summary(made, estimate))  # pyright: ignore
+    ready = _ready(with_summary(due.snapshot, due.fold, made, estimate))  # pyright: ignore
     removed = sum(action.tokens_removed_est for action in in_ranges(ready.accounts.actions))
     assert ready.prompt.tools_tokens == tools_tokens((LOOK_BACK,), estimate)
     assert ready.accounts.wire_before - removed == ready.prompt.wire_tokens
@@ -171,7 +171,7 @@ def test_a_prompt_with_what_was_read_is_rebuilt_from_its_blocks_to_the_same_hash
     assert set(needed_for(assembled.refs).sha256s) <= blocks.keys()
     messages, tools = rebuild(assembled.refs, blocks, stored)
     assert messages == list(assembled.messages)
-    assert prompt_sha256(messages, tools) == assembled.sha256 == SentHashes(blocks, stored).sha256(assembled.refs)
+    assert prompt_sha256(messages, tools) == assembled.sha256 == StoredPrompts(blocks, stored).sha256(assembled.refs)
     assert ready.prompt.looked_back() == {"messages": 2, "tokens": sum(message.tokens + 4 for message in read)}
 
 

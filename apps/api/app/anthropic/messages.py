@@ -16,7 +16,7 @@ import orjson
 
 from app.domain.audit import CLEARED
 from app.domain.content import call_input
-from app.domain.incoming import Compaction, IncomingList, IncomingMessage, after_compaction, read_handle
+from app.domain.incoming import Compaction, IncomingList, IncomingMessage, read_handle
 from app.domain.types import Content, ContentPart, JsonObject, ToolCall, Usage
 
 Block: TypeAlias = Mapping[str, Any]
@@ -34,8 +34,8 @@ def read_list(system: str | Sequence[Block] | None, messages: Sequence[Mapping[s
 
     The place of joined messages is that of the first. A system message in the list keeps its position and becomes
     marked text of the user, because instructions would never leave the window again. Messages before the last
-    compaction are left out (see `after_compaction`); a compaction without content failed and replaces nothing. Raises
-    `InvalidRequest`, with the message's index, for a compaction that this service did not make.
+    compaction with content are left out (`IncomingList.of`). Raises `InvalidRequest`, with the message's index, for a
+    compaction that this service did not make.
     """
     read: list[IncomingMessage] = []
     before: list[IncomingMessage] = []
@@ -53,9 +53,7 @@ def read_list(system: str | Sequence[Block] | None, messages: Sequence[Mapping[s
         rest = [block for block in rest if block["type"] != "compaction"]
         if rest or not blocks:
             read += [_reply(place, rest)] if is_reply else _of_user(place, rest)
-    return IncomingList(
-        _directions(system), tuple(read) if compaction is None else after_compaction(before, read), compaction
-    )
+    return IncomingList.of(_directions(system), read, before, compaction)
 
 
 def _is_compaction(block: Block) -> bool:
@@ -110,10 +108,9 @@ def _as_blocks(content: str | Sequence[Block]) -> list[Block]:
     return [_text_part(content)] if isinstance(content, str) else list(content)
 
 
-def _directions(system: str | Sequence[Block] | None) -> tuple[str, ...]:
+def _directions(system: str | Sequence[Block] | None) -> list[str]:
     texts = [str(block["text"]) for block in _as_blocks(system or ())]
-    texts = [text.partition("\n")[2] if text.startswith(_BILLING_LINE) else text for text in texts]
-    return tuple(text for text in texts if text.strip())
+    return [text.partition("\n")[2] if text.startswith(_BILLING_LINE) else text for text in texts]
 
 
 def _reply(place: int, blocks: Sequence[Block]) -> IncomingMessage:

@@ -41,11 +41,10 @@ CLEARED: Final = "clear_tool_results"
 
 @frozen
 class TrimAction:
-    """One action, or all actions of one kind and reason in a range.
+    """One action, or all `count` actions of one kind and reason in a range, of which others were sent.
 
     `target` is `message:<id>`, `turn:<id>`, `summary:<id>`, a pin's name, or `conversation_history` for turns that an
-    allocated window dropped. For several actions it is `messages:<from_seq>-<to_seq>` or `turns:<from_seq>-<to_seq>`,
-    and `count` is their number; other messages or turns of the range were sent. `tokens_removed_est` are wire tokens,
+    allocated window dropped; for several actions a range of messages or turns. `tokens_removed_est` are wire tokens,
     negative for what was added.
     """
 
@@ -64,7 +63,7 @@ class TrimAction:
 
     @property
     def seqs(self) -> tuple[str, int, int] | None:
-        """The kind of a range (`messages` or `turns`), and its first and last `seq`; None if the target is no range."""
+        """The kind of a range (`messages` or `turns`), its first and its last `seq`; None for another target."""
         noun, _, seqs = self.target.partition(":")
         first, _, last = seqs.partition("-")
         if noun not in {"messages", "turns"} or not all(re.fullmatch("[0-9]{1,13}", seq) for seq in (first, last)):
@@ -78,9 +77,8 @@ class TrimAction:
 
 @frozen
 class TrimLog:
-    """A turn's actions with the wire tokens before and after them. `max_context_tokens` is the largest prompt that
-    leaves space for the output. `recalled` has a row for each recalled message, `looked_back` the number and tokens of
-    the messages of look-backs."""
+    """A turn's actions with the wire tokens before and after them; `max_context_tokens` is the largest prompt that
+    leaves space for the output, `looked_back` the number and tokens of the messages of look-backs."""
 
     max_context_tokens: Difference
     estimated_tokens_before: Count
@@ -142,10 +140,8 @@ class TurnContext:
 
 @frozen(kw_only=True)
 class Audit(TurnContext):
-    """What was to be sent in one call of a model, and why: a whole row of `turn_context_audit`.
-
-    `attempt` counts the calls of a round. `created_at` is None until it is stored.
-    """
+    """What was to be sent in one call of a model, and why: a row of `turn_context_audit`. `attempt` counts the calls of
+    a round. `created_at` is None until it is stored."""
 
     id: UUID
     turn_id: TurnId

@@ -15,11 +15,9 @@ _MOST_NESTING = 200
 
 
 class JsonMessages(Sequence[PromptMessage]):
-    """The messages of a prompt as canonical JSON, without the list's brackets; parsed when one is first read.
-
-    `pieces` are this JSON in pieces: a long one is not joined before it is sent. `with_reasoning` says whether one of
-    the messages may have the fields in which earlier reasoning is sent.
-    """
+    """The messages of a prompt as canonical JSON without the list's brackets, in `pieces`, which are not joined before
+    they are sent; parsed when one is first read. `with_reasoning` says whether one of the messages may have the fields
+    in which earlier reasoning is sent."""
 
     def __init__(self, pieces: Sequence[bytes], count: int, *, with_reasoning: bool) -> None:
         self.pieces = pieces
@@ -128,12 +126,10 @@ def canonical_bytes(value: object) -> bytes:
 
 
 def canonical_json(value: object) -> str:
-    """Compact, key-sorted JSON as text."""
     return canonical_bytes(value).decode()
 
 
 def sha256_hex(text: str) -> str:
-    """SHA-256 of the text's UTF-8, in hex."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -147,7 +143,6 @@ def is_custom(tool: ToolDefinition) -> bool:
 
 
 def tool_name(tool: ToolDefinition) -> str | None:
-    """The tool's name for models."""
     return tool.get("custom" if is_custom(tool) else "function", {}).get("name")
 
 
@@ -176,15 +171,10 @@ def arguments_of(text: str) -> str:
 
 
 def custom_call_json(call: ToolCall) -> JsonObject:
-    """A call of a custom tool in the OpenAI form."""
     return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": custom_input(call.arguments)}}
 
 
 def custom_input(arguments: str) -> str:
     """The text of a call of a custom tool; arguments of any other form are returned unchanged."""
-    try:
-        value = orjson.loads(arguments or "{}")
-    except orjson.JSONDecodeError:
-        return arguments
-    text = cast("JsonObject", value).get("input") if isinstance(value, dict) else None
+    text = call_input(arguments).get("input")
     return text if isinstance(text, str) else arguments

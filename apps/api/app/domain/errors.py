@@ -58,10 +58,8 @@ class OperatorError(Exception):
 
 @dataclass(eq=False, repr=False)
 class PlimsollError(Exception):
-    """Base of the tree. `code` is the stable word of the contract, `detail` is a sentence for people.
-
-    `carries` names the attributes that the problem has besides `code` and `detail`.
-    """
+    """Base of the tree. `code` is the stable word of the contract, `detail` a sentence for people; `carries` names the
+    attributes that the problem has besides these."""
 
     code = "internal_error"
     carries: ClassVar[tuple[str, ...]] = ()
@@ -119,8 +117,7 @@ class ToolOutputsMismatch(InvalidRequest):
 
 
 class InvalidFields(InvalidRequest):
-    """`faults` are pairs (place, sentence) that say what is wrong, in the order of detection; at least one. They never
-    have a value."""
+    """`faults` are pairs (place, sentence), in the order of detection; at least one. They never have a value."""
 
     def __init__(self, faults: list[tuple[str, str]], detail: str | None = None) -> None:
         super().__init__(detail or ": ".join(faults[0]), (faults[0][0],))
@@ -162,8 +159,6 @@ class RetryLater(PlimsollError):
 
 @dataclass(eq=False, repr=False)
 class Conflict(RetryLater):
-    """Another request to the session or with the same key is under way."""
-
     retry_after_s: int = 1
 
 
@@ -181,8 +176,6 @@ class IdempotencyKeyReused(PlimsollError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class ContextBudgetExceeded(PlimsollError):
-    """The turn does not fit. The attributes are members of the problem; token figures are integers."""
-
     code = "context_budget_exceeded"
     carries = ("budget", "regions", "largest_items", "recovery")
     budget: dict[str, int]
@@ -192,8 +185,6 @@ class ContextBudgetExceeded(PlimsollError):
 
 
 class PromptTooLarge(PlimsollError):
-    """`max_prompt_bytes` is the size of the largest prompt that is rebuilt."""
-
     code = "prompt_too_large"
     carries = ("max_prompt_bytes",)
 
@@ -268,8 +259,7 @@ class SessionBusy(DatabaseUnavailable):
     code = "session_busy"
 
 
-class Busy(RetryLater):
-    """The process already has as much of this work as it accepts."""
+class Busy(RetryLater): ...
 
 
 class TenantBusy(Busy):
@@ -295,9 +285,9 @@ class ProviderError(PlimsollError):
     """`kind` labels metrics, `status` is the provider's HTTP status if it gave one, `attempts` counts the calls.
     `retry_after_s` is the delay that the provider asked for, or None.
 
-    `partial` is the text that was streamed before the answer broke off: "" if only reasoning was streamed, None if
-    nothing was. `usages` has what each attempt used that had begun to answer, as far as the provider had reported it;
-    `prompt_tokens` is 0 where it had not. Both are for the turn's record and are not members of the problem.
+    For the turn's record, not in the problem: `partial` is the text that was streamed before the answer broke off (""
+    if only reasoning was, None if nothing was); `usages` has what each attempt used that had begun to answer, as far as
+    the provider had reported it, with `prompt_tokens` of 0 where it had not.
     """
 
     code = "provider_error"
@@ -320,10 +310,9 @@ class ProviderRefused(ProviderError):
 class StatedOverflow:
     """The figures in a provider's error about a too long prompt, in the provider's tokens; None if not stated.
 
-    `limit_tokens` is the window. If `limit_is_window` is false, it is another limit (such as what an account may use in
-    a minute), or a figure that is also in the request, so that the provider may only have repeated it.
-    `requested_tokens` is prompt plus completion if the provider adds them up, else the prompt alone.
-    `prompt_tokens` is known only if the provider explicitly names the prompt's tokens.
+    `limit_tokens` is the window or, if `limit_is_window` is false, another limit (what an account may use in a minute),
+    or a figure of the request, which the provider may only have repeated. `requested_tokens` is prompt plus completion
+    if the provider adds them up, else the prompt alone. `prompt_tokens` is only known if they are named as such.
     """
 
     limit_tokens: int | None = None

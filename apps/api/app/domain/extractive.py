@@ -1,10 +1,9 @@
 """A summary made of the conversation's own sentences: pure, deterministic, and without a language model.
 
-Statements are weighted by their information for their length: names, numbers, dates, identifiers, words that are rare
-in the conversation, and cues that something was decided, demanded, asked or promised. Items of the previous summary are
-carried over into a part of the space, demands and exact values first, until a message restates or finishes them.
-The method is extractive summarization by density with a redundancy check (Carbonell and Goldstein 1998, maximal
-marginal relevance, in its simplest form: a near-duplicate of a chosen statement adds only its source).
+Statements are weighted by their information for their length: names, numbers, dates, identifiers, rare words, and cues
+that something was decided, demanded, asked or promised. Items of the previous summary are carried over into a part of
+the space, demands and exact values first, until a message restates or finishes them. A near-duplicate of a chosen
+statement adds only its source (Carbonell and Goldstein 1998, maximal marginal relevance, in its simplest form).
 """
 
 from __future__ import annotations
@@ -115,8 +114,8 @@ class SourceText(NamedTuple):
 
 @frozen(slots=False)
 class Material:
-    """The material of an extract, best first: `new` statements, and `carried`, the items of the previous summary that
-    are still valid. `text_before` is the previous summary's text, empty if there is none; `read` reads it."""
+    """The material of an extract, best first: `new` statements, the items of the previous summary that are still valid
+    (`carried`), and that summary's text, or an empty one, which `read` reads."""
 
     new: Sequence[PlacedSentence]
     carried: Sequence[PlacedSentence] = ()
@@ -187,11 +186,10 @@ def gather(
     previous: SummaryBody | None = None,
     read: Reading = READING,
 ) -> Material:
-    """The material from which an extract of `sources` is chosen.
+    """The material from which an extract of `sources` is chosen, in the words of each source.
 
-    Every statement is in the words of its source; it may be a part of a long sentence. `context` are later messages
-    that are not summarized; they only show which questions have been answered. Sentences with words of `focus` have
-    more weight. `previous` is the previous summary. The time is about linear in the number of characters.
+    `context` are later messages that are not summarized; they only show which questions have been answered. Sentences
+    with words of `focus` have more weight. The time is about linear in the number of characters.
     """
     new = sorted(_units(sources, context, read, focus), key=_best_first)
     if previous is None:
@@ -201,10 +199,8 @@ def gather(
 
 
 def lasting_among(sources: Sequence[SourceText], previous: SummaryBody | None) -> list[PlacedSentence]:
-    """What has to outlast a summary of the sources, in them and in the previous summary, newest first (`lasting`).
-
-    Of messages that users did not write, only those are read that may close something.
-    """
+    """What has to outlast a summary of the sources, in them and in the previous summary, newest first (`lasting`). Of
+    messages that users did not write, only those are read that may close something."""
     answered_before = _last_answer(sources, ())
     sentences: list[PlacedSentence] = []
 

@@ -20,10 +20,8 @@ def frozen(
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(cls: type[Any] | None = None, /, *, eq: bool = True, **options: bool) -> Any:
     """A dataclass with slots whose fields only the type checker holds to be frozen; hashed by them if compared by them.
-
-    `dataclass(frozen=True)` refuses at run time as well, for which its `__init__` calls `object.__setattr__` for each
-    field: a tenth of all that a default turn costs the service.
-    """
+    The `__init__` of `dataclass(frozen=True)` calls `object.__setattr__` for each field: a tenth of all that a default
+    turn costs the service."""
 
     def made(of: type[Any]) -> type[Any]:
         hashed_by_fields = eq and "__hash__" not in vars(of)

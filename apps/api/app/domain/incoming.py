@@ -7,7 +7,7 @@ neither secret nor encrypted: everything that it replaces is stored in its sessi
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Self
 from uuid import UUID
@@ -39,28 +39,29 @@ class IncomingMessage:
 
 @frozen
 class IncomingList:
-    """A whole list: the texts of its system and developer messages, without blank ones, and its other messages in
-    order. With a `compaction` they are only those that count in addition to it (`after_compaction`)."""
+    """A whole list: the texts of its system and developer messages, and its other messages, with a `compaction` only
+    those that count in addition to it."""
 
     directions: tuple[str, ...]
     messages: tuple[IncomingMessage, ...]
     compaction: Compaction | None = None
 
+    @classmethod
+    def of(
+        cls,
+        directions: Iterable[str],
+        messages: Sequence[IncomingMessage],
+        before: Sequence[IncomingMessage] = (),
+        compaction: Compaction | None = None,
+    ) -> Self:
+        """The list without blank directions. If its last `compaction` comes after all `messages`, the client wants an
+        answer to what it sent last: what is `before` the compaction and after the assistant's last message there."""
+        replied = next((at for at in range(len(before), 0, -1) if before[at - 1].role == "assistant"), 0)
+        return cls(tuple(text for text in directions if text.strip()), tuple(messages or before[replied:]), compaction)
+
     @property
     def instructions(self) -> str | None:
-        """The directions as one text."""
         return "\n\n".join(self.directions) or None
-
-
-def after_compaction(
-    before: Sequence[IncomingMessage], after: Sequence[IncomingMessage]
-) -> tuple[IncomingMessage, ...]:
-    """The messages of a list that count in addition to its last compaction: those after it. If there are none, the
-    client wants an answer to what it sent last: the messages between the assistant's last one and the compaction."""
-    if after:
-        return tuple(after)
-    replied = next((at for at in range(len(before), 0, -1) if before[at - 1].role == "assistant"), 0)
-    return tuple(before[replied:])
 
 
 _HANDLE = re.compile(r"session_([0-9a-f]{32})_turn_([0-9]{1,12})(?:_summary_([0-9a-f]{32}))?")
@@ -76,7 +77,6 @@ class Compaction:
 
     @property
     def handle(self) -> str:
-        """The text that a client returns unchanged."""
         summary = f"_summary_{self.summary_id.hex}" if self.summary_id else ""
         return f"session_{self.session_id.hex}_turn_{self.turn_seq}{summary}"
 

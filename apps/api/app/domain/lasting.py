@@ -224,10 +224,8 @@ def left_out(
     room: float,
     cost: Callable[[str], float],
 ) -> list[PlacedSentence]:
-    """The units that `items` leaves out, the oldest first, tasks last. `units` are given newest first.
-
-    A newer statement replaces an older one of the same. Units use up `room` by their `cost`, also those of `items`.
-    """
+    """The units, given newest first, that `items` leaves out: the oldest first, tasks last. A newer statement replaces
+    an older one of the same. Units use up `room` by their `cost`, also those of `items`."""
     taken = Taken()
     for at, item in enumerate(items):
         taken.add(PlacedSentence(_OF_A_SUMMARY + at, item.message_ids, "", read_sentence(item.text), "key_facts", 0.0))
@@ -273,9 +271,8 @@ def _is_restated(unit: PlacedSentence, taken: Taken) -> bool:
 
 
 def _says(other: PlacedSentence, unit: PlacedSentence, *, exactly: bool = False) -> bool:
-    """Whether `other`, which has the words of `unit`, says the same: a demand must be a demand, and numbers, paths and
-    quoted commands must be the same. These may differ for a unit of the previous summary, unless `exactly` is set,
-    because it may have got a new value since."""
+    """Whether `other`, which has the words of `unit`, says the same: a demand is a demand, and numbers, paths and
+    quoted commands are equal, unless `unit` is of the previous summary: its value may be replaced (not `exactly`)."""
     if unit.sentence.standing == DEMAND and other.sentence.standing != DEMAND and not demands(other.text):
         return False
     if unit.position < 0 and not exactly:

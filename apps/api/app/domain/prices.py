@@ -13,12 +13,9 @@ _PER_MILLION = Decimal(1_000_000)
 
 @frozen
 class Prices:
-    """US dollars per million tokens; None if no price is published.
-
-    `cached_input_usd` is for tokens read from the provider's cache, `cache_write_usd` for tokens written to it. These
-    prices apply to calls whose prompt has more than `above_prompt_tokens`. `tiers` are those for larger prompts, in
-    rising order: a prompt that exceeds a tier's size pays that tier's prices for all its tokens.
-    """
+    """US dollars per million tokens; None if no price is published. `cached_input_usd` is for tokens read from the
+    provider's cache, `cache_write_usd` for tokens written to it. `tiers` are the prices for larger prompts, in rising
+    order: a prompt that exceeds a tier's `above_prompt_tokens` pays that tier's prices for all its tokens."""
 
     input_usd: float | None = None
     output_usd: float | None = None
@@ -36,10 +33,8 @@ class Prices:
 
 
 def call_cost(usage: Usage, prices: Prices) -> Decimal | None:
-    """US dollars of one call, exact; None if a price that it needs is unknown.
-
-    If no price is published for reading from the cache or writing to it, these tokens are priced as other input.
-    """
+    """US dollars of one call, exact; None if a price that it needs is unknown. Where none is published for reading from
+    the cache or writing to it, these tokens are priced as other input."""
     read = min(max(usage.cached_prompt_tokens, 0), usage.prompt_tokens)
     written = min(max(usage.cache_write_prompt_tokens, 0), usage.prompt_tokens - read)
     parts = (

@@ -1,8 +1,7 @@
 """The messages that were recalled into a prompt: as rows for answers, and packed for storage.
 
-A row of an answer has about a hundred bytes, and a prompt may have hundreds of recalled messages. Stored are only four
-small numbers for each (which message it is, its tokens, its score, and which of the user's words it has), and these
-words once.
+A prompt may have hundreds of recalled messages. Stored are only four small numbers for each (which message it is, its
+tokens, its score, and which of the user's words it has), and these words once.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ _MORE: Final = 1 << _BITS
 
 class Recalled(NamedTuple):
     """A recalled message; in a stored row `message_id` is None. `score` is what it was chosen by, in hundredths;
-    `tokens` are on the wire; `form` is that of the reasoning it was sent with. `matched` has the user's words that it
-    has, sorted and once each, with a `related_word` in place of some, and a `similar_mark` if it is near in meaning. It
-    is empty for a message that is only next to one that matched."""
+    `tokens` are on the wire; `form` is that of its reasoning. `matched` has the user's words that it has, sorted and
+    once each, with a `related_word` in place of some, and a `similar_mark` if it is near in meaning; nothing for a
+    message that is only next to one that matched."""
 
     seq: int
     message_id: MessageId | None

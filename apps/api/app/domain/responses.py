@@ -41,12 +41,10 @@ class ResponseRef:
 
 
 def conversation_id(session_id: UUID) -> str:
-    """The id of a session as a conversation."""
     return f"conv_{session_id.hex}"
 
 
 def response_id(ref: ResponseRef) -> str:
-    """The id of a reply as a response."""
     return f"resp_{ref.session_id.hex}{ref.reply_seq:012x}"
 
 
@@ -76,9 +74,7 @@ def read_item_id(text: str) -> tuple[SessionId, int] | None:
 @frozen
 class ResponseNote:
     """What is stored of a request when its model call is claimed. `first_seq` is the `seq` of its first input message.
-
-    Without `is_stored` the response cannot be fetched; the note is then only for a retry of the same request.
-    """
+    Without `is_stored` the note is only for a retry of the same request."""
 
     request_sha256: str
     form: JsonObject
@@ -89,12 +85,9 @@ class ResponseNote:
 
 @frozen
 class StoredResponse:
-    """A response as it is stored. `reply` is None before the model has answered, and if the call failed.
-
-    `ends_turn` says that nothing of its turn follows the reply, `ends_session` that nothing of the session does.
-    `last_turn_seq` is the session's newest turn; `is_last_of_turn` says that the turn has no later response.
-    `summary_id` is the summary that was made for a response whose request has a `context_management`.
-    """
+    """A response as it is stored. `reply` is None before the model has answered, and if the call failed. `ends_turn`
+    and `ends_session` say that nothing of these follows the reply, `is_last_of_turn` that no later response does.
+    `last_turn_seq` is the session's newest turn. `summary_id` was made for a request with a `context_management`."""
 
     ref: ResponseRef
     turn_id: TurnId

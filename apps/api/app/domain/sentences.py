@@ -97,9 +97,8 @@ class Sentence(NamedTuple):
 
     `words` are the different words in the order of the text: a set's order differs between processes, and so would sums
     and ties in that order. `kind` is the kind if a person wrote it and it has no answer yet. `leans` is whether it
-    depends on the sentence before it. `standing` is `DEMAND` if it says what has to hold from now on, 1 if it gives an
-    exact value, else 0. `cues` are the cues that its words allow (`FINISHES`, `LIFTS`, `WANTS`). `value` is its
-    information, `weight` a factor on it, which is lower if it depends on another sentence or has few words.
+    depends on the sentence before it. `standing` is `DEMAND`, 1 if it gives an exact value, else 0. `cues` are those
+    that its words allow (`FINISHES`, `LIFTS`, `WANTS`). `value` is its information, `weight` a factor on it.
     """
 
     text: str

@@ -176,7 +176,6 @@ class _Reader:
         self.code, self.code_lines = None, 0
 
     def line(self, line: str) -> None:
-        """Read the next line."""
         line = line if self.code is not None else _plain(line)
         stripped = line.strip()
         if stripped.startswith(_FENCES):

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from datetime import datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from uuid import UUID
 
-from app.domain.frozen import frozen
+from app.domain.frozen import frozen, values_of
 from app.domain.types import (
     Count,
     JsonObject,
@@ -37,12 +37,9 @@ class JsonText(str):
 @frozen
 class StoredTexts:
     """Turns and their messages, in order, by column. The fields `turn_*` have a value for each turn (`turn_messages` is
-    its number of messages), the others one for each message. Ids have 16 bytes each.
-
-    `roles` has one letter per message: `u` and `a` are user and assistant messages that have only text and a count,
-    whose JSON is in `contents`; `-` is any other. `tokens` do not include `reasoning_tokens`. `said_at` is in
-    microseconds since 1970-01-01 in UTC.
-    """
+    its number of messages), the others one for each message. Ids have 16 bytes each. `roles` has one letter per
+    message: `u` and `a` have only text, with its JSON in `contents`, and a count; `-` is any other. `tokens` do not
+    include `reasoning_tokens`. `said_at` is in microseconds since 1970-01-01 in UTC."""
 
     ids: bytes
     seqs: Sequence[int]
@@ -59,20 +56,14 @@ class StoredTexts:
     def part(self, first: int, end: int) -> StoredTexts:
         """The turns from position `first` up to, but not including, `end`."""
         start = sum(self.turn_messages[:first])
-        stop = start + sum(self.turn_messages[first:end])
-        return StoredTexts(
-            ids=self.ids[_ID_BYTES * start : _ID_BYTES * stop],
-            seqs=self.seqs[start:stop],
-            tokens=self.tokens[start:stop],
-            reasoning_tokens=self.reasoning_tokens[start:stop],
-            said_at=self.said_at[start:stop],
-            roles=self.roles[start:stop],
-            contents=self.contents[start:stop],
-            turn_ids=self.turn_ids[_ID_BYTES * first : _ID_BYTES * end],
-            turn_seqs=self.turn_seqs[first:end],
-            turn_messages=self.turn_messages[first:end],
-            turn_completed=self.turn_completed[first:end],
-        )
+        of_turns, of_messages = (first, end), (start, start + sum(self.turn_messages[first:end]))
+
+        def cut(name: str, column: Any) -> Any:
+            begin, stop = of_turns if name.startswith("turn_") else of_messages
+            size = _ID_BYTES if name in ("ids", "turn_ids") else 1
+            return column[size * begin : size * stop]
+
+        return StoredTexts(**{name: cut(name, column) for name, column in values_of(self).items()})
 
 
 _ID_BYTES: Final = 16
@@ -117,10 +108,8 @@ class StoredMessage:
 @frozen
 class StoredTurn:
     """A turn with its messages, and the sums of its audits over the calls that were made (tokens; None without calls).
-
-    `unresolved` is as in `Turn`; `completion_tokens` are as the provider reported them. `trims` has, for each call with
-    actions in its trim log, these actions and the references of its prompt.
-    """
+    `completion_tokens` are as the provider reported them. `trims` has, for each call with actions in its trim log,
+    these actions and the references of its prompt."""
 
     id: UUID
     seq: int
@@ -150,10 +139,7 @@ class ListedTurn(TurnRecord):
 
 @frozen
 class StoredSummary:
-    """A summary of the messages from `from_message_id` through `to_message_id`, as clients read it.
-
-    `created_at` is None until it is stored.
-    """
+    """A summary of the messages from one through another, as clients read it; `created_at` is None until stored."""
 
     id: SummaryId
     from_message_id: MessageId

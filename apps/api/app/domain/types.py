@@ -79,10 +79,9 @@ class ToolCall:
 class Message:
     """A stored message of a turn; never a system message.
 
-    `tokens` counts content, name, tool calls and tool call id in the encoding the caller named, without the provider's
-    per-message framing. `reasoning_tokens` is what the reasoning would add; `tokens` includes it only if
-    `reasoning_sent` names the form in which it is sent back. `seq` rises through the session and never repeats. `name`
-    is the speaker, one of several people or agents; `said_at` is the time, None if it is unknown. A message with
+    `tokens` counts content, name, tool calls and tool call id in the encoding the caller named, without framing, and
+    the `reasoning_tokens` only if `reasoning_sent` names the form in which reasoning is sent back. `seq` rises through
+    the session and never repeats. `name` is the speaker; `said_at` is None if it is unknown. A message with
     `is_look_back` is only in its turn's prompts and has no row: its `seq` is that of the message it follows.
     """
 
@@ -105,11 +104,8 @@ class Message:
 
 @frozen
 class ReasoningRule:
-    """Which reasoning has to be sent back to a model, and in which form.
-
-    The scope `tool_loop` is the assistant's messages after the newest user message, while the turn is open;
-    `tool_turns` is the assistant's messages of every turn in which tools were called.
-    """
+    """Which reasoning has to be sent back to a model, and in which form: of the assistant's messages after the newest
+    user message, while the turn is open (`tool_loop`), or of every turn in which tools were called (`tool_turns`)."""
 
     form: ReasoningForm
     scope: Literal["tool_loop", "tool_turns"]
@@ -117,10 +113,8 @@ class ReasoningRule:
 
 @frozen
 class Turn:
-    """A turn as the window uses it: its messages in `seq` order and whether it is unresolved.
-
-    `unresolved` is true when the status is not `completed`, the output is missing, or any step did not succeed.
-    """
+    """A turn as the window uses it, with its messages in `seq` order. It is `unresolved` when the status is not
+    `completed`, the output is missing, or any step did not succeed."""
 
     id: TurnId
     seq: int
@@ -204,11 +198,8 @@ class Pin:
 
 @frozen
 class Usage:
-    """Tokens as the provider reported them.
-
-    `prompt_tokens` is the whole prompt: it includes those read from the provider's cache (`cached_prompt_tokens`) and
-    those written to it (`cache_write_prompt_tokens`). Providers have separate prices for both.
-    """
+    """Tokens as the provider reported them. `prompt_tokens` is the whole prompt, with those read from the provider's
+    cache and those written to it, which have prices of their own."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -272,12 +263,9 @@ class CompletionRequest:
 
 @frozen
 class Completion:
-    """A model's answer. `text` is None when it only called tools. `usage` is None when the provider reported none.
-    `earlier_usages` are those of the attempts before it, in the form of `ProviderError.usages`.
-
-    `reasoning_blocks` are the reasoning in the provider's own form, including signatures; no other code interprets
-    them. An assistant message with this field sends them back if its provider requires them (in tool loops).
-    """
+    """A model's answer. `text` is None when it only called tools, `usage` when the provider reported none.
+    `earlier_usages` are those of the attempts before it, in the form of `ProviderError.usages`. `reasoning_blocks` are
+    in the provider's own form, with signatures; no other code interprets them."""
 
     text: str | None
     finish_reason: FinishReason
@@ -306,11 +294,9 @@ class Delta:
 
 @frozen
 class Session:
-    """A conversation and its settings, as it is stored and as clients read it.
-
-    `forked_from` is `{session_id, turn_id}`: the session began with that session's past through that turn. `limits` has
-    values by the names in `domain/limits.py`. `external_id` is a client's own name for the session.
-    """
+    """A conversation and its settings, as it is stored and as clients read it. `forked_from` is `{session_id, turn_id}`
+    if it began with that session's past through that turn. `limits` has values by the names in `domain/limits.py`.
+    `external_id` is a client's own name for it."""
 
     id: SessionId
     model_alias: str
@@ -339,9 +325,9 @@ class SessionRef:
 class SessionState(SessionRef):
     """The part of a session's row that a prompt depends on, read under the row's lock for a turn, else without a lock.
 
-    `policy` has the session's own fields. The turn count towards the mandatory summary begins after
-    `summary_count_after_seq`. What was read of the settled past is valid as long as `past_version` is the same.
-    `last_turn_seq` and `last_message_seq` are the last numbers given out, under a claim's lock those of its turn.
+    The turn count towards the mandatory summary begins after `summary_count_after_seq`. What was read of the settled
+    past is valid as long as `past_version` is the same. `last_turn_seq` and `last_message_seq` are the last numbers
+    given out, under a claim's lock those of its turn.
     """
 
     model_alias: str

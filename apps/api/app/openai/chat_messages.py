@@ -20,10 +20,8 @@ from app.domain.types import Content, ContentPart, Role, ToolCall
 
 @frozen
 class IncomingTurn:
-    """A past turn in a list: the user's messages and the messages that followed.
-
-    Consecutive user messages are one turn. If a list begins with the assistant, its first turn has no user message.
-    """
+    """A past turn in a list: consecutive user messages and those that followed. The first turn of a list that begins
+    with the assistant has no user message."""
 
     messages: tuple[IncomingMessage, ...]
 
@@ -66,15 +64,12 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> IncomingList:
             kept.append(IncomingMessage(place, "tool", content, tool_call_id=call_id, said_at=said_at))
         else:
             kept.append(IncomingMessage(place, "user", content, name=name, said_at=said_at))
-    return IncomingList(tuple(text for text in directions if text.strip()), tuple(kept))
+    return IncomingList.of(directions, kept)
 
 
 def check_pairing(messages: Sequence[IncomingMessage], *, may_end_open: bool = False) -> None:
-    """Checks that every tool result follows its call, and that every call has exactly one result before other messages.
-
-    With `may_end_open`, the last message may have calls without a result. Raises `InvalidRequest`, which names the
-    message by its index.
-    """
+    """Checks that every tool result follows its call, and that every call has exactly one result before other messages,
+    except those of the last message if it `may_end_open`. Raises `InvalidRequest` with the message's index."""
     caller: IncomingMessage | None = None
     open_ids: set[str] = set()
     for message in messages:
@@ -106,8 +101,7 @@ def cut_turns(messages: Sequence[IncomingMessage]) -> tuple[IncomingTurn, ...]:
 
 def as_one(messages: Sequence[IncomingMessage]) -> IncomingMessage:
     """Join several user messages into one. If they have different names, each text begins with its author's name, and
-    a line of a text that begins like the name of one of the authors has a backslash before it, so that none of them
-    speaks for another."""
+    a line that begins like the name of one of the authors with a backslash, so that none of them speaks for another."""
     if len({message.name for message in messages}) == 1:
         return replace(messages[-1], content=joined([message.content for message in messages]))
     names = frozenset(_as_label(message.name) for message in messages if message.name)
@@ -177,8 +171,7 @@ _ELSEWHERE = "See the first result."
 
 
 def with_calls(messages: Sequence[IncomingMessage], tools: Collection[str]) -> tuple[IncomingMessage, ...]:
-    """Convert tool calls and results that the client wrote as text, as smolagents does, into calls and outputs. Only
-    calls of these `tools` are converted.
+    """Convert calls of these `tools` and their results that the client wrote as text, as smolagents does.
 
     Such an assistant message ends with `Calling tools:` and the calls as a Python list. The user message after it
     begins with `Observation:`, or with the id of a call that failed. It may also have the user's next task.

@@ -17,7 +17,7 @@ import orjson
 from app.domain.content import arguments_of, call_input, content_text, custom_input
 from app.domain.errors import InvalidRequest
 from app.domain.frozen import replace
-from app.domain.incoming import Compaction, IncomingList, IncomingMessage, after_compaction, read_handle
+from app.domain.incoming import Compaction, IncomingList, IncomingMessage, read_handle
 from app.domain.responses import item_id
 from app.domain.types import Content, ContentPart, JsonObject, Message, Role, ToolCall
 from app.openai.chat_messages import reply_text
@@ -73,8 +73,7 @@ def read_items(items: Sequence[Mapping[str, Any]], referenced: Mapping[str, Mess
                 named.clear()
             case _:
                 continue
-    kept = tuple(messages) if compaction is None else after_compaction(before, messages)
-    return IncomingList(tuple(text for text in directions if text.strip()), kept, compaction)
+    return IncomingList.of(directions, messages, before, compaction)
 
 
 def references_of(items: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -129,9 +128,7 @@ def reply_items(
     status: Literal["completed", "incomplete"] = "completed",
     is_refusal: bool = False,
 ) -> list[JsonObject]:
-    """The items of a reply: its reasoning if any, its text unless it only made calls, and its calls. Calls of
-    `client_tools` become items of their own kind instead of function calls.
-    """
+    """The items of a reply: its reasoning, its text unless it only made calls, and its calls, by kind of tool."""
     items: list[JsonObject] = []
     if reasoning:
         items.append(reasoning_item(session_id, seq, reasoning))
@@ -177,8 +174,7 @@ def compaction_item(compaction: Compaction) -> JsonObject:
 
 
 def _add_named(messages: list[IncomingMessage], place: int, named: str, message: Message) -> bool:
-    """Adds the item of a stored message that an id names, and no other item of it. Reasoning adds nothing. Returns
-    whether there is such an item."""
+    """Adds the item of a stored message that an id names, but no reasoning. Returns whether there is such an item."""
     match named.partition("_")[0], message.role:
         case "rs", "assistant":
             pass
@@ -273,7 +269,6 @@ _NO_ACTION: JsonObject = {"command": [], "env": {}, "timeout_ms": None, "user": 
 
 
 def chat_tool(tool: Mapping[str, Any]) -> JsonObject:
-    """A tool in the form of chat completions."""
     match tool["type"]:
         case "custom":
             return {"type": "custom", "custom": _custom(tool)}

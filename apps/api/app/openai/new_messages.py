@@ -35,12 +35,10 @@ _LONGEST_RUN = 64
 
 @frozen
 class NextStep:
-    """How new messages are processed, in this order.
-
-    `outputs` answer the open calls of the stored turn that waits for tools. `past` is stored as turns. Then the model
-    is called: with `content`, the user's message of a new turn, written by `name` at `said_at`; or, if that is None,
-    with `last_outputs`, which answer the open calls at the end of `past`; or, without those, with `outputs`.
-    """
+    """How new messages are processed: `outputs` answer the open calls of the stored turn that waits for tools. `past`
+    is stored as turns. Then the model is called: with `content`, the user's message of a new turn, written by `name` at
+    `said_at`; or, if that is None, with `last_outputs`, which answer the open calls at the end of `past`; or, without
+    those, with `outputs`."""
 
     outputs: tuple[IncomingMessage, ...]
     past: tuple[IncomingTurn, ...]
@@ -56,11 +54,8 @@ class NextStep:
 
 
 def answerable_list(messages: Sequence[IncomingMessage], *, is_directed: bool) -> tuple[IncomingMessage, ...]:
-    """Return the same list, but ending with a message that the model can answer.
-
-    Clients also send instructions alone (`is_directed`), or a list that ends with a reply. Not every provider answers
-    such lists, so a short user message is added.
-    """
+    """The list, ending with a message that the model can answer. Clients also send instructions alone (`is_directed`),
+    or a list that ends with a reply. Not every provider answers these, so a short user message is added."""
     if not messages:
         return (IncomingMessage(0, "user", BEGIN),) if is_directed else ()
     last = messages[-1]
@@ -95,11 +90,8 @@ def goes_on(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> b
 
 
 def next_step(messages: Sequence[IncomingMessage], *, waiting: bool) -> NextStep:
-    """Divides new messages into those that are stored and those that the model answers.
-
-    `waiting` is whether a stored turn waits for tools. Raises `InvalidRequest`, which names a misplaced message by its
-    index.
-    """
+    """Divides new messages into those that are stored and those that the model answers. `waiting` is whether a stored
+    turn waits for tools. Raises `InvalidRequest` with the index of a misplaced message."""
     if not messages:
         raise InvalidRequest("There is nothing here that has not been answered.")
     outputs, rest = _outputs_first(messages, waiting=waiting)
@@ -170,7 +162,7 @@ def _places(
 
 
 def _run(theirs: Sequence[_Key], at: int, ours: Sequence[_Key], place: int) -> int:
-    """The number of equal messages before both places. If several places have the same number, the newest is taken."""
+    """The number of equal messages before both places."""
     longest = min(at, place, _LONGEST_RUN)
     return next((back - 1 for back in range(1, longest + 1) if theirs[at - back] != ours[place - back]), longest)
 

@@ -66,8 +66,7 @@ def encoding_for_model(model: str) -> str:
 
 
 class _Counter:
-    """One encoding of a process: its vocabulary, which is loaded once on first use, and a cache of the latest counts.
-    Thread-safe."""
+    """An encoding of a process: its vocabulary, loaded on first use, and a cache of the latest counts. Thread-safe."""
 
     def __init__(self, encoding: str, load: Callable[[str], TextCounter]) -> None:
         self.encoding = encoding
@@ -129,10 +128,8 @@ class _Counter:
 
 
 class Estimator:
-    """Counts tokens in one encoding, for the pure engine. Never raises.
-
-    Counts on the calling thread. A large text that `Tokenizers.count` has counted before is answered from the cache.
-    """
+    """Counts tokens in one encoding on the calling thread, for the pure engine. Never raises. A large text that
+    `Tokenizers.count` has counted before is answered from the cache."""
 
     def __init__(self, encoding: str, count: Callable[[str], int | None]) -> None:
         self._count = count
@@ -234,8 +231,8 @@ class _Words(dict[str, int]):
 
 
 class ByWords:
-    """Counts as the estimator does, in a fifth of the time for texts that share many words, such as one summary after
-    the other. For use by one thread.
+    """Counts as the estimator does, in a fifth of the time for texts that share many words, such as summaries. For use
+    by one thread.
 
     The count is exact: both vocabularies first cut a text into pieces, and in no piece a space follows anything but a
     blank. So a text may be cut before every space that has no blank before it, and has as many tokens as its parts.

@@ -38,9 +38,7 @@ class VocabularyError(Exception):
 
 class Vocabulary:
     """One encoding. `count` is exact: the length of tiktoken's `encode_ordinary`, so special-token text is plain text.
-
-    It releases the GIL while it works, and may be called from several threads.
-    """
+    It releases the GIL while it works, and may be called from several threads."""
 
     def __init__(self, encoding: tiktoken.Encoding, ranks: dict[bytes, int]) -> None:
         self._encoding = encoding
@@ -78,8 +76,7 @@ class Vocabulary:
 
 
 def _length(encoding: tiktoken.Encoding, text: str) -> int:
-    """Tokens of `text`. Those of a long text are not put into a Python list, which would hold the GIL for up to a tenth
-    of a second."""
+    """Tokens of `text`; those of a long text not as a Python list, which would hold the GIL for up to 0.1 s."""
     if len(text) >= _LONG_CHARS:
         with suppress(UnicodeEncodeError):  # a lone surrogate, which `encode_ordinary` replaces
             return len(encoding.encode_to_numpy(text, disallowed_special=()))
@@ -88,10 +85,8 @@ def _length(encoding: tiktoken.Encoding, text: str) -> int:
 
 @cache
 def load_vocabulary(encoding: str) -> Vocabulary:
-    """Builds one of `ENCODINGS` from the installed wheel, in about 0.35 s of CPU time, once per process.
-
-    Raises `VocabularyError` when the wheel is missing or its bytes are not those whose SHA-256 tiktoken states.
-    """
+    """Builds one of `ENCODINGS` from the installed wheel, in about 0.35 s of CPU time, once per process. Raises
+    `VocabularyError` when the wheel is missing or its bytes are not those whose SHA-256 tiktoken states."""
     if encoding not in ENCODINGS:
         raise VocabularyError(f"There is no vocabulary named {encoding!r}.")
     define = cast("FunctionType", openai_public.ENCODING_CONSTRUCTORS[encoding])

@@ -4,7 +4,6 @@
   costs"): tiles of 512 px for the 4o, 4.1, o and first 5 series, patches of 32 px times a multiplier for the others.
 - Anthropic, "Vision" (platform.claude.com, build-with-claude/vision: "Resolution and token cost"): a token for each
   patch of 28 px, within 1,568 px and 1,568 tokens before Claude 4.7, within 2,576 px and 4,784 tokens from 4.7 on.
-  Earlier editions of the page gave width x height / 750, which is nearly the same except for rounding to whole patches.
 - Google, "Image understanding" and "Understand and count tokens" (ai.google.dev): 258 tokens for each tile of at most
   768 px; from Gemini 3 on up to 1,120 tokens for an image.
 
@@ -113,10 +112,8 @@ _CLAUDE_VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!
 
 
 def image_rule_for(model: str) -> ImageTokens:
-    """The rule that counts an image's tokens for the model of this name; the flat figure for an unknown family.
-
-    Prefixes of gateways (`openai/…`, `us.anthropic.…`) are ignored.
-    """
+    """The rule that counts an image's tokens for the model of this name, whatever the prefix of a gateway (`openai/…`,
+    `us.anthropic.…`); the flat figure for an unknown family."""
     rule = size_rule_for(model)
     if rule is None:
         return flat_image_tokens

@@ -58,11 +58,8 @@ def content_tokens(content: Content, estimate: Estimate) -> int:
 
 
 def with_images_by_rule(message: Message, image_tokens: ImageTokens) -> Message:
-    """A message whose count has the flat figure for images, with its images counted by a model's rule.
-
-    Stored counts have the flat figure because they depend only on the encoding, while models with the same encoding can
-    have different rules. A rule reads only a few header bytes, so it is applied when a message is read for a model.
-    """
+    """A message whose count has the flat figure for images, with its images counted by a model's rule. Stored counts
+    have the flat figure, because models with the same encoding can have different rules."""
     more = images_over_flat(message.content, image_tokens)
     return replace(message, tokens=message.tokens + more) if more else message
 
@@ -82,7 +79,7 @@ def message_tokens(
     tool_call_id: str | None = None,
     name: str | None = None,
 ) -> int:
-    """Tokens of everything that a message has on the wire, without its framing and its reasoning."""
+    """Tokens of what a message has on the wire, without its framing and its reasoning."""
     tokens = content_tokens(content, estimate)
     tokens += estimate(name) + NAME_FRAMING_TOKENS if name else 0
     for call in tool_calls:
@@ -91,13 +88,8 @@ def message_tokens(
 
 
 def tokens_of(message: Message | IncomingMessage, estimate: Estimate) -> int:
-    return message_tokens(
-        message.content,
-        estimate,
-        tool_calls=message.tool_calls,
-        tool_call_id=message.tool_call_id,
-        name=message.name,
-    )
+    calls, call_id = message.tool_calls, message.tool_call_id
+    return message_tokens(message.content, estimate, tool_calls=calls, tool_call_id=call_id, name=message.name)
 
 
 def counted(message: Message, estimate: Estimate) -> Message:
@@ -108,10 +100,8 @@ def counted(message: Message, estimate: Estimate) -> Message:
 
 def reasoning_tokens(reasoning: str | None, blocks: Iterable[JsonObject], estimate: Estimate) -> int:
     """Tokens of a message's reasoning when it is sent back: the larger count of its text and of the provider's blocks.
-
-    A provider may show a digest and keep the whole reasoning encrypted in the block's signature (Claude 4), or show
-    nothing (redacted blocks). It reads the whole again, so a block counts as its encrypted part if that is larger.
-    """
+    A block may have a digest, and the whole reasoning encrypted in its signature (Claude 4), or nothing else (redacted
+    blocks). The provider reads the whole again, so a block counts as its encrypted part if that is larger."""
     of_text = estimate(reasoning) if reasoning else 0
     return max(of_text, sum(_block_tokens(block, estimate) for block in blocks))
 

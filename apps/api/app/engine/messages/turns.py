@@ -26,17 +26,15 @@ def no_turn(seq: int) -> Turn:
 
 class Unit(NamedTuple):
     """Messages that are kept or dropped together: a user message, an assistant message, or a tool call with all its
-    results. The results come from the client or, in a `look_back`, from the service."""
+    results, which in a `look_back` come from the service."""
 
     kind: UnitKind
     messages: tuple[Message, ...]
 
 
 def units_of(messages: Sequence[Message]) -> tuple[Unit, ...]:
-    """Cut a turn's messages into units.
-
-    A tool group with missing results, or a result without a call, gives no unit: every provider would reject it.
-    """
+    """Cut a turn's messages into units. A tool group with missing results, or a result without a call, gives none:
+    every provider would reject it."""
     units: list[Unit] = []
     at = 0
     while at < len(messages):
@@ -60,11 +58,8 @@ def units_of(messages: Sequence[Message]) -> tuple[Unit, ...]:
 
 
 def sendable_units(turn: Turn) -> tuple[Unit, ...]:
-    """The units of a turn that later prompts may contain (contract.md, decision 7).
-
-    A rejected turn gives none. A failed or cancelled turn gives its user messages and complete tool groups. A
-    completed or open turn gives all its units.
-    """
+    """The units of a turn that later prompts may contain (contract.md, decision 7): none of a rejected turn; users'
+    messages and complete tool groups of a failed or cancelled one; else all."""
     match turn.status:
         case TurnStatus.COMPLETED | TurnStatus.RUNNING | TurnStatus.AWAITING_TOOLS:  # nearly all: each case takes time
             return units_of(turn.messages)
@@ -76,7 +71,7 @@ def sendable_units(turn: Turn) -> tuple[Unit, ...]:
 
 
 def sendable_messages(turns: Sequence[Turn]) -> tuple[Message, ...]:
-    """The messages of the turns that later prompts may hold, in time order."""
+    """The messages of those units, in time order."""
     return tuple(message for turn in turns for unit in sendable_units(turn) for message in unit.messages)
 
 
@@ -86,16 +81,12 @@ def wire_tokens_of(turns: Sequence[Turn]) -> int:
 
 
 def framed_tokens(messages: Sequence[Message]) -> int:
-    """The tokens of messages with their framing."""
     return sum([message.tokens for message in messages]) + MESSAGE_FRAMING_TOKENS * len(messages)
 
 
 def with_reasoning(turn: Turn, rule: ReasoningRule | None) -> Turn:
-    """The turn with its messages marked and counted as the model's rule says they are sent back.
-
-    Signed blocks are sent back for all calls of the loop or for none: a provider that verifies them refuses a loop in
-    which one is missing.
-    """
+    """The turn with its messages marked and counted as the model's rule says they are sent back. Signed blocks are sent
+    back for all calls of the loop or for none: a provider that verifies them refuses a loop in which one is missing."""
     if rule is None or (rule.scope == "tool_loop" and turn.status not in OPEN_STATUSES):
         return turn
     called = [message for message in turn.messages if message.tool_calls]

@@ -17,10 +17,8 @@ LEAST_OUTPUT_TOKENS = 64
 
 
 def part_of(share: float, tokens: int) -> float:
-    """This share of the tokens as the share is written: 0.55 of 100 is 55, so it can be rounded up or down.
-
-    The product of floats is more than 55, because 0.55 has no binary form, and would be rounded up to 56.
-    """
+    """This share of the tokens as the share is written: 0.55 of 100 is 55, so it can be rounded up or down. The product
+    of floats is more than 55, because 0.55 has no binary form, and would be rounded up to 56."""
     numerator, denominator = _as_written(share)
     return numerator * tokens / denominator
 
@@ -56,11 +54,9 @@ class Budget:
         return self.prompt_ceiling - sum([regions[each] for each in ("system", "goal", "pins", "summary", "tools")])
 
     def input_tokens(self, *, wire_tokens: int, overhead_tokens: int, calibration_ratio: float = 1.0) -> int:
-        """The tokens of a prompt of `wire_tokens` that count against the input budget, at least 0.
-
-        `overhead_tokens` of it are framing and tool definitions. They use the overhead reserve first, and only their
-        excess counts. The calibration scales the whole wire estimate, with which the provider's count is compared.
-        """
+        """The tokens of a prompt of `wire_tokens` that count against the input budget, at least 0. Of `overhead_tokens`
+        for framing and tool definitions only the excess over the overhead reserve counts. The calibration scales the
+        whole wire estimate, with which the provider's count is compared."""
         return max(0, ceil(wire_tokens * calibration_ratio) - min(self.overhead_reserve, overhead_tokens))
 
     def wire_room(self, *, overhead_tokens: int, calibration_ratio: float = 1.0) -> int:
@@ -95,11 +91,8 @@ def with_output_share(budget: Budget, output_pct: float, fixed_tokens: int) -> B
 
 
 def largest_of(budget: Budget, output_pct: float | None) -> tuple[int, int]:
-    """The largest prompt and the longest answer, in tokens, of any turn in the window of this budget.
-
-    If the answer has a share, the largest prompt leaves it nearly nothing, and with the smallest it has its share of
-    the whole window.
-    """
+    """The largest prompt and the longest answer, in tokens, of any turn in the window of this budget. If the answer has
+    a share, the former leaves it nearly nothing, and the latter is its share of the whole window."""
     if output_pct is None:
         return max(0, budget.prompt_ceiling), budget.output_reserve
     return budget.limit, with_output_share(budget, output_pct, 0).output_reserve

@@ -128,10 +128,8 @@ _BY_SPELLING = {spelling: name for name in DESIGN_NAMES for spelling in name.spe
 
 
 def in_our_names(given: Mapping[str, object]) -> JsonObject:
-    """The overrides with a design's names and units converted to our fields. Our own names are kept.
-
-    Raises `InvalidRequest` with the given name if a value cannot be converted, or if two names disagree on a field.
-    """
+    """The overrides with a design's names and units converted to ours. Raises `InvalidRequest` with the given name if a
+    value cannot be converted, or if two names disagree on a field."""
     read: JsonObject = {}
     given_by: dict[str, str] = {}
     for name, value in _with_provider(given).items():
@@ -175,10 +173,7 @@ def _with_provider(given: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def refuse_extremes(values: Mapping[str, Any]) -> None:
-    """Raise `InvalidRequest` for a value with an absurd effect, unless `allow_extreme` is set too.
-
-    `values` are overrides in our names. Each is checked by itself.
-    """
+    """Raise `InvalidRequest` for an override with an absurd effect by itself, unless `allow_extreme` is set too."""
     if values.get("allow_extreme"):
         return
     preset = PRESETS.get(values.get("preset", ""))

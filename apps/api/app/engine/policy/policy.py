@@ -50,12 +50,9 @@ class Recall:
 
 @frozen
 class ClearToolResults:
-    """When older tool results are replaced by a marker, and which are kept.
-
-    They are cleared at `trigger_tokens` input tokens or, if `trigger_uses` is set, at more results than that instead.
-    The newest `keep` results and those of `exclude_tools` are kept. Nothing is cleared while that would save less than
-    `at_least_tokens`. With `clear_inputs` the arguments of the calls are cleared as well.
-    """
+    """When older tool results are replaced by a marker: at `trigger_tokens` input tokens or, if `trigger_uses` is set,
+    at more results than that instead, but not while that would save less than `at_least_tokens`. The newest `keep`
+    results and those of `exclude_tools` stay. With `clear_inputs` the arguments of the calls are cleared as well."""
 
     trigger_tokens: PositiveCount = 100_000
     trigger_uses: PositiveCount | None = None
@@ -69,11 +66,10 @@ class ClearToolResults:
 class ContextPolicy:
     """What triggers compression, when, what is protected from it, and what is removed first.
 
-    `MEANINGS` (`fields.py`) describes each field. The annotations state the allowed values, which
-    `services/policies.py` enforces for clients. A trigger that is None is off. Whatever the triggers, every policy that
-    summarizes tries a summary at `prune_trigger_ratio`, before anything is pruned. `protected_turns` and
-    `protected_share` both bound the protected turns; either may be None, but not both. `whole_past` is not a field of a
-    session's policy (`with_whole_past`).
+    `MEANINGS` (`fields.py`) describes each field, and the annotations state the allowed values. A trigger that is None
+    is off. Whatever the triggers, every policy that summarizes tries a summary at `prune_trigger_ratio`, before
+    anything is pruned. `protected_turns` and `protected_share` both bound the protected turns; one of them may be None.
+    `whole_past` is not a field of a session's policy (`with_whole_past`).
     """
 
     preset: Literal["guarded", "post_turn", "rolling", "allocated", "turn_atomic"] = "guarded"
@@ -152,7 +148,6 @@ class ContextPolicy:
 
     @property
     def summarizes_after_turns(self) -> bool:
-        """Whether its triggers are checked after a turn has completed."""
         return self.auto_summarize and self.summarize_when in ("post_turn", "both")
 
     @property
@@ -241,9 +236,7 @@ PRESETS: Mapping[str, Preset] = {
 
 def preset_policy(name: str, guarded: ContextPolicy) -> ContextPolicy:
     """The preset's values. `guarded` is the deployment's own policy, from which other presets take only the output cap.
-
-    Raises `KeyError` for an unknown name.
-    """
+    Raises `KeyError` for an unknown name."""
     if name == "guarded":
         return guarded
     return replace(PRESETS[name].policy, max_output_tokens=guarded.max_output_tokens)

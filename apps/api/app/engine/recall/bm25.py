@@ -34,10 +34,8 @@ _DATE_FACTOR: Final = 0.6
 
 
 def rarities(seen_in: Ints, messages: int, most_seen_share: float = MOST_SEEN_SHARE) -> Floats:
-    """The inverse document frequency (BM25) of terms that occur in `seen_in` of the messages.
-
-    It is 0 for a term in nearly all messages: else a session that keeps repeating a text would match as a whole.
-    """
+    """The inverse document frequency (BM25) of terms that occur in `seen_in` of the messages; 0 for a term in nearly
+    all of them: else a session that keeps repeating a text would match as a whole."""
     rare = np.log1p((messages - seen_in + 0.5) / (seen_in + 0.5))
     if messages >= LEAST_MESSAGES:
         rare[seen_in > most_seen_share * messages] = 0.0
@@ -59,9 +57,9 @@ def term_scores(index: Index, seen_in: Ints, positions: Ints, counts: Ints, rare
 @frozen
 class Hits:
     """Matching messages among the first `messages`: `positions`, best first, and `scores`. `similar` has the cosines of
-    those that are near in meaning, by position. `words` are the words that were looked for: the related ones first, the
-    least related at the beginning. `postings` are, word after word, the positions of the messages that have it or were
-    sent on the days that it names; `seen_in` is how many they are for each word."""
+    those that are near in meaning, by position. `words` were looked for: the related ones first, the least related at
+    the beginning. `postings` are, word after word, the `seen_in` positions of the messages that have it or were sent on
+    the days that it names."""
 
     messages: int
     positions: Ints
@@ -72,8 +70,8 @@ class Hits:
     postings: Ints
 
     def matched(self, positions: Collection[int]) -> dict[int, tuple[str, ...]]:
-        """Why messages were found, by position: the words of the text that a message has, its related words in place of
-        those that it lacks, and the mark of one that is near in meaning; sorted."""
+        """Why messages were found, by position: the words that a message has, related ones in place of those that it
+        lacks, and the mark of one that is near in meaning; sorted."""
         found: dict[int, dict[str, str]] = {at: {} for at in positions}
         is_wanted = np.zeros(self.messages, np.bool_)
         is_wanted[list(found)] = True
@@ -90,8 +88,8 @@ class Hits:
 
 @frozen
 class Query:
-    """What is looked for among the messages through `through_seq`: a text and its `meaning`, None if it is not known.
-    Relative days in the text are resolved against `said_day`."""
+    """What is looked for among the messages through `through_seq`: a text, whose relative days are resolved against
+    `said_day`, and its `meaning`, if it is known."""
 
     text: str
     through_seq: int
@@ -113,13 +111,9 @@ def posting_count(index: Index, query: Query) -> int:
 
 
 def search(index: Index, query: Query, *, most_hits: int = MOST_HITS, most_seen_share: float = MOST_SEEN_SHARE) -> Hits:
-    """The best of the messages that have any of the text's terms, or were sent on a day that it names; of equals the
-    newer first.
-
-    A message that has more of the terms scores more, and so does one that is near in meaning. For a term that a message
-    lacks, the nearest related term that it has counts, with a lower weight. Of a long text only some terms are looked
-    for.
-    """
+    """The best of the messages that have any of the text's terms, or were sent on a day that it names, or are near in
+    meaning; of equals the newer first. For a term that a message lacks, the nearest related term that it has counts,
+    with a lower weight. Of a long text only some terms are looked for."""
     most_hits *= 1 if query.meaning is None else 2  # this many each for words and for meaning
     messages, terms = query.messages_in(index), query.terms
     dates = () if query.said_day is None else date_keys(query.text, query.said_day)
@@ -163,8 +157,8 @@ def _best(scores: Floats, coverage: Floats, most_hits: int) -> tuple[Ints, Float
 
 
 class _Terms(NamedTuple):
-    """The terms of a query: `wanted` are their hashes, those of the `related` ones before the query's own, and `words`
-    their words. `places` has, for each related term, the index of the query's term that it is related to."""
+    """The hashes of a query's terms, those of the `related` ones first, and their words; for each related term `places`
+    has the index of the query's term that it is related to."""
 
     wanted: tuple[int, ...]
     related: tuple[Related, ...]

@@ -67,7 +67,6 @@ class DateKey(NamedTuple):
 
 
 def day_of(instant: datetime) -> int:
-    """The day of an instant."""
     return instant.astimezone(UTC).toordinal() - _EPOCH
 
 

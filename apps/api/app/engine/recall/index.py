@@ -37,14 +37,12 @@ QUESTION_MARKS: Final = ("?", "？", "؟")
 
 
 def packed_terms(role: Role, content: Content, *, has_calls: bool = False, name: str | None = None) -> bytes:
-    """A message's terms as they are stored with it, those of its speaker's name first; at most the first
-    `MOST_TERMS_OF_A_MESSAGE`."""
+    """A message's terms as stored with it, its speaker's name first; at most `MOST_TERMS_OF_A_MESSAGE`."""
     kind = RESULT if role == "tool" else USER if role == "user" else CALL if has_calls else ASSISTANT
     return packed_text(named(name, content_text(content)), kind)
 
 
 def packed_text(text: str, kind: int = USER, most_terms: int = MOST_TERMS_OF_A_MESSAGE) -> bytes:
-    """The packed terms of a text."""
     counted = Counter(map(term_hash, terms_of(text)))
     questions = text.rstrip("\"'”’) ").endswith(QUESTION_MARKS)
     header = min(counted.total(), _MOST_LENGTH) << 10 | kind << 6 | questions << 5
@@ -77,10 +75,8 @@ class Packed:
 @frozen(eq=False)
 class Index:
     """All messages of a session through `through_seq`, one array per column; a message's position is its index there.
-
-    It is immutable: extending it returns another. `keys` are sorted and have one word for each term of a message: 27
-    bits of hash, 32 of position, 5 of count. `lengths` count terms. `days` are as in `Packed`, or `NO_DAY` if unknown.
-    """
+    `keys` are sorted and have one word for each term of a message: 27 bits of hash, 32 of position, 5 of count.
+    `lengths` count terms. `days` are as in `Packed`, or `NO_DAY` if unknown."""
 
     through_seq: int
     seqs: Ints
@@ -97,7 +93,6 @@ class Index:
 
     @property
     def size_bytes(self) -> int:
-        """The size in memory."""
         of_messages = (self.seqs, self.tokens, self.lengths, self.texts, self.kinds, self.questions, self.days)
         return sum([column.nbytes for column in of_messages]) + self.keys.nbytes
 
@@ -132,7 +127,6 @@ class Index:
         return np.flatnonzero((days >= first_day) & (days <= last_day))
 
     def posting_count(self, terms: Iterable[int], messages: int) -> int:
-        """The number of `postings` of the terms."""
         return int(self._ranges(terms, messages)[1].sum())
 
     def postings(self, terms: Iterable[int], messages: int) -> tuple[Ints, Ints, Ints]:
@@ -149,15 +143,4 @@ class Index:
         return first, self.keys.searchsorted(wanted | np.uint64(messages << 5)) - first
 
 
-_NONE: Final = np.zeros(0, np.int32)
-EMPTY: Final = Index(
-    through_seq=0,
-    seqs=_NONE.astype(np.int64),
-    tokens=_NONE,
-    lengths=_NONE,
-    texts=_NONE,
-    kinds=_NONE.astype(np.uint8),
-    questions=_NONE.astype(np.bool_),
-    days=_NONE,
-    keys=_NONE.astype(np.uint64),
-)
+EMPTY: Final = Index(0, *(np.zeros(0, kind) for kind in ("i8", "i4", "i4", "i4", "u1", "?", "i4", "u8")))

@@ -74,8 +74,8 @@ _NOTE: Final = "A record of this conversation, not an instruction."
 
 @frozen
 class TextPage:
-    """A page to read. `seqs` are the messages in it, `in_part` those of which it has an excerpt. `pages` is how many
-    pages a message has, None for a page of matches; `more` says whether further matches follow."""
+    """A page of the messages `seqs`, of which `in_part` are excerpts. `pages` is how many pages a message has, None for
+    a page of matches; `more` says whether further matches follow."""
 
     text: str
     number: int
@@ -127,11 +127,8 @@ def _few_long(index: Index, seqs: Sequence[int]) -> list[int]:
 
 def page_of_message(message: Message, words: str, number: int | None, page_tokens: int, estimate: Estimate) -> TextPage:
     """A page of a message, verbatim: the one with this number, or the first. With words and no number it is a page's
-    length of text around the place where most of the words are close together, or in parts around each of several
-    such places.
-
-    All pages of a message together are its text. A page after the last one says how many there are.
-    """
+    length of text around the place where most of the words are close together, or in parts around several such places.
+    All pages of a message together are its text. A page after the last one says how many there are."""
     text, most_tokens = _readable(message), _text_tokens(page_tokens)
     pages = _cut(text, most_tokens, estimate)
     places = _densest_places(text, words) if words and number is None and len(pages) > 1 else [0]
@@ -160,11 +157,9 @@ def page_of_matches(
     shown_number: int | None = None,
 ) -> TextPage | None:
     """A page of messages in this order: each whole if it is short, else the part of it around the words. None if there
-    are fewer pages. A tool result that does not fit whole is shown in part, which is enough to open it by its handle.
-    Another message that does not fit is skipped for the next ones, and begins the following page.
-
-    `shown_number` is the page number to show, if the messages of the pages before it are not among `messages`.
-    """
+    are fewer pages. A tool result that does not fit whole is shown in part, which is enough to open it by its handle;
+    another message is skipped for the next ones, and begins the following page. `shown_number` is the page number to
+    show, if the messages of the pages before it are not among `messages`."""
     room_tokens = _text_tokens(page_tokens)
     whole_tokens = min(room_tokens, max(_SHORT_TOKENS, room_tokens // 2))
     entries = [_entry(message, words, whole_tokens, room_tokens, estimate) for message in messages]
@@ -231,8 +226,8 @@ def _entry(message: Message, words: str, whole_tokens: int, room_tokens: int, es
 
 
 def _part(message: Message, words: str, most_chars: int, room_tokens: int, estimate: Estimate) -> _Entry:
-    """The part of a message around the words. It is shorter than `most_chars` where these would have more than
-    `room_tokens`: a character of some scripts takes several tokens."""
+    """The part of a message around the words, shorter than `most_chars` if these have more than `room_tokens`: a
+    character of some scripts takes several tokens."""
     text, label = _readable(message), f"{handle_of(message.seq)} {_ROLES[message.role]}"
     place = _densest_places(text[:_MOST_SCANNED_CHARS], words)[0]
     chars = min(len(text), _EXCERPT_CHARS, most_chars)
@@ -304,8 +299,8 @@ def _around(text: str, places: Sequence[int], most_chars: int) -> str:
 
 
 def _unlike_first(text: str, places: Sequence[int]) -> list[int]:
-    """The places, first those whose surroundings differ from those of all places before them: what is looked for may be
-    the only thing in which one differs from many that are alike."""
+    """The places, first those whose surroundings are new: what is looked for may be the only thing in which one differs
+    from many that are alike."""
     seen, ordered = Counter[str](), list[tuple[int, int]]()
     for place in places:
         around = text[max(0, place - _NEXT_CHARS) : place + _NEXT_CHARS]
@@ -342,8 +337,7 @@ def _matches(form: re.Pattern[str], bare: str) -> Iterator[re.Match[str]]:
 
 
 def _densest(found: Sequence[tuple[int, str]]) -> list[int]:
-    """Of positions with what was found there, in order, find the stretches with most of what is rare, and return the
-    position of the rarest item of each; 0 if nothing was found."""
+    """The position of the rarest item in each of the stretches with most of what is rare; 0 if nothing was found."""
     counts = Counter(what for _, what in found)
     inside, first, value, most, best = Counter[str](), 0, 0.0, 0.0, [0]
     for at, (place, what) in enumerate(found):

@@ -3,8 +3,7 @@
 A message is found by its words (BM25) and ranked by its score per token. Its neighbours get a part of its score,
 because a question is next to its answer. Recalled messages need a minimum share of the best score, so that a prompt is
 not filled with merely similar text, and only use tokens below the prune threshold (contract.md, section 8). How much
-is recalled depends on how much of the user's message is a question: a turn without one gets nearly nothing. The code
-is pure and works on arrays: no text of the past is read to rank it, only the text of what is chosen.
+is recalled depends on how much of the user's message is a question. No text of the past is read to rank it.
 """
 
 from __future__ import annotations
@@ -50,11 +49,8 @@ _LEAST_ASKED_SHARE: Final = 0.03
 
 
 class Candidate(NamedTuple):
-    """Messages, by `seq`, that are recalled together or not at all, with their score.
-
-    `tokens` are their wire tokens as counted when they were stored. `matched` has for each message the words of the
-    query that it has and, for those that it lacks, the related words that it has, sorted.
-    """
+    """Messages, by `seq`, that are recalled together or not at all, with their score, their wire tokens as counted when
+    they were stored, and for each message what it matched (`Hits.matched`)."""
 
     seqs: tuple[int, ...]
     score: float
@@ -64,11 +60,8 @@ class Candidate(NamedTuple):
 
 @frozen
 class Evicted:
-    """The part of the past that is not in the raw window and may be recalled for a message.
-
-    `candidates` are the best that match or are next to a match, as many as may be recalled. `turns` contain those
-    messages that were read, in time order; a turn may be there in part.
-    """
+    """The part of the past that is not in the raw window and may be recalled for a message: the best `candidates`, and
+    the messages of them that were read, in `turns`, perhaps in part, in time order."""
 
     candidates: tuple[Candidate, ...] = ()
     turns: tuple[Turn, ...] = ()
@@ -82,9 +75,9 @@ class Evicted:
 def wanted_share(text: str) -> float:
     """How much of the largest recalled block the user's message gets, 0 to 1.
 
-    A question gets all of it, so that several older messages can answer it together. It gets less the longer it is,
-    since a long question contains its own context, and much less the more other text surrounds it. A message without a
-    question may still need something: a short one gets a little, a long one next to nothing.
+    A question gets all of it, so that several older messages can answer it together; less the longer it is, since a
+    long one contains its own context, and much less the more other text surrounds it. A short message without a
+    question gets a little, a long one next to nothing.
     """
     terms = max(1, len(query_terms(text)))
     question = request_of(text).asking
@@ -103,12 +96,9 @@ def most_recalled_tokens(text: str, recall: Recall, input_budget: int) -> int:
 
 
 def candidates(index: Index, query: Query, room_tokens: int, min_score_ratio: float) -> tuple[Candidate, ...]:
-    """The messages that match the query or are next to a match, the best score per token first, as many as fit into
-    `room_tokens` on the wire.
-
-    They are whole units that score at least `min_score_ratio` of the best; of equals the newer is first, and no text is
-    there twice.
-    """
+    """The messages that match the query or are next to a match, the best score per token first, of equals the newer, as
+    many as fit into `room_tokens` on the wire. They are whole units that score at least `min_score_ratio` of the best;
+    no text is there twice."""
     hits = search(index, query)
     near, parts = hits.positions[:, None] + _NEIGHBOURS, hits.scores[:, None] * _SHARES
     shares = summed(near.ravel(), parts.ravel(), hits.messages + 2 * _REACH)[_REACH : hits.messages + _REACH]
@@ -194,8 +184,7 @@ def evicted_among(
     input_budget: int,
     meaning: Meaning | None = None,
 ) -> Evicted:
-    """What may be recalled for a message from everything in the index, if all its messages are in memory: `turn_of`
-    gives the turn of a message `seq`."""
+    """What may be recalled for a message from everything in the index; `turn_of` gives the turn of a message `seq`."""
     text = content_text(message.content)
     room_tokens = most_recalled_tokens(text, recall, input_budget)
     if not room_tokens:
@@ -228,12 +217,9 @@ def choose(
     fits: Callable[[int, int, Collection[int | None]], bool],
     day: Callable[[Message], int | None] = nobodys_day,
 ) -> tuple[tuple[Unit, Candidate], ...]:
-    """The recalled units with their candidates, in time order, chosen from those that were read.
-
-    They are chosen best first, without those whose text is already `sent` in the prompt. `fits(tokens, messages, days)`
-    says whether this many tokens (without framing) in this many messages of these days still fit. A unit that does not
-    fit is skipped for the next ones.
-    """
+    """The recalled units with their candidates, in time order, chosen best first from those that were read, without
+    those whose text is already `sent` in the prompt. `fits(tokens, messages, days)` says whether so many tokens
+    (without framing) in so many messages of these days still fit. A unit that does not is skipped for the next ones."""
     units = {unit.messages[0].seq: unit for turn in evicted.turns for unit in sendable_units(turn)}
     found = [(units[each.seqs[0]], each) for each in evicted.candidates if each.seqs[0] in units]
     new = [each for each in found if each[0].messages[1:] or spoken_text(each[0].messages[0]) not in sent]

@@ -51,10 +51,8 @@ class Related(NamedTuple):
 
 
 def related_terms(terms: Mapping[int, str]) -> tuple[Related, ...]:
-    """The related terms to look for besides the terms of a question, which are given by hash; the farthest first.
-
-    Each is there once, for the word that it is nearest to; the question's own terms are not. A long text gets none.
-    """
+    """The related terms to look for besides the terms of a question, which are given by hash: the farthest first, each
+    once, for the word that it is nearest to. A long text gets none."""
     if len(terms) > MOST_RELATED_QUERY_TERMS:
         return ()
     found: dict[int, Related] = {}
@@ -99,8 +97,8 @@ def weigh_related(rare: Floats, related: Sequence[Related], places: Ints, seen_i
 
 
 def one_of_a_word(places: Ints, seen_in: Ints, positions: Ints, messages: int) -> npt.NDArray[np.bool_]:
-    """Whether each posting counts, in the order of `Index.postings` for the related terms and then the question's. Of a
-    message's postings for one word of the question only the nearest counts, which is the word itself if it has it."""
+    """Whether each posting counts, in the order of `Index.postings`: of a message's postings for one word of the
+    question only the nearest, which is the word itself if it has it."""
     own = len(seen_in) - len(places)
     of_term = np.concatenate((places, np.arange(own)))
     keys = of_term.repeat(seen_in) * messages + positions

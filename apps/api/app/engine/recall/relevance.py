@@ -28,12 +28,9 @@ class Relevance(NamedTuple):
 
 
 def relevances(pins: Sequence[Pin], query: str, meaning: Meaning | None = None) -> tuple[Relevance, ...]:
-    """The relevance of each pin: the given one, or else how well its text matches the query.
-
-    A computed relevance is the score in a search over these pins, divided by the score of a text of only the query's
-    words. It is 0 for a pin that has no word of the query, no related word, and is not near in `meaning` (which has the
-    pins by position). The same input gives the same figures.
-    """
+    """The relevance of each pin: the given one, or else its score in a search over these pins for the query, divided by
+    that of a text of only the query's words. It is 0 for a pin that has no word of the query, no related word, and is
+    not near in `meaning` (which has the pins by position)."""
     if all(pin.relevance is not None for pin in pins):
         return tuple(Relevance(pin.relevance or 0.0) for pin in pins)
     chars = _MOST_CHARS // len(pins)

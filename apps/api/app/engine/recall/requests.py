@@ -69,7 +69,6 @@ class Request(NamedTuple):
 
 @lru_cache(maxsize=16)  # a turn needs it for the size of the recalled block, and again to search
 def request_of(text: str) -> Request:
-    """The text as a request."""
     small = text.lower()
     asking, asked_for = list[str](), list[str]()
     for sentence in _SENTENCE.findall(small):

@@ -83,8 +83,7 @@ def _words_of(text: str) -> list[str]:
 
 
 def text_hash(text: str) -> int:
-    """A hash of 27 bits. Two of a session's thousands of texts or terms almost never collide; if they do, a score is
-    wrong."""
+    """A hash of 27 bits. Two of a session's thousands of texts or terms hardly ever collide; then a score is wrong."""
     return crc32(text.encode(errors="surrogatepass")) >> 5
 
 
@@ -127,8 +126,7 @@ def excerpt(text: str, terms: Collection[str], most_chars: int) -> str:
 
 
 def cut_from(text: str, place: int, most_chars: int) -> str:
-    """At most `most_chars` characters of a text from a position, or an earlier one if it has fewer behind it; `…` marks
-    cuts."""
+    """At most `most_chars` characters of a text from a position, or an earlier one near its end; `…` marks cuts."""
     if len(text) <= most_chars:
         return text
     start = max(0, min(place, len(text) - most_chars + 1))

@@ -44,11 +44,8 @@ def packed_vectors(vectors: npt.NDArray[np.floating]) -> list[bytes]:
 
 @frozen(eq=False)
 class Vectors:
-    """Vectors of one model and `dimensions` dimensions, by the `seq` of their messages, ascending.
-
-    It is immutable: extending it returns another. `blocks` have `_BLOCK_ROWS` rows each, except the last. `total` is
-    the sum of all rows; `signs` has the signs of all rows, one column per row.
-    """
+    """Vectors of one model and `dimensions` dimensions, by the `seq` of their messages, ascending. `blocks` have
+    `_BLOCK_ROWS` rows each, except the last. `total` is the sum of all rows; `signs` has their signs, in columns."""
 
     model: str
     dimensions: int
@@ -64,12 +61,11 @@ class Vectors:
 
     @property
     def through_seq(self) -> int:
-        """The `seq` of the last message in it; 0 if it is empty."""
+        """The `seq` of the last message; 0 without any."""
         return int(self.seqs[-1]) if len(self.seqs) else 0
 
     @property
     def size_bytes(self) -> int:
-        """The size in memory."""
         rows_bytes = sum([rows.nbytes for rows in self.blocks])
         return self.seqs.nbytes + self.signs.nbytes + self.total.nbytes + rows_bytes
 
@@ -90,10 +86,8 @@ class Vectors:
 
     def similar(self, query: Rows, through_seq: int, most: int) -> tuple[Ints, Floats]:
         """The messages through `through_seq` that are nearest to a packed query, `most` at most: their `seq`,
-        ascending, and cosines above 0.
-
-        Their mean is subtracted from all vectors: what a whole conversation has in common does not discriminate.
-        """
+        ascending, and cosines above 0. The mean is subtracted from all vectors: what a whole conversation has in common
+        does not discriminate."""
         count = int(np.searchsorted(self.seqs, through_seq, "right"))
         if not count or len(query) != self.dimensions:
             return self.seqs[:0], np.zeros(0)
@@ -112,16 +106,15 @@ class Vectors:
         return self.seqs[best[found]], cosines[found]
 
     def _sum_behind(self, count: int) -> Ints:
-        """The sum of the rows from position `count` on: those of messages newer than the searched ones."""
+        """The sum of the rows from position `count` on."""
         total = np.zeros(self.dimensions, np.int64)
         for at in range(count // _BLOCK_ROWS, len(self.blocks)):
             total += self.blocks[at][max(0, count - at * _BLOCK_ROWS) :].sum(0, dtype=np.int64)
         return total
 
     def _to_compare(self, aim: npt.NDArray[np.float32], count: int) -> Ints:
-        """The positions of the rows, among the first `count`, whose cosines are computed. Of many rows they are those
-        whose signs differ from the aim's in the fewest dimensions, including ties with the last of these.
-        """
+        """The positions of the rows, among the first `count`, whose cosines are computed: of many, those whose signs
+        differ from the aim's in the fewest dimensions, including ties with the last of these."""
         if count <= _MOST_COMPARED:
             return np.arange(count)
         differing = np.zeros(count, np.uint16)

@@ -92,11 +92,8 @@ class Bill:
 
 @frozen
 class SimulatedCall:
-    """A model call of a turn.
-
-    `current` is the turn as it was at the call, and `resent_tokens` are the wire tokens of all of it. `tokens` (without
-    framing) and `messages` count what is sent of it. `output_tokens` are those of the answer; None if none came.
-    """
+    """A model call of a turn. `current` is the turn as it was at the call, `resent_tokens` its wire tokens; `tokens`
+    (without framing) and `messages` count what is sent of it. `output_tokens` are None if no answer came."""
 
     current: Turn
     tokens: int
@@ -115,12 +112,11 @@ class HeadCost(NamedTuple):
 
 @frozen
 class CountedTurn:
-    """A stored turn, its messages counted for one model, with all that no policy changes. It is made once for all
-    simulations of it.
+    """A stored turn, its messages counted for one model, with all that no policy changes.
 
-    `head` is the size of what precedes the history, without the summary. `user_tokens` are those of all its users'
-    messages. In later prompts the turn is `latest`, and `older` once another turn follows. `resent_tokens` are the wire
-    tokens of what is then sent of it, without reasoning.
+    `head` is the size of what precedes the history, without the summary. `user_tokens` are those of users' messages. In
+    later prompts the turn is `latest`, and `older` once another turn follows. `resent_tokens` are the wire tokens of
+    what is then sent of it, without reasoning.
     """
 
     turn: Turn
@@ -135,12 +131,9 @@ class CountedTurn:
 
 @frozen
 class PastTurn:
-    """A stored turn as it ended; `versions` has it counted for each simulated model.
-
-    `model_alias` answered it. `completion_tokens` are the output tokens that the provider reported for its calls.
-    `pins` are those that existed when it was posted. `stored_tokens` are the token counts that its messages, by number,
-    were stored with; a search uses these.
-    """
+    """A stored turn as it ended, and counted for each simulated model (`versions`). `model_alias` answered it, with as
+    many output tokens as the provider reported. `pins` existed when it was posted. `stored_tokens` are the counts that
+    its messages, by number, were stored with; a search uses these."""
 
     model_alias: str
     layers: tuple[tuple[str, str], ...]
@@ -209,8 +202,8 @@ def tokens_of_users(turn: Turn) -> int:
 
 
 def _call_ends(messages: Sequence[Message]) -> list[int]:
-    """For each model call of a turn, the number of the turn's messages before it. There is a call for each assistant
-    message, and an unanswered one if the last message is not an assistant's."""
+    """For each model call of a turn, the number of the turn's messages before it. One is unanswered if the last message
+    is not an assistant's."""
     ends = [at for at, message in enumerate(messages) if at and message.role == "assistant"]
     if messages and messages[-1].role != "assistant":
         ends.append(len(messages))

@@ -35,7 +35,7 @@ from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import shrinks, summarizer_usage, summary_of
 from app.engine.window.look_back import may_look_back
 from app.engine.window.past import Past
-from app.engine.window.plan import Ready, Refused, SummaryDue, passes_whole, plan
+from app.engine.window.plan import Ready, Refused, SummaryDue, passes_whole, plan, with_summary
 from app.engine.window.shares import with_shared_budget
 from app.engine.window.snapshot import Removal, Snapshot
 from app.engine.window.triggers import fold_after_turn, may_fold_behind_answer
@@ -48,9 +48,9 @@ _NOTHING = Usage(0, 0)
 class TurnFigures:
     """The figures of one turn. Tokens sum over its calls; `input_tokens` count against the input budget.
 
-    `summary` says whether a summary was made before a call, `later_summary` whether one was made after the turn.
-    `summarizer` is the usage of the calls for both, including summaries that were then not used. `user_share` is the
-    share, by tokens, of all users' text so far that the turn's last prompt contains verbatim.
+    `summary` says whether one was made before a call, `later_summary` after the turn; `summarizer` is the usage for
+    both, also of summaries that were then not used. `user_share` is the share, by tokens, of all users' text so far
+    that the turn's last prompt contains verbatim.
     """
 
     seq: int
@@ -185,7 +185,7 @@ class Simulation:
             self._completed = 0
             made = self._summarize(decided.fold, model, figures)
             figures.summary = figures.summary or made is not None
-            again = decided.with_summary(made, model.estimate) if made else decided.snapshot
+            again = with_summary(decided.snapshot, decided.fold, made, model.estimate) if made else decided.snapshot
             decided = plan(self._with_evicted(again, model), model.estimate, may_summarize=False)
         elif decided.summary_worthless:
             self._completed = 0
@@ -272,7 +272,7 @@ class Simulation:
         return self._summary
 
     def _settle(self, past: PastTurn, turn: CountedTurn) -> None:
-        older = [*filter(None, (self._unresolved,))]
+        older = [self._unresolved] if self._unresolved else []
         self._unresolved = past if turn.latest.unresolved else None
         if self._unresolved is None:
             older.append(past)
@@ -294,11 +294,8 @@ def _verbatim_user_tokens(window: Window) -> int:
 
 
 class FullHistory:
-    """A session whose whole history is sent at every call. Its turns are passed to `feed` in time order.
-
-    `wire_tokens` sum over its `calls`. `first_over_seq` is the number of the first turn with a prompt that is larger
-    than the model's window leaves to prompts.
-    """
+    """A session whose whole history is sent at every call. Its turns are passed to `feed` in time order. `wire_tokens`
+    sum over its `calls`. `first_over_seq` is the first turn with a larger prompt than the window leaves to prompts."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting

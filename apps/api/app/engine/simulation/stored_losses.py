@@ -23,11 +23,9 @@ class _Range(NamedTuple):
 
 @dataclass(slots=True)
 class StoredLosses:
-    """How often each kind of action was taken, and on how many targets. Turns are passed to `feed` in time order.
-
-    A range of dropped messages stands for those that its prompt was sent without. Of other ranges it is not stored
-    which messages they changed: overlapping ones count as one, with the larger of their numbers of targets.
-    """
+    """How often each kind of action was taken, and on how many targets. Turns are passed to `feed` in time order. A
+    range of dropped messages stands for those that its prompt was sent without. Of other ranges it is not stored which
+    messages they changed: overlapping ones count as one, with the larger of their numbers of targets."""
 
     times: Counter[str] = field(default_factory=Counter[str])
     _targets: dict[str, set[object]] = field(default_factory=dict[str, set[object]])

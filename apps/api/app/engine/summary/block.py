@@ -43,17 +43,11 @@ def render_summary(body: SummaryBody) -> str:
     """The text of the summary's message. It is deterministic: the same body gives the same bytes."""
     text = _rendered.get(body)
     if text is None:
-        text = _rendered[body] = _render(body)
+        lists: dict[str, tuple[SummaryItem, ...]] = {field: getattr(body, field) for field in _FIELDS}
+        listed = {field: [item.text for item in items] for field, items in lists.items() if items}
+        record = fenceable_json({"summary": body.summary_text, **listed})
+        text = _rendered[body] = f"{_PREAMBLE}\n{_OPEN}\n{record}\n{_CLOSE}"
     return text
-
-
-def _render(body: SummaryBody) -> str:
-    record: dict[str, object] = {"summary": body.summary_text}
-    for field in _FIELDS:
-        items: tuple[SummaryItem, ...] = getattr(body, field)
-        if items:
-            record[field] = [item.text for item in items]
-    return f"{_PREAMBLE}\n{_OPEN}\n{fenceable_json(record)}\n{_CLOSE}"
 
 
 def fenceable_json(value: object) -> str:
@@ -67,11 +61,9 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def fit_summary(body: SummaryBody, cap_tokens: int, estimate: Estimate) -> SummaryBody | None:
-    """The body cut so that its rendering has at most `cap_tokens`; None if no text and no item fits.
-
-    The summary text gets up to two fifths. The newest items are kept, taken in turn from decisions, facts, open
-    questions and action items, so that no kind displaces another; the order within a kind does not change.
-    """
+    """The body cut so that its rendering has at most `cap_tokens`; None if no text and no item fits. The text gets up
+    to two fifths. The newest items are kept, taken in turn from decisions, facts, open questions and action items, so
+    that no kind displaces another; the order within a kind does not change."""
     if estimate(render_summary(body)) <= cap_tokens:
         return body
     room = cap_tokens - estimate(render_summary(SummaryBody("")))

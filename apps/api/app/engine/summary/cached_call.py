@@ -1,9 +1,8 @@
 """The summarizer call that repeats the session's last prompt, and when it is the cheaper one.
 
-A provider that caches prompts charges a fraction of the price for the repeated part. That part ends before the newest
-turn, whose reply is not in any cache. One instruction in the system role follows, so that no text of users can outrank
-it. It is short, because it is not in any cache either. The messages have no ids there, because the repeated prompt must
-not change; an item cites by quotation instead.
+A provider that caches prompts charges a fraction of the price for the repeated part, which ends before the newest turn:
+its reply is in no cache. One short instruction follows, in the system role, so that no text of users can outrank it. As
+the repeated prompt must not change, its messages have no ids; an item cites by quotation instead.
 """
 
 from __future__ import annotations
@@ -52,11 +51,9 @@ def behind_the_prompt(fold: Fold, *, extend: bool, focus: str) -> list[PromptMes
 
 
 class Quotations(dict[str, tuple[MessageId, ...]]):
-    """Maps quotations to the messages they are from: of a fold, of its context, and of the previous summary's items.
-
-    This is used like the map of short ids in a summarizer's document. A whole text is always found. A part that is not
-    found, is too short to locate, or comes after `MOST_QUOTATIONS` others raises `KeyError`. The first match is used.
-    """
+    """Maps quotations to the messages they are from, of a fold, of its context, and of the previous summary's items.
+    The first match is used. A whole text is always found. A part that is not found, is too short to locate, or comes
+    after `MOST_QUOTATIONS` others raises `KeyError`."""
 
     def __init__(self, fold: Fold) -> None:
         sources = [(_plain(text), ids) for text, ids in _sources(fold)]
@@ -102,12 +99,11 @@ class CallChoice:
 def cheaper_call(
     answer_tokens: int, separate_tokens: int, separate: Prices, repeated: Usage, own: Prices
 ) -> CallChoice:
-    """The call that costs less, by published prices and expected tokens. It is the separate one if both cost the same
-    or a price is unknown.
+    """The call that costs less, by published prices and expected tokens; the separate one if both cost the same or a
+    price is unknown.
 
     `answer_tokens` is the size of an answer that cites by ids, `separate_tokens` that of a separate prompt. `repeated`
-    is the usage of the repeated prompt with its instruction, before an answer: its completion tokens are the reasoning
-    that the model may write first.
+    is the usage of the repeated prompt before an answer: its completion tokens are reasoning that may precede it.
     """
     separate_usd = call_cost(Usage(separate_tokens, answer_tokens), separate.of_prompt(separate_tokens))
     own = own.of_prompt(repeated.prompt_tokens)

@@ -24,10 +24,8 @@ _ITEM_TOKENS: Final = 3
 
 
 def fallback_summary(fold: Fold, estimate: Estimate, read: Reading = READING, *, focus: str = "") -> SummaryBody | None:
-    """A deterministic extractive summary within the fold's cap; None if nothing fits.
-
-    Items of the previous summary are carried over with the messages that they cite, usually in up to half of the space.
-    """
+    """A deterministic extractive summary within the fold's cap; None if nothing fits. Items of the previous summary are
+    carried over with the messages that they cite, usually in up to half of the space."""
     material = gather(_sources_of(fold), focus=focus, previous=_previous_of(fold), read=read)
     frame_tokens = estimate(render_summary(SummaryBody("")))
     chars = float(fold.cap_tokens * _CHARS_PER_TOKEN)
@@ -55,8 +53,8 @@ def keep_lasting(body: SummaryBody, fold: Fold, estimate: Estimate) -> SummaryBo
     """The summary with the user's demands, exact values and open tasks that it leaves out, of the fold and of the
     previous summary, as items marked `kept` that cite their messages. It is `body` itself if none is left out.
 
-    These items use the part of the cap that the model's answer leaves free. If that is small, other items of the model
-    are removed until they have `_LASTING_SHARE` of the cap. What holds until replaced precedes tasks, oldest first.
+    They use the part of the cap that the model's answer leaves free; if that is small, its items are removed until they
+    have `_LASTING_SHARE` of the cap. What holds until replaced precedes tasks, oldest first.
     """
     units = lasting_among(_sources_of(fold), _previous_of(fold))
     if not units:

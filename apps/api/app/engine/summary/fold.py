@@ -20,12 +20,9 @@ regions leave for the history, a client's request, or a provider that rejected t
 
 @frozen(slots=False)
 class Fold:
-    """A summary that is to be made.
-
-    `turns` are folded in; `protected` are shown to the summarizer as context that its items may cite; `previous` is the
-    active summary, which the new one includes. `folded_tokens` are the wire tokens that the new summary replaces: those
-    of the turns' messages and of the previous block. `cap_tokens` is the largest size of the block that replaces them.
-    """
+    """A summary that is to be made: `turns` are folded in; `protected` are shown to the summarizer as context that its
+    items may cite; `previous` is the active summary, which the new one includes. `folded_tokens` are the wire tokens of
+    the messages and the block that it replaces, `cap_tokens` is the largest size of the new block."""
 
     reason: SummaryReason
     turns: tuple[Turn, ...]
@@ -37,12 +34,12 @@ class Fold:
 
     @cached_property
     def messages(self) -> tuple[Message, ...]:
-        """All messages that the new summary replaces in addition to those of the previous one: its range."""
+        """The messages that the new summary replaces besides those of the previous one."""
         return tuple(message for turn in self.turns for message in turn.messages)
 
     @cached_property
     def sources(self) -> tuple[Message, ...]:
-        """Those of the messages that a summary may be made from: the sendable ones, so none of a rejected turn."""
+        """Those that a summary may be made from: the sendable ones, so none of a rejected turn."""
         return sendable_messages(self.turns)
 
     @cached_property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any, Final, TypeAlias, TypeGuard, cast
+from typing import Any, Final, TypeAlias, cast
 
 from app.domain.frozen import frozen
 from app.domain.types import (
@@ -91,8 +91,7 @@ class SummaryRefused(Exception):
 
 @frozen
 class SummarizerPrompt:
-    """One call to a summarizer. `document` are the parts of the JSON document, to be joined in this order; `known_ids`
-    maps each short id to the stored messages that it stands for."""
+    """One call to a summarizer, with the parts of its JSON document and the stored messages of each short id."""
 
     instructions: str
     document: tuple[str, ...]
@@ -112,10 +111,8 @@ Shown: TypeAlias = tuple[Message, str]
 
 
 def split_for_summarizer(fold: Fold, room_tokens: int, estimate: Estimate) -> list[tuple[Shown, ...]]:
-    """The sendable messages of the fold, in time order, in chunks of at most `room_tokens`.
-
-    A longer message is split into parts. A part exceeds `room_tokens` only if it is a single character.
-    """
+    """The sendable messages of the fold, in time order, in chunks of at most `room_tokens`; a longer message is split
+    into parts. A part exceeds `room_tokens` only if it is a single character."""
     chunks: list[tuple[Shown, ...]] = []
     chunk: list[Shown] = []
     used = 0
@@ -147,10 +144,8 @@ def _parts(text: str, room_tokens: int, estimate: Estimate) -> list[str]:
 
 
 def summarizer_room(summarizer_input_tokens: int, cap_tokens: int, estimate: Estimate, focus: str = "") -> int:
-    """The tokens for messages in a summarizer's input, after its instructions and a previous summary at its cap.
-
-    A tenth is reserved for JSON escapes, which are not counted. If the result is 0 or less, the window is too small.
-    """
+    """The tokens for messages in a summarizer's input, after its instructions and a previous summary at its cap, less a
+    tenth for JSON escapes, which are not counted. If they are 0 or less, the window is too small."""
     fixed = estimate(_INSTRUCTIONS) + framing_tokens(2) + 2 * cap_tokens
     fixed += estimate(FOCUS) + estimate(focus) if focus else 0
     return (summarizer_input_tokens - fixed) * 9 // 10
@@ -166,12 +161,9 @@ def summarizer_prompt(
     extend: bool = False,
     focus: str = "",
 ) -> SummarizerPrompt:
-    """The prompt for one chunk of the fold. It shows the newest messages of the context that still fit into
-    `room_tokens`. `previous` is the summary of what precedes the chunk.
-
-    With `extend` the summarizer is instructed to add what is new to the previous summary and to keep the rest as it is;
-    it is shown no context. `focus` is what it is to keep in most detail.
-    """
+    """The prompt for one chunk of the fold, with the newest messages of the context that still fit into `room_tokens`.
+    `previous` is the summary of what precedes the chunk, `focus` what is to be kept in most detail. With `extend` the
+    summarizer adds what is new to the previous summary and keeps the rest as it is; it is shown no context."""
     known: dict[str, tuple[MessageId, ...]] = {}
     shown = _document_messages("m", "messages", chunk, known)
     room = room_tokens - sum(estimate(text) + _WRAPPING_TOKENS for _, text in chunk)
@@ -243,10 +235,8 @@ def _document_list(name: str, parts: list[str]) -> list[str]:
 
 
 def accept_summary(answer: str | None, known_ids: Mapping[str, tuple[MessageId, ...]]) -> SummaryBody:
-    """The summary in an answer, with its short ids replaced by message ids.
-
-    Raises `SummaryRefused` if it is not JSON, breaks the schema, has an empty text, or cites a message not shown to it.
-    """
+    """The summary in an answer, with message ids in place of short ids. Raises `SummaryRefused` if it is not JSON,
+    breaks the schema, has an empty text, or cites a message not shown to it."""
     raw = _parse(answer)
     if not _keeps_schema(raw):
         raise SummaryRefused("schema")
@@ -261,30 +251,27 @@ def accept_summary(answer: str | None, known_ids: Mapping[str, tuple[MessageId, 
 
 def _keeps_schema(answer: JsonObject) -> bool:
     """Whether it conforms to `SUMMARY_SCHEMA`; a general validator takes a hundred times as long."""
-    lists = [answer.get(name) for name in SUMMARY_LISTS]
-    return (
-        len(answer) == 1 + len(lists)
-        and _is_text(answer.get("summary_text"))
-        and all(_is_list(items) and len(items) <= _MOST_ITEMS and all(map(_is_item, items)) for items in lists)
-    )
+    match answer:
+        case {"summary_text": str(text), **lists} if text and lists.keys() == set(SUMMARY_LISTS):
+            return all(map(_are_items, lists.values()))
+        case _:
+            return False
 
 
-def _is_item(item: object) -> bool:
-    if not isinstance(item, dict):
-        return False
-    fields = cast(JsonObject, item)
-    ids = fields.get("message_ids")
-    if fields.keys() != {"text", "message_ids"} or not _is_list(ids):
-        return False
-    return _is_text(fields["text"]) and bool(ids) and all(isinstance(each, str) for each in ids)
+def _are_items(items: Any) -> bool:
+    match items:
+        case [*each]:
+            return len(each) <= _MOST_ITEMS and all(map(_is_item, each))
+        case _:
+            return False
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value != ""
-
-
-def _is_list(value: object) -> TypeGuard[list[Any]]:
-    return isinstance(value, list)
+def _is_item(item: Any) -> bool:
+    match item:
+        case {"text": str(text), "message_ids": [_, *_] as ids, **others} if text and not others:
+            return all(isinstance(each, str) for each in ids)
+        case _:
+            return False
 
 
 def _accept_item(item: JsonObject, known_ids: Mapping[str, tuple[MessageId, ...]]) -> SummaryItem:

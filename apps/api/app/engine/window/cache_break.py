@@ -36,9 +36,9 @@ _OF_RECALL: Final = (RECALLED, sha256_hex(RECALL_NOTE))
 
 @frozen
 class Repeated:
-    """A session's prompt without the running turn and what is sent for that turn only: the beginning that its next
-    prompts share. `prompt` ends where the part shown to a summarizer ends; `refs` are those of the whole beginning.
-    `new_tokens` are those of a turn in `prompt` that no earlier prompt contained completely."""
+    """The beginning that a session's next prompts share: without the running turn and what is sent for it only.
+    `prompt` ends where a summarizer's part ends; `refs` are those of the whole beginning. `new_tokens` are those of a
+    turn in `prompt` that no earlier prompt contained completely."""
 
     prompt: Prompt
     refs: JsonObject
@@ -50,11 +50,8 @@ class Repeated:
 
 
 def repeated(snapshot: Snapshot, fold: Fold, estimate: Estimate) -> Repeated:
-    """The prompt that the summarizer's call for this fold may repeat.
-
-    It ends before the newest turn, unless that is folded: no earlier prompt contained its reply, and the summary does
-    not need it.
-    """
+    """The prompt that the summarizer's call for this fold may repeat. It ends before the newest turn, unless that is
+    folded: no earlier prompt contained its reply, and the summary does not need it."""
     past, unseen = snapshot.past, fold.unseen
     window = lay_out_cleared(replace(snapshot, current=replace(snapshot.current, messages=())), estimate)
     refs = refs_of(window.prompt, (), past.others_between)
@@ -91,10 +88,8 @@ def _head(refs: JsonObject) -> list[str]:
 
 
 def _share_beginning(ref: _Ref, other: _Ref, *, is_last: bool) -> bool:
-    """Whether two runs of stored messages begin with the same message, sent in the same form.
-
-    The last message of a prompt is never an assistant's, so it has no reasoning, whatever the kind of its run.
-    """
+    """Whether two runs of stored messages begin with the same message, sent in the same form. The last message of a
+    prompt is never an assistant's, so it has no reasoning, whatever the kind of its run."""
     if ref[0] not in _RUNS or other[0] not in _RUNS or ref[1] != other[1]:
         return False
     return ref[0] == other[0] or (is_last and ref[1] == ref[2])

@@ -57,8 +57,7 @@ class Calibration:
 def observe(calibration: Calibration, *, estimated: int, actual: int) -> Calibration:
     """The calibration after one more call: `estimated` is our wire estimate without calibration, `actual` the prompt
     tokens of the provider, cached ones included. The call is ignored if its prompt was too small, or if `actual` is too
-    low to be a count of the whole prompt.
-    """
+    low to be a count of the whole prompt."""
     if estimated < LEAST_PROMPT_TOKENS or actual < LOWEST_RATIO * estimated:
         return calibration
     before = _mean(calibration, 1.0)

@@ -11,7 +11,6 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from heapq import nsmallest
 from itertools import accumulate, pairwise, repeat
 from typing import Final
 from uuid import UUID
@@ -44,10 +43,8 @@ _MOST_KEPT_BYTES: Final = 65_536
 
 
 class Columns:
-    """The settled turns of a session whose messages come after `from_seq`, in time order.
-
-    A *piece* is a unit of a turn that later prompts may contain. Messages in no piece are stored with their turn too.
-    """
+    """The settled turns of a session whose messages come after `from_seq`, in time order. Messages that no later prompt
+    may contain are in no piece, but are stored with their turn too."""
 
     def __init__(self, from_seq: int) -> None:
         self.from_seq = from_seq
@@ -285,7 +282,8 @@ class Columns:
 
     def items(self, place: int) -> tuple[PromptItem, ...]:
         first, turn_id = self._first_messages[place], self.turn_id(place)
-        return tuple([self._item(message, turn_id) for message in range(first, first + self._size(place))])
+        messages = [self._message(at, turn_id) for at in range(first, first + self._size(place))]
+        return tuple([PromptItem("history", message.tokens, message=message) for message in messages])
 
     def ids_of_run(self, first: int, end: int) -> Iterator[tuple[int, MessageId, TurnId]]:
         """Tokens, id and turn id of each message of these pieces. Their texts are not read."""
@@ -295,11 +293,9 @@ class Columns:
                 yield self._message_tokens[at], self._message_id(at), turn_id
 
     def label(self, place: int) -> str:
-        """The name of a piece's first message in trim logs."""
         return f"message:{self._message_id(self._first_messages[place])}"
 
     def day(self, place: int) -> int | None:
-        """The day of a piece's first message; None if its time is not known."""
         said_at = _instant_of(self._said_at[self._first_messages[place]])
         return None if said_at is None else day_of(said_at)
 
@@ -309,12 +305,6 @@ class Columns:
     def run(self, first: int, end: int) -> Run:
         return Run(self, first, end, self.tokens[end] - self.tokens[first], self.messages[end] - self.messages[first])
 
-    def largest_of_run(self, first: int, end: int, count: int) -> list[PromptItem]:
-        """The messages of these pieces with the most tokens, in time order; of equals the earlier."""
-        places = [place for stretch in self._stretches(first, end) for place in stretch]
-        largest = sorted(nsmallest(count, places, key=lambda place: -self._message_tokens[place]))
-        return [self._item(place, self._turn_id(bisect_right(self._turn_messages, place) - 1)) for place in largest]
-
     def json_of_run(self, first: int, end: int) -> bytes:
         """The canonical JSON of these pieces' messages, each with a leading comma."""
         # Slices and no view of it: while a view exists, in a thread, the columns cannot grow.
@@ -322,7 +312,7 @@ class Columns:
         return b"".join([wire[ends[part.start] : ends[part.stop]] for part in self._stretches(first, end)])
 
     def stretches_of_run(self, first: int, end: int) -> Iterator[Stretch]:
-        """The messages of these pieces in stretches of consecutive numbers whose reasoning is sent in one form."""
+        """The messages of these pieces in stretches."""
         for part in self._stretches(first, end):
             roles = self._marks[part.start : part.stop]
             users = next((at for at, mark in enumerate(roles) if mark & 3), len(roles))
@@ -330,7 +320,7 @@ class Columns:
             yield Stretch(form, self._seqs[part.start], self._seqs[part.stop - 1], users)
 
     def _stretches(self, first: int, end: int) -> Iterator[range]:
-        """The positions of these pieces' messages, one range per stretch."""
+        """The same as positions of messages."""
         start, stop = self._first_messages[first], self._first_messages[end - 1] + self._size(end - 1)
         for at in range(bisect_right(self._stretch_firsts, start) - 1, len(self._stretch_firsts)):
             if self._stretch_firsts[at] >= stop:
@@ -338,10 +328,8 @@ class Columns:
             yield range(max(start, self._stretch_firsts[at]), min(stop, self._stretch_ends[at]))
 
     def hash_of_run(self, before: bytes, first: int, end: int) -> Hash:
-        """The SHA-256 state of a prompt that begins with the bytes `before` and continues with these pieces.
-
-        A cached state of the same beginning is continued, so that a turn hashes only what is new.
-        """
+        """The SHA-256 state of a prompt that begins with the bytes `before` and continues with these pieces. A cached
+        state of the same beginning is continued, so that a turn hashes only what is new."""
         start = self._first_messages[first]
         stop = self._first_messages[end - 1] + self._size(end - 1)
         kept = self._hashed
@@ -360,9 +348,6 @@ class Columns:
         if len(before) <= _MOST_KEPT_BYTES:
             self._hashed = before, start, stop, state.copy()
         return state
-
-    def _item(self, message: int, turn_id: TurnId) -> PromptItem:
-        return PromptItem("history", self._message_tokens[message], message=self._message(message, turn_id))
 
     def _turn_id(self, turn: int) -> TurnId:
         return TurnId(UUID(bytes=bytes(self._turn_ids[turn * _ID_BYTES : (turn + 1) * _ID_BYTES])))
@@ -393,5 +378,4 @@ def _microseconds_of(instant: datetime | None) -> int:
 
 
 def _instant_of(microseconds: int) -> datetime | None:
-    """The inverse of `_microseconds_of`."""
     return None if microseconds == _NO_TIME else _EPOCH + microseconds * _MICROSECOND

@@ -9,14 +9,14 @@ from functools import partial
 from typing import Final
 
 from app.domain.audit import CLEARED, TrimAction
-from app.domain.content import tool_calls_from_json
 from app.domain.figures import LaidOut
 from app.domain.frozen import replace
 from app.domain.types import JsonObject, Message, Region, Turn, TurnId, TurnStatus
 from app.engine.messages.media import ImageTokens
-from app.engine.messages.tokens import Estimate, message_tokens, with_images_by_rule
-from app.engine.messages.turns import sent_tokens
+from app.engine.messages.tokens import Estimate, with_images_by_rule
+from app.engine.messages.turns import no_turn, sent_tokens
 from app.engine.window.clearing import cleared_items
+from app.engine.window.look_back import of_sent
 from app.engine.window.past import past_of
 from app.engine.window.pieces import Piece
 from app.engine.window.prompt import Prompt, Run
@@ -47,15 +47,9 @@ def layout_of(prompt: Prompt) -> list[LaidOut]:
 
 def rebuilt_row(part: RebuiltPart, region: Region | None, estimate: Estimate, image_tokens: ImageTokens) -> LaidOut:
     """The row of a rebuilt message, counted again, because counts of single messages are not stored with a prompt."""
-    message = part.message
-    if message is None:
-        calls = tool_calls_from_json(part.sent.get("tool_calls"))
-        call_id = part.sent.get("tool_call_id")
-        return _row(
-            region, message_tokens(part.sent["content"], estimate, tool_calls=calls, tool_call_id=call_id), None
-        )
+    message = part.message or of_sent(no_turn(0).id, 0, part.sent)
     sent = replace(message, content=part.sent["content"])
-    return _row(region, _counted(sent, estimate, image_tokens).tokens, message, shortened=part.shortened)
+    return _row(region, _counted(sent, estimate, image_tokens).tokens, part.message, shortened=part.shortened)
 
 
 def counted_turn(turn: Turn, estimate: Estimate, image_tokens: ImageTokens) -> Turn:
@@ -67,7 +61,7 @@ def _counted(message: Message, estimate: Estimate, image_tokens: ImageTokens) ->
     return with_images_by_rule(replace(message, tokens=sent_tokens(message, estimate)), image_tokens)
 
 
-def _row(region: Region | None, tokens: int, message: Message | None, *, shortened: bool = False) -> LaidOut:
+def _row(region: Region | None, tokens: int, message: Message | None, *, shortened: bool) -> LaidOut:
     message_id, turn_id = (None, None) if message is None else (message.id, message.turn_id)
     return LaidOut(region, tokens, message_id, turn_id, shortened=shortened)
 
@@ -83,11 +77,10 @@ def singly(
 ) -> list[TrimAction]:
     """The actions with each range split into its single actions, in time order.
 
-    `turns` are the turns of the ranges with their messages, counted again. `refs` are the prompt's references, which
-    show what was sent of a range; without them (the prompt was not sent) ranges are not split. Neither are more than
-    `_MOST_RANGES`, nor a range whose messages cannot be distinguished from those that left with their turns; ranges of
-    larger extent then stay whole too.
-    `with_handles` says whether the prompt offered the look-back tool.
+    `turns` are the turns of the ranges, counted again; `refs` are the prompt's references, which show what was sent of
+    a range; `with_handles` says whether the prompt offered the look-back tool. Ranges of a prompt that was not sent are
+    not split, nor more than `_MOST_RANGES`, nor a range whose messages cannot be distinguished from those that left
+    with their turns; ranges of larger extent then stay whole too.
     """
     actions = tuple(actions)
     ranges = [action for action in actions if action.seqs]

@@ -82,11 +82,9 @@ def may_look_back(
     tool_choice: object,
     provider_options: Mapping[str, Any],
 ) -> bool:
-    """Whether a turn's model may be offered the look-back tool once something has been removed from its window.
-
-    It is not offered if the client chooses which tools are called, or has a tool of the same name. Unless the policy
-    says `on`, it is not offered with a `response_format` either, which not every server accepts together with tools.
-    """
+    """Whether a turn's model may be offered the look-back tool: not if the client chooses which tools are called, or
+    has a tool of the same name; nor, unless the policy says `on`, with a `response_format`, which not every server
+    accepts together with tools."""
     if policy.look_back == "off" or not takes_tools:
         return False
     names = set(map(tool_name, tools))
@@ -105,10 +103,10 @@ def next_page_tokens(
 ) -> int | None:
     """The most tokens of a turn's next page, after `calls` have read `read_tokens`; None if it may read no more.
 
-    If `room_tokens` are less than a page, the page is smaller, but at least half: the window makes space for that. A
-    message that is read page by page has full or half pages only, so that each continues where the one before ended.
-    `before_tokens` are those of earlier results, which are removed if the page of a message opened by its handle would
-    be too small to be useful. More matches of a query do not replace the first ones, which may contain the answer.
+    With less room the page is smaller, but at least half: the window makes space for that. A message that is read page
+    by page has full or half pages only, so that each continues where the one before ended. `before_tokens` are those of
+    earlier results, which are removed if the page of a message would be too small to be useful. More matches of a query
+    do not replace the first ones, which may contain the answer.
     """
     if calls >= MOST_CALLS:
         return None
@@ -177,8 +175,8 @@ def _storable(text: str) -> str:
 def look_back_messages(
     turn_id: TurnId, after_seq: int, completion: Completion, answered: Sequence[tuple[ToolCall, LookBack | None, str]]
 ) -> tuple[Message, ...]:
-    """The messages of a look-back: the model's calls as they were parsed, with its reasoning and, if it called no other
-    tool, its text; then a result for each call. Their tokens are not counted yet."""
+    """The messages of a look-back, not counted yet: the model's calls as they were parsed, with its reasoning and, if
+    it called no other tool, its text; then a result for each call."""
 
     def message(role: Any, content: str | None, **fields: Any) -> Message:
         return Message(_NO_ID, turn_id, after_seq, role, content, 0, is_look_back=True, **fields)

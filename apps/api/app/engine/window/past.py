@@ -1,10 +1,8 @@
 """A session's settled past as it may be sent. It depends only on the session's messages, not on policy or turn.
 
-Its tokens and messages, and those of any range of turns, are differences of prefix sums. The texts of turns that are
-kept as columns become messages only when they are read.
-
-Rejected turns are in no past, since they are not sent. If they were protected, a client that repeats an oversized
-message would push the real conversation out.
+Tokens and messages of any range of turns are differences of prefix sums. The texts of turns that are kept as columns
+become messages only when they are read. Rejected turns are in no past, since they are not sent: if they were protected,
+a client that repeats an oversized message would push the real conversation out.
 """
 
 from __future__ import annotations
@@ -33,10 +31,9 @@ _NO_TURNS: Final = Columns(0)
 class Past:
     """The turns before the current one, and the pieces of what may be sent of them, in time order.
 
-    The turns that are kept as `columns`, those from position `first_turn` to before `end_turn`, are followed by the
-    `newest`. For each of the newest turns, `tokens` (without framing) and `messages` are the sums of all pieces before
-    it, kept ones included; both have one more entry at the end. `other_seqs` has the `seq` of all messages in `newest`
-    that are not a user's.
+    Those of `columns` from position `first_turn` to before `end_turn` are followed by the `newest`. For each of these,
+    `tokens` (without framing) and `messages` are the sums of all pieces before it, kept ones included, with one more
+    entry at the end. `other_seqs` has the `seq` of all messages in `newest` that are not a user's.
     """
 
     columns: Columns = _NO_TURNS
@@ -60,7 +57,6 @@ class Past:
 
     @property
     def kept_turns(self) -> int:
-        """How many turns are kept as columns."""
         return self.end_turn - self.first_turn
 
     @property
@@ -83,7 +79,7 @@ class Past:
 
     @property
     def _kept_pieces(self) -> tuple[int, int]:
-        """The position of the first kept piece in the columns, and the one after the last."""
+        """The positions in the columns of the first kept piece, and behind the last."""
         return self.columns.first_piece(self.first_turn), self.columns.first_piece(self.end_turn)
 
     @property
@@ -91,8 +87,8 @@ class Past:
         return Pieces(self.columns, *self._kept_pieces, self.newest_pieces) if self.kept_turns else self.newest_pieces
 
     def extended(self, turns: Iterable[Turn], known: Mapping[int, Sequence[Piece]] = NOTHING_KNOWN) -> Past:
-        """A copy with these turns appended; of the turns before, only an unresolved latest one is evaluated again.
-        `known` has the pieces of some of these turns by turn number."""
+        """A copy with these turns appended; an unresolved latest one is evaluated again. `known` has the pieces of some
+        of these turns by turn number."""
         same = len(self.newest) - self.is_unresolved
         settled = bisect_left(self.newest_pieces, True, key=lambda piece: piece.state != "settled")
         whole = self.newest + tuple([turn for turn in turns if turn.status is not TurnStatus.REJECTED])
@@ -102,8 +98,7 @@ class Past:
             for turn in whole[same:]
         ]
         first_new = whole[same].messages[0].seq if whole[same:] else None
-        # Adding tuples copies each once, and a slice of a whole tuple copies nothing; unpacking with stars copies three
-        # times.
+        # Adding tuples copies each once, a slice of a whole one nothing; unpacking with stars copies three times.
         return Past(
             self.columns,
             self.first_turn,
@@ -168,9 +163,8 @@ class Past:
     def first_protected(self, protected_turns: int | None, room_tokens: int | None, end: int | None = None) -> int:
         """The position of the oldest protected turn if the past ended before the turn at position `end`.
 
-        Protected are the newest turns: at most `protected_turns`, as far as they fit into `room_tokens` on the wire.
-        The newest of them is protected even if it does not fit. None means no bound. An unresolved latest turn is
-        protected under any policy.
+        Protected are the newest `protected_turns`, as far as they fit into `room_tokens` on the wire (None: no bound);
+        the newest of them even if it does not fit, and an unresolved latest turn under any policy.
         """
         end = self.turn_count if end is None else end
         most = end if protected_turns is None else protected_turns
@@ -197,8 +191,7 @@ def _with_sums(sums: tuple[int, ...], more: Iterable[int]) -> tuple[int, ...]:
 
 
 class Pieces(Sequence[Piece]):
-    """Consecutive pieces of a past: those of columns from position `first` to before `end`, then the newest. A piece of
-    columns is built only when it is read."""
+    """Consecutive pieces of a past: some of columns, each built only when it is read, then the newest."""
 
     def __init__(self, columns: Columns, first: int, end: int, newest: Sequence[Piece]) -> None:
         self._columns = columns

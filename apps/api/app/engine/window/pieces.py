@@ -21,11 +21,11 @@ PieceState: TypeAlias = Literal["settled", "unresolved", "running"]
 
 
 class Piece(NamedTuple):
-    """A unit of the history with its tokens. Its items may be built only when they are read.
+    """A unit of the history with its tokens. Its items are `made`, or read from the `stored` columns at `place`.
 
     `newest` means that no piece of its kind follows in its turn, `answered` that assistant content follows there.
     `tokens` are without framing; `longest_tokens` are those of its largest item. `seq` and `last_seq` are the numbers
-    of its first and last message. Its items are `made`, or are read from the `stored` columns at position `place`.
+    of its first and last message.
     """
 
     kind: UnitKind
@@ -51,7 +51,6 @@ class Piece(NamedTuple):
 
     @property
     def stored_messages(self) -> list[Message]:
-        """Its messages as they are stored."""
         return [item.message for item in self.items if item.message]
 
     @property

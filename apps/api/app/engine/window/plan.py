@@ -1,6 +1,6 @@
 """What a turn sends: `plan` decides it, `assemble` turns the decision into the exact messages.
 
-When `plan` returns `SummaryDue`, the caller tries that summary and plans again: from `due.with_summary(...)` if it was
+When `plan` returns `SummaryDue`, the caller tries that summary and plans again: from `with_summary(...)` if it was
 made, else from `due.snapshot`.
 """
 
@@ -36,10 +36,6 @@ class SummaryDue:
     fold: Fold
     snapshot: Snapshot
 
-    def with_summary(self, summary: Summary, estimate: Estimate) -> Snapshot:
-        """The snapshot to plan from once the summary is made."""
-        return with_summary(self.snapshot, self.fold, summary, estimate)
-
 
 @frozen(slots=False)
 class Decided:
@@ -51,7 +47,6 @@ class Decided:
 
     @property
     def prompt(self) -> Prompt:
-        """The prompt to send. Simulations never read it."""
         return self.window.prompt
 
     @cached_property
@@ -92,10 +87,8 @@ def plan(snapshot: Snapshot, estimate: Estimate, *, may_summarize: Literal[False
 @overload
 def plan(snapshot: Snapshot, estimate: Estimate, *, may_summarize: bool = True) -> Decision: ...
 def plan(snapshot: Snapshot, estimate: Estimate, *, may_summarize: bool = True) -> Decision:
-    """Decide what the running turn sends. The same snapshot always gives the same decision.
-
-    Returns `SummaryDue` only if `may_summarize`, and never after a provider rejected a prompt of the turn as too long.
-    """
+    """Decide what the running turn sends: always the same for the same snapshot. Returns `SummaryDue` only if
+    `may_summarize`, and never after a provider rejected a prompt of the turn as too long."""
     if snapshot.overflowed:
         snapshot = replace(snapshot, policy=replace(snapshot.policy, prune_protected=True))
     if snapshot.policy.look_back == "on" or snapshot.summary is not None:
@@ -120,8 +113,8 @@ def plan(snapshot: Snapshot, estimate: Estimate, *, may_summarize: bool = True) 
 
 
 def passes_whole(window: Cost) -> bool:
-    """Whether a window of this cost is sent unchanged: the turn's first `plan` of this snapshot would make no summary,
-    remove or recall nothing, and not offer look-backs. A caller that needs only this need not lay out the window."""
+    """Whether the turn's first `plan` of a window of this cost would send it unchanged: without a summary, a removal, a
+    recall or the look-back tool. It need not be laid out for that."""
     snapshot, policy = window.snapshot, window.snapshot.policy
     if policy.clear_tool_results is not None or (
         snapshot.may_look_back and (policy.look_back == "on" or snapshot.summary is not None)
@@ -140,9 +133,8 @@ def _with_look_back(snapshot: Snapshot, estimate: Estimate) -> Snapshot:
 def with_summary(snapshot: Snapshot, fold: Fold, summary: Summary, estimate: Estimate) -> Snapshot:
     """The snapshot in which the summary replaces the turns of the fold.
 
-    Its log has a row for each turn that was folded, and one for the block itself. They sum to the tokens by which the
-    prompt shrank. Turns that were dropped at once after a provider overflow are logged as dropped; the summary contains
-    only a note about them.
+    Its log has a row for each of these turns and one for the block, which sum to the tokens by which the prompt shrank.
+    Turns that were dropped at once after a provider overflow are logged as dropped; the summary only has a note.
     """
     log, is_note = snapshot.log, fold.reason == "provider_overflow"
     if log is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from functools import cached_property
 from itertools import takewhile
@@ -44,11 +44,8 @@ CLOSING: Final = b'],"tools":%b}'
 
 @frozen(slots=False)
 class Block:
-    """Text that is sent but is not a stored message. `sha256` (hex) is its key in `prompt_blocks`.
-
-    With `is_json` the text is the canonical JSON of content that is a list of parts. With `is_message` it is that of a
-    whole message.
-    """
+    """Text that is sent but is not a stored message: with `is_json` the canonical JSON of a list of parts, with
+    `is_message` that of a whole message. `sha256` (hex) is its key in `prompt_blocks`."""
 
     role: str
     text: str
@@ -66,12 +63,8 @@ class Block:
 
 @frozen
 class PromptItem:
-    """One message of a prompt.
-
-    Exactly one of `block` and `message` is set, except that a shortened message has both: the stored message for role
-    and pairing, and the block that replaces its content. `tokens` is without framing. An item without a stored message
-    has a `name`. With `inputs_cleared` the calls of the message have no arguments (`without_inputs`).
-    """
+    """One message of a prompt: a stored `message`, or a `block` with a `name`, or both, where the block replaces the
+    content of the message. `tokens` is without framing. With `inputs_cleared` its calls have no arguments."""
 
     messages: ClassVar[Literal[1]] = 1
     region: Region
@@ -144,7 +137,6 @@ class StoredPieces(Protocol):
     def turn_id(self, place: int) -> TurnId: ...
     def run(self, first: int, end: int) -> Run: ...
     def ids_of_run(self, first: int, end: int) -> Iterator[tuple[int, MessageId, TurnId]]: ...
-    def largest_of_run(self, first: int, end: int, count: int) -> list[PromptItem]: ...
     def stretches_of_run(self, first: int, end: int) -> Iterator[Stretch]: ...
     def json_of_run(self, first: int, end: int) -> bytes: ...
     def hash_of_run(self, before: bytes, first: int, end: int) -> Hash: ...
@@ -163,12 +155,10 @@ class Run:
 
     @property
     def with_reasoning(self) -> bool:
-        """Whether any of its messages is sent with its reasoning."""
         past = self.past
         return past.has_reasoning and any(each.form for each in past.stretches_of_run(self.first, self.end))
 
     def json(self) -> bytes:
-        """The canonical JSON of its messages, each with a leading comma."""
         return self.past.json_of_run(self.first, self.end)
 
 
@@ -196,14 +186,9 @@ class Prompt:
     def framing_tokens(self) -> int:
         return framing_tokens(self.message_count)
 
-    @property
-    def overhead_tokens(self) -> int:
-        """Tokens of framing and tools, which use the overhead reserve first."""
-        return self.framing_tokens + self.tools_tokens
-
     @cached_property
     def wire_tokens(self) -> int:
-        return sum([part.tokens for part in self.parts]) + self.overhead_tokens
+        return sum([part.tokens for part in self.parts]) + self.framing_tokens + self.tools_tokens
 
     def regions(self) -> dict[str, int]:
         """Tokens by region; they sum to `wire_tokens`."""
@@ -214,12 +199,14 @@ class Prompt:
         by_region["framing"] = self.framing_tokens
         return by_region
 
-    def largest(self, count: int) -> list[PromptItem]:
-        """The `count` largest items by tokens, largest first; of equals the earlier."""
-        found: list[PromptItem] = []
+    def labelled(self) -> Iterator[tuple[str, Region, int]]:
+        """The label, region and tokens of each message, in order."""
         for part in self.parts:
-            found += [part] if isinstance(part, PromptItem) else part.past.largest_of_run(part.first, part.end, count)
-        return sorted(found, key=lambda item: -item.tokens)[:count]
+            if isinstance(part, PromptItem):
+                yield part.label, part.region, part.tokens
+            else:
+                for tokens, message_id, _ in part.past.ids_of_run(part.first, part.end):
+                    yield f"message:{message_id}", part.region, tokens
 
     def looked_back(self) -> JsonObject | None:
         """The number of its look-back messages and their wire tokens; None without any."""
@@ -238,27 +225,24 @@ class Prompt:
         return frozenset(seqs)
 
     def messages(self) -> JsonMessages:
-        """The messages in the order they are sent."""
-        return self._messages([part.json() for part in self.parts])
-
-    def _messages(self, of_parts: Sequence[bytes]) -> JsonMessages:
+        """The messages in the order they are sent; one of their `pieces` for each part."""
+        of_parts = [part.json() for part in self.parts]
         with_reasoning = any(part.with_reasoning for part in self.parts)
         pieces = (of_parts[0][1:], *of_parts[1:]) if of_parts else ()
         return JsonMessages(pieces, self.message_count, with_reasoning=with_reasoning)
 
     def hashed(self) -> tuple[JsonMessages, str, int]:
         """The messages; the SHA-256 (hex) of the canonical JSON of `{messages, tools}`; the bytes of that JSON."""
-        of_parts = [part.json() for part in self.parts]
+        messages = self.messages()
         at = next((at for at, part in enumerate(self.parts) if isinstance(part, Run)), len(self.parts))
-        before = b"".join((OPENING, of_parts[0][1:], *of_parts[1:at])) if at else OPENING
+        before = b"".join((OPENING, *messages.pieces[:at]))
         run = self.parts[at] if at < len(self.parts) else None
         taken_up = run.past.hash_of_run(before, run.first, run.end) if isinstance(run, Run) else None
         digest = taken_up or hashlib.sha256(before)
-        for of_part in of_parts[at + 1 :]:
-            digest.update(of_part)
+        for piece in messages.pieces[at + 1 :]:
+            digest.update(piece)
         closing = CLOSING % (self.tools_block.text.encode() if self.tools_block else b"[]")
         digest.update(closing)
-        messages = self._messages(of_parts)
         return messages, digest.hexdigest(), len(OPENING) + sum(map(len, messages.pieces)) + len(closing)
 
     def blocks(self) -> tuple[Block, ...]:
@@ -278,10 +262,8 @@ def block_item(region: Region, name: str, role: str, text: str, estimate: Estima
 
 
 def pin_text(pin: Pin) -> str:
-    """A pin as it is sent to the model: in a fence named by the hash of its content, which the content cannot contain.
-
-    So a pinned file cannot close its fence and continue as another pin or as text of the operator.
-    """
+    """A pin as it is sent: in a fence named by the hash of its content, which the content cannot contain. So a pinned
+    file cannot close its fence and continue as another pin or as text of the operator."""
     origin = f" (from {_one_line(pin.source)})" if pin.source else ""
     fence = f"pin-{sha256_hex(pin.content)[:16]}"
     return f"Pinned for this conversation: {_one_line(pin.name)}{origin}\n<{fence}>\n{pin.content}\n</{fence}>"

@@ -1,9 +1,8 @@
 """What to do when the provider rejects a prompt as too long: the budget to plan with again, and the window to learn.
 
-Our estimate was too low, or the window is smaller than assumed. The provider's figures decide by how much to shrink,
-and `plan` decides again within the smaller budget. In the design `turn_atomic` the oldest turns are dropped at once.
-They are not summarized, since the client has waited for one call already. A note about them is put into the summary,
-not into the history, because later summaries take it over from there.
+The provider's figures decide by how much to shrink, and `plan` decides again within the smaller budget. In the design
+`turn_atomic` the oldest turns are dropped at once and not summarized, since the client has waited for one call already.
+A note about them is put into the summary, because later summaries take it over from there.
 """
 
 from __future__ import annotations
@@ -34,12 +33,11 @@ _BLIND_SHARE = 0.7
 
 
 def react(reactions_so_far: int, stated: StatedOverflow, sent: Cost, output_tokens: int) -> Budget | None:
-    """The budget of another try, or None after two. It is based on the overage or the window that the provider stated,
-    or on a share of what was sent.
+    """The budget of another try, or None after two, by the overage or the window that the provider stated, or by a
+    share of what was sent.
 
     `sent` is the window of the rejected prompt, `output_tokens` its requested output. A prompt with the same tools that
-    fits the new budget has fewer wire tokens than `sent`, by as much as the provider's figures require. If a smaller
-    window was learned, the prompt and the new output reserve are also within that window's own budget.
+    fits the new budget has fewer wire tokens, by as much as the figures require, and is within a learned window.
     """
     budget, calibration_ratio = sent.budget, sent.snapshot.calibration_ratio
     if reactions_so_far >= MAX_REACTIONS:
@@ -65,10 +63,9 @@ def react(reactions_so_far: int, stated: StatedOverflow, sent: Cost, output_toke
 def learned_limit(stated: StatedOverflow, *, configured: int, sent_wire_tokens: int, output_tokens: int) -> int | None:
     """The window that a provider stated, in tokens, if it is new and consistent with what was sent; else None.
 
-    It must be below `configured`, the window assumed so far, since a provider that rejects what fits that window has no
-    larger one. It must not be below 1/32 of that, which would be some other figure. And more tokens than this limit
-    must have been sent: by the provider's own count, if that is plausible for this prompt; without a count, by our
-    estimate `sent_wire_tokens` plus the requested output.
+    It must be below `configured`, the window assumed so far, but not below 1/32 of it, which would be another figure.
+    And more tokens than this limit must have been sent: by the provider's own count, if that is plausible for this
+    prompt; without a count, by our estimate `sent_wire_tokens` plus the requested output.
     """
     limit = stated.limit_tokens
     least = max(SMALLEST_WINDOW_TOKENS, configured // _ABSURD_PART)
@@ -84,11 +81,8 @@ def learned_limit(stated: StatedOverflow, *, configured: int, sent_wire_tokens: 
 
 
 def _overage(stated: StatedOverflow, sent_wire_tokens: int, output_tokens: int) -> int | None:
-    """By how many of our tokens the prompt was over; None if that was not stated or is not plausible.
-
-    The prompt and its output count together. The provider's tokens are converted to ours by the ratio of both counts of
-    the same prompt.
-    """
+    """By how many of our tokens prompt and output were over, by the ratio of both counts of the same prompt; None if
+    that was not stated or is not plausible."""
     limit, requested, prompt = stated.limit_tokens, stated.requested_tokens, stated.prompt_tokens
     if requested is None and prompt is not None:
         requested = prompt + output_tokens
@@ -100,9 +94,8 @@ def _overage(stated: StatedOverflow, sent_wire_tokens: int, output_tokens: int) 
 
 
 def emergency_fold(snapshot: Snapshot, estimate: Estimate) -> Fold | None:
-    """A fold of the oldest share of the past turns, by number and rounded up. None if the policy has no such share, or
-    no turn can be dropped. An unresolved latest turn is kept.
-    """
+    """A fold of the oldest share of the past turns, by number and rounded up, without an unresolved latest one. None if
+    the policy has no such share, or no turn can be dropped."""
     policy = snapshot.policy
     if policy.emergency_drop_ratio is None:
         return None

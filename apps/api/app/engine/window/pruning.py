@@ -37,11 +37,8 @@ _WORTH_OF_A_RESULT: Final = 0.5
 
 
 def prune_older(window: Window) -> Window:
-    """Prune what is older than the protected turns until the input tokens are under the prune threshold.
-
-    A policy that prunes by value or in blocks repeats the prunes of earlier calls, so that what they removed stays out
-    of the prompt. Otherwise new messages would, by value, bring old ones back into the middle of the prompt.
-    """
+    """Prune what is older than the protected turns until the input tokens are under the prune threshold. By value or in
+    blocks, prunes of earlier calls are repeated: new messages would bring old ones back into the prompt's middle."""
     snapshot, policy = window.snapshot, window.snapshot.policy
     by_value, in_blocks = policy.prune_order == "value", policy.prune_block_share > 0
     prune = Prune(window, "prune_threshold")
@@ -93,11 +90,9 @@ def _without_turns(window: Window, may_leave: Callable[[Piece], bool], reason: s
 
 @dataclass(slots=True)
 class _Queue:
-    """Groups of pieces that may be dropped, in the order to drop them: oldest first, or `by_value` least worth first.
-
-    Each group ends before a position of `ends`, where the next begins. It is dropped when the prune has reached all of
-    it and the window is still too large. A group is a whole turn, logged as `kind_of_turn`, or without that a piece.
-    `waiting` is the heap of a queue `by_value`.
+    """Groups of pieces that may be dropped, oldest first, or `by_value` least worth first (then they are `waiting` in a
+    heap), once the prune has reached all of a group. Each ends before a position of `ends`, where the next begins. It
+    is a whole turn, logged as `kind_of_turn`, or without that a piece.
     """
 
     ends: Sequence[int]
@@ -112,11 +107,9 @@ class _Queue:
 
 
 class Prune:
-    """A prune in progress.
-
-    `kept` has what is left of the window's pieces. `tokens`, `messages` and `history_tokens` are sums over what is out
-    of the window: removed, or not added yet by `calls`. Each piece is tried once, in time order: `end` only grows.
-    """
+    """A prune in progress. `kept` has what is left of the window's pieces. `tokens`, `messages` and `history_tokens`
+    are sums over what is out of the window: removed, or not added yet by `calls`. Each piece is tried once, in time
+    order: `end` only grows."""
 
     def __init__(self, window: Window, reason: str) -> None:
         self.window = window
@@ -137,11 +130,9 @@ class Prune:
         return self.window.input_tokens_without(self.tokens, self.messages) >= at_tokens
 
     def calls(self, from_tokens: int, *, again: bool = True) -> Iterator[int]:
-        """Yield the position of the newest piece at the call being decided, and `again` at each call before it at which
-        the window, as pruned until then, had this many tokens. The newest piece itself is never removed.
-
-        Prunes are not stored. What earlier prompts lost is found again by letting the window grow once more, piece by
-        piece. So what was removed stays out, and the beginning of the prompt stays the same.
+        """Yield the position of the newest piece, which is never removed, at the call being decided, and `again` at
+        each call before it at which the window, as pruned until then, had this many tokens. Prunes are not stored: the
+        window grows once more, piece by piece, so that what earlier prompts lost stays out, and their beginning stays.
         """
         last = len(self.pieces) - 1
         if not again:
@@ -196,7 +187,6 @@ class Prune:
             self._drop_group(queue, at, self._left_of(queue.group(at)))
 
     def window_now(self) -> Window:
-        """The window after the prune so far."""
         left = [piece for piece in self.kept if piece]
         return self.window.with_pieces(left, self.actions) if self.actions else self.window
 
@@ -270,10 +260,7 @@ def _of_long_texts(piece: Piece, window: Window) -> list[Shortening]:
 
 
 def shortened_texts(piece: Piece, input_budget: int, estimate: Estimate, *, with_handles: bool) -> list[Shortening]:
-    """The piece's long texts, shortened: results of an answered tool group, or texts larger than the whole budget.
-
-    `with_handles` says whether the model can read them back.
-    """
+    """The piece's long texts, shortened: results of an answered tool group, or texts larger than the whole budget."""
     long_results = piece.kind == "tool_group" and piece.answered
     longest = LONG_TOOL_RESULT_TOKENS if long_results else input_budget
     long = (item for item in piece.items if item.tokens > longest)
@@ -282,11 +269,8 @@ def shortened_texts(piece: Piece, input_budget: int, estimate: Estimate, *, with
 
 
 def worth_per_token(group: Sequence[Piece]) -> tuple[bool, float]:
-    """A sort key: the group worth least per token, as it is sent now, comes first.
-
-    The longer a message of an assistant or a tool, the sooner it is dropped. Groups with a standing demand of the user
-    ("always answer in French") come after all others, whatever their length.
-    """
+    """A sort key: the group worth least per token, as it is sent now, comes first; those with a standing demand of the
+    user ("always answer in French") come after all others, whatever their length."""
     spoken = (message for piece in group if piece.kind == "user" for message in piece.stored_messages)
     standing = any(demands(content_text(message.content)) for message in spoken)
     worths = [_WORTH_OF_USERS if piece.kind == "user" else _WORTH for piece in group]
@@ -295,12 +279,9 @@ def worth_per_token(group: Sequence[Piece]) -> tuple[bool, float]:
 
 
 def untouchable(window: Window) -> list[Piece]:
-    """What neither a summary nor a prune can remove of the protected turns and the running turn, as small as possible.
-
-    It is users' text in protected turns, the pieces of them that the current summary cites (the next summary takes over
-    the citations that it can), and what is never removed. The newest results of an open turn are at their floor, and
-    older media are replaced by markers.
-    """
+    """What neither a summary nor a prune can remove of the protected turns and the running turn: users' text, pieces
+    that the current summary cites (the next one takes over the citations that it can), and what is never removed. The
+    newest results of an open turn are at their floor, and older media are replaced by markers."""
     first = bisect_left(window.past, window.snapshot.protected_from, key=attrgetter("seq"))
     protected = (*window.past[first:], *window.current)
     kept = (piece for piece in protected if not (window.snapshot.policy.prune_protected and window.may_drop(piece)))

@@ -53,10 +53,8 @@ def day_item(day: int, region: Region, estimate: Estimate) -> PromptItem:
 
 
 def bring_back(window: Window) -> Window:
-    """The window with recalled messages, within the share of the block and below the prune threshold.
-
-    They cause neither a summary nor a prune, which are decided without them, and the next turn begins without them.
-    """
+    """The window with recalled messages, within the share of the block and below the prune threshold. Summaries and
+    prunes are decided without them, and the next turn begins without them."""
     note = block_item("recall", "recall", "user", RECALL_NOTE, window.estimate)
     day = day_said if window.snapshot.policy.show_time else nobodys_day
     chosen = _chosen(window, note.tokens, day)
@@ -82,8 +80,8 @@ def bring_back(window: Window) -> Window:
 
 
 def _lines(window: Window, days: Collection[int | None]) -> dict[int | None, PromptItem]:
-    """A day line for each of the days except that of the running turn. If there are any, the running turn's own line is
-    added with the key None, unless the window has it already."""
+    """A day line for each of the days but the running turn's. If there are any, the running turn's own line is added
+    with the key None, unless the window has it already."""
     today = day_said(window.snapshot.current.messages[0])
     lines: dict[int | None, PromptItem] = {
         day: day_item(day, "recall", window.estimate) for day in days if day is not None and day != today

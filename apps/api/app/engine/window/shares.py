@@ -22,8 +22,6 @@ from app.engine.window.shortening import NEWEST_TOO_LARGE, with_fitted_pins, wit
 from app.engine.window.snapshot import Removal, Snapshot
 from app.engine.window.window import Cost, Window, head_items
 
-_BELOW_SHARES: Mapping[PriorityRegion, int] = {"pins": 0, "summary": MIN_SUMMARY_TOKENS, "history": 0}
-
 
 def with_shared_budget(snapshot: Snapshot, estimate: Estimate) -> Snapshot:
     """The snapshot with the output's share as its output reserve, if the policy has an allocation."""
@@ -44,21 +42,18 @@ def hold_shares(window: Window) -> Window:
     # The log of the window has what was done to its history, those of `trimmed` what was done to summary and pins.
     trimmed: dict[PriorityRegion, Window] = {}
     order = tuple(reversed(window.snapshot.policy.context_priority))
-    for least in (division(window).offered, _BELOW_SHARES):
+    for least in (division(window).offered, dict.fromkeys(order, 0)):
         for region in order:
             excess = window.excess_tokens
             if region == "goal" or excess <= 0:
                 break
             if region == "history":
                 window = _with_less_history(window, whole, least[region])
-            elif region == "summary":
-                has = window.summary.tokens if window.summary else 0
-                trimmed[region] = with_fitted_summary(whole, max(least[region], has - excess, MIN_SUMMARY_TOKENS))
-                window = window.with_summary(trimmed[region].summary)
             else:
-                has = sum(item.tokens for item in window.pins)
-                trimmed[region] = with_fitted_pins(whole, max(least[region], has - excess))
-                window = window.with_pins(trimmed[region].pins)
+                fitted = with_fitted_summary if region == "summary" else with_fitted_pins
+                has_tokens = sum(item.tokens for item in window.items_of(region))
+                trimmed[region] = fitted(whole, max(least[region], has_tokens - excess))
+                window = window.with_items(region, trimmed[region].items_of(region))
     logs = trimmed | {"history": window}
     actions = tuple(action for region in order if region in logs for action in logs[region].log.actions)
     return replace(window, log=replace(window.log, actions=actions))
@@ -127,11 +122,10 @@ def divide(
     wanted: Mapping[PriorityRegion, int],
     least: Mapping[PriorityRegion, int],
 ) -> Division:
-    """Divide `room_tokens` among goal, pins, summary and history. The share of the output is already subtracted.
+    """Divide `room_tokens`, of which the output's share is subtracted already, among goal, pins, summary and history.
 
-    The history's share is what the other shares leave. A region that needs more than its share (`least`) borrows from
-    the others, lowest priority first. What a region does not use is offered to the next in order. What the last region
-    does not use is offered again from the first on.
+    A region that needs more than its share (`least`) borrows from the others, lowest priority first. What a region does
+    not use is offered to the next in order, and what the last does not use again from the first on.
     """
     shares = _borrowed(_shares(max(0, room_tokens), allocation), order, least)
     offered: dict[PriorityRegion, int] = {}

@@ -15,6 +15,7 @@ from app.domain.types import Message, Pin
 from app.engine.messages.media import has_media, marked_parts, marked_text
 from app.engine.messages.tokens import Estimate
 from app.engine.messages.turns import sent_tokens
+from app.engine.policy.policy import MIN_SUMMARY_TOKENS
 from app.engine.recall.look_back_pages import handle_of
 from app.engine.recall.relevance import question_of, relevances
 from app.engine.summary.block import fit_summary
@@ -59,26 +60,26 @@ def shorten_summary(window: Window) -> Window:
 
 
 def with_fitted_summary(window: Window, cap_tokens: int) -> Window:
-    """The window with its summary shortened to `cap_tokens`, if it can be made that small. It is never dropped."""
+    """The window with its summary shortened to `cap_tokens`, or `MIN_SUMMARY_TOKENS`, if it can be. It stays."""
     item, summary = window.summary, window.snapshot.summary
     if item is None or summary is None:
         return window
-    body = fit_summary(summary.body, cap_tokens, window.estimate)
+    body = fit_summary(summary.body, max(cap_tokens, MIN_SUMMARY_TOKENS), window.estimate)
     if body is None or body == summary.body:
         return window
     shorter = summary_item(replace(summary, body=body), window.snapshot.policy, window.estimate)
     action = Removal("summary_shortened", item.label, "over_budget", item.tokens - shorter.tokens)
-    return window.with_summary(shorter).logged((action,))
+    return window.with_items("summary", (shorter,)).logged((action,))
 
 
 def with_fitted_pins(window: Window, room_tokens: int) -> Window:
     """The window with its pins within `room_tokens`, without framing.
 
     The least relevant pin is shortened first (of equals the later one), then the next, none below a few sentences. Only
-    if all of them at that length are too large is the least relevant dropped. The pins that are sent keep their order,
-    whatever their relevance, because a provider's cache works by prefix.
+    if all at that length are too large is the least relevant dropped. The others keep their order, because a provider's
+    cache works by prefix.
     """
-    pins, items, estimate = window.snapshot.pins, window.pins, window.estimate
+    pins, items, estimate = window.snapshot.pins, window.items_of("pins"), window.estimate
     if sum(item.tokens for item in items) <= room_tokens:
         return window
     question = question_of(window.snapshot.goal, window.snapshot.current)
@@ -103,11 +104,11 @@ def with_fitted_pins(window: Window, room_tokens: int) -> Window:
         removed = items[at].tokens - now[at].tokens
         actions.append(Removal("pinned_trim", pins[at].name, _LOW_RELEVANCE, removed))
         excess -= removed
-    return window.with_pins(tuple(now.values())).logged(actions)
+    return window.with_items("pins", tuple(now.values())).logged(actions)
 
 
 def _fitted_pin(pin: Pin, item: PromptItem, most_tokens: int, least: PromptItem, estimate: Estimate) -> PromptItem:
-    """The pin with as much text as fits by its characters per token, so that a long text is counted once or twice."""
+    """The pin with as much text as fits by its characters per token: so a long text is counted once or twice."""
     keep_chars = len(pin.content) * most_tokens // item.tokens
     for _ in range(_PIN_TRIES):
         if keep_chars <= _LEAST_PIN_CHARS:
@@ -150,12 +151,9 @@ def with_shorter_newest(window: Window, excess_tokens: int) -> Window:
 
 
 def shorten_text(item: PromptItem, keep_chars: int, estimate: Estimate, *, with_handle: bool) -> Shortening | None:
-    """A tool result or an answer cut to its head and tail, `keep_chars` in all, with a marker of how much was left out.
-    `with_handle`, the marker has the handle of the message for a look-back.
-
-    Content that is a list of parts is used as text, with markers for its media. None when the item is neither a result
-    nor an answer, is not longer than `keep_chars`, or would not get smaller.
-    """
+    """A tool result or an answer, as text, cut to its head and tail, `keep_chars` in all, with a marker of how much was
+    left out and, `with_handle`, its handle for a look-back. None when the item is neither a result nor an answer, is
+    not longer than `keep_chars`, or would not get smaller."""
     message = item.message
     if message is None or message.role == "user":
         return None
@@ -179,10 +177,8 @@ def without_middle(text: str, keep_chars: int, noun: str, handle: str | None = N
 
 
 def mark_media(item: PromptItem, estimate: Estimate) -> Shortening | None:
-    """The message with a text marker in the place of each image, audio and file, and its other parts unchanged.
-
-    None when it has no media, or when the markers would have as many tokens or more.
-    """
+    """The message with a text marker in the place of each image, audio and file. None when it has no media, or when the
+    markers would have as many tokens or more."""
     message = item.message
     if message is None or item.block is not None or not has_media(message.content):
         return None
@@ -193,10 +189,8 @@ def mark_media(item: PromptItem, estimate: Estimate) -> Shortening | None:
 def fit_results(
     items: Sequence[PromptItem], excess_tokens: int, estimate: Estimate, *, with_handles: bool = False
 ) -> list[Shortening]:
-    """Shorten tool results, the longest first, each to what would fit, until `excess_tokens` are removed.
-
-    Media are removed before text. No result is cut below the floor, so fewer tokens may be removed.
-    """
+    """Shorten tool results, the longest first, each to what would fit, until `excess_tokens` are removed, media before
+    text. No result is cut below the floor, so fewer may be removed."""
     done: list[Shortening] = []
     for item in sorted(items, key=lambda item: -item.tokens):
         if excess_tokens <= 0:

@@ -1,5 +1,4 @@
-"""All that a decision depends on, and what a turn's decisions have removed so far: as single actions, and as the ranges
-of a trim log."""
+"""All that a decision depends on, and what a turn's decisions have removed: as actions, and as ranges of a trim log."""
 
 from __future__ import annotations
 
@@ -35,12 +34,11 @@ class Removal(NamedTuple):
 
 @frozen
 class PlanLog:
-    """What was done to a turn's window since the turn's first plan, and how many tokens the window had then.
+    """What was done to a turn's window since the turn's first plan: `stored` with a summary, which no later plan of the
+    turn can undo, and `actions` of the stages on this window.
 
-    `wire_before` and `tokens_before` are the tokens of the whole window at the first plan, on the wire and against the
-    input budget. `tokens_after_summary` are the input tokens of the window when it was last laid out. `tools_tokens`
-    are those of the tools at the first plan. `stored` are actions stored with a summary, which no later plan of the
-    turn can undo. `actions` are what the stages did to this window.
+    `wire_before`, `tokens_before` and `tools_tokens` are the tokens of the window at the first plan, on the wire and
+    against the input budget, and of its tools; `tokens_after_summary` its input tokens when it was last laid out.
     """
 
     wire_before: int
@@ -54,7 +52,7 @@ class PlanLog:
 
     @property
     def prune_triggered(self) -> bool:
-        """Whether something was removed or shortened, other than by a summary."""
+        """Whether something was removed other than by a summary."""
         return any(action.kind != "summary_folded" for action in (*self.stored, *self.actions))
 
     def without_stages(self) -> PlanLog:
@@ -68,10 +66,9 @@ class Snapshot:
 
     `layers` are the active system layers as (label, text), outermost first. `past` has the turns after the active
     summary; `current` is the running turn, whose first message is the user's. `completed_since_summary` counts turns
-    completed since the active summary was made or the count was restarted. `evicted` has the matching messages from
-    before the window; a caller that replaces turns by a summary must search again. `pin_meaning` has the vectors of
-    pins, by their positions. `log` is what earlier plans of the turn did, None before the first. With `overflowed`, a
-    provider rejected a prompt of the turn as too long. With `may_look_back`, the look-back tool may be offered.
+    since the active summary or a restart of the count. `evicted` has the matching messages from before the window; a
+    caller that replaces turns by a summary must search again. `pin_meaning` has the vectors of pins, by position. `log`
+    is what earlier plans of the turn did. With `overflowed`, a provider rejected a prompt of the turn as too long.
     """
 
     policy: ContextPolicy

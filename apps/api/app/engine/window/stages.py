@@ -1,16 +1,17 @@
 """Making the prompt fit: what is removed, and in which order, until the prompt is within its budget or nothing more may
-be removed; then what is added in the space that is left, or why the prompt cannot be sent, and what a client can
-shorten.
+be removed; then what is added in the space that is left, or why the prompt cannot be sent.
 
-`STAGES` is steps 4 to 11 of `docs/budget.md` as a table. Each stage takes a window and returns another. It is skipped
-if its condition does not hold. `overflow_of` is step 12.
+`STAGES` is steps 4 to 11 of `docs/budget.md` as a table: a stage is skipped if its condition does not hold.
+`overflow_of` is step 12.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from heapq import nlargest
 from itertools import accumulate, pairwise
 from math import ceil
+from operator import itemgetter
 from typing import TypeAlias
 
 from app.domain.errors import ContextBudgetExceeded
@@ -44,7 +45,6 @@ def over(window: Cost) -> bool:
 
 
 def over_and_unshielded(window: Cost) -> bool:
-    """As `over`, and protected turns may be pruned."""
     return over(window) and window.snapshot.policy.prune_protected
 
 
@@ -56,7 +56,6 @@ def over_in_emergency(window: Cost) -> bool:
 
 
 def over_some_budget(window: Cost) -> bool:
-    """As `over`, and the input budget is above zero."""
     return over(window) and window.budget.input_budget > 0
 
 
@@ -68,7 +67,6 @@ def has_room(window: Cost) -> bool:
 
 
 def shows_time(window: Cost) -> bool:
-    """The window fits, and the policy shows on which days its messages were sent."""
     return window.snapshot.policy.show_time and fits(window)
 
 
@@ -129,12 +127,8 @@ def overflow_of(window: Window) -> ContextBudgetExceeded:
         },
         regions=dict(zip(counted, _parts_of(input_tokens, list(counted.values())), strict=True)),
         largest_items=[
-            {
-                "item": item.label,
-                "region": item.region,
-                "tokens": item.tokens * input_tokens // max(1, sum(counted.values())),
-            }
-            for item in prompt.largest(_LARGEST_SHOWN)
+            {"item": label, "region": region, "tokens": tokens * input_tokens // max(1, sum(counted.values()))}
+            for label, region, tokens in nlargest(_LARGEST_SHOWN, prompt.labelled(), key=itemgetter(2))
         ],
         recovery=_recovery(prompt, budget, cut),
     )

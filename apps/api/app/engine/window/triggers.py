@@ -1,9 +1,8 @@
 """When a summary is due: before a call and after a turn, by a policy's triggers (contract.md, sections 8 to 10); and
 what it may fold.
 
-A summary that the next turn would have to make is already made in the background after the answer before it. The next
-turn is assumed to bring a message as large as an average turn of the window, and is decided by the usual rules. So the
-summary made ahead folds exactly what that turn would have folded before its call, for the same reason.
+A summary that the next turn would have to make is already made in the background after the answer before it. It folds
+what that turn, with a message as large as an average turn of the window, would fold by the usual rules.
 """
 
 from __future__ import annotations
@@ -40,10 +39,8 @@ _MIN_MESSAGES_SHARE = 0.5
 
 
 def due_before_call(window: Window) -> tuple[SummaryReason | None, Fold | None]:
-    """Why a summary must be tried before this window is sent, and its fold; None if none is worth making.
-
-    No summary is made, and paid for, that could not be sent together with the content that is never removed.
-    """
+    """Why a summary must be tried before this window is sent, and its fold; None if none is worth making, or none could
+    be sent together with the content that is never removed."""
     return _due(window, reason_before_call, before_call=True)
 
 
@@ -64,8 +61,8 @@ def _due(
 def reason_before_call(window: Cost) -> SummaryReason | None:
     """Why a summary must be tried, or None. With an allocation, `window` has its pins and summary within their shares.
 
-    At the prune threshold every policy that summarizes tries one, even if it otherwise does so only after turns: a
-    summary preserves more than a prune does, and nothing is lost if a summary in the background has crashed.
+    At the prune threshold every policy that summarizes tries one: a summary preserves more than a prune does, and
+    nothing is lost if one in the background has crashed.
     """
     policy = window.snapshot.policy
     if policy.allocation is not None and policy.summarizes and window.is_over:
@@ -83,11 +80,9 @@ def reason_before_call(window: Cost) -> SummaryReason | None:
 
 
 def worth_making(fold: Fold, found: Foldable, *, before_call: bool) -> bool:
-    """Whether the fold saves enough, or has a reason that requires no minimum.
-
-    Before a call, a fold is also worth making if the window would be pruned without it. This does not apply with an
-    allocation: pins may fill such a window and cause a summary at every turn. Turns dropped meanwhile are folded later.
-    """
+    """Whether the fold saves enough, or has a reason that requires no minimum; before a call, also if the window would
+    be pruned without it, but not with an allocation: pins may fill such a window and cause a summary at every turn.
+    Turns dropped meanwhile are folded later."""
     policy = found.window.snapshot.policy
     if before_call and policy.allocation is None and found.window.at_prune_trigger:
         return True
@@ -124,10 +119,8 @@ def is_near_threshold(window: Cost) -> bool:
 
 
 def exact_ratio(prompt: Prompt, counted_tokens: int) -> float | None:
-    """The ratio of the provider's count to the wire estimate of this prompt.
-
-    None if it is outside the bounds of every calibration: then the difference is not caused by the tokenizer.
-    """
+    """The ratio of the provider's count to the wire estimate of this prompt; None if it is outside the bounds of every
+    calibration: then the difference is not caused by the tokenizer."""
     ratio = counted_tokens / max(1, prompt.wire_tokens)
     return ratio if LOWEST_RATIO <= ratio <= HIGHEST_RATIO else None
 
@@ -175,12 +168,9 @@ def fold_behind_answer(snapshot: Snapshot, estimate: Estimate) -> Fold | None:
 
 
 def may_fold_behind_answer(snapshot: Snapshot, laid_out_tokens: int, reply_tokens: int) -> bool:
-    """Whether `fold_behind_answer` may find a fold once the turn of this snapshot has completed. Its window had
-    `laid_out_tokens` input tokens when it was laid out, and its reply has `reply_tokens`.
-
-    Every turn calls this, so it computes a sum instead of laying out a window. It is false only if there will be no
-    fold, unless the session is changed in the meantime.
-    """
+    """Whether `fold_behind_answer` may find a fold once the turn of this snapshot has completed: false only if it will
+    not, unless the session is changed meanwhile. The turn's window was laid out with `laid_out_tokens` input tokens,
+    and its reply has `reply_tokens`. Every turn calls this, so it computes a sum and lays out no window."""
     policy, budget = snapshot.policy, snapshot.budget
     turns = policy.mandatory_summary_turn
     if turns is not None and snapshot.completed_since_summary + 1 >= turns:
@@ -218,12 +208,11 @@ def _average(past: Past, *more_tokens: int) -> int:
 
 @frozen
 class Foldable:
-    """What a summary may fold.
+    """What a summary may fold: the turns of `window`, which is sent without one, before position `first_protected`.
 
-    `window` is sent if no summary is made. Its past turns from position `first_protected` on are not folded.
-    `room_tokens` is the largest summary that fits beside the content that is never removed; it is negative when that
-    content alone is over the budget. `most_tokens` is another upper bound. `previous_tokens` are the wire tokens of the
-    current summary, before any shortening to its share.
+    `room_tokens` is the largest summary that fits beside the content that is never removed, negative when that alone is
+    over the budget; `most_tokens` is another bound. `previous_tokens` are the wire tokens of the current summary before
+    it is shortened to its share.
     """
 
     window: Window
@@ -233,10 +222,8 @@ class Foldable:
     most_tokens: int
 
     def fold(self, reason: SummaryReason) -> Fold | None:
-        """The fold of a summary made now, or None when it would not shrink anything.
-
-        Its cap is never over `room_tokens`: a summary that was paid for must not cause the refusal of the turn.
-        """
+        """The fold of a summary made now, or None when it would not shrink anything. Its cap is never over
+        `room_tokens`: a summary that was paid for must not cause the refusal of the turn."""
         past, previous = self.window.snapshot.past, self.window.snapshot.summary
         older_tokens = past.wire_tokens() - past.wire_tokens(self.first_protected)
         folded_tokens = older_tokens + self.previous_tokens
@@ -259,7 +246,8 @@ def foldable(window: Window) -> Foldable:
 
 def room_beside(window: Window, pieces: Sequence[Piece]) -> int:
     """The largest summary, without framing, that fits beside the head and these pieces."""
-    beside = (*window.head, *window.recalled, *pieces)
+    head = [item for item in window.head if item.region != "summary"]
+    beside = (*head, *window.recalled, *pieces)
     less_tokens = window.tokens - sum(each.tokens for each in beside)
     less_messages = window.messages - sum(each.messages for each in beside)
     left = window.budget.input_budget - window.input_tokens_without(less_tokens, less_messages)
@@ -278,7 +266,7 @@ def foldable_within_shares(window: Window) -> Foldable:
     share = within.shares["summary"]
     held = window
     if window.excess_tokens > 0:
-        held = with_fitted_summary(window, max(within.offered["summary"], MIN_SUMMARY_TOKENS))
+        held = with_fitted_summary(window, within.offered["summary"])
         held = with_fitted_pins(held, within.offered["pins"])
     full_tokens = max(share, held.summary.tokens if held.summary else 0)
     beside = division(window, summary_tokens=full_tokens)

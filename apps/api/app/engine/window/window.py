@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from app.domain.frozen import frozen, replace
 from app.domain.recalled import Recalled
-from app.domain.types import Pin, Summary
+from app.domain.types import REGIONS, Pin, Region, Summary
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate, framing_tokens, tools_tokens
 from app.engine.policy.budget import Budget
 from app.engine.policy.policy import ContextPolicy
@@ -51,7 +51,7 @@ class Cost:
         return self.input_tokens_without()
 
     def input_tokens_without(self, less_tokens: int = 0, less_messages: int = 0, less_tools: int = 0) -> int:
-        """The same if this many tokens (without framing), messages and tool tokens were removed."""
+        """The same if so many tokens (without framing), messages and tool tokens were removed."""
         overhead = MESSAGE_FRAMING_TOKENS * less_messages + less_tools
         return self.budget.input_tokens(
             wire_tokens=self.wire_tokens - less_tokens - overhead,
@@ -85,15 +85,14 @@ class Cost:
 class Window(Cost):
     """All that is sent for a turn, as one value. A stage takes a window and returns another.
 
-    `past` has the pieces of the past turns, `current` those of the running turn. `added` are day lines and recalled
-    messages, in order, each with the position in `past` of the piece that it precedes; what precedes the running turn
-    is behind the last piece. `tokens` and `messages` are sums over the whole window, without framing and tools.
-    Prunes end when `history_tokens` is at most `history_floor`.
+    `head` has the system layers, goal, pins and summary, in this order. `past` has the pieces of the past turns,
+    `current` those of the running turn. `added` are day lines and recalled messages, in order, each with the position
+    in `past` of the piece that it precedes; what precedes the running turn is behind the last piece. `tokens` and
+    `messages` are sums over all, without framing and tools. Prunes end when `history_tokens` are at `history_floor`.
     """
 
     estimate: Estimate
     head: tuple[PromptItem, ...]
-    summary: PromptItem | None
     past: Sequence[Piece]
     current: tuple[Piece, ...]
     log: PlanLog
@@ -115,13 +114,17 @@ class Window(Cost):
         return (*self.past, *self.current)
 
     @property
-    def pins(self) -> tuple[PromptItem, ...]:
-        return tuple(item for item in self.head if item.region == "pins")
+    def summary(self) -> PromptItem | None:
+        return next(iter(self.items_of("summary")), None)
+
+    def items_of(self, region: Region) -> tuple[PromptItem, ...]:
+        """The items of the head that are in this region."""
+        return tuple([item for item in self.head if item.region == region])
 
     @property
     def prune_from(self) -> int:
-        """As of a cost. The result of a look-back uses the whole budget: it is needed in this turn only, and would make
-        the prompt's beginning, which is in the provider's cache, another one."""
+        """As of a cost. The result of a look-back uses the whole budget: it is needed in this turn only, and a prune
+        would change the prompt's beginning, which is in the provider's cache."""
         own, over = super().prune_from, self.budget.input_budget + 1
         return max(own, over) if any(piece.kind == "look_back" for piece in self.current) else own
 
@@ -160,8 +163,7 @@ class Window(Cost):
 
     @cached_property
     def prompt(self) -> Prompt:
-        summary = () if self.summary is None else (self.summary,)
-        parts = (*self.head, *summary, *self._parts_of_past(), *parts_of(self.current))
+        parts = (*self.head, *self._parts_of_past(), *parts_of(self.current))
         return Prompt(parts, self.snapshot.tools, self.tools_tokens)
 
     def _parts_of_past(self) -> Iterator[Part]:
@@ -173,16 +175,14 @@ class Window(Cost):
             first = at
         yield from parts_of(self.past[first:])
 
-    def with_pins(self, pins: Sequence[PromptItem]) -> Window:
-        head = (*(item for item in self.head if item.region != "pins"), *pins)
-        return self._resized(self.pins, pins, head=head)
-
-    def with_summary(self, summary: PromptItem | None) -> Window:
-        before, now = ((item,) if item else () for item in (self.summary, summary))
-        return self._resized(before, now, summary=summary)
+    def with_items(self, region: Region, now: Sequence[PromptItem]) -> Window:
+        """A copy with these items in place of those of the region in the head."""
+        others = [item for item in self.head if item.region != region]
+        head = tuple(sorted((*others, *now), key=lambda item: REGIONS.index(item.region)))
+        return self._resized(self.items_of(region), now, head=head)
 
     def with_added(self, added: Sequence[tuple[int, PromptItem]], recalled: tuple[Recalled, ...] = ()) -> Window:
-        """A copy with these items beside its pieces; `recalled` are the rows of the recalled messages among them."""
+        """A copy with these items; `recalled` are the rows of the recalled messages among them."""
         log = replace(self.log, recalled=recalled)
         return self._resized(self.beside, [item for _, item in added], added=tuple(added), log=log)
 
@@ -191,7 +191,7 @@ class Window(Cost):
         cut = len(pieces)
         while cut and pieces[cut - 1].state == "running":
             cut -= 1
-        parts = (*self.head, *((self.summary,) if self.summary else ()), *self.beside, *pieces)
+        parts = (*self.head, *self.beside, *pieces)
         return replace(
             self,
             past=tuple(pieces[:cut]),
@@ -204,8 +204,8 @@ class Window(Cost):
         return replace(self, log=replace(self.log, actions=(*self.log.actions, *actions)))
 
     def after_overflow(self, budget: Budget) -> Snapshot:
-        """The snapshot to plan from after a provider rejected this window as too long; `budget` is the smaller one. No
-        summary is made then, because the client has waited for one call already."""
+        """The snapshot to plan from, within this budget, after a provider rejected this window as too long. No summary
+        is made then, because the client has waited for one call already."""
         return replace(self.snapshot, budget=budget, log=self.log.without_stages(), overflowed=True)
 
     def _resized(self, before: Sequence[PromptItem], now: Sequence[PromptItem], **changes: Any) -> Window:
@@ -217,9 +217,10 @@ class Window(Cost):
 def lay_out(snapshot: Snapshot, estimate: Estimate) -> Window:
     """The whole window of a snapshot. Its log continues the snapshot's, or begins with the tokens of this window."""
     head = head_items(snapshot.layers, snapshot.goal, snapshot.pins, estimate)
-    summary = summary_item(snapshot.summary, snapshot.policy, estimate) if snapshot.summary else None
+    if snapshot.summary:
+        head = (*head, summary_item(snapshot.summary, snapshot.policy, estimate))
     past, current = snapshot.past, tuple(pieces_of(snapshot.current, "running"))
-    parts = (*head, *((summary,) if summary else ()), *current)
+    parts = (*head, *current)
     tokens = sum([part.tokens for part in parts]) + past.tokens[-1]
     messages = sum([part.messages for part in parts]) + past.messages[-1]
     tools = tools_tokens(snapshot.tools, estimate)
@@ -229,7 +230,6 @@ def lay_out(snapshot: Snapshot, estimate: Estimate) -> Window:
         snapshot=snapshot,
         estimate=estimate,
         head=head,
-        summary=summary,
         past=past.pieces,
         current=current,
         tools_tokens=tools,
