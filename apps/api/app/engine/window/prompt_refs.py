@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from hashlib import sha256
 from itertools import groupby
 from operator import attrgetter
@@ -238,7 +237,7 @@ class StoredPrompts:
         self._blocks = blocks
         self._messages = messages
         self._user_seqs = sorted(seq for seq, message in messages.items() if message.role == "user")
-        self._json = cache(self._encoded)
+        self._encoded: dict[_MessageRef, bytes] = {}
         self.total_bytes = 0
         """Bytes of all prompts hashed so far, counted as for `MOST_PROMPT_BYTES`, plus those of their tools."""
 
@@ -273,9 +272,11 @@ class StoredPrompts:
             else:
                 yield kind, first, second
 
-    def _encoded(self, ref: _MessageRef) -> bytes:
+    def _json(self, ref: _MessageRef) -> bytes:
         """The canonical JSON of a message, with a leading comma."""
-        return b"," + canonical_bytes(self._part(ref).sent)
+        if (known := self._encoded.get(ref)) is None:
+            known = self._encoded[ref] = b"," + canonical_bytes(self._part(ref).sent)
+        return known
 
     def _part(self, ref: _MessageRef) -> RebuiltPart:
         kind, first, second = ref
