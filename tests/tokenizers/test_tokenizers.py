@@ -228,6 +228,13 @@ async def test_a_count_is_kept_so_that_the_engine_does_not_count_large_text_on_t
     assert once.fired == 1
 
 
+def test_no_text_is_kept_with_its_count(tokenizers: Tokenizers) -> None:
+    text = "".join(["My door code is ", "4711."])
+    before = sys.getrefcount(text)
+    assert tokenizers.estimator("o200k_base")(text)
+    assert sys.getrefcount(text) == before
+
+
 def test_an_unknown_encoding_is_counted_as_o200k_base(tokenizers: Tokenizers) -> None:
     assert tokenizers.estimator("klingon_base").encoding == "o200k_base"
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.domain.types import Message, Turn
 from app.engine.recall.bm25 import Query, search
-from app.engine.recall.dates import date_keys, day_of, day_text
+from app.engine.recall.dates import NEAR_DAYS, OTHER_MONTHS, date_keys, day_of, day_text
 from app.engine.recall.index import EMPTY, Index, Packed
 from app.engine.recall.ranking import candidates
 from tests.engine.histories import History
@@ -47,6 +47,21 @@ def _day(iso: str) -> int:
         ("on Wednesday", "2023-08-09", "2023-08-09"),
         ("this year", "2023-01-01", "2023-12-31"),
         ("on 29 February", "2020-02-29", "2020-02-29"),
+        ("Was war am 8. Mai?", "2023-05-08", "2023-05-08"),
+        ("am 24.12.2022", "2022-12-24", "2022-12-24"),
+        ("IM MÄRZ 2022", "2022-03-01", "2022-03-31"),
+        ("le 1er février 2023", "2023-02-01", "2023-02-01"),
+        ("el 8 de mayo del 2023", "2023-05-08", "2023-05-08"),
+        ("en enero", "2023-01-01", "2023-01-31"),
+        ("l'8 maggio", "2023-05-08", "2023-05-08"),
+        ("em março", "2023-03-01", "2023-03-31"),
+        ("op 8 mei", "2023-05-08", "2023-05-08"),
+        ("im Jahr 2021", "2021-01-01", "2021-12-31"),
+        ("vorgestern", "2023-08-14", "2023-08-14"),
+        ("l'altro ieri", "2023-08-14", "2023-08-14"),
+        ("la semaine dernière", "2023-08-07", "2023-08-13"),
+        ("el mes pasado", "2023-07-01", "2023-07-31"),
+        ("vorig jaar", "2022-01-01", "2022-12-31"),
     ],
 )
 def test_a_day_is_resolved_against_the_day_on_which_it_was_named(asked: str, first: str, last: str) -> None:
@@ -71,6 +86,9 @@ COUNTS = [
         *[f"{word} 2021" for word in ("in", "during the year", "of", "since")],
         *[f"{which} month" for which in ("last", "past", "previous", "this")],
         *["mid-May", "last Monday", "on Sunday", "this past Tuesday", "the day before yesterday", "yesterday"],
+        *[f"{month} 2021" for month in OTHER_MONTHS],
+        *NEAR_DAYS,
+        *["letzten Monat", "mês passado", "année dernière", "semana pasada", "settimana scorsa", "afgelopen week"],
         *["last night", "today", "this morning", "this afternoon", "2021-12-31", "31 Dec", "0 days ago"],
     ],
 )
@@ -83,7 +101,10 @@ def test_a_day_is_found_whatever_its_first_word_is_and_whatever_spaces_surround_
 
 @pytest.mark.parametrize(
     "asked",
-    ["May I march on?", "on 31 April 2023", "He is one-year-old", "May God bless you", "at 8:15", "999 years ago"],
+    [
+        *("May I march on?", "on 31 April 2023", "He is one-year-old", "May God bless you", "at 8:15", "999 years ago"),
+        *("Was steht hier?", "the moons of Mars", "32.1.2023"),
+    ],
 )
 def test_text_that_is_not_a_plausible_date_gives_no_date_keys(asked: str) -> None:
     keys = date_keys(asked, day_of(NOW))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.domain.frozen import replace
 from app.domain.types import Message, MessageId, Role, ToolCall, TurnId
 from app.engine.recall.look_back_pages import TextPage, handle_of, page_of_matches, page_of_message, seq_of
 
@@ -127,6 +129,18 @@ def test_matches_are_whole_where_they_are_short_and_in_part_where_they_are_long(
     assert "[m2 tool result, 10433 characters, in part]" in text
     assert "invoice of the crane is 4711" in text
     assert "[m5 user] The crane is red.\n[m6 assistant] Noted." in text
+
+
+def test_pages_name_the_speaker_and_that_of_a_message_its_day_within_their_size() -> None:
+    said_at = datetime(2023, 5, 8, 23, 30, tzinfo=UTC)
+    message = replace(_message(5, "My crane is red. " * 200, "user"), name="張" * 64, said_at=said_at)
+    assert message.name
+    page = page_of_message(message, "", None, 400, _estimate)
+    assert page.text.startswith(f"m5, user {message.name}, 8 May 2023, page 1 of ")
+    assert _estimate(page.text) <= 400
+    matches = page_of_matches([message, replace(message, name="Anna", content="Mine too.")], "crane", 1, 400, _estimate)
+    assert f"[m5 user {message.name}, 3400 characters, in part] " in _text(matches)
+    assert "\n[m5 user Anna] Mine too." in _text(matches)
 
 
 @pytest.mark.parametrize("page_tokens", [120, 200, 300])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from app.domain.types import Message, SummaryBody, Turn, TurnStatus
 from app.engine.policy.policy import ContextPolicy, Recall
 from app.engine.recall.index import EMPTY, Packed
@@ -12,7 +14,7 @@ from app.engine.recall.ranking import evicted_among
 from app.engine.window.plan import Ready, assemble, plan
 from app.engine.window.recalled import RECALL_NOTE
 from app.engine.window.snapshot import Snapshot
-from tests.engine.histories import History, estimate, said_by, snapshot_of
+from tests.engine.histories import GUARDED, History, estimate, said_by, snapshot_of
 from tests.engine.readings import rebuild
 
 SHOWN = ContextPolicy(show_time=True, summarize_when="never")
@@ -99,14 +101,22 @@ def recalling_snapshot(names: tuple[str | None, ...] = (None,)) -> Snapshot:
     return replace(snapshot_of(raw, current, input_budget=4000, summary=summary), evicted=evicted)
 
 
-def test_recalled_messages_are_in_time_order_below_one_line_for_each_day() -> None:
-    texts = _sent(recalling_snapshot())
+@pytest.mark.parametrize("policy", [SHOWN, GUARDED], ids=["days everywhere", "days in the block"])
+def test_recalled_messages_are_in_time_order_below_one_line_for_each_day(policy: ContextPolicy) -> None:
+    texts = _sent(recalling_snapshot(), policy)
     block = texts[texts.index(RECALL_NOTE) :]
     lines = _lines(block)
     assert lines == sorted(set(lines), key=lambda line: int(line[1:].split()[0]))
     assert lines[-1] == "[17 May 2023]", "the running turn is below its own line"
     assert len(lines) > 2
     assert block[-2] == lines[-1]
+    assert bool(_lines(texts[: -len(block)])) == policy.show_time
+
+
+def test_a_small_block_has_no_lines_that_would_displace_messages() -> None:
+    texts = _sent(recalling_snapshot(), replace(GUARDED, recall=Recall(max_share=0.25)))
+    assert RECALL_NOTE in texts
+    assert not _lines(texts)
 
 
 def test_names_are_sent_with_their_messages_and_cost_what_they_cost() -> None:

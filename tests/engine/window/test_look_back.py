@@ -8,7 +8,7 @@ import pytest
 
 from app.domain.types import Completion, Message, SummaryBody, ToolCall, ToolDefinition, TurnStatus
 from app.engine.messages.tokens import message_tokens, tools_tokens
-from app.engine.policy.policy import PRESETS, ClearToolResults, ContextPolicy
+from app.engine.policy.policy import PRESETS, ClearToolResults, ContextPolicy, Recall
 from app.engine.recall.look_back_pages import TextPage, page_of_matches
 from app.engine.window.look_back import (
     LOOK_BACK,
@@ -222,8 +222,15 @@ def _after(window: Window, text: str) -> Window:
     return _ready(replace(snapshot, current=current, log=None)).window
 
 
-def test_a_result_takes_all_the_room_there_is_and_what_was_promised_to_stay_beside_it_does() -> None:
-    window = _ready(recalling_snapshot()).window
+@pytest.mark.parametrize(
+    "policy",
+    [GUARDED, replace(GUARDED, show_time=True), replace(GUARDED, recall=Recall(max_share=0.25))],
+    ids=["days in the block", "days everywhere", "no days"],
+)
+def test_a_result_takes_all_the_room_there_is_and_what_was_promised_to_stay_beside_it_does(
+    policy: ContextPolicy,
+) -> None:
+    window = _ready(replace(recalling_snapshot(), policy=policy)).window
     unread = [replace(message, content=message.content and "") for message in _read(window.snapshot, 1)]
     of_round = round_tokens(unread, estimate)
     room = room_for_result(window, of_round, len(unread))

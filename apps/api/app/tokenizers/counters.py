@@ -26,11 +26,7 @@ _INLINE_CHARS: Final = 16_384
 """Most characters that are counted on the event loop: 1 ms for prose, 10 ms for the worst text."""
 _THREADS: Final = 3
 _CACHED_COUNTS: Final = 8_192
-_KEY_CHARS: Final = 256
-"""Texts up to this length are their own cache key; the key of a longer one is a digest.
-
-So a cache holds at most 8,192 x (256 characters of up to 4 bytes + about 200 bytes) = 10 MB, for each encoding.
-"""
+"""Most counts that are cached for each encoding: 2 MB."""
 
 
 class TextCounter(Protocol):
@@ -75,16 +71,15 @@ class _Counter:
         self.loaded = False
         self._warned = False
         self._loading = Lock()
-        self._counts: OrderedDict[str | bytes, int] = OrderedDict()
+        self._counts: OrderedDict[bytes, int] = OrderedDict()
         self._lock = Lock()
 
     def count(self, text: str) -> int | None:
         """Tokens of `text`, or None when the tokenizer failed, which is logged once, without content."""
         if not text:
             return 0
-        key = text
-        if len(text) > _KEY_CHARS:
-            key = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        # The cache must not keep the text of a session that is erased.
+        key = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         with self._lock:
             if (found := self._counts.get(key)) is not None:
                 self._counts.move_to_end(key)

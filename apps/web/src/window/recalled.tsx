@@ -61,7 +61,7 @@ function RecalledRow({ sessionId, row, message, terms }: RowProps) {
   const words = found.length ? found : wordsWith(text, matched);
   return (
     <span
-      title={`Score ${row.score.toFixed(2)} of 1: how rare the matched words are, how many, and how near the meaning is`}
+      title={`Score ${row.score.toFixed(2)}: how rare the matched words are, how many, and how near the meaning is, for its length`}
     >
       <a href={addressOf(sessionId, "window", message.turn_seq)}>Turn {message.turn_seq}</a>, {speakerOf(message)},{" "}
       {day(message.said_at)}:{" "}

@@ -67,7 +67,9 @@ MEANINGS: Mapping[str, str] = {
     ),
     "estimator": "How tokens are counted; heuristic: characters x 2 / 5.",
     "max_output_tokens": "Largest output reserve, in tokens; at most a fifth of the window. Unused with an allocation.",
-    "show_time": "Whether a prompt shows on which days its messages were sent.",
+    "show_time": (
+        "Whether a prompt shows on which days its messages were sent. A large recalled block shows days in any case."
+    ),
     "show_names": (
         "Whether `Anna:` precedes the text of a named message for every model. If false, only for providers without a "
         "field for names."

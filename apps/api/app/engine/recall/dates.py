@@ -1,7 +1,8 @@
 """The days that a question names: "on 8 May 2023", "last week", "two days ago", as ranges of days.
 
-Only English expressions are recognized; those of other languages are matched as words. Relative days are resolved
-against the day on which the question was sent. Days are counted from 1970-01-01, in UTC.
+In German, French, Spanish, Italian, Portuguese and Dutch the usual forms are recognized too: "am 8. Mai", "en mayo",
+"gestern", "la semaine dernière". In other languages they are matched as words. Relative days are resolved against the
+day on which the question was sent. Days are counted from 1970-01-01, in UTC.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from calendar import isleap, monthrange
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 from string import ascii_lowercase, ascii_uppercase
 from typing import Final, NamedTuple
 
@@ -24,38 +27,78 @@ _MONTH_NAMES: Final = (
     *("January", "February", "March", "April", "May", "June", "July", "August", "September", "October"),
     *("November", "December"),
 )
+_MONTHS_ELSEWHERE: Final = (
+    *("januar januari janvier enero gennaio janeiro", "februar februari février fevrier febrero febbraio fevereiro"),
+    *("märz marz maart mars marzo março marco", "avril abril aprile", "mai mei mayo maggio maio"),
+    *("juni juin junio giugno junho", "juli juillet julio luglio julho", "augustus août aout agosto"),
+    *("septembre septiembre setiembre settembre setembro", "oktober octobre octubre ottobre outubro"),
+    *("novembre noviembre novembro", "dezember décembre decembre diciembre dicembre dezembro"),
+)
+OTHER_MONTHS: Final = {name: at for at, names in enumerate(_MONTHS_ELSEWHERE, 1) for name in names.split()}
 _WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _NUMBERS: Final = {
     **{"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8},
     **{"nine": 9, "ten": 10, "eleven": 11, "twelve": 12, "a couple of": 2, "couple of": 2},
 }
 _MONTH: Final = (
-    r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?"
-    r"|nov(?:ember)?|dec(?:ember)?)\b\.?"
+    rf"(?:{'|'.join(OTHER_MONTHS)}|jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?"
+    r"|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\b\.?"
 )
-_DAY: Final = r"(?:[12][0-9]|3[01]|0?[1-9])(?:st|nd|rd|th)?"
+_DAY: Final = r"(?:[12][0-9]|3[01]|0?[1-9])(?:st|nd|rd|th|er|º)?"
 _YEAR: Final = r"(?:19|20)[0-9]{2}"
 _COUNT: Final = r"[0-9]{1,3}|" + "|".join(re.escape(name) for name in sorted(_NUMBERS, key=len, reverse=True))
-_BEGINS: Final = r"[0-9]|a[\ nup]|by|co|d[eu]|e[ail]|f[eio]|in|j[au]|la|m[ai]|n[io]|o[cfn]|p[ar]|s[ei]|t[ehow]|un|ye"
-"""The beginnings of all dates: most words have none of them, and every alternative takes time."""
+_LAST: Final = {
+    "week": (
+        r"(?:letzte|vorige|vergangene)[nr]?\ woche|semaine\ derni[eè]re|semana\ pass?ada|settimana\ scorsa"
+        r"|(?:vorige|afgelopen)\ week"
+    ),
+    "month": (
+        r"(?:letzte|vorige|vergangene)[nrms]?\ monat|mois\ dernier|mes\ pasado|m[eê]s\ passado|mese\ scorso"
+        r"|(?:vorige|afgelopen)\ maand"
+    ),
+    "year": (
+        r"(?:letzte|vorige|vergangene)[nrms]?\ jahr|ann[eé]e\ derni[eè]re|an\ dernier|a[nñ]o\ pass?ado|anno\ scorso"
+        r"|(?:vorig|afgelopen)\ jaar"
+    ),
+}
+NEAR_DAYS: Final = {
+    **{"the day before yesterday": 2, "yesterday": 1, "last night": 1, "today": 0, "this morning": 0},
+    **{"this afternoon": 0, "vorgestern": 2, "gestern": 1, "heute": 0, "avant-hier": 2, "aujourd'hui": 0},
+    **{"anteayer": 2, "ayer": 1, "hoy": 0, "altro ieri": 2, "ieri": 1, "oggi": 0, "anteontem": 2, "ontem": 1},
+    **{"hoje": 0, "eergisteren": 2, "gisteren": 1, "vandaag": 0},
+}
+"""Without the French "hier", which means "here" in German and in Dutch."""
+_BEGINNINGS: Final = (
+    "a_ abr afg ago alt an_ ann ano ant aou aoû apr aug auj ava avr aye año by_ cou dec dep des dez déc dic dur ear "
+    "eer eig ele em_ en_ ene feb fev fév fiv fou gen ges gis giu heu hoj hoy ier im_ in_ jan jui jul jun las lat let "
+    "lug maa mag mai mar may mär mei mes mês mid moi nel nin nov oct of_ ogg okt on_ one ont ott out pas pre sei sem "
+    "sep set sev sin six ten the_d thi thr tod twe two unt van ver vor yes"
+)
+"""The beginnings of all dates, with `_` for a blank: most words have none of them, and every alternative takes time."""
+_BEGINS: Final = "|".join(
+    f"{letter}(?:{'|'.join(each[1:].replace('_', '[ ]') for each in beginnings)})"
+    for letter, beginnings in groupby(_BEGINNINGS.split(), itemgetter(0))
+)
 _DATE: Final = re.compile(
-    rf"""\b(?={_BEGINS})(?:
+    rf"""\b(?=[0-9]|{_BEGINS})(?:
     (?P<iso>(?:19|20)[0-9]{{2}}-[01][0-9]-[0-3][0-9])(?:t[0-9]{{2}})?
-    | (?P<day>{_DAY})\ (?:of\ )?(?P<day_month>{_MONTH})(?:,?\ (?P<day_year>{_YEAR}))?
+    | (?P<numbers>[0-3]?[0-9]\.[01]?[0-9]\.{_YEAR})
+    | (?P<day>{_DAY})\.?\ (?:(?:of|de)\ )?(?P<day_month>{_MONTH})(?:,?\ (?:del?\ )?(?P<day_year>{_YEAR}))?
     | (?P<month_first>{_MONTH})\ (?:the\ )?(?P<month_day>{_DAY})(?![0-9:])(?:,?\ (?P<month_year>{_YEAR}))?
-    | (?P<month>{_MONTH}),?\ (?:of\ )?(?P<year_of_month>{_YEAR})
-    | (?:in|during|of|since|by|until|last|this|early|late|mid)[\ -](?P<bare_month>{_MONTH})(?!,?\ {_YEAR})
+    | (?P<month>{_MONTH}),?\ (?:(?:of|del?)\ )?(?P<year_of_month>{_YEAR})
+    | (?:(?:in|during|of|since|by|until|last|this|early|late|mid)[\ -](?!mars\b)|(?:im|seit|en|depuis|desde|em)\ )
+      (?P<bare_month>{_MONTH})(?!,?\ (?:del?\ )?{_YEAR})
     | (?P<only_month>january|february|april|june|july|august|september|october|november|december)
-    | (?:in|during|of|since)\ (?:the\ year\ )?(?P<year>{_YEAR})(?!-[0-9])
+    | (?:in|during|of|since|im\ jahre?|seit|en|depuis|desde|nel|em)\ (?:the\ year\ )?(?P<year>{_YEAR})(?!-[0-9])
     | (?P<count>{_COUNT})\ (?P<unit>day|week|month|year)s?\ ago
     | (?P<which>last|past|previous|this)\ (?P<period>week|weekend|month|year)
     | (?:on|last|this\ past)\ (?P<weekday>{"|".join(_WEEKDAYS)})
-    | (?P<near>the\ day\ before\ yesterday|yesterday|last\ night|today|this\ morning|this\ afternoon)
+    | (?P<last_week>{_LAST["week"]}) | (?P<last_month>{_LAST["month"]}) | (?P<last_year>{_LAST["year"]})
+    | (?P<near>{"|".join(re.escape(name) for name in NEAR_DAYS)})
     )\b""",
     re.VERBOSE | re.ASCII,
 )
-_NEAR: Final = {"the day before yesterday": 2, "yesterday": 1, "last night": 1}
-_SMALL: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
+_SMALL: Final = str.maketrans(ascii_uppercase + "ÄÇÉÈÊÑÛ", ascii_lowercase + "äçéèêñû")
 
 
 class DateKey(NamedTuple):
@@ -108,10 +151,13 @@ def _ranges(match: re.Match[str], words: str, now: date) -> Iterator[tuple[str, 
     try:
         if "iso" in named:
             yield from _of_day(named["iso"], date.fromisoformat(named["iso"]))
+        elif "numbers" in named:
+            number, month, year = map(int, named["numbers"].split("."))
+            yield from _of_day(words, date(year, month, number))
         elif day := named.get("day") or named.get("month_day"):
             month = _month_of(named.get("day_month") or named["month_first"])
             given = named.get("day_year") or named.get("month_year")
-            number = int(day.rstrip("stndrh"))
+            number = int(day.rstrip("stndrheº"))
             year = int(given) if given else _latest_year(month, number, now)
             yield from _of_day(words, date(year, month, number))
         elif name := named.get("month") or named.get("bare_month") or named.get("only_month"):
@@ -143,7 +189,7 @@ def _of_day(words: str, day: date) -> Iterator[tuple[str, date, date]]:
 
 def _relative(named: dict[str, str], now: date) -> tuple[date, date]:
     if "near" in named:
-        day = now - timedelta(days=_NEAR.get(named["near"], 0))
+        day = now - timedelta(days=NEAR_DAYS[named["near"]])
         return day, day
     if "weekday" in named:
         back = (now.weekday() - _WEEKDAYS.index(named["weekday"])) % 7 or 7
@@ -151,6 +197,9 @@ def _relative(named: dict[str, str], now: date) -> tuple[date, date]:
     if "unit" in named:
         count = int(named["count"]) if named["count"].isdigit() else _NUMBERS[named["count"]]
         return _back(named["unit"], count, now)
+    for unit in _LAST:
+        if f"last_{unit}" in named:
+            return _back(unit, 1, now)
     return _back(named["period"], 0 if named["which"] == "this" else 1, now)
 
 
@@ -172,4 +221,4 @@ def _month(year: int, month: int) -> tuple[date, date]:
 
 
 def _month_of(name: str) -> int:
-    return _MONTHS.index(name[:3]) + 1
+    return OTHER_MONTHS.get(name.rstrip(".")) or _MONTHS.index(name[:3]) + 1

@@ -23,6 +23,7 @@ from app.domain.types import Message
 from app.engine.messages.media import marked_text
 from app.engine.messages.tokens import Estimate
 from app.engine.recall.bm25 import Query, search
+from app.engine.recall.dates import day_said, day_text
 from app.engine.recall.index import RESULT, Index
 from app.engine.recall.ranking import candidates
 from app.engine.recall.terms import LONGEST_TERM_CHARS, cut_from, query_terms, terms_of
@@ -128,13 +129,16 @@ def _few_long(index: Index, seqs: Sequence[int]) -> list[int]:
 def page_of_message(message: Message, words: str, number: int | None, page_tokens: int, estimate: Estimate) -> TextPage:
     """A page of a message, verbatim: the one with this number, or the first. With words and no number it is a page's
     length of text around the place where most of the words are close together, or in parts around several such places.
-    All pages of a message together are its text. A page after the last one says how many there are."""
-    text, most_tokens = _readable(message), _text_tokens(page_tokens)
+    All pages of a message together are its text. A page after the last one says how many there are. Each names the
+    speaker and the day."""
+    text, day = _readable(message), day_said(message)
+    said = _speaker(message) + ("" if day is None else f", {day_text(day)}")
+    most_tokens = _text_tokens(page_tokens - estimate(said))
     pages = _cut(text, most_tokens, estimate)
     places = _densest_places(text, words) if words and number is None and len(pages) > 1 else [0]
     place = places[0]
     number = number or min(len(pages), bisect_right([*accumulate(map(len, pages))], place) + 1)
-    heading = f"{handle_of(message.seq)}, {_ROLES[message.role]}"
+    heading = f"{handle_of(message.seq)}, {_ROLES[message.role]}{said}"
     if number > len(pages):
         return TextPage(f"{heading}: there is no page {number}; it has {len(pages)}.", number, (), len(pages))
     page, around = pages[number - 1], ""
@@ -228,7 +232,7 @@ def _entry(message: Message, words: str, whole_tokens: int, room_tokens: int, es
 def _part(message: Message, words: str, most_chars: int, room_tokens: int, estimate: Estimate) -> _Entry:
     """The part of a message around the words, shorter than `most_chars` if these have more than `room_tokens`: a
     character of some scripts takes several tokens."""
-    text, label = _readable(message), f"{handle_of(message.seq)} {_ROLES[message.role]}"
+    text, label = _readable(message), _label(message)
     place = _densest_places(text[:_MOST_SCANNED_CHARS], words)[0]
     chars = min(len(text), _EXCERPT_CHARS, most_chars)
     while True:
@@ -246,7 +250,15 @@ def shows_whole(page_text: str, message: Message) -> bool:
 
 
 def _whole_entry(message: Message) -> str:
-    return f"[{handle_of(message.seq)} {_ROLES[message.role]}] {_as_one_entry(_readable(message))}"
+    return f"[{_label(message)}] {_as_one_entry(_readable(message))}"
+
+
+def _label(message: Message) -> str:
+    return f"{handle_of(message.seq)} {_ROLES[message.role]}{_speaker(message)}"
+
+
+def _speaker(message: Message) -> str:
+    return f" {message.name}" if message.name else ""
 
 
 def _as_one_entry(text: str) -> str:

@@ -1,8 +1,10 @@
-"""What is added to a prompt that fits, in the space left below the prune threshold: day lines, then the recalled block,
-just before the user's message. The block is reduced when the result of a look-back needs its space.
+"""What is added to a prompt that fits, in the space left below the prune threshold: day lines, if the policy shows
+days, then the recalled block, just before the user's message. The block is reduced when the result of a look-back needs
+its space.
 
 A day line precedes the first message of its day. Whether a turn has one depends only on that turn and the turn before
-it, so the line keeps its place, and the beginning of the prompt stays in a provider's cache.
+it, so the line keeps its place, and the beginning of the prompt stays in a provider's cache. The recalled block has day
+lines of its own.
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ from app.engine.window.window import Window
 
 RECALL_NOTE: Final = "[Earlier messages of this conversation that may matter now. The newest message comes last.]"
 """Precedes the block, in the role of the user. Without it an old request would look like a current one."""
+_LEAST_DATED_TOKENS: Final = 1_200
+"""Smallest room for a block that has day lines although the policy does not show days: in a smaller one they would
+displace messages that answer."""
 
 
 def show_days(window: Window) -> Window:
@@ -48,16 +53,21 @@ def show_days(window: Window) -> Window:
 
 
 def day_item(day: int, region: Region, estimate: Estimate) -> PromptItem:
-    text = f"[{day_text(day)}]"
-    return block_item(region, f"day:{day_text(day)}", "user", text, estimate)
+    return block_item(region, _label(day), "user", f"[{day_text(day)}]", estimate)
+
+
+def _label(day: int | None) -> str:
+    return "" if day is None else f"day:{day_text(day)}"
 
 
 def bring_back(window: Window) -> Window:
     """The window with recalled messages, within the share of the block and below the prune threshold. Summaries and
     prunes are decided without them, and the next turn begins without them."""
     note = block_item("recall", "recall", "user", RECALL_NOTE, window.estimate)
-    day = day_said if window.snapshot.policy.show_time else nobodys_day
-    chosen = _chosen(window, note.tokens, day)
+    most_tokens = _most_tokens(window)
+    is_dated = window.snapshot.policy.show_time or most_tokens >= _LEAST_DATED_TOKENS
+    day = day_said if is_dated else nobodys_day
+    chosen = _chosen(window, note.tokens, most_tokens, day)
     if not chosen:
         return window
     items: list[PromptItem] = [note]
@@ -88,18 +98,20 @@ def _lines(window: Window, days: Collection[int | None]) -> dict[int | None, Pro
     }
     has_today = any(at == len(window.past) for at, _ in window.added)
     if lines and today is not None and not has_today:
-        lines[None] = day_item(today, "history", window.estimate)
+        lines[None] = day_item(today, "recall", window.estimate)
     return lines
 
 
-def _chosen(
-    window: Window, note_tokens: int, day: Callable[[Message], int | None]
-) -> tuple[tuple[Unit, Candidate], ...]:
-    policy, evicted = window.snapshot.policy, window.snapshot.evicted
-    assert evicted is not None
+def _most_tokens(window: Window) -> int:
     text = content_text(window.snapshot.current.messages[0].content)
-    most_tokens = most_recalled_tokens(text, policy.recall, window.budget.input_budget)
-    below = window.prune_from
+    return most_recalled_tokens(text, window.snapshot.policy.recall, window.budget.input_budget)
+
+
+def _chosen(
+    window: Window, note_tokens: int, most_tokens: int, day: Callable[[Message], int | None]
+) -> tuple[tuple[Unit, Candidate], ...]:
+    evicted, below = window.snapshot.evicted, window.prune_from
+    assert evicted is not None
 
     def has_room(tokens: int, messages: int, days: Collection[int | None]) -> bool:
         lines = [line.tokens for line in _lines(window, days).values()]
@@ -146,12 +158,21 @@ def seqs_beside_result(window: Window, tokens: int, messages: int) -> frozenset[
     """The numbers of the messages that are sent as stored together with a look-back round of this many wire tokens in
     so many messages, after recalled messages are removed for it, lowest score first."""
     rows = sorted(window.log.recalled, key=lambda row: (-row.score, -row.seq))
-    tokens += sum(item.wire_tokens for item in window.recalled) - sum(row.tokens for row in rows)
-    messages += len(window.recalled) - len(rows)
     leaving = set[int]()
+    if not rows:
+        return window.prompt.seqs_as_stored()
+    note, *others = window.recalled
+    lines = {item.label: item for item in others if item.message is None}
+    label_of = {item.message.seq: _label(day_said(item.message)) for item in others if item.message}
+    today = _label(day_said(window.snapshot.current.messages[0]))
+    tokens, messages = tokens + note.wire_tokens, messages + 1
     for row in rows:
-        if room_for_result(window, tokens + row.tokens, messages + 1) >= 0:
-            tokens, messages = tokens + row.tokens, messages + 1
+        of_its_day = {label_of[row.seq], today} if label_of[row.seq] != today else set[str]()
+        new = [lines[label] for label in of_its_day & lines.keys()]
+        more_tokens = tokens + row.tokens + sum(line.wire_tokens for line in new)
+        if room_for_result(window, more_tokens, messages + 1 + len(new)) >= 0:
+            tokens, messages = more_tokens, messages + 1 + len(new)
+            lines = {label: line for label, line in lines.items() if line not in new}
         else:
             leaving.add(row.seq)
     return window.prompt.seqs_as_stored() - leaving
