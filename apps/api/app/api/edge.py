@@ -63,6 +63,12 @@ class Exchange:
     auth_error: PlimsollError | None = None
     problem_code: str | None = None
 
+    @property
+    def credential(self) -> bytes | None:
+        """The `Authorization` header, or else one made of the key in `x-api-key`, which Anthropic's clients send."""
+        authorization, key = self.headers.get(b"authorization"), self.headers.get(b"x-api-key")
+        return authorization if authorization or not key else b"Bearer " + key
+
 
 class _TooLarge(PlimsollError):
     code = "body_too_large"

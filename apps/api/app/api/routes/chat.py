@@ -179,7 +179,7 @@ def recognizable(call: Call, request: ChatRequest, conversation: str | None = No
     if not call.rt.recognizes_sessions:
         return request
     instructions = joined_directions(request.options.instructions, request.directions)
-    key = (call.credential or b"").decode("latin-1")
+    key = (call.exchange.credential or b"").decode("latin-1")
     own = (instructions,) if conversation is None else (None, conversation)
     owner = (call.tenant_id, key, request.model_alias, *own)
     known = known_list(owner, request.messages)

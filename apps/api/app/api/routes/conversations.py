@@ -6,7 +6,6 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from app.api.direct_route import Call, DirectRoute
-from app.api.edge import Exchange
 from app.api.openapi import OPENAI_READ, openai_refusals
 from app.api.response_json import conversation_json, list_json
 from app.api.routes.responses import After, ItemLimit, Order
@@ -26,9 +25,9 @@ _NOTHING = schemas.ConversationIn()
 class ConversationRoute(DirectRoute):
     """Errors about the session name the conversation."""
 
-    async def _handle(self, call: Call, exchange: Exchange) -> Response:
+    async def _handle(self, call: Call) -> Response:
         with of_conversation():
-            return await super()._handle(call, exchange)
+            return await super()._handle(call)
 
 
 router = APIRouter(prefix="/v1/conversations", tags=["conversations"], route_class=ConversationRoute)

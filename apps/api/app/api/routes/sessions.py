@@ -205,7 +205,7 @@ async def get_export(call: Call, session_id: SessionId) -> Response:
 )
 async def post_import(call: Call, body: ImportIn) -> Session:  # noqa: ARG001 - describes the body, which is read elsewhere
     """Creates a session from an export, or from `messages` in OpenAI's form, with new ids: completely or not at all."""
-    session = await import_session(call.rt, call.tenant_id, call.unread_body, read_import)
+    session = await import_session(call.rt, call.tenant_id, call.exchange.body, read_import)
     call.note(session_id=str(session.id))
     return session
 
