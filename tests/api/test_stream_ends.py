@@ -14,7 +14,7 @@ from starlette.responses import StreamingResponse
 
 from app.api.direct_route import AppState, Call
 from app.api.edge import Exchange
-from app.api.message_json import MessageForm
+from app.api.routes.messages import MessageForm
 from app.api.routes.turns import TurnForm
 from app.api.streaming import AnswerForm, answer_turn
 from app.domain.errors import DatabaseUnavailable, PlimsollError, ProviderDown
