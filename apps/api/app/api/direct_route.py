@@ -190,7 +190,8 @@ class DirectRoute(APIRoute):
         return json_response(result, self._success)
 
     def _bind(self, scope: Scope, exchange: Exchange) -> dict[str, Any]:
-        query = _query(scope)
+        text: str = scope["query_string"].decode("latin-1")
+        query = dict(parse_qsl(text, keep_blank_values=True)) if text else {}
         checks_query = self._checks_query and b"anthropic-version" not in exchange.headers
         if checks_query and (unknown := query.keys() - self._query_names):
             raise InvalidRequest("This route has no such parameter.", ("query", min(unknown)))
@@ -290,11 +291,6 @@ def _path_value(name: str, text: str, exchange: Exchange) -> UUID | str:
         raise NotFound(noun)
     exchange.fields[name] = text
     return UUID(text)
-
-
-def _query(scope: Scope) -> Mapping[str, str]:
-    query: bytes = scope["query_string"]
-    return dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)) if query else {}
 
 
 class _Parameter:

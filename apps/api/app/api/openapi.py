@@ -113,9 +113,9 @@ def openai_refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": ChatErrorOut, "description": "OpenAI's error shape"} for status in statuses or _VENDORS}
 
 
-def messages_refusals() -> dict[int | str, dict[str, Any]]:
-    """All statuses of a route with Anthropic's error shape, for `responses=`."""
-    return {status: {"model": MessagesErrorOut, "description": "Anthropic's error shape"} for status in _VENDORS}
+MESSAGES_REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": MessagesErrorOut, "description": "Anthropic's error shape"} for status in _VENDORS
+}
 
 
 def event_stream(event: JsonObject) -> JsonObject:
