@@ -79,16 +79,13 @@ class Call(Request):
 
     @property
     def service(self) -> AppState:
-        """The application's `AppState`."""
         return cast(AppState, self.scope["app"].state.service)
 
     @property
     def rt(self) -> Runtime:
-        """The shared runtime."""
         return self.service.rt
 
     def session_ref(self, session_id: SessionId) -> SessionRef:
-        """The tenant's session of this id."""
         return SessionRef(self.tenant_id, session_id)
 
     @property

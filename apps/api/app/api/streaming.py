@@ -94,7 +94,6 @@ class PendingEvents:
             self._has_some.set()
 
     async def get(self) -> TurnEvent | None:
-        """Wait for the next event and return it."""
         while not self._events:
             self._has_some.clear()
             await self._has_some.wait()

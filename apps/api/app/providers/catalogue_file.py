@@ -119,8 +119,6 @@ class Instructions(_Strict):
 
 
 class CatalogueEntry(_Strict):
-    """The whole file."""
-
     default: str
     models: Annotated[dict[str, ModelEntry], Field(min_length=1)]
     instructions: Instructions = Field(default_factory=Instructions)

@@ -131,7 +131,6 @@ class Catalogue:
         self._learned = dict(windows)
 
     async def aclose(self) -> None:
-        """Closes every provider's connections."""
         for provider in self._providers.values():
             await provider.aclose()
 

@@ -173,7 +173,6 @@ class TextFlow:
         return self._passed_on(piece[: len(piece) - len(self._held)])
 
     def rest(self) -> str:
-        """What was held back."""
         held, self._held = self._held, ""
         return self._passed_on(held)
 
@@ -210,7 +209,6 @@ class Assembly(ABC):
 
     @property
     def has_finish(self) -> bool:
-        """Whether the finish reason is known."""
         return self._finish is not None
 
     @property

@@ -170,7 +170,6 @@ async def _slices(body: Sequence[bytes]) -> AsyncGenerator[bytes]:
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:
-    """A socket for a result of `getaddrinfo`."""
     made = socket.socket(*address[:3])
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
     return made

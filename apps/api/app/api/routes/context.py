@@ -146,7 +146,6 @@ async def undo_summary(call: Call, session_id: SessionId, summary_id: SummaryId)
 
 
 def _changes(body: schemas.SummaryPatch) -> summaries.SummaryChanges:
-    """The fields that the body has, as the parts of a summary."""
     lists: dict[str, str | tuple[SummaryItem, ...]] = {
         name: tuple(SummaryItem(item.text, tuple(map(MessageId, item.message_ids)), item.kept) for item in items)
         for name in SUMMARY_LISTS

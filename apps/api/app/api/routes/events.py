@@ -70,7 +70,6 @@ async def _events(call: Call) -> AsyncGenerator[bytes]:
 
 
 async def _still_welcome(call: Call) -> bool:
-    """Whether the key is still valid."""
     try:
         return await call.service.authenticator.tenant_of(call.exchange.credential) == call.tenant_id
     except PlimsollError:

@@ -103,7 +103,6 @@ async def post_fork(call: Call, session_id: SessionId, body: schemas.ForkIn = _W
 
 
 def _given(call: Call, body: schemas.SessionIn) -> JsonObject:
-    """The fields of the body, as received."""
     return {name: call.raw_body[name] for name in body.model_fields_set}
 
 

@@ -222,7 +222,6 @@ def turn_request(call: Call, body: schemas.TurnIn | schemas.RegenerateIn) -> Tur
 
 
 def _turn_json(turn: TurnRecord) -> JsonObject:
-    """A turn as JSON, for answers and events."""
     return values_of(turn) | {
         "tool_calls": [tool_call_json(tool_call) for tool_call in turn.tool_calls],
         "error": turn.error and problems.complete(turn.error),
@@ -242,12 +241,10 @@ class TurnForm:
         self._turn_id: TurnId | None = None
 
     def whole(self, outcome: TurnOutcome) -> JsonObject:
-        """The turn and its context."""
         made = {} if self._made is None else {"session": self._made}
         return {**made, "turn": _turn_json(outcome.turn), "context": outcome.context}
 
     def event(self, event: TurnEvent) -> Iterable[bytes]:
-        """One event as it happened."""
         if event.name == "turn.created":
             self._turn_id = event.data["turn"]["id"]
         yield encoded_event(event.name, event.data)
