@@ -24,6 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.api import problems
 from app.api.edge import Exchange
+from app.api.openapi import usual_refusals
 from app.api.schemas.bodies import parse_object, places
 from app.core.fairness import tenant_at_work
 from app.domain.errors import (
@@ -120,6 +121,8 @@ class DirectRoute(APIRoute):
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         # Generated clients get short names; FastAPI's own operation ids contain the path.
         options["operation_id"] = options.get("operation_id") or endpoint.__name__
+        if path.startswith("/v1/") and max(options["responses"], default=0) < 400:
+            options["responses"] |= usual_refusals(path, reads=options["methods"] in (["GET"], ["DELETE"]))
         super().__init__(path, endpoint, **options)
         self._handler = cast("Callable[..., Awaitable[object]]", endpoint)
         self._call_name = self.dependant.request_param_name

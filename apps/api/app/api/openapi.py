@@ -109,13 +109,17 @@ _VENDORS = (400, 401, 404, 408, 409, 413, 415, 422, 429, 502, 503, 504)
 
 
 def openai_refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The same for a route with OpenAI's error shape. Without `statuses`, all statuses of such routes."""
-    return {status: {"model": ChatErrorOut, "description": "OpenAI's error shape"} for status in statuses or _VENDORS}
+    """The same for a route with OpenAI's error shape."""
+    return {status: {"model": ChatErrorOut, "description": "OpenAI's error shape"} for status in statuses}
 
 
-MESSAGES_REFUSALS: dict[int | str, dict[str, Any]] = {
-    status: {"model": MessagesErrorOut, "description": "Anthropic's error shape"} for status in _VENDORS
-}
+def usual_refusals(path: str, *, reads: bool) -> dict[int | str, dict[str, Any]]:
+    """The problems of a route that names none, in the error shape of its path's clients."""
+    if is_messages_path(path):
+        return {status: {"model": MessagesErrorOut, "description": "Anthropic's error shape"} for status in _VENDORS}
+    if is_openai_path(path):
+        return openai_refusals(*(OPENAI_READ if reads else _VENDORS))
+    return refusals(*(READ if reads else WRITE))
 
 
 def event_stream(event: JsonObject) -> JsonObject:

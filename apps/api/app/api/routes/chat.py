@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from app.api import problems
 from app.api.direct_route import UUID_TEXT, Call, DirectRoute
-from app.api.openapi import SESSION_HEADER, IdempotencyKey, openai_refusals, session_answers
+from app.api.openapi import SESSION_HEADER, IdempotencyKey, session_answers
 from app.api.routes.turns import chosen_tools, request_sha256
 from app.api.schemas.chat import ChatCompletion, ChatIn, CompletionIn, TextCompletion
 from app.api.streaming import AnswerForm, answer_turn
@@ -64,9 +64,7 @@ router = APIRouter(prefix="/v1/chat", tags=["chat"], route_class=DirectRoute)
 completions_router = APIRouter(prefix="/v1/completions", tags=["chat"], route_class=DirectRoute)
 
 
-@router.post(
-    "/completions", response_model=ChatCompletion, responses=session_answers(_ANSWERED, {}) | openai_refusals()
-)
+@router.post("/completions", response_model=ChatCompletion, responses=session_answers(_ANSWERED, {}))
 async def create_chat_completion(
     call: Call,
     body: ChatIn,
@@ -86,9 +84,7 @@ async def create_chat_completion(
     return await _complete(call, body, named, request, ChatForm)
 
 
-@completions_router.post(
-    "", response_model=TextCompletion, responses=session_answers(_ANSWERED, {"type": "string"}) | openai_refusals()
-)
+@completions_router.post("", response_model=TextCompletion, responses=session_answers(_ANSWERED, {"type": "string"}))
 async def create_completion(
     call: Call,
     body: CompletionIn,

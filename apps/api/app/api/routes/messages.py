@@ -23,7 +23,7 @@ from app.anthropic.messages import (
     usage_json,
 )
 from app.api.direct_route import Call, DirectRoute, json_response
-from app.api.openapi import MESSAGES_REFUSALS, SESSION_HEADER, IdempotencyKey, session_answers
+from app.api.openapi import SESSION_HEADER, IdempotencyKey, session_answers
 from app.api.problems import error_json, request_id_header
 from app.api.routes.chat import (
     NewSessionHeader,
@@ -66,7 +66,7 @@ _NO_METADATA = schemas.MessagesMetadata()
 router = APIRouter(prefix="/v1/messages", tags=["messages"], route_class=DirectRoute)
 
 
-@router.post("", response_model=schemas.MessageOut, responses=_ANSWERS | MESSAGES_REFUSALS)
+@router.post("", response_model=schemas.MessageOut, responses=_ANSWERS)
 async def create_message(
     call: Call,
     body: schemas.MessagesIn,
@@ -107,7 +107,7 @@ async def create_message(
     return await answer_list(call, target, form, stream=bool(body.stream))
 
 
-@router.post("/count_tokens", response_model=schemas.TokenCountOut, responses=MESSAGES_REFUSALS)
+@router.post("/count_tokens", response_model=schemas.TokenCountOut)
 async def count_message_tokens(call: Call, body: schemas.CountIn) -> Response:
     """Counts a prompt as a turn would. Calls no language model; behind a compaction, an embedding model and the
     provider's count may be called, as for a preview. Stores nothing but an embedding model's usage."""

@@ -17,7 +17,6 @@ from app.api import problems
 from app.api.direct_route import UUID_TEXT, Call, DirectRoute
 from app.api.openapi import (
     DEFAULT_LIMIT,
-    READ,
     STREAMED,
     WRITE,
     Cursor,
@@ -92,9 +91,7 @@ async def post_tool_outputs(
     return await answer_turn(call, session_id, work, TurnForm(call, session_id), stream=body.stream, status=201)
 
 
-@router.post(
-    "/turns/{turn_id}/cancel", response_model=schemas.TurnOut, responses=refusals(*WRITE), operation_id="cancel_turn"
-)
+@router.post("/turns/{turn_id}/cancel", response_model=schemas.TurnOut, operation_id="cancel_turn")
 async def post_cancel(call: Call, session_id: SessionId, turn_id: TurnId) -> JsonObject:
     """Ends a turn that runs or waits for tools. Its message is kept; later prompts have no unanswered tool calls."""
     return _turn_json(await cancel_turn(call.rt, call.session_ref(session_id), turn_id))
@@ -131,7 +128,7 @@ async def post_regenerate(
         return problems.answer(call.scope, problem, problems.headers_of(error))
 
 
-@router.get("/turns", response_model=schemas.TurnPage, responses=refusals(*READ))
+@router.get("/turns", response_model=schemas.TurnPage)
 async def list_turns(
     call: Call,
     session_id: SessionId,
@@ -146,13 +143,13 @@ async def list_turns(
     return {"items": [_turn_json(turn) for turn in page.items], "next_cursor": page.next_cursor}
 
 
-@router.get("/turns/{turn_id}", response_model=schemas.TurnOut, responses=refusals(*READ))
+@router.get("/turns/{turn_id}", response_model=schemas.TurnOut)
 async def get_turn(call: Call, session_id: SessionId, turn_id: TurnId) -> JsonObject:
     """One turn."""
     return _turn_json(await turns.get_turn(call.rt, call.session_ref(session_id), turn_id))
 
 
-@router.get("/turns/{turn_id}/audit", response_model=schemas.AuditOut, responses=refusals(*READ))
+@router.get("/turns/{turn_id}/audit", response_model=schemas.AuditOut)
 async def get_audit(
     call: Call,
     session_id: SessionId,
@@ -168,13 +165,13 @@ async def get_audit(
     return values_of(audit, "prompt_refs")
 
 
-@router.get("/turns/{turn_id}/prompt", response_model=schemas.PromptOut, responses=refusals(*READ))
+@router.get("/turns/{turn_id}/prompt", response_model=schemas.PromptOut)
 async def get_prompt(call: Call, session_id: SessionId, turn_id: TurnId, round: Round = None) -> SentPrompt:  # noqa: A002 - the parameter's public name
     """The exact messages and tools that were sent, rebuilt from stored rows."""
     return await turns.get_prompt(call.rt, call.session_ref(session_id), turn_id, round)
 
 
-@router.get("/messages", response_model=schemas.MessagePage, responses=refusals(*READ))
+@router.get("/messages", response_model=schemas.MessagePage)
 async def list_messages(
     call: Call,
     session_id: SessionId,
