@@ -122,13 +122,15 @@ def usual_refusals(path: str, *, reads: bool) -> dict[int | str, dict[str, Any]]
     return refusals(*(READ if reads else WRITE))
 
 
-def event_stream(event: JsonObject) -> JsonObject:
-    """The content of a stream of server-sent events, for `responses=`. `event` is the schema of the events' names.
+def event_stream(description: str, event: JsonObject, **others: JsonObject) -> dict[int | str, dict[str, Any]]:
+    """An answer that may be a stream of server-sent events, for `responses=`. `event` is the schema of the events'
+    names.
 
     The schema of a stream describes one of its events. If `event` is empty, events have data and no name.
     """
     properties = {"data": {"type": "string"}} | ({"event": event} if event else {})
-    return {"text/event-stream": {"schema": {"type": "object", "properties": properties, "required": [*properties]}}}
+    schema = {"type": "object", "properties": properties, "required": [*properties]}
+    return {200: {"description": description, "content": {"text/event-stream": {"schema": schema}}, **others}}
 
 
 SESSION_HEADER = "X-Session-Id"
@@ -136,24 +138,16 @@ SESSION_HEADER = "X-Session-Id"
 
 def session_answers(description: str, event: JsonObject) -> dict[int | str, dict[str, Any]]:
     """An answer, whole or streamed, with its session's id in a header, for `responses=`."""
-    header = {"schema": {"type": "string", "format": "uuid"}}
-    return {
-        200: {
-            "description": f"{description}; `X-Session-Id` names the session.",
-            "content": event_stream(event),
-            "headers": {SESSION_HEADER: header},
-        }
-    }
+    headers = {SESSION_HEADER: {"schema": {"type": "string", "format": "uuid"}}}
+    return event_stream(f"{description}; `X-Session-Id` names the session.", event, headers=headers)
 
 
 EVENTS = ("turn.created", "context.assembled", "output.delta", "turn.completed", "turn.awaiting_tools", "turn.failed")
-STREAMED: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "With `stream: true`: server-sent events `turn.created`, `context.assembled`, `output.delta` …, "
-        "then one of `turn.completed`, `turn.awaiting_tools`, `turn.failed`.",
-        "content": event_stream({"type": "string", "enum": list(EVENTS)}),
-    }
-}
+STREAMED = event_stream(
+    "With `stream: true`: server-sent events `turn.created`, `context.assembled`, `output.delta` …, then one of "
+    "`turn.completed`, `turn.awaiting_tools`, `turn.failed`.",
+    {"type": "string", "enum": list(EVENTS)},
+)
 
 
 def describe(app: FastAPI) -> None:

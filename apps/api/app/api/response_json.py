@@ -12,16 +12,7 @@ from app.api.streaming import encoded_event
 from app.domain.frozen import frozen, replace
 from app.domain.incoming import Compaction
 from app.domain.responses import ResponseRef, StoredResponse, conversation_id, response_id
-from app.domain.types import (
-    Completion,
-    FinishReason,
-    JsonObject,
-    Session,
-    SessionId,
-    SummaryId,
-    TurnStatus,
-    Usage,
-)
+from app.domain.types import Completion, FinishReason, JsonObject, Session, SessionId, SummaryId, TurnStatus, Usage
 from app.openai.items import client_tools, compaction_item, reasoning_item, reply_items, text_item
 from app.services.openai.responses import is_running
 from app.services.turn.types import TurnEvent, TurnOutcome
