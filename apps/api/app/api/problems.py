@@ -19,15 +19,7 @@ from starlette.types import Scope
 
 from app.api.schemas.bodies import where
 from app.core.logging import request_fields
-from app.domain.errors import (
-    InvalidRequest,
-    LimitExceeded,
-    NotFound,
-    PlimsollError,
-    ProviderError,
-    RetryLater,
-    ShuttingDown,
-)
+from app.domain.errors import InvalidRequest, LimitExceeded, NotFound, PlimsollError, ProviderError, RetryLater
 from app.domain.frozen import frozen
 from app.domain.types import JsonObject
 
@@ -164,8 +156,6 @@ _DAY_S: Final = 86_400
 
 
 def headers_of(error: PlimsollError) -> dict[str, str]:
-    if isinstance(error, ShuttingDown):
-        return {"Retry-After": str(error.retry_after_s), "Connection": "close"}
     if isinstance(error, (RetryLater, LimitExceeded)) and error.retry_after_s is not None:
         return {"Retry-After": str(max(1, error.retry_after_s))}
     if isinstance(error, ProviderError) and error.retry_after_s is not None:
