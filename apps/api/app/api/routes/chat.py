@@ -129,7 +129,7 @@ def check_model(rt: Runtime, alias: str | None) -> None:
 async def answer_list(call: Call, target: Target, form: AnswerForm, *, stream: bool) -> Response:
     """The answer to a list of messages in its session."""
     work = partial(respond, call.rt, target)
-    return await in_session(call, target, form.headers, answer_turn(call, target.session.id, work, form, stream=stream))
+    return await in_session(call, target, form.headers, answer_turn(call, work, form, stream=stream))
 
 
 async def in_session(

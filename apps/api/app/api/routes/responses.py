@@ -94,7 +94,7 @@ async def _answer(call: Call, body: schemas.ResponseIn, target: Target, form: Re
     stream, background = bool(body.stream), bool(body.background)
     if background and not stream:
         return json_response(await _begin(call, work, form), headers=form.headers)
-    return await answer_turn(call, target.session.id, work, form, stream=stream, background=background)
+    return await answer_turn(call, work, form, stream=stream, background=background)
 
 
 async def _begin(call: Call, work: Work, form: ResponseForm) -> JsonObject:

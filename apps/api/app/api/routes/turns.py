@@ -73,7 +73,7 @@ async def create_turn(
     """Sends a message within the token budget, and returns the turn and how its context was built."""
     request = turn_request(call, body)
     work = partial(take_turn, call.rt, call.session_ref(session_id), request, idempotency_key)
-    return await answer_turn(call, session_id, work, TurnForm(call, session_id), stream=body.stream, status=201)
+    return await answer_turn(call, work, TurnForm(call), stream=body.stream, status=201)
 
 
 @router.post(
@@ -88,7 +88,7 @@ async def post_tool_outputs(
         recorded_reply=_recorded(call.raw_body),
     )
     work = partial(continue_turn, call.rt, call.session_ref(session_id), turn_id, request)
-    return await answer_turn(call, session_id, work, TurnForm(call, session_id), stream=body.stream, status=201)
+    return await answer_turn(call, work, TurnForm(call), stream=body.stream, status=201)
 
 
 @router.post("/turns/{turn_id}/cancel", response_model=schemas.TurnOut, operation_id="cancel_turn")
@@ -118,7 +118,7 @@ async def post_regenerate(
     call.note(forked_session_id=str(made.id))
     work = partial(regenerate_turn, call.rt, call.tenant_id, prepared)
     try:
-        return await answer_turn(call, made.id, work, TurnForm(call, made.id, made), stream=body.stream, status=201)
+        return await answer_turn(call, work, TurnForm(call, made), stream=body.stream, status=201)
     except InvalidRequest:
         raise
     except PlimsollError as error:
@@ -232,10 +232,10 @@ class TurnForm:
     `made` is the session that was created for the turn; None if the session existed before.
     """
 
-    def __init__(self, call: Call, session_id: SessionId, made: Session | None = None) -> None:
+    def __init__(self, call: Call, made: Session | None = None) -> None:
         self.headers: Mapping[str, str] = {} if made is None else {"Location": f"/v1/sessions/{made.id}"}
-        self._call, self._session, self._made = call, call.session_ref(session_id), made
-        self._turn_id: TurnId | None = None
+        self._call, self._made = call, made
+        self._created: JsonObject | None = None
 
     def whole(self, outcome: TurnOutcome) -> JsonObject:
         made = {} if self._made is None else {"session": self._made}
@@ -243,7 +243,7 @@ class TurnForm:
 
     def event(self, event: TurnEvent) -> Iterable[bytes]:
         if event.name == "turn.created":
-            self._turn_id = event.data["turn"]["id"]
+            self._created = event.data["turn"]
         yield encoded_event(event.name, event.data)
 
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
@@ -263,9 +263,10 @@ class TurnForm:
     async def failure(self, problem: JsonObject) -> Iterable[bytes]:
         """The last event of a turn that failed, with the turn as it was stored, if that can be read."""
         turn = None
-        if self._turn_id is not None:
+        if self._created is not None:
+            session = self._call.session_ref(self._created["session_id"])
             with suppress(NotFound, DatabaseUnavailable):  # its session was erased, or the database is down
-                turn = await turns.get_turn(self._call.rt, self._session, self._turn_id)
+                turn = await turns.get_turn(self._call.rt, session, self._created["id"])
         return (encoded_event("turn.failed", {"turn": turn and _turn_json(turn), "error": problem}),)
 
 
