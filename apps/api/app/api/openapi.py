@@ -19,16 +19,6 @@ from app.domain.types import LARGEST, JsonObject
 Limit = Annotated[int, Query(ge=1, le=200, description="Maximum page size.")]
 Cursor = Annotated[str | None, Query(max_length=2048, description="`next_cursor` of the previous page.")]
 FromSeq = Annotated[int, Query(ge=1, le=LARGEST, description="Number of the first turn.")]
-Round = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Tool round; defaults to the last one.")]
-Words = Annotated[
-    str | None,
-    Query(
-        max_length=200,
-        pattern=r"^[^\x00]*$",
-        description="Only sessions with these words, in any case, in id, goal, labels, metadata or first message.",
-    ),
-]
-Figures = Annotated[bool, Query(description="Adds each session's newest window, usage and state.")]
 IdempotencyKey = Annotated[
     str | None,
     Header(
@@ -140,14 +130,6 @@ def session_answers(description: str, event: JsonObject) -> dict[int | str, dict
     """An answer, whole or streamed, with its session's id in a header, for `responses=`."""
     headers = {SESSION_HEADER: {"schema": {"type": "string", "format": "uuid"}}}
     return event_stream(f"{description}; `X-Session-Id` names the session.", event, headers=headers)
-
-
-EVENTS = ("turn.created", "context.assembled", "output.delta", "turn.completed", "turn.awaiting_tools", "turn.failed")
-STREAMED = event_stream(
-    "With `stream: true`: server-sent events `turn.created`, `context.assembled`, `output.delta` …, then one of "
-    "`turn.completed`, `turn.awaiting_tools`, `turn.failed`.",
-    {"type": "string", "enum": list(EVENTS)},
-)
 
 
 def describe(app: FastAPI) -> None:

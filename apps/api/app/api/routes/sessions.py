@@ -14,7 +14,7 @@ from fastapi import APIRouter, Path, Query
 from starlette.responses import Response, StreamingResponse
 
 from app.api.direct_route import Call, DirectRoute, UnreadRoute, plain_json
-from app.api.openapi import DEFAULT_LIMIT, Cursor, Figures, Limit, Order, Words, refusals
+from app.api.openapi import DEFAULT_LIMIT, Cursor, Limit, Order, refusals
 from app.api.schemas import sessions as schemas
 from app.api.schemas.archive import Document, ImportIn, read_import
 from app.archive.document import FORMAT, VERSION
@@ -29,6 +29,15 @@ from app.services.views.context import pin_figures
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=DirectRoute)
 
+Words = Annotated[
+    str | None,
+    Query(
+        max_length=200,
+        pattern=r"^[^\x00]*$",
+        description="Only sessions with these words, in any case, in id, goal, labels, metadata or first message.",
+    ),
+]
+Figures = Annotated[bool, Query(description="Adds each session's newest window, usage and state.")]
 _NO_FIELDS = schemas.SessionIn()
 _WHOLE = schemas.ForkIn()
 

@@ -15,18 +15,7 @@ from starlette.responses import Response
 
 from app.api import problems
 from app.api.direct_route import UUID_TEXT, Call, DirectRoute
-from app.api.openapi import (
-    DEFAULT_LIMIT,
-    STREAMED,
-    WRITE,
-    Cursor,
-    FromSeq,
-    IdempotencyKey,
-    Limit,
-    Order,
-    Round,
-    refusals,
-)
+from app.api.openapi import DEFAULT_LIMIT, WRITE, Cursor, FromSeq, IdempotencyKey, Limit, Order, event_stream, refusals
 from app.api.schemas import turns as schemas
 from app.api.streaming import answer_turn, encoded_event
 from app.domain.content import canonical_bytes, tool_call_json, tool_calls_from_json, tool_name
@@ -60,8 +49,15 @@ MessageIds = Annotated[
         description="Only these ids: at most 100, separated by commas, all on one page.",
     ),
 ]
+Round = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Tool round; defaults to the last one.")]
 _AS_IT_WAS = schemas.RegenerateIn()
-_TURN_ANSWERS = STREAMED | refusals(*WRITE, 502, 504)
+_EVENTS = ("turn.created", "context.assembled", "output.delta", "turn.completed", "turn.awaiting_tools", "turn.failed")
+_STREAMED = event_stream(
+    "With `stream: true`: server-sent events `turn.created`, `context.assembled`, `output.delta` …, then one of "
+    "`turn.completed`, `turn.awaiting_tools`, `turn.failed`.",
+    {"type": "string", "enum": list(_EVENTS)},
+)
+_TURN_ANSWERS = _STREAMED | refusals(*WRITE, 502, 504)
 
 
 @router.post(
