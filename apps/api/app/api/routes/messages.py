@@ -25,15 +25,7 @@ from app.anthropic.messages import (
 from app.api.direct_route import Call, DirectRoute, json_response
 from app.api.openapi import SESSION_HEADER, IdempotencyKey, session_answers
 from app.api.problems import error_json, request_id_header
-from app.api.routes.chat import (
-    NewSessionHeader,
-    SessionHeader,
-    answer_list,
-    check_model,
-    named_session,
-    provider_options,
-    recognizable,
-)
+from app.api.routes import chat
 from app.api.routes.turns import chosen_tools, request_sha256
 from app.api.schemas import messages as schemas
 from app.api.streaming import encoded_event, events_response
@@ -70,21 +62,21 @@ router = APIRouter(prefix="/v1/messages", tags=["messages"], route_class=DirectR
 async def create_message(
     call: Call,
     body: schemas.MessagesIn,
-    x_session_id: SessionHeader = None,
-    x_session_new: NewSessionHeader = False,
+    x_session_id: chat.SessionHeader = None,
+    x_session_new: chat.NewSessionHeader = False,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Answers a list of messages in Anthropic's form, within the token budget, as a turn of a stored session."""
     rt = call.rt
     metadata, thinking = body.metadata or _NO_METADATA, body.thinking
     edit = body.context_management and body.context_management.compact_edit()
-    named = named_session(x_session_id, metadata.session_id)
+    named = chat.named_session(x_session_id, metadata.session_id)
 
     def read() -> ChatRequest:
         request = _request(call, body, idempotency_key)
         if named is not None or x_session_new or request.compaction is not None:
             return request
-        return recognizable(call, request, conversation_of(metadata.user_id))
+        return chat.recognizable(call, request, conversation_of(metadata.user_id))
 
     request = await call.aside(read)
     target = await open_session(rt, call.tenant_id, named, request)
@@ -104,7 +96,7 @@ async def create_message(
             if body.stream:
                 return events_response(form.compacted_events(made), form.headers)
             return json_response(form.compacted(made), headers=form.headers)
-    return await answer_list(call, target, form, stream=bool(body.stream))
+    return await chat.answer_list(call, target, form, stream=bool(body.stream))
 
 
 @router.post("/count_tokens", response_model=schemas.TokenCountOut)
@@ -128,7 +120,7 @@ class _ThreadUnsupported(InvalidRequest):
 
 
 def _request(call: Call, body: schemas.PromptIn, idempotency_key: str | None = None) -> ChatRequest:
-    check_model(call.rt, body.model)
+    chat.check_model(call.rt, body.model)
     if body.thread is not None:
         raise _ThreadUnsupported("Threads are not supported; X-Session-Id names a conversation.", ("body", "thread"))
     raw: JsonObject = call.raw_body
@@ -142,7 +134,7 @@ def _request(call: Call, body: schemas.PromptIn, idempotency_key: str | None = N
             tool_choice=tool_choice,
             max_output_tokens=raw.get("max_tokens"),
             instructions=listed.instructions,
-            provider_options=provider_options(_chat_options(raw, body)),
+            provider_options=chat.provider_options(_chat_options(raw, body)),
             policy=_policy(body.context_management),
         ),
         model_alias=body.model,
