@@ -60,11 +60,10 @@ NewSessionHeader = Annotated[
     bool, Header(alias="X-Session-New", description="`true` creates a new session if the request names none.")
 ]
 
-router = APIRouter(prefix="/v1/chat", tags=["chat"], route_class=DirectRoute)
-completions_router = APIRouter(prefix="/v1/completions", tags=["chat"], route_class=DirectRoute)
+router = APIRouter(prefix="/v1", tags=["chat"], route_class=DirectRoute)
 
 
-@router.post("/completions", response_model=ChatCompletion, responses=session_answers(_ANSWERED, {}))
+@router.post("/chat/completions", response_model=ChatCompletion, responses=session_answers(_ANSWERED, {}))
 async def create_chat_completion(
     call: Call,
     body: ChatIn,
@@ -84,7 +83,7 @@ async def create_chat_completion(
     return await _complete(call, body, named, request, ChatForm)
 
 
-@completions_router.post("", response_model=TextCompletion, responses=session_answers(_ANSWERED, {"type": "string"}))
+@router.post("/completions", response_model=TextCompletion, responses=session_answers(_ANSWERED, {"type": "string"}))
 async def create_completion(
     call: Call,
     body: CompletionIn,
