@@ -14,7 +14,7 @@ from starlette.responses import StreamingResponse
 
 from app.api.direct_route import AppState, Call
 from app.api.edge import Exchange
-from app.api.message_json import MessageForm
+from app.api.routes.messages import MessageForm
 from app.api.routes.turns import TurnForm
 from app.api.streaming import AnswerForm, answer_turn
 from app.domain.errors import DatabaseUnavailable, PlimsollError, ProviderDown
@@ -53,7 +53,7 @@ async def _streamed(call: Call, form: AnswerForm, error: PlimsollError) -> list[
         listen(TurnEvent("context.assembled", {"context": {}}))
         raise error
 
-    answer = await answer_turn(call, SESSION, work, form, stream=True)
+    answer = await answer_turn(call, work, form, stream=True)
     assert isinstance(answer, StreamingResponse)
     text = b"".join([cast(bytes, piece) async for piece in answer.body_iterator]).decode()
     lines = [event.split("\n") for event in text.strip().split("\n\n")]
@@ -64,7 +64,7 @@ async def _streamed(call: Call, form: AnswerForm, error: PlimsollError) -> list[
 async def test_a_stream_ends_with_what_ended_its_turn_while_the_database_is_away(error: PlimsollError) -> None:
     database = _DatabaseAway()
     call = _call(database)
-    events = await _streamed(call, TurnForm(call, SESSION), error)
+    events = await _streamed(call, TurnForm(call), error)
     assert [name for name, _ in events] == ["turn.created", "context.assembled", "turn.failed"]
     assert (events[-1][1]["turn"], events[-1][1]["error"]["code"]) == (None, error.code)
     assert database.asked == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
@@ -12,13 +13,16 @@ from uuid import uuid4
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.domain.audit import Audit
+from app.domain.errors import ProviderError
 from app.domain.types import SessionId, TurnId, TurnRecord, TurnStatus
 from app.serving import METRICS_BYTES
 from app.telemetry.metrics import Telemetry
 
 _WORKER = """
 import sys
+from contextlib import suppress
 from pathlib import Path
+from app.domain.errors import ProviderTimeout
 from app.domain.figures import OpenTurnCount
 from app.domain.types import TurnStatus
 from app.telemetry.metrics import Telemetry
@@ -28,8 +32,10 @@ tokens = int(sys.argv[2])
 answered = audit_of(wire_tokens=tokens, actual_tokens=tokens, summary=True, prune=True)
 telemetry.turn_finished(turn_of(TurnStatus.COMPLETED, tokens), [answered], 0.1)
 telemetry.turn_finished(turn_of(TurnStatus.REJECTED, None), [audit_of(wire_tokens=1200)], 0.1)
-telemetry.provider_call(alias="main", purpose="turn", seconds=0.2, error_kind=None)
-telemetry.provider_call(alias="main", purpose="summary", seconds=0.2, error_kind="timeout")
+with telemetry.measured_call("main", "turn"):
+    pass
+with suppress(ProviderTimeout), telemetry.measured_call("main", "summary"):
+    raise ProviderTimeout("It was too slow.")
 telemetry.turns_lost(3)
 telemetry.database.pool_of(20)
 telemetry.database.connection_waited_for(0.5)
@@ -172,7 +178,9 @@ def test_labels_come_from_closed_sets_whatever_is_passed() -> None:
     telemetry = Telemetry(["main"])
     for number in range(50):
         finish(telemetry, alias=f"stranger-{number}")
-        telemetry.provider_call(alias=f"s{number}", purpose=f"p{number}", seconds=1, error_kind=f"k{number}")
+        unknown = type("Unknown", (ProviderError,), {"kind": f"k{number}"})
+        with suppress(unknown), telemetry.measured_call(f"s{number}", f"p{number}"):
+            raise unknown("It failed in a new way.")
     text = telemetry.render()[0].decode()
     assert "stranger" not in text
     assert values(text)["provider_errors_total,kind=other"] == 50

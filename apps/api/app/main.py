@@ -78,7 +78,6 @@ takes, so that requests end when the database is frozen."""
 _ROUTERS = (
     turns.router,
     chat.router,
-    chat.completions_router,
     responses.compact_router,
     messages.router,
     responses.router,

@@ -144,7 +144,6 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """The head is complete: the request begins."""
         # A head that begins and ends in one slice is no larger than a slice.
         too_large = not self._moved_on and _size(self.url, self.headers) > MAX_HEAD_BYTES
         if too_large or len(self.headers) > MAX_HEADERS:

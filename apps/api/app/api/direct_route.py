@@ -24,6 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.api import problems
 from app.api.edge import Exchange
+from app.api.openapi import usual_refusals
 from app.api.schemas.bodies import parse_object, places
 from app.core.fairness import tenant_at_work
 from app.domain.errors import (
@@ -79,46 +80,37 @@ class Call(Request):
 
     @property
     def service(self) -> AppState:
-        """The application's `AppState`."""
         return cast(AppState, self.scope["app"].state.service)
 
     @property
     def rt(self) -> Runtime:
-        """The shared runtime."""
         return self.service.rt
 
     def session_ref(self, session_id: SessionId) -> SessionRef:
-        """The tenant's session of this id."""
         return SessionRef(self.tenant_id, session_id)
 
     @property
-    def credential(self) -> bytes | None:
-        """The credential that proves the request's tenant."""
-        return credential(cast(Exchange, self.scope["plimsoll"]).headers)
+    def exchange(self) -> Exchange:
+        """What the edge has read of the request."""
+        return cast(Exchange, self.scope["plimsoll"])
 
     @property
     def is_retry(self) -> bool:
         """Whether the client marks the request as a retry, as OpenAI's and Anthropic's clients do."""
-        count = cast(Exchange, self.scope["plimsoll"]).headers.get(b"x-stainless-retry-count")
-        return count not in (None, b"0")
+        return self.exchange.headers.get(b"x-stainless-retry-count") not in (None, b"0")
 
     @property
     def raw_body(self) -> Any:
         """The body's JSON as received. Handlers run only after it has been validated."""
         return self.scope["plimsoll.json"]
 
-    @property
-    def unread_body(self) -> bytes:
-        """The body's bytes as received, for a route that parses them itself."""
-        return cast(Exchange, self.scope["plimsoll"]).body
-
     async def aside(self, read: Callable[[], T]) -> T:
         """Return `read()`. If the body is large, it runs on a thread so that reading does not block other requests."""
-        return await asyncio.to_thread(read) if len(self.unread_body) > _LARGE_BODY_BYTES else read()
+        return await asyncio.to_thread(read) if len(self.exchange.body) > _LARGE_BODY_BYTES else read()
 
     def note(self, **fields: str) -> None:
         """Adds ids to the request's log lines."""
-        cast(Exchange, self.scope["plimsoll"]).fields.update(fields)
+        self.exchange.fields.update(fields)
 
 
 class DirectRoute(APIRoute):
@@ -129,6 +121,8 @@ class DirectRoute(APIRoute):
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         # Generated clients get short names; FastAPI's own operation ids contain the path.
         options["operation_id"] = options.get("operation_id") or endpoint.__name__
+        if path.startswith("/v1/") and max(options["responses"], default=0) < 400:
+            options["responses"] |= usual_refusals(path, reads=options["methods"] in (["GET"], ["DELETE"]))
         super().__init__(path, endpoint, **options)
         self._handler = cast("Callable[..., Awaitable[object]]", endpoint)
         self._call_name = self.dependant.request_param_name
@@ -177,7 +171,7 @@ class DirectRoute(APIRoute):
         try:
             if self.authenticated:
                 call.tenant_id = await authenticate(scope)
-            response = await self._handle(call, scope["plimsoll"])
+            response = await self._handle(call)
             body = getattr(response, "body", b"")  # a stream has none
             if self.authenticated and self._only_reads and len(body) > _LONG_ANSWER_BYTES:
                 await _send_long(call, response, send)
@@ -186,8 +180,8 @@ class DirectRoute(APIRoute):
             response = problems.answer_to(scope, error)
         await response(scope, receive, send)
 
-    async def _handle(self, call: Call, exchange: Exchange) -> Response:
-        arguments = await call.aside(lambda: self._bind(call.scope, exchange))
+    async def _handle(self, call: Call) -> Response:
+        arguments = await call.aside(lambda: self._bind(call.scope, call.exchange))
         if self._call_name is not None:
             arguments[self._call_name] = call
         result = await self._handler(**arguments)
@@ -196,7 +190,8 @@ class DirectRoute(APIRoute):
         return json_response(result, self._success)
 
     def _bind(self, scope: Scope, exchange: Exchange) -> dict[str, Any]:
-        query = _query(scope)
+        text: str = scope["query_string"].decode("latin-1")
+        query = dict(parse_qsl(text, keep_blank_values=True)) if text else {}
         checks_query = self._checks_query and b"anthropic-version" not in exchange.headers
         if checks_query and (unknown := query.keys() - self._query_names):
             raise InvalidRequest("This route has no such parameter.", ("query", min(unknown)))
@@ -217,13 +212,13 @@ class DirectRoute(APIRoute):
 class HeavyRoute(DirectRoute):
     """Parses its body and runs its handler in a slot of `HeavyWork`, which limits how many run at once."""
 
-    async def _handle(self, call: Call, exchange: Exchange) -> Response:
+    async def _handle(self, call: Call) -> Response:
         async with call.rt.heavy.slot(call.tenant_id):
-            return await super()._handle(call, exchange)
+            return await super()._handle(call)
 
 
 class UnreadRoute(HeavyRoute):
-    """A heavy route whose handler parses the body (`call.unread_body`); its parameter only describes the body."""
+    """A heavy route whose handler parses the body (`call.exchange.body`); its parameter only describes the body."""
 
     def _read_body(self, exchange: Exchange, model: type[BaseModel], *, required: bool) -> tuple[Any, BaseModel]:
         if required:
@@ -245,7 +240,7 @@ async def authenticate(scope: Scope) -> TenantId:
     if exchange.tenant_id is None:
         service: AppState = scope["app"].state.service
         try:
-            exchange.tenant_id = await service.authenticator.tenant_of(credential(exchange.headers))
+            exchange.tenant_id = await service.authenticator.tenant_of(exchange.credential)
         except (Unauthenticated, DatabaseUnavailable) as error:
             exchange.auth_error = error  # the route raises it again after the body was discarded
             raise
@@ -272,12 +267,6 @@ async def _send_long(call: Call, response: Response, send: Send) -> None:
         answers.give_back(call.tenant_id, size_bytes)
 
 
-def credential(headers: Mapping[bytes, bytes]) -> bytes | None:
-    """The `Authorization` header, or else one made of the key in `x-api-key`, which Anthropic's clients send."""
-    authorization, key = headers.get(b"authorization"), headers.get(b"x-api-key")
-    return authorization if authorization or not key else b"Bearer " + key
-
-
 def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A JSON answer. The value may contain dataclasses, UUIDs, datetimes (written as `…Z`) and enums."""
     return Response(orjson.dumps(value, default=plain_json, option=_OPTIONS), status, headers, "application/json")
@@ -302,11 +291,6 @@ def _path_value(name: str, text: str, exchange: Exchange) -> UUID | str:
         raise NotFound(noun)
     exchange.fields[name] = text
     return UUID(text)
-
-
-def _query(scope: Scope) -> Mapping[str, str]:
-    query: bytes = scope["query_string"]
-    return dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)) if query else {}
 
 
 class _Parameter:

@@ -16,8 +16,9 @@ import asyncio
 import ipaddress
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from io import BytesIO
 from time import perf_counter
 from typing import Any
@@ -62,6 +63,12 @@ class Exchange:
     tenant_id: TenantId | None = None
     auth_error: PlimsollError | None = None
     problem_code: str | None = None
+
+    @property
+    def credential(self) -> bytes | None:
+        """The `Authorization` header, or else one made of the key in `x-api-key`, which Anthropic's clients send."""
+        authorization, key = self.headers.get(b"authorization"), self.headers.get(b"x-api-key")
+        return authorization if authorization or not key else b"Bearer " + key
 
 
 class _TooLarge(PlimsollError):
@@ -153,7 +160,9 @@ class Edge:
         if declared is not None and declared > most_bytes:
             await _refuse_unread(scope, receive, send, declared, _TooLarge(most_bytes))
             return
-        tenant_id = await self._tenant_of(scope)
+        tenant_id = None
+        with suppress(Unauthenticated, DatabaseUnavailable):  # the route answers with it after the body was read
+            tenant_id = await self.authenticate(scope)
         held = None if tenant_id is None else HeldBytes(self.bodies, tenant_id)
         try:
             async with asyncio.timeout(self.body_timeout_s) as deadline:
@@ -185,12 +194,6 @@ class Edge:
             await asyncio.sleep(PAUSE_S)
         finally:
             self._pausing.release(tenant_id)
-
-    async def _tenant_of(self, scope: Scope) -> TenantId | None:
-        try:
-            return await self.authenticate(scope)
-        except (Unauthenticated, DatabaseUnavailable):
-            return None  # the route answers with this error after the body was read
 
 
 async def _refuse_unread(
@@ -297,17 +300,14 @@ class Hosts:
         self._named = frozenset(name.encode() for name in named)
         any_name = "*" in named or (not named and _reached_by_others(host))
         names = "|".join((*_NAMES, *map(re.escape, sorted({host.lower(), *named} - {""}))))
-        self.known: set[bytes] = set()  # hosts that matched the pattern, so that it is not matched for each request
-        self._ours = re.compile(rb"(?is).*" if any_name else rf"(?i)(?:{names})(?::\d{{1,5}})?".encode())
+        ours = re.compile(rb"(?is).*" if any_name else rf"(?i)(?:{names})(?::\d{{1,5}})?".encode())
+        self.is_ours = lru_cache(_REMEMBERED_NAMES)(ours.fullmatch)
 
     def refusal_of(self, scope: Scope, headers: Mapping[bytes, bytes]) -> tuple[str, str] | None:
         """Return the problem's code and detail if another site's page may have sent the request, else None."""
         host = headers.get(b"host", b"localhost")  # browsers always send it
-        if host not in self.known:
-            if not self._ours.fullmatch(host):
-                return "host_not_allowed", "If this name is yours, add it to PLIMSOLL_ALLOWED_HOSTS."
-            if len(self.known) < _REMEMBERED_NAMES:
-                self.known.add(host)
+        if not self.is_ours(host):
+            return "host_not_allowed", "If this name is yours, add it to PLIMSOLL_ALLOWED_HOSTS."
         site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
         if origin in self._origins:
             return None

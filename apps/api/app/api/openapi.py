@@ -19,16 +19,6 @@ from app.domain.types import LARGEST, JsonObject
 Limit = Annotated[int, Query(ge=1, le=200, description="Maximum page size.")]
 Cursor = Annotated[str | None, Query(max_length=2048, description="`next_cursor` of the previous page.")]
 FromSeq = Annotated[int, Query(ge=1, le=LARGEST, description="Number of the first turn.")]
-Round = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Tool round; defaults to the last one.")]
-Words = Annotated[
-    str | None,
-    Query(
-        max_length=200,
-        pattern=r"^[^\x00]*$",
-        description="Only sessions with these words, in any case, in id, goal, labels, metadata or first message.",
-    ),
-]
-Figures = Annotated[bool, Query(description="Adds each session's newest window, usage and state.")]
 IdempotencyKey = Annotated[
     str | None,
     Header(
@@ -109,22 +99,28 @@ _VENDORS = (400, 401, 404, 408, 409, 413, 415, 422, 429, 502, 503, 504)
 
 
 def openai_refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The same for a route with OpenAI's error shape. Without `statuses`, all statuses of such routes."""
-    return {status: {"model": ChatErrorOut, "description": "OpenAI's error shape"} for status in statuses or _VENDORS}
+    """The same for a route with OpenAI's error shape."""
+    return {status: {"model": ChatErrorOut, "description": "OpenAI's error shape"} for status in statuses}
 
 
-def messages_refusals() -> dict[int | str, dict[str, Any]]:
-    """All statuses of a route with Anthropic's error shape, for `responses=`."""
-    return {status: {"model": MessagesErrorOut, "description": "Anthropic's error shape"} for status in _VENDORS}
+def usual_refusals(path: str, *, reads: bool) -> dict[int | str, dict[str, Any]]:
+    """The problems of a route that names none, in the error shape of its path's clients."""
+    if is_messages_path(path):
+        return {status: {"model": MessagesErrorOut, "description": "Anthropic's error shape"} for status in _VENDORS}
+    if is_openai_path(path):
+        return openai_refusals(*(OPENAI_READ if reads else _VENDORS))
+    return refusals(*(READ if reads else WRITE))
 
 
-def event_stream(event: JsonObject) -> JsonObject:
-    """The content of a stream of server-sent events, for `responses=`. `event` is the schema of the events' names.
+def event_stream(description: str, event: JsonObject, **others: JsonObject) -> dict[int | str, dict[str, Any]]:
+    """An answer that may be a stream of server-sent events, for `responses=`. `event` is the schema of the events'
+    names.
 
     The schema of a stream describes one of its events. If `event` is empty, events have data and no name.
     """
     properties = {"data": {"type": "string"}} | ({"event": event} if event else {})
-    return {"text/event-stream": {"schema": {"type": "object", "properties": properties, "required": [*properties]}}}
+    schema = {"type": "object", "properties": properties, "required": [*properties]}
+    return {200: {"description": description, "content": {"text/event-stream": {"schema": schema}}, **others}}
 
 
 SESSION_HEADER = "X-Session-Id"
@@ -132,24 +128,8 @@ SESSION_HEADER = "X-Session-Id"
 
 def session_answers(description: str, event: JsonObject) -> dict[int | str, dict[str, Any]]:
     """An answer, whole or streamed, with its session's id in a header, for `responses=`."""
-    header = {"schema": {"type": "string", "format": "uuid"}}
-    return {
-        200: {
-            "description": f"{description}; `X-Session-Id` names the session.",
-            "content": event_stream(event),
-            "headers": {SESSION_HEADER: header},
-        }
-    }
-
-
-EVENTS = ("turn.created", "context.assembled", "output.delta", "turn.completed", "turn.awaiting_tools", "turn.failed")
-STREAMED: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "With `stream: true`: server-sent events `turn.created`, `context.assembled`, `output.delta` …, "
-        "then one of `turn.completed`, `turn.awaiting_tools`, `turn.failed`.",
-        "content": event_stream({"type": "string", "enum": list(EVENTS)}),
-    }
-}
+    headers = {SESSION_HEADER: {"schema": {"type": "string", "format": "uuid"}}}
+    return event_stream(f"{description}; `X-Session-Id` names the session.", event, headers=headers)
 
 
 def describe(app: FastAPI) -> None:

@@ -19,15 +19,7 @@ from starlette.types import Scope
 
 from app.api.schemas.bodies import where
 from app.core.logging import request_fields
-from app.domain.errors import (
-    InvalidRequest,
-    LimitExceeded,
-    NotFound,
-    PlimsollError,
-    ProviderError,
-    RetryLater,
-    ShuttingDown,
-)
+from app.domain.errors import InvalidRequest, LimitExceeded, NotFound, PlimsollError, ProviderError, RetryLater
 from app.domain.frozen import frozen
 from app.domain.types import JsonObject
 
@@ -164,8 +156,6 @@ _DAY_S: Final = 86_400
 
 
 def headers_of(error: PlimsollError) -> dict[str, str]:
-    if isinstance(error, ShuttingDown):
-        return {"Retry-After": str(error.retry_after_s), "Connection": "close"}
     if isinstance(error, (RetryLater, LimitExceeded)) and error.retry_after_s is not None:
         return {"Retry-After": str(max(1, error.retry_after_s))}
     if isinstance(error, ProviderError) and error.retry_after_s is not None:
@@ -182,6 +172,7 @@ OVERFLOWS = frozenset({"context_budget_exceeded", "provider_context_overflow"})
 """Codes of problems that mean that the prompt is too long."""
 _RATE_LIMITED = "rate_limit_exceeded"
 _TYPES: Mapping[int, str] = {401: "authentication_error", 409: "conflict_error", 429: "rate_limit_error"}
+"""The types of errors that both vendors name alike, by status."""
 
 
 def is_openai_path(path: str) -> bool:
@@ -252,13 +243,10 @@ def _parameter(problem: JsonObject, within: str) -> str | None:
 
 MESSAGES_PATH: Final = "/v1/messages"
 REQUEST_ID_HEADER: Final = "request-id"
-_MESSAGES_TYPES: Final[Mapping[int, str]] = {
-    401: "authentication_error",
+_MESSAGES_TYPES: Final[Mapping[int, str]] = _TYPES | {
     403: "permission_error",
     404: "not_found_error",
-    409: "conflict_error",
     413: "request_too_large",
-    429: "rate_limit_error",
     503: "overloaded_error",
     504: "timeout_error",
 }

@@ -12,16 +12,7 @@ from app.api.streaming import encoded_event
 from app.domain.frozen import frozen, replace
 from app.domain.incoming import Compaction
 from app.domain.responses import ResponseRef, StoredResponse, conversation_id, response_id
-from app.domain.types import (
-    Completion,
-    FinishReason,
-    JsonObject,
-    Session,
-    SessionId,
-    SummaryId,
-    TurnStatus,
-    Usage,
-)
+from app.domain.types import Completion, FinishReason, JsonObject, Session, SessionId, SummaryId, TurnStatus, Usage
 from app.openai.items import client_tools, compaction_item, reasoning_item, reply_items, text_item
 from app.services.openai.responses import is_running
 from app.services.turn.types import TurnEvent, TurnOutcome
@@ -147,7 +138,6 @@ def response_usage(usage: Usage | None) -> JsonObject | None:
 
 
 def conversation_json(session: Session) -> JsonObject:
-    """A session as a conversation."""
     return {
         "id": conversation_id(session.id),
         "object": "conversation",
@@ -157,7 +147,6 @@ def conversation_json(session: Session) -> JsonObject:
 
 
 def list_json(items: list[JsonObject], has_more: bool) -> JsonObject:
-    """A page of items, and whether more follow."""
     return {
         "object": "list",
         "data": items,
@@ -199,7 +188,6 @@ class ResponseForm:
         return ResponseRef(self.session_id, self._reply_seq)
 
     def whole(self, outcome: TurnOutcome) -> JsonObject:
-        """The `response` object."""
         if self.stored is not None:
             return stored_json(self.stored)
         self._reply_seq = outcome.reply_seq
@@ -313,7 +301,6 @@ class ResponseForm:
         yield self._part_event("added", item["id"], item["content"][0])
 
     def _close(self, status: Literal["completed", "incomplete"] = "completed") -> Iterable[bytes]:
-        """Ends the open item, if any."""
         if self._open is None:
             return
         text = "".join(self._texts)
@@ -329,7 +316,6 @@ class ResponseForm:
         self._open, self._texts = None, []
 
     def _item(self, text: str, status: Literal["in_progress", "completed", "incomplete"] = "in_progress") -> JsonObject:
-        """The open item with this text."""
         ref = self._ref
         if self._open == "reasoning":
             return reasoning_item(ref.session_id, ref.reply_seq, text)

@@ -18,7 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from app.api import problems
 from app.api.direct_route import Call, json_response, plain_json
 from app.domain.errors import PlimsollError
-from app.domain.types import JsonObject, SessionId, TurnId
+from app.domain.types import JsonObject
 from app.services.turn.take import cancel_turn
 from app.services.turn.types import Listener, TurnEvent, TurnOutcome
 
@@ -45,14 +45,7 @@ class AnswerForm(Protocol):
 
 
 async def answer_turn(
-    call: Call,
-    session_id: SessionId,
-    work: Work,
-    form: AnswerForm,
-    *,
-    stream: bool,
-    background: bool = False,
-    status: int = 200,
+    call: Call, work: Work, form: AnswerForm, *, stream: bool, background: bool = False, status: int = 200
 ) -> Response:
     """Does the work, and answers with its outcome or streams its events.
 
@@ -65,7 +58,7 @@ async def answer_turn(
         call.note(turn_id=str(outcome.turn.id))
         return json_response(form.whole(outcome), status, form.headers)
     cancels = call.service.cancel_on_disconnect and not background
-    streamed = _Stream(call, session_id, work, form, cancels_on_disconnect=cancels)
+    streamed = _Stream(call, work, form, cancels_on_disconnect=cancels)
     await streamed.begun()
     headers = {**STREAM_HEADERS, **form.headers}
     return StreamingResponse(streamed.events(), media_type="text/event-stream", headers=headers)
@@ -94,7 +87,6 @@ class PendingEvents:
             self._has_some.set()
 
     async def get(self) -> TurnEvent | None:
-        """Wait for the next event and return it."""
         while not self._events:
             self._has_some.clear()
             await self._has_some.wait()
@@ -114,14 +106,11 @@ def _can_be_joined(last: TurnEvent, event: TurnEvent) -> bool:
 
 
 class _Stream:
-    def __init__(
-        self, call: Call, session_id: SessionId, work: Work, form: AnswerForm, *, cancels_on_disconnect: bool
-    ) -> None:
+    def __init__(self, call: Call, work: Work, form: AnswerForm, *, cancels_on_disconnect: bool) -> None:
         self._call = call
         self._cancels_on_disconnect = cancels_on_disconnect
         self._form = form
-        self._session_id = session_id
-        self._turn_id: TurnId | None = None
+        self._turn: JsonObject | None = None
         self._pending = PendingEvents()
         self._early: list[TurnEvent] = []
         self._task = asyncio.ensure_future(work(self._pending.put))
@@ -143,8 +132,9 @@ class _Stream:
                 return
             self._early.append(event)
             if event.name == "turn.created":
-                self._turn_id = event.data["turn"]["id"]
-                self._call.note(turn_id=str(self._turn_id))
+                turn: JsonObject = event.data["turn"]
+                self._call.note(turn_id=str(turn["id"]))
+                self._turn = turn
             if event.name == "context.assembled":
                 return
 
@@ -168,8 +158,8 @@ class _Stream:
             async for last in self._ending():
                 yield last
         finally:
-            if not self._task.done() and self._turn_id is not None and self._cancels_on_disconnect:
-                self._call.rt.chores.start(self._cancel(self._turn_id), f"the end of turn {self._turn_id}")
+            if not self._task.done() and self._turn is not None and self._cancels_on_disconnect:
+                self._call.rt.chores.start(self._cancel(self._turn), f"the end of turn {self._turn['id']}")
 
     async def _ending(self) -> AsyncGenerator[bytes]:
         try:
@@ -191,9 +181,9 @@ class _Stream:
         problems.note(self._call.scope, problem)
         return await self._form.failure(problem)
 
-    async def _cancel(self, turn_id: TurnId) -> None:
+    async def _cancel(self, turn: JsonObject) -> None:
         with suppress(PlimsollError):  # the turn has ended in the meantime
-            await cancel_turn(self._call.rt, self._call.session_ref(self._session_id), turn_id)
+            await cancel_turn(self._call.rt, self._call.session_ref(turn["session_id"]), turn["id"])
 
 
 def encoded_event(name: str, data: Any) -> bytes:

@@ -64,14 +64,10 @@ def read_policy(text: str) -> Variant:
     """`rolling`, `{"protected_turns": 2}`, or either behind `NAME=`. Raises `OperatorError` for invalid JSON."""
     name, separator, value = text.partition("=") if not text.lstrip().startswith("{") else ("", "", text)
     given = value if separator or not name else name
-    if not given.lstrip().startswith("{"):
-        variant = variant_of(given)
-    else:
-        try:
-            overrides = json.loads(given)
-        except ValueError as error:
-            raise OperatorError(f"--policy {text}: this is not JSON ({error})") from error
-        variant = variant_of(overrides)
+    try:
+        variant = variant_of(json.loads(given) if given.lstrip().startswith("{") else given)
+    except ValueError as error:
+        raise OperatorError(f"--policy {text}: this is not JSON ({error})") from error
     return Variant(name.strip(), variant.overrides) if separator else variant
 
 

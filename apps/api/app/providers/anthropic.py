@@ -263,13 +263,9 @@ def _tools(request: CompletionRequest, form: _Form) -> list[JsonObject]:
 
 
 def _tool(function: JsonObject) -> JsonObject:
-    tool: JsonObject = {
-        "name": function.get("name"),
-        "input_schema": {"type": "object", **fields_of(function.get("parameters"))},
-    }
-    if isinstance(function.get("description"), str):
-        tool["description"] = function["description"]
-    return tool
+    schema = {"type": "object", **fields_of(function.get("parameters"))}
+    described = {"description": function["description"]} if function.get("description") is not None else {}
+    return {"name": function["name"], "input_schema": schema, **described}
 
 
 def _tool_choice(choice: str | Mapping[str, Any] | None) -> JsonObject | None:
@@ -295,19 +291,16 @@ def _content_blocks(content: Any) -> list[JsonObject]:
 
 
 def _tool_use_blocks(message: PromptMessage) -> list[JsonObject]:
-    """The tool calls of an assistant message."""
-    found: list[JsonObject] = []
-    for call in list_of(message.get("tool_calls")):
-        function = fields_of(fields_of(call).get("function"))
-        found.append(
-            {
-                "type": "tool_use",
-                "id": _call_id(str(fields_of(call).get("id"))),
-                "name": function.get("name"),
-                "input": _arguments(function.get("arguments")),
-            }
-        )
-    return found
+    calls: Sequence[JsonObject] = message.get("tool_calls", ())
+    return [
+        {
+            "type": "tool_use",
+            "id": _call_id(call["id"]),
+            "name": call["function"]["name"],
+            "input": _arguments(call["function"]["arguments"]),
+        }
+        for call in calls
+    ]
 
 
 def _tool_result_block(message: PromptMessage) -> JsonObject:
@@ -327,10 +320,10 @@ def _call_id(identity: str) -> str:
     return f"call_{hashlib.sha256(identity.encode('utf-8', 'replace')).hexdigest()[:24]}"
 
 
-def _arguments(text: Any) -> JsonObject:
+def _arguments(text: str) -> JsonObject:
     """The input of a tool call, which has to be an object: other arguments are passed on as `malformed_arguments`."""
     try:
-        value = decode_json(text.encode("utf-8", "replace")) if isinstance(text, str) else None
+        value = decode_json(text.encode("utf-8", "replace"))
     except MalformedAnswerError:
         value = None
     return fields_of(value) if isinstance(value, dict) else {"malformed_arguments": text} if text else {}

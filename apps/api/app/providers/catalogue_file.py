@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import httpx
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import PydanticCustomError
 
 from app.domain.errors import OperatorError
 
@@ -53,9 +52,7 @@ class CatalogueError(OperatorError):
 
 def _base_url(value: str) -> str:
     if not _is_address(value):
-        raise PydanticCustomError(
-            "base_url", "must be an http or https address without user name, password or fragment"
-        )
+        raise ValueError("must be an http or https address without user name, password or fragment")
     return value
 
 
@@ -72,15 +69,13 @@ def _is_address(value: str) -> bool:
 def _parameters(value: dict[str, Any]) -> dict[str, Any]:
     own = sorted(_OWN_PARAMETERS.intersection(value))
     if own:
-        raise PydanticCustomError(
-            "parameters", "may not set {own}: the service sets that itself", {"own": ", ".join(own)}
-        )
+        raise ValueError(f"may not set {', '.join(own)}: the service sets that itself")
     return value
 
 
 def _header(value: str) -> str:
     if not value or not all(letter.isascii() and (letter.isalnum() or letter == "-") for letter in value):
-        raise PydanticCustomError("header", "must be the name of an HTTP header")
+        raise ValueError("must be the name of an HTTP header")
     return value
 
 
@@ -124,8 +119,6 @@ class Instructions(_Strict):
 
 
 class CatalogueEntry(_Strict):
-    """The whole file."""
-
     default: str
     models: Annotated[dict[str, ModelEntry], Field(min_length=1)]
     instructions: Instructions = Field(default_factory=Instructions)
@@ -226,7 +219,7 @@ def _dotted(table: dict[str, Any], above: str = "") -> Iterator[str]:
 
 
 def _problem(error: Any) -> Problem:
-    message: str = error["msg"]
+    message: str = error["msg"].removeprefix("Value error, ")
     worded = {"extra_forbidden": "there is no such key", "missing": "is missing"}.get(error["type"])
     return ".".join(map(str, error["loc"])), worded or f"{message[:1].lower()}{message[1:]}"
 

@@ -38,7 +38,6 @@ from app.providers.wire import fields_of, json_bytes, list_of, token_count
 MOST_DIMENSIONS: Final = 4096
 _OTHER_LIMIT: Final = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 _OTHER_WIRES_ONLY: Final = frozenset({"reasoning", "reasoning_blocks"})
-_FOR_TOOLS: Final = frozenset({"parallel_tool_calls"})
 _NO_SIGNATURE: Final = "skip_thought_signature_validator"
 """What Google documents in the place of the signature of a call that none of its models made."""
 _FIRST_CALL: Final = b'"tool_calls":[{'
@@ -215,7 +214,6 @@ class _ChatCall(WireCall[_Form]):
         return (json_bytes(body),)
 
     def _message(self, given: PromptMessage, custom: frozenset[str | None]) -> PromptMessage:
-        """A message in this protocol's form."""
         left_out = _OTHER_WIRES_ONLY if self.form.with_reasoning else _OTHER_WIRES_ONLY | {"reasoning_content"}
         sent = {name: value for name, value in given.items() if name not in left_out}
         if "tool_calls" in sent and ("reasoning_blocks" in given or not self.form.with_unsigned):
@@ -248,13 +246,9 @@ class _ChatCall(WireCall[_Form]):
 
     def _options(self) -> JsonObject:
         """The client's options; of a stored request that was made for another alias, those that this one supports."""
-        request, any_option = self.request, self.entry.pass_unknown
-        left_out: frozenset[str] = frozenset() if request.tools else _FOR_TOOLS
-        return {
-            name: value
-            for name, value in request.options.items()
-            if name not in left_out and (any_option or name in CHAT_OPTIONS)
-        }
+        given = self.request.options
+        sent = given if self.entry.pass_unknown else {name: given[name] for name in given if name in CHAT_OPTIONS}
+        return {name: sent[name] for name in sent if self.request.tools or name != "parallel_tool_calls"}
 
     def refusals(self, error: ErrorObject, *, stream: bool, refused: bool) -> Mapping[str, object]:
         """What the error names is dropped, or sent in another form: the output limit by its other name, speakers' names

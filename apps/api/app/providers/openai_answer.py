@@ -122,10 +122,9 @@ class ChatAssembly(Assembly):
         self._is_refusal = False
 
     def read(self, event: Event) -> Delta:
-        if event.data.strip() == b"[DONE]":
-            self.is_over = True
-            return Delta()
-        if not event.data.strip():
+        data = event.data.strip()
+        self.is_over = data == b"[DONE]"
+        if self.is_over or not data:
             return Delta()
         chunk = decode_json(event.data)
         self.count(fields_of(chunk))

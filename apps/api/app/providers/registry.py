@@ -22,14 +22,7 @@ from app.domain.prices import Prices, call_cost
 from app.domain.types import ReasoningRule, TenantId, Usage
 from app.providers.anthropic import AnthropicProvider, thinking_tokens
 from app.providers.base import Endpoint, Provider
-from app.providers.catalogue_file import (
-    Instructions,
-    ModelEntry,
-    ProviderName,
-    ReturnReasoning,
-    key_of,
-    read_catalogue,
-)
+from app.providers.catalogue_file import Instructions, ModelEntry, ProviderName, ReturnReasoning, key_of, read_catalogue
 from app.providers.offline import OfflineProvider
 from app.providers.openai import OpenAIProvider, is_openrouter
 from app.providers.wire import fields_of
@@ -131,7 +124,6 @@ class Catalogue:
         self._learned = dict(windows)
 
     async def aclose(self) -> None:
-        """Closes every provider's connections."""
         for provider in self._providers.values():
             await provider.aclose()
 

@@ -62,11 +62,9 @@ class EventReader:
 
     def feed(self, chunk: bytes) -> Iterator[Event]:
         """The events that `chunk` completes. Raises `MalformedAnswerError` for one that is too long."""
-        if self._after_cr and chunk:
-            self._after_cr = False
+        if self._after_cr:
             chunk = chunk.removeprefix(b"\n")
-        if chunk.endswith(b"\r"):
-            self._after_cr = True
+        self._after_cr = chunk.endswith(b"\r")
         # bytes.splitlines splits at CR, LF and CRLF and, unlike str.splitlines, at nothing else.
         for piece in chunk.splitlines(keepends=True):
             self._size += len(piece)
@@ -175,7 +173,6 @@ class TextFlow:
         return self._passed_on(piece[: len(piece) - len(self._held)])
 
     def rest(self) -> str:
-        """What was held back."""
         held, self._held = self._held, ""
         return self._passed_on(held)
 
@@ -212,7 +209,6 @@ class Assembly(ABC):
 
     @property
     def has_finish(self) -> bool:
-        """Whether the finish reason is known."""
         return self._finish is not None
 
     @property

@@ -170,7 +170,6 @@ async def _slices(body: Sequence[bytes]) -> AsyncGenerator[bytes]:
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:
-    """A socket for a result of `getaddrinfo`."""
     made = socket.socket(*address[:3])
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
     return made
@@ -251,12 +250,8 @@ class RetryPolicy:
         if failure.at_once:
             return 0.0
         backoff_s = self.jitter(min(self.cap_s, self.base_s * 2 ** (attempt - 1)))
-        wanted_s = failure.error.retry_after_s
-        if wanted_s is None:
-            return backoff_s
-        if wanted_s > self.longest_retry_after_s:
-            return None
-        return max(wanted_s, backoff_s)
+        wanted_s = failure.error.retry_after_s or 0.0
+        return None if wanted_s > self.longest_retry_after_s else max(wanted_s, backoff_s)
 
 
 async def call_with_retries(

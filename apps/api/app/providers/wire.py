@@ -117,11 +117,7 @@ def content_of(content: Any) -> tuple[str, str]:
 
 def texts_of(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     """The text of each message, parts joined; empty where it has none."""
-    found: list[str] = []
-    for message in messages:
-        content: Any = message.get("content")
-        found.append(storable(content_of(content)[0]) if isinstance(content, str | list) else "")
-    return found
+    return [storable(content_of(message.get("content"))[0]) for message in messages]
 
 
 def answered_items(value: Any, what: str) -> list[Any]:

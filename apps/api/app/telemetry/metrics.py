@@ -137,25 +137,18 @@ class Telemetry:
         if cost_usd is not None:
             self._calls.cost.labels(self._alias(alias), purpose).inc(float(cost_usd))
 
-    def provider_call(self, *, alias: str, purpose: str, seconds: float, error_kind: str | None) -> None:
-        """Counts one call to a model, with its retries; `error_kind` is None when it answered."""
-        purpose = purpose if purpose in _PURPOSES else "other"
-        self._calls.seconds.labels(self._alias(alias), purpose).observe(seconds)
-        if error_kind is not None:
-            self._calls.errors.labels(error_kind if error_kind in _KINDS else "other").inc()
-
     @contextmanager
     def measured_call(self, alias: str, purpose: str) -> Generator[None]:
-        """Counts the block as one call to a model, and a `ProviderError` that leaves it as the call's error."""
-        started, error_kind = perf_counter(), None
+        """Counts the block as one call to a model, with its retries; and a `ProviderError` that leaves it."""
+        started = perf_counter()
         try:
             yield
         except ProviderError as error:
-            error_kind = error.kind
+            self._calls.errors.labels(error.kind if error.kind in _KINDS else "other").inc()
             raise
         finally:
-            seconds = perf_counter() - started
-            self.provider_call(alias=alias, purpose=purpose, seconds=seconds, error_kind=error_kind)
+            purpose = purpose if purpose in _PURPOSES else "other"
+            self._calls.seconds.labels(self._alias(alias), purpose).observe(perf_counter() - started)
 
     def problem_answered(self, code: str) -> None:
         """Counts a request that got a problem instead of an answer, or at the end of its stream."""

@@ -21,7 +21,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, format_trace_id, s
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from app.domain.errors import PlimsollError
-from app.telemetry.tracing import Attribute
+from app.telemetry.tracing import Attribute, Span, Tracer
 
 _W3C = TraceContextTextMapPropagator()
 _CARRIED = ("traceparent", "tracestate")
@@ -30,8 +30,8 @@ _LONGEST_ATTRIBUTE = 256
 """Longest text of an attribute, in characters. Some names are chosen by providers."""
 
 
-class OtelTraces:
-    """A `Tracer` with its own OpenTelemetry provider; no global of OpenTelemetry is changed.
+class OtelTraces(Tracer):
+    """Spans with their own OpenTelemetry provider; no global of OpenTelemetry is changed.
 
     With `to_providers`, calls to models carry `traceparent`. `give_up` ends an export that takes too long at shutdown.
     """
@@ -105,23 +105,15 @@ def traces_over_http(version: str, *, to_providers: bool) -> OtelTraces:
     return OtelTraces(version, BatchSpanProcessor(exporter), to_providers=to_providers, give_up=exporter.shutdown)
 
 
-class _Span:
-    __slots__ = ("_span",)
-
+class _Span(Span):
     def __init__(self, span: OtelSpan) -> None:
         self._span = span
+        self.recording = span.is_recording()
+        self.trace_id = format_trace_id(span.get_span_context().trace_id)
 
     def fail(self, kind: str) -> None:
         self._span.set_attribute("error.type", kind)
         self._span.set_status(Status(StatusCode.ERROR))
-
-    @property
-    def recording(self) -> bool:
-        return self._span.is_recording()
-
-    @property
-    def trace_id(self) -> str | None:
-        return format_trace_id(self._span.get_span_context().trace_id)
 
     def set(self, attributes: Mapping[str, Attribute]) -> None:
         for name, value in attributes.items():

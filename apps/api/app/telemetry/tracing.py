@@ -8,70 +8,44 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 Attribute: TypeAlias = str | bool | int | float | Sequence[str] | None
 
 
-class Span(Protocol):
-    """A step while it runs. `recording` is false if the span is not kept: its attributes need not be computed then."""
+class Span:
+    """A step while it runs. This one does nothing. `recording` is false if the span is not kept: its attributes need
+    not be computed then. `trace_id` has 32 hexadecimal digits."""
 
-    @property
-    def recording(self) -> bool: ...
-
-    @property
-    def trace_id(self) -> str | None:
-        """The id of the trace, in 32 hexadecimal digits."""
-        ...
+    recording: bool = False
+    trace_id: str | None = None
 
     def set(self, attributes: Mapping[str, Attribute]) -> None:
         """Adds attributes; one that is None is left out."""
-        ...
 
     def fail(self, kind: str) -> None:
         """Marks the span as failed, for a failure that raises no error out of its block."""
-        ...
 
 
-class Tracer(Protocol):
-    """Makes spans. What a `with` block runs is inside its span, including tasks that it starts.
+class Tracer:
+    """Makes spans; this one makes none. What a `with` block runs is inside its span, including tasks that it starts.
 
     An error that leaves a block is recorded by its code or its type, and never by its message.
     """
 
-    def span(self, name: str, *, calls_out: bool = False) -> AbstractContextManager[Span]:
-        """A step inside the one that runs; `calls_out` marks one that waits for another server."""
-        ...
+    _nothing = nullcontext(Span())
 
-    def request(self, method: str, route: str, headers: Mapping[bytes, bytes]) -> AbstractContextManager[Span]:
+    def span(self, name: str, *, calls_out: bool = False) -> AbstractContextManager[Span]:  # noqa: ARG002 - makes none
+        """A step inside the one that runs; `calls_out` marks one that waits for another server."""
+        return self._nothing
+
+    def request(self, method: str, route: str, headers: Mapping[bytes, bytes]) -> AbstractContextManager[Span]:  # noqa: ARG002 - as above
         """An incoming request. It continues the trace of its headers (W3C Trace Context), if any."""
-        ...
+        return self._nothing
 
     def outgoing(self) -> Mapping[str, str]:
         """Headers for a call to a provider: none, unless the deployment enables them."""
-        ...
-
-
-class _NoSpan:
-    recording = False
-    trace_id = None
-
-    def set(self, attributes: Mapping[str, Attribute]) -> None: ...
-
-    def fail(self, kind: str) -> None: ...
-
-
-class _NoTraces:
-    _nothing = nullcontext(_NoSpan())
-
-    def span(self, name: str, *, calls_out: bool = False) -> nullcontext[_NoSpan]:  # noqa: ARG002 - the protocol's
-        return self._nothing
-
-    def request(self, method: str, route: str, headers: Mapping[bytes, bytes]) -> nullcontext[_NoSpan]:  # noqa: ARG002 - as above
-        return self._nothing
-
-    def outgoing(self) -> Mapping[str, str]:
         return {}
 
 
-NO_TRACES: Tracer = _NoTraces()
+NO_TRACES = Tracer()

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from app.api import problems
 from app.api.direct_route import UUID_TEXT, Call, DirectRoute
-from app.api.openapi import SESSION_HEADER, IdempotencyKey, openai_refusals, session_answers
+from app.api.openapi import SESSION_HEADER, IdempotencyKey, session_answers
 from app.api.routes.turns import chosen_tools, request_sha256
 from app.api.schemas.chat import ChatCompletion, ChatIn, CompletionIn, TextCompletion
 from app.api.streaming import AnswerForm, answer_turn
@@ -60,13 +60,10 @@ NewSessionHeader = Annotated[
     bool, Header(alias="X-Session-New", description="`true` creates a new session if the request names none.")
 ]
 
-router = APIRouter(prefix="/v1/chat", tags=["chat"], route_class=DirectRoute)
-completions_router = APIRouter(prefix="/v1/completions", tags=["chat"], route_class=DirectRoute)
+router = APIRouter(prefix="/v1", tags=["chat"], route_class=DirectRoute)
 
 
-@router.post(
-    "/completions", response_model=ChatCompletion, responses=session_answers(_ANSWERED, {}) | openai_refusals()
-)
+@router.post("/chat/completions", response_model=ChatCompletion, responses=session_answers(_ANSWERED, {}))
 async def create_chat_completion(
     call: Call,
     body: ChatIn,
@@ -86,9 +83,7 @@ async def create_chat_completion(
     return await _complete(call, body, named, request, ChatForm)
 
 
-@completions_router.post(
-    "", response_model=TextCompletion, responses=session_answers(_ANSWERED, {"type": "string"}) | openai_refusals()
-)
+@router.post("/completions", response_model=TextCompletion, responses=session_answers(_ANSWERED, {"type": "string"}))
 async def create_completion(
     call: Call,
     body: CompletionIn,
@@ -133,7 +128,7 @@ def check_model(rt: Runtime, alias: str | None) -> None:
 async def answer_list(call: Call, target: Target, form: AnswerForm, *, stream: bool) -> Response:
     """The answer to a list of messages in its session."""
     work = partial(respond, call.rt, target)
-    return await in_session(call, target, form.headers, answer_turn(call, target.session.id, work, form, stream=stream))
+    return await in_session(call, target, form.headers, answer_turn(call, work, form, stream=stream))
 
 
 async def in_session(
@@ -179,7 +174,7 @@ def recognizable(call: Call, request: ChatRequest, conversation: str | None = No
     if not call.rt.recognizes_sessions:
         return request
     instructions = joined_directions(request.options.instructions, request.directions)
-    key = (call.credential or b"").decode("latin-1")
+    key = (call.exchange.credential or b"").decode("latin-1")
     own = (instructions,) if conversation is None else (None, conversation)
     owner = (call.tenant_id, key, request.model_alias, *own)
     known = known_list(owner, request.messages)

@@ -47,20 +47,20 @@ ThroughSeq = Annotated[
 Turns = Annotated[int, Query(ge=1, le=500, description="Maximum page size.")]
 
 
-@router.get("/context", response_model=schemas.WindowOut, responses=refusals(*READ), operation_id="get_context")
+@router.get("/context", response_model=schemas.WindowOut, operation_id="get_context")
 async def get_window(call: Call, session_id: SessionId) -> CurrentWindow:
     """The current window: tokens by region, budget, limit and its source, turns until the next summary."""
     return await window.window_now(call.rt, call.session_ref(session_id))
 
 
-@router.get("/search", response_model=schemas.FoundOut, responses=refusals(*READ), operation_id="search_session")
+@router.get("/search", response_model=schemas.FoundOut, operation_id="search_session")
 async def search(call: Call, session_id: SessionId, q: SearchWords, limit: MostFound = DEFAULT_FOUND) -> Found:
     """The session's messages that contain words of `q`, in the window or not, best match first. Writes nothing but
     an embedding model's usage."""
     return await search_session(call.rt, call.session_ref(session_id), q, limit)
 
 
-@router.get("/look-back", response_model=schemas.LookBackOut, responses=refusals(*READ), operation_id="look_back")
+@router.get("/look-back", response_model=schemas.LookBackOut, operation_id="look_back")
 async def get_look_back(
     call: Call, session_id: SessionId, q: LookBackWords = "", handle: Handle = None, page: PageNumber = None
 ) -> FoundPage:
@@ -80,7 +80,7 @@ async def search_all(
     return await search_messages(call.rt, call.tenant_id, q, limit, cursor)
 
 
-@router.post("/context/preview", response_model=PreviewOut, responses=refusals(*WRITE), operation_id="preview_turn")
+@router.post("/context/preview", response_model=PreviewOut, operation_id="preview_turn")
 async def preview(call: Call, session_id: SessionId, body: PreviewIn) -> Preview:
     """The prompt that the next turn would send, or its refusal, as a 200. Calls no language model, but the
     provider may count the tokens if the alias has `exact_counts`. Writes nothing but an embedding model's usage."""
@@ -88,7 +88,7 @@ async def preview(call: Call, session_id: SessionId, body: PreviewIn) -> Preview
     return replace(seen, refusal=seen.refusal and problems.complete(seen.refusal))
 
 
-@router.get("/timeline", response_model=schemas.TimelinePage, responses=refusals(*READ))
+@router.get("/timeline", response_model=schemas.TimelinePage)
 async def get_timeline(
     call: Call, session_id: SessionId, limit: Turns = 200, cursor: Cursor = None, order: Order = "desc"
 ) -> Page[TurnPoint]:
@@ -97,7 +97,7 @@ async def get_timeline(
     return await read_timeline(call.rt, call.session_ref(session_id), wanted)
 
 
-@router.get("/timeline/overview", response_model=schemas.OverviewOut, responses=refusals(*READ))
+@router.get("/timeline/overview", response_model=schemas.OverviewOut)
 async def get_overview(
     call: Call, session_id: SessionId, points: Points = 200, from_seq: FromSeq = 1, through_seq: ThroughSeq = None
 ) -> Page[TimelineRange]:
@@ -107,7 +107,7 @@ async def get_overview(
     )
 
 
-@router.get("/summaries", response_model=schemas.SummaryPage, responses=refusals(*READ))
+@router.get("/summaries", response_model=schemas.SummaryPage)
 async def list_summaries(
     call: Call, session_id: SessionId, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None, order: Order = "desc"
 ) -> Page[StoredSummary]:
@@ -122,7 +122,7 @@ async def summarize_now(call: Call, session_id: SessionId, body: schemas.Summari
     return await summaries.summarize_now(call.rt, call.session_ref(session_id), body.focus)
 
 
-@router.patch("/summaries/{summary_id}", response_model=schemas.SummaryOut, responses=refusals(*WRITE))
+@router.patch("/summaries/{summary_id}", response_model=schemas.SummaryOut)
 async def edit_summary(
     call: Call, session_id: SessionId, summary_id: SummaryId, body: schemas.SummaryPatch
 ) -> StoredSummary:
@@ -146,7 +146,6 @@ async def undo_summary(call: Call, session_id: SessionId, summary_id: SummaryId)
 
 
 def _changes(body: schemas.SummaryPatch) -> summaries.SummaryChanges:
-    """The fields that the body has, as the parts of a summary."""
     lists: dict[str, str | tuple[SummaryItem, ...]] = {
         name: tuple(SummaryItem(item.text, tuple(map(MessageId, item.message_ids)), item.kept) for item in items)
         for name in SUMMARY_LISTS
@@ -155,9 +154,7 @@ def _changes(body: schemas.SummaryPatch) -> summaries.SummaryChanges:
     return lists if body.summary_text is None else lists | {"summary_text": body.summary_text}
 
 
-@simulate_router.post(
-    "/simulate", response_model=schemas.SimulationOut, responses=refusals(*WRITE), operation_id="simulate"
-)
+@simulate_router.post("/simulate", response_model=schemas.SimulationOut, operation_id="simulate")
 async def post_simulation(call: Call, session_id: SessionId, body: schemas.SimulateIn = _NOTHING_GIVEN) -> JsonObject:
     """Computes the session's turns under other policies and models. Calls no model and writes nothing."""
     variants = THRESHOLDS if body.policies is None else tuple(map(variant_of, call.raw_body["policies"]))

@@ -6,7 +6,6 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from app.api.direct_route import Call, DirectRoute
-from app.api.edge import Exchange
 from app.api.openapi import OPENAI_READ, openai_refusals
 from app.api.response_json import conversation_json, list_json
 from app.api.routes.responses import After, ItemLimit, Order
@@ -26,9 +25,9 @@ _NOTHING = schemas.ConversationIn()
 class ConversationRoute(DirectRoute):
     """Errors about the session name the conversation."""
 
-    async def _handle(self, call: Call, exchange: Exchange) -> Response:
+    async def _handle(self, call: Call) -> Response:
         with of_conversation():
-            return await super()._handle(call, exchange)
+            return await super()._handle(call)
 
 
 router = APIRouter(prefix="/v1/conversations", tags=["conversations"], route_class=ConversationRoute)
@@ -43,7 +42,7 @@ async def create_conversation(call: Call, body: schemas.ConversationIn = _NOTHIN
     return conversation_json(session)
 
 
-@router.get("/{conversation_id}", response_model=schemas.ConversationOut, responses=openai_refusals(*OPENAI_READ))
+@router.get("/{conversation_id}", response_model=schemas.ConversationOut)
 async def get_conversation(call: Call, conversation_id: str) -> JsonObject:
     """A conversation."""
     return conversation_json(await sessions.get_session(call.rt, _session(call, conversation_id)))
@@ -56,7 +55,7 @@ async def change_conversation(call: Call, conversation_id: str, body: schemas.Co
     return conversation_json(await sessions.change_session(call.rt, session, {"metadata": metadata}))
 
 
-@router.delete("/{conversation_id}", response_model=schemas.DeletedOut, responses=openai_refusals(*OPENAI_READ))
+@router.delete("/{conversation_id}", response_model=schemas.DeletedOut)
 async def delete_conversation(call: Call, conversation_id: str) -> JsonObject:
     """Permanently deletes a conversation with its items, responses, turns and audits."""
     await sessions.delete_session(call.rt, _session(call, conversation_id))
@@ -75,12 +74,7 @@ async def create_items(call: Call, conversation_id: str, body: schemas.ItemsIn) 
     return list_json(items, has_more=False)
 
 
-@router.get(
-    "/{conversation_id}/items",
-    response_model=schemas.ItemListOut,
-    responses=openai_refusals(*OPENAI_READ),
-    operation_id="list_conversation_items",
-)
+@router.get("/{conversation_id}/items", response_model=schemas.ItemListOut, operation_id="list_conversation_items")
 async def list_items(
     call: Call, conversation_id: str, limit: ItemLimit = 20, order: Order = "desc", after: After = None
 ) -> JsonObject:
@@ -90,9 +84,7 @@ async def list_items(
     return list_json(*await page_of_items(call.rt, session, PageRequest(limit, after, newest_first=order == "desc")))
 
 
-@router.get(
-    "/{conversation_id}/items/{item_id}", response_model=schemas.ItemOut, responses=openai_refusals(*OPENAI_READ)
-)
+@router.get("/{conversation_id}/items/{item_id}", response_model=schemas.ItemOut)
 async def get_conversation_item(call: Call, conversation_id: str, item_id: str) -> JsonObject:
     """An item."""
     session = _session(call, conversation_id)

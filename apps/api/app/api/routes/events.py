@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from time import monotonic
-from typing import Any
 
 from fastapi import APIRouter
 from starlette.responses import Response, StreamingResponse
@@ -23,13 +22,11 @@ router = APIRouter(prefix="/v1/events", tags=["events"], route_class=DirectRoute
 EVENT_STREAM = "text/event-stream"
 _LOOK_UP_S = 1.0
 """Longest time in seconds until a stream notices that the process drains, and ends."""
-_ANSWERS: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": f"The open turns; with `Accept: {EVENT_STREAM}` a stream: `stream.ready` with them, then "
-        "`turn.changed` for every change of a turn's status, and `stream.gap` if some may be missing.",
-        "content": event_stream({"type": "string"}),
-    }
-}
+_ANSWERS = event_stream(
+    f"The open turns; with `Accept: {EVENT_STREAM}` a stream: `stream.ready` with them, then `turn.changed` for every "
+    "change of a turn's status, and `stream.gap` if some may be missing.",
+    {"type": "string"},
+)
 
 
 @router.get("", response_model=OpenTurns, responses=_ANSWERS | refusals(401, 429, 503))
@@ -70,8 +67,7 @@ async def _events(call: Call) -> AsyncGenerator[bytes]:
 
 
 async def _still_welcome(call: Call) -> bool:
-    """Whether the key is still valid."""
     try:
-        return await call.service.authenticator.tenant_of(call.credential) == call.tenant_id
+        return await call.service.authenticator.tenant_of(call.exchange.credential) == call.tenant_id
     except PlimsollError:
         return False

@@ -55,7 +55,7 @@ router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=Direc
 compact_router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=DirectRoute)
 
 
-@router.post("", response_model=schemas.ResponseOut, responses=_ANSWERS | openai_refusals())
+@router.post("", response_model=schemas.ResponseOut, responses=_ANSWERS)
 async def create_response(
     call: Call,
     body: schemas.ResponseIn,
@@ -94,7 +94,7 @@ async def _answer(call: Call, body: schemas.ResponseIn, target: Target, form: Re
     stream, background = bool(body.stream), bool(body.background)
     if background and not stream:
         return json_response(await _begin(call, work, form), headers=form.headers)
-    return await answer_turn(call, target.session.id, work, form, stream=stream, background=background)
+    return await answer_turn(call, work, form, stream=stream, background=background)
 
 
 async def _begin(call: Call, work: Work, form: ResponseForm) -> JsonObject:
@@ -118,7 +118,7 @@ async def _begin(call: Call, work: Work, form: ResponseForm) -> JsonObject:
     return form.begun(begun.result())
 
 
-@compact_router.post("/compact", response_model=schemas.CompactionOut, responses=openai_refusals())
+@compact_router.post("/compact", response_model=schemas.CompactionOut)
 async def compact_response(
     call: Call,
     body: schemas.CompactIn,
@@ -150,7 +150,7 @@ async def compact_response(
     return json_response(answer, headers={SESSION_HEADER: session_id})
 
 
-@router.post("/input_tokens", response_model=schemas.InputTokensOut, responses=openai_refusals())
+@router.post("/input_tokens", response_model=schemas.InputTokensOut)
 async def count_input_tokens(call: Call, body: schemas.InputTokensIn) -> JsonObject:
     """Counts the prompt of a response, with the session that it would continue. Calls no language model."""
     named = await referenced(call.rt, call.tenant_id, references_of(_items_of_input(call.raw_body)))
@@ -159,7 +159,7 @@ async def count_input_tokens(call: Call, body: schemas.InputTokensIn) -> JsonObj
     return {"object": "response.input_tokens", "input_tokens": tokens}
 
 
-@router.get("/{response_id}", response_model=schemas.ResponseOut, responses=openai_refusals(*OPENAI_READ))
+@router.get("/{response_id}", response_model=schemas.ResponseOut)
 async def get_response(call: Call, response_id: str, stream: Annotated[str | None, Query()] = None) -> JsonObject:
     """A stored response; while it runs it is `in_progress`."""
     if stream == "true":
@@ -182,12 +182,7 @@ async def cancel_response(call: Call, response_id: str) -> JsonObject:
     return stored_json(await responses.cancel_response(call.rt, call.tenant_id, _ref(call, response_id)))
 
 
-@router.get(
-    "/{response_id}/input_items",
-    response_model=ItemListOut,
-    responses=openai_refusals(*OPENAI_READ),
-    operation_id="list_response_input_items",
-)
+@router.get("/{response_id}/input_items", response_model=ItemListOut, operation_id="list_response_input_items")
 async def list_input_items(
     call: Call, response_id: str, limit: ItemLimit = 20, order: Order = "desc", after: After = None
 ) -> JsonObject:

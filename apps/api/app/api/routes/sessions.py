@@ -14,7 +14,7 @@ from fastapi import APIRouter, Path, Query
 from starlette.responses import Response, StreamingResponse
 
 from app.api.direct_route import Call, DirectRoute, UnreadRoute, plain_json
-from app.api.openapi import DEFAULT_LIMIT, READ, WRITE, Cursor, Figures, Limit, Order, Words, refusals
+from app.api.openapi import DEFAULT_LIMIT, Cursor, Limit, Order, refusals
 from app.api.schemas import sessions as schemas
 from app.api.schemas.archive import Document, ImportIn, read_import
 from app.archive.document import FORMAT, VERSION
@@ -29,6 +29,15 @@ from app.services.views.context import pin_figures
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"], route_class=DirectRoute)
 
+Words = Annotated[
+    str | None,
+    Query(
+        max_length=200,
+        pattern=r"^[^\x00]*$",
+        description="Only sessions with these words, in any case, in id, goal, labels, metadata or first message.",
+    ),
+]
+Figures = Annotated[bool, Query(description="Adds each session's newest window, usage and state.")]
 _NO_FIELDS = schemas.SessionIn()
 _WHOLE = schemas.ForkIn()
 
@@ -65,7 +74,7 @@ async def list_sessions(
     return {"items": items, "next_cursor": page.next_cursor}
 
 
-@router.get("/{session_id}", response_model=schemas.SessionDetail, responses=refusals(*READ))
+@router.get("/{session_id}", response_model=schemas.SessionDetail)
 async def get_session(call: Call, session_id: SessionId) -> JsonObject:
     """One session with its state, and its tokens and cost so far by model and purpose."""
     session = await sessions.get_session(call.rt, call.session_ref(session_id))
@@ -73,27 +82,21 @@ async def get_session(call: Call, session_id: SessionId) -> JsonObject:
     return values_of(session) | {"usage": await sessions.session_usage(call.rt, session.id), "figures": figures}
 
 
-@router.patch("/{session_id}", response_model=schemas.SessionOut, responses=refusals(*WRITE))
+@router.patch("/{session_id}", response_model=schemas.SessionOut)
 async def change_session(call: Call, session_id: SessionId, body: schemas.SessionPatch) -> Session:
     """Sets the fields in the body. Null removes a value; `policy`, `metadata` and `limits` are replaced as a whole."""
     fields = _given(call, body)
     return await sessions.change_session(call.rt, call.session_ref(session_id), fields)
 
 
-@router.delete("/{session_id}", status_code=204, responses=refusals(*READ))
+@router.delete("/{session_id}", status_code=204)
 async def delete_session(call: Call, session_id: SessionId) -> Response:
     """Permanently deletes the session with everything in it. A running turn is cancelled."""
     await sessions.delete_session(call.rt, call.session_ref(session_id))
     return Response(status_code=204)
 
 
-@router.post(
-    "/{session_id}/fork",
-    status_code=201,
-    response_model=schemas.SessionOut,
-    responses=refusals(*WRITE),
-    operation_id="fork_session",
-)
+@router.post("/{session_id}/fork", status_code=201, response_model=schemas.SessionOut, operation_id="fork_session")
 async def post_fork(call: Call, session_id: SessionId, body: schemas.ForkIn = _WHOLE) -> Session:
     """Creates a session with the same history, through the given turn, or the last one that has ended."""
     through = None if body.through_turn_id is None else TurnId(body.through_turn_id)
@@ -103,7 +106,6 @@ async def post_fork(call: Call, session_id: SessionId, body: schemas.ForkIn = _W
 
 
 def _given(call: Call, body: schemas.SessionIn) -> JsonObject:
-    """The fields of the body, as received."""
     return {name: call.raw_body[name] for name in body.model_fields_set}
 
 
@@ -117,7 +119,7 @@ PinName = Annotated[
 PinFiguresQuery = Annotated[bool, Query(description="Adds each pin's tokens and relevance.")]
 
 
-@pins_router.get("", response_model=schemas.PinPage, responses=refusals(*READ))
+@pins_router.get("", response_model=schemas.PinPage)
 async def list_pins(
     call: Call,
     session_id: SessionId,
@@ -134,7 +136,7 @@ async def list_pins(
     return {"items": items, "next_cursor": page.next_cursor}
 
 
-@pins_router.put("/{name:path}", response_model=schemas.PinOut, responses=refusals(*WRITE))
+@pins_router.put("/{name:path}", response_model=schemas.PinOut)
 async def put_pin(call: Call, session_id: SessionId, name: PinName, body: schemas.PinIn) -> Pin:
     """Adds content to every prompt of the session, or replaces the pin of this name."""
     if not _can_be_a_name(name):
@@ -143,7 +145,7 @@ async def put_pin(call: Call, session_id: SessionId, name: PinName, body: schema
     return await sessions.put_pin(call.rt, call.session_ref(session_id), pin)
 
 
-@pins_router.get("/{name:path}", response_model=schemas.PinOut, responses=refusals(*READ))
+@pins_router.get("/{name:path}", response_model=schemas.PinOut)
 async def get_pin(call: Call, session_id: SessionId, name: PinName) -> Pin:
     """One pin."""
     if not _can_be_a_name(name):
@@ -151,7 +153,7 @@ async def get_pin(call: Call, session_id: SessionId, name: PinName) -> Pin:
     return await sessions.get_pin(call.rt, call.session_ref(session_id), name)
 
 
-@pins_router.delete("/{name:path}", status_code=204, responses=refusals(*READ))
+@pins_router.delete("/{name:path}", status_code=204)
 async def delete_pin(call: Call, session_id: SessionId, name: PinName) -> Response:
     """Removes the pin. Prompts that contained it can still be rebuilt."""
     if not _can_be_a_name(name):
@@ -174,9 +176,7 @@ _CHUNK_BYTES = 256 * 1024
 _IN_MEMORY_BYTES = 1024 * 1024
 
 
-@export_router.get(
-    "/{session_id}/export", response_model=Document, responses=refusals(*READ), operation_id="export_session"
-)
+@export_router.get("/{session_id}/export", response_model=Document, operation_id="export_session")
 async def get_export(call: Call, session_id: SessionId) -> Response:
     """The whole session as one JSON document: turns that have ended, messages, summaries, audits, blocks and pins."""
     exports = call.service.exports
@@ -205,7 +205,7 @@ async def get_export(call: Call, session_id: SessionId) -> Response:
 )
 async def post_import(call: Call, body: ImportIn) -> Session:  # noqa: ARG001 - describes the body, which is read elsewhere
     """Creates a session from an export, or from `messages` in OpenAI's form, with new ids: completely or not at all."""
-    session = await import_session(call.rt, call.tenant_id, call.unread_body, read_import)
+    session = await import_session(call.rt, call.tenant_id, call.exchange.body, read_import)
     call.note(session_id=str(session.id))
     return session
 

@@ -15,19 +15,7 @@ from starlette.responses import Response
 
 from app.api import problems
 from app.api.direct_route import UUID_TEXT, Call, DirectRoute
-from app.api.openapi import (
-    DEFAULT_LIMIT,
-    READ,
-    STREAMED,
-    WRITE,
-    Cursor,
-    FromSeq,
-    IdempotencyKey,
-    Limit,
-    Order,
-    Round,
-    refusals,
-)
+from app.api.openapi import DEFAULT_LIMIT, WRITE, Cursor, FromSeq, IdempotencyKey, Limit, Order, event_stream, refusals
 from app.api.schemas import turns as schemas
 from app.api.streaming import answer_turn, encoded_event
 from app.domain.content import canonical_bytes, tool_call_json, tool_calls_from_json, tool_name
@@ -61,8 +49,15 @@ MessageIds = Annotated[
         description="Only these ids: at most 100, separated by commas, all on one page.",
     ),
 ]
+Round = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Tool round; defaults to the last one.")]
 _AS_IT_WAS = schemas.RegenerateIn()
-_TURN_ANSWERS = STREAMED | refusals(*WRITE, 502, 504)
+_EVENTS = ("turn.created", "context.assembled", "output.delta", "turn.completed", "turn.awaiting_tools", "turn.failed")
+_STREAMED = event_stream(
+    "With `stream: true`: server-sent events `turn.created`, `context.assembled`, `output.delta` …, then one of "
+    "`turn.completed`, `turn.awaiting_tools`, `turn.failed`.",
+    {"type": "string", "enum": list(_EVENTS)},
+)
+_TURN_ANSWERS = _STREAMED | refusals(*WRITE, 502, 504)
 
 
 @router.post(
@@ -74,7 +69,7 @@ async def create_turn(
     """Sends a message within the token budget, and returns the turn and how its context was built."""
     request = turn_request(call, body)
     work = partial(take_turn, call.rt, call.session_ref(session_id), request, idempotency_key)
-    return await answer_turn(call, session_id, work, TurnForm(call, session_id), stream=body.stream, status=201)
+    return await answer_turn(call, work, TurnForm(call), stream=body.stream, status=201)
 
 
 @router.post(
@@ -89,12 +84,10 @@ async def post_tool_outputs(
         recorded_reply=_recorded(call.raw_body),
     )
     work = partial(continue_turn, call.rt, call.session_ref(session_id), turn_id, request)
-    return await answer_turn(call, session_id, work, TurnForm(call, session_id), stream=body.stream, status=201)
+    return await answer_turn(call, work, TurnForm(call), stream=body.stream, status=201)
 
 
-@router.post(
-    "/turns/{turn_id}/cancel", response_model=schemas.TurnOut, responses=refusals(*WRITE), operation_id="cancel_turn"
-)
+@router.post("/turns/{turn_id}/cancel", response_model=schemas.TurnOut, operation_id="cancel_turn")
 async def post_cancel(call: Call, session_id: SessionId, turn_id: TurnId) -> JsonObject:
     """Ends a turn that runs or waits for tools. Its message is kept; later prompts have no unanswered tool calls."""
     return _turn_json(await cancel_turn(call.rt, call.session_ref(session_id), turn_id))
@@ -121,7 +114,7 @@ async def post_regenerate(
     call.note(forked_session_id=str(made.id))
     work = partial(regenerate_turn, call.rt, call.tenant_id, prepared)
     try:
-        return await answer_turn(call, made.id, work, TurnForm(call, made.id, made), stream=body.stream, status=201)
+        return await answer_turn(call, work, TurnForm(call, made), stream=body.stream, status=201)
     except InvalidRequest:
         raise
     except PlimsollError as error:
@@ -131,7 +124,7 @@ async def post_regenerate(
         return problems.answer(call.scope, problem, problems.headers_of(error))
 
 
-@router.get("/turns", response_model=schemas.TurnPage, responses=refusals(*READ))
+@router.get("/turns", response_model=schemas.TurnPage)
 async def list_turns(
     call: Call,
     session_id: SessionId,
@@ -146,13 +139,13 @@ async def list_turns(
     return {"items": [_turn_json(turn) for turn in page.items], "next_cursor": page.next_cursor}
 
 
-@router.get("/turns/{turn_id}", response_model=schemas.TurnOut, responses=refusals(*READ))
+@router.get("/turns/{turn_id}", response_model=schemas.TurnOut)
 async def get_turn(call: Call, session_id: SessionId, turn_id: TurnId) -> JsonObject:
     """One turn."""
     return _turn_json(await turns.get_turn(call.rt, call.session_ref(session_id), turn_id))
 
 
-@router.get("/turns/{turn_id}/audit", response_model=schemas.AuditOut, responses=refusals(*READ))
+@router.get("/turns/{turn_id}/audit", response_model=schemas.AuditOut)
 async def get_audit(
     call: Call,
     session_id: SessionId,
@@ -168,13 +161,13 @@ async def get_audit(
     return values_of(audit, "prompt_refs")
 
 
-@router.get("/turns/{turn_id}/prompt", response_model=schemas.PromptOut, responses=refusals(*READ))
+@router.get("/turns/{turn_id}/prompt", response_model=schemas.PromptOut)
 async def get_prompt(call: Call, session_id: SessionId, turn_id: TurnId, round: Round = None) -> SentPrompt:  # noqa: A002 - the parameter's public name
     """The exact messages and tools that were sent, rebuilt from stored rows."""
     return await turns.get_prompt(call.rt, call.session_ref(session_id), turn_id, round)
 
 
-@router.get("/messages", response_model=schemas.MessagePage, responses=refusals(*READ))
+@router.get("/messages", response_model=schemas.MessagePage)
 async def list_messages(
     call: Call,
     session_id: SessionId,
@@ -222,7 +215,6 @@ def turn_request(call: Call, body: schemas.TurnIn | schemas.RegenerateIn) -> Tur
 
 
 def _turn_json(turn: TurnRecord) -> JsonObject:
-    """A turn as JSON, for answers and events."""
     return values_of(turn) | {
         "tool_calls": [tool_call_json(tool_call) for tool_call in turn.tool_calls],
         "error": turn.error and problems.complete(turn.error),
@@ -236,20 +228,18 @@ class TurnForm:
     `made` is the session that was created for the turn; None if the session existed before.
     """
 
-    def __init__(self, call: Call, session_id: SessionId, made: Session | None = None) -> None:
+    def __init__(self, call: Call, made: Session | None = None) -> None:
         self.headers: Mapping[str, str] = {} if made is None else {"Location": f"/v1/sessions/{made.id}"}
-        self._call, self._session, self._made = call, call.session_ref(session_id), made
-        self._turn_id: TurnId | None = None
+        self._call, self._made = call, made
+        self._created: JsonObject | None = None
 
     def whole(self, outcome: TurnOutcome) -> JsonObject:
-        """The turn and its context."""
         made = {} if self._made is None else {"session": self._made}
         return {**made, "turn": _turn_json(outcome.turn), "context": outcome.context}
 
     def event(self, event: TurnEvent) -> Iterable[bytes]:
-        """One event as it happened."""
         if event.name == "turn.created":
-            self._turn_id = event.data["turn"]["id"]
+            self._created = event.data["turn"]
         yield encoded_event(event.name, event.data)
 
     def outcome(self, outcome: TurnOutcome, *, streamed: bool) -> Iterable[bytes]:
@@ -269,9 +259,10 @@ class TurnForm:
     async def failure(self, problem: JsonObject) -> Iterable[bytes]:
         """The last event of a turn that failed, with the turn as it was stored, if that can be read."""
         turn = None
-        if self._turn_id is not None:
+        if self._created is not None:
+            session = self._call.session_ref(self._created["session_id"])
             with suppress(NotFound, DatabaseUnavailable):  # its session was erased, or the database is down
-                turn = await turns.get_turn(self._call.rt, self._session, self._turn_id)
+                turn = await turns.get_turn(self._call.rt, session, self._created["id"])
         return (encoded_event("turn.failed", {"turn": turn and _turn_json(turn), "error": problem}),)
 
 
