@@ -21,7 +21,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, format_trace_id, s
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from app.domain.errors import PlimsollError
-from app.telemetry.tracing import Attribute
+from app.telemetry.tracing import Attribute, P
 
 _W3C = TraceContextTextMapPropagator()
 _CARRIED = ("traceparent", "tracestate")
@@ -116,15 +116,11 @@ class _Span:
         self._span.set_status(Status(StatusCode.ERROR))
 
     @property
-    def recording(self) -> bool:
-        return self._span.is_recording()
-
-    @property
     def trace_id(self) -> str | None:
         return format_trace_id(self._span.get_span_context().trace_id)
 
-    def set(self, attributes: Mapping[str, Attribute]) -> None:
-        for name, value in attributes.items():
+    def set(self, attributes: Callable[P, Mapping[str, Attribute]], *of: P.args, **how: P.kwargs) -> None:
+        for name, value in attributes(*of, **how).items() if self._span.is_recording() else ():
             if isinstance(value, str):
                 self._span.set_attribute(name, value[:_LONGEST_ATTRIBUTE])
             elif value is not None:

@@ -6,26 +6,24 @@ allowed to read conversations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol, TypeAlias
+from typing import ParamSpec, Protocol, TypeAlias
 
 Attribute: TypeAlias = str | bool | int | float | Sequence[str] | None
+P = ParamSpec("P")
 
 
 class Span(Protocol):
-    """A step while it runs. `recording` is false if the span is not kept: its attributes need not be computed then."""
-
-    @property
-    def recording(self) -> bool: ...
+    """A step while it runs."""
 
     @property
     def trace_id(self) -> str | None:
         """The id of the trace, in 32 hexadecimal digits."""
         ...
 
-    def set(self, attributes: Mapping[str, Attribute]) -> None:
-        """Adds attributes; one that is None is left out."""
+    def set(self, attributes: Callable[P, Mapping[str, Attribute]], *of: P.args, **how: P.kwargs) -> None:
+        """Adds the attributes of this, if the span is kept; one that is None is left out."""
         ...
 
     def fail(self, kind: str) -> None:
@@ -53,10 +51,9 @@ class Tracer(Protocol):
 
 
 class _NoSpan:
-    recording = False
     trace_id = None
 
-    def set(self, attributes: Mapping[str, Attribute]) -> None: ...
+    def set(self, attributes: Callable[P, Mapping[str, Attribute]], *of: P.args, **how: P.kwargs) -> None: ...
 
     def fail(self, kind: str) -> None: ...
 

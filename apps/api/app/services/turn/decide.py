@@ -39,8 +39,7 @@ async def decide(record: Record, window: WindowRows | None = None) -> TurnPlan:
     rows, snapshot = await _counted(record, window or record.turn.rows)
     with record.rt.tracer.span("decide") as span:
         decided = await planned(plan, snapshot, rows.estimate)
-        if span.recording:
-            span.set(of_decision(decided))
+        span.set(of_decision, decided)
     if isinstance(decided, SummaryDue):
         return await _decide_with_summary(record, rows, snapshot, decided)
     if decided.summary_worthless:
@@ -259,8 +258,7 @@ async def _without_summary(record: Record, rows: WindowRows, snapshot: Snapshot)
     """The plan of the snapshot; no further summary is made."""
     with record.rt.tracer.span("decide") as span:
         decided = await planned(plan, snapshot, rows.estimate, may_summarize=False)
-        if span.recording:
-            span.set(of_decision(decided))
+        span.set(of_decision, decided)
     return TurnPlan(rows, decided)
 
 

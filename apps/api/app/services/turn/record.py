@@ -303,8 +303,9 @@ class Record:
         end = TurnEnd(status, alias, *recorded, usages=self.usages, cost_usd=total_cost(costs), **fields)
         with self.rt.tracer.span("settle") as span:
             turn = await store_end(self.rt, self.turn.claim, end, patience_s=patience_s)
-            if span.recording:
-                span.set({**of_turn(turn), **(of_audit(self._audits[-1]) if self._audits else {})})
+            span.set(of_turn, turn)
+            if self._audits:
+                span.set(of_audit, self._audits[-1])
         self.rt.telemetry.turn_finished(turn, self._audits, perf_counter() - self._started)
         return turn
 

@@ -44,8 +44,7 @@ class Steps:
                 raise
             finally:
                 self.add(kind, started_at, detail, status)
-                if span.recording:
-                    span.set(of_step(detail))
+                span.set(of_step, detail)
 
     def add(self, kind: str, started_at: datetime, detail: JsonObject, status: str = "success") -> None:
         self.rows.append(

@@ -126,10 +126,9 @@ async def _run(rt: Runtime, claiming: Awaitable[ClaimedTurn | TurnOutcome], list
     with rt.tracer.span("turn") as span:
         turn = await claiming  # transaction one
         if isinstance(turn, TurnOutcome):
-            span.set({"plimsoll.replayed": True})
+            span.set(lambda: {"plimsoll.replayed": True})
             return turn
-        if span.recording:
-            span.set(of_claim(turn.claim))
+        span.set(of_claim, turn.claim)
         task = asyncio.create_task(_ended(rt, turn, started, listen))
         rt.leases.hold(turn.claim, task)
         try:
@@ -144,8 +143,7 @@ async def _run(rt: Runtime, claiming: Awaitable[ClaimedTurn | TurnOutcome], list
                 raise ended
             finally:
                 del ended, task  # they refer to the error, whose traceback refers to this frame
-        if span.recording:
-            span.set(of_turn(ended.turn))
+        span.set(of_turn, ended.turn)
         return ended
 
 
