@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -206,19 +206,16 @@ class Database:
             raise SessionBusy(LOCKED) from None
 
     async def _begin(self, pooled: _Pooled, level: str, *, locks: bool) -> None:
-        """Begins a transaction. The connection is not lent again if this is cancelled on the way: the server may still
-        execute it, and what others then ran on the connection would be rolled back."""
-        pooled.is_known = False
-        await pooled.connection.execute("; ".join(self._beginning(level, locks=locks)))
-        pooled.is_known = True
-
-    def _beginning(self, level: str, *, locks: bool) -> Iterator[str]:
-        """The statements that begin a transaction, with the settings that its connection does not have."""
-        yield f"BEGIN ISOLATION LEVEL {level}"
+        """Begins a transaction with the settings that its connection lacks. The connection is not lent again if this is
+        cancelled on the way: the server may still execute it, and what others then ran on it would be rolled back."""
+        beginning = f"BEGIN ISOLATION LEVEL {level}"
         if self._transaction_pooler:
-            yield _SET_IDLE_LIMIT
+            beginning += f"; {_SET_IDLE_LIMIT}"
         if self._set_locally and locks:
-            yield self._set_lock_timeout
+            beginning += f"; {self._set_lock_timeout}"
+        pooled.is_known = False
+        await pooled.connection.execute(beginning)
+        pooled.is_known = True
 
     @asynccontextmanager
     async def promptly(self) -> AsyncGenerator[None]:

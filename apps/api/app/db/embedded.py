@@ -192,8 +192,9 @@ def _watch(
         if tries == 0:
             ended_at = monotonic()
             logger.warning("embedded_database_ended: it is started again")
-        elif monotonic() - ended_at > give_up_after_s:
-            given_up.append(EmbeddedPostgresError(_given_up(tries, monotonic() - ended_at, problem)))
+        elif (down_s := monotonic() - ended_at) > give_up_after_s:
+            sentence = f"The embedded Postgres ended and could not be started again, {tries} tries in {down_s:.0f} s: "
+            given_up.append(EmbeddedPostgresError(sentence + problem))
             os.kill(os.getpid(), signal.SIGTERM)
             return
         tries += 1
@@ -211,7 +212,3 @@ def _try(server: EmbeddedPostgres, tries: int) -> str:
         logger.error("embedded_database_down: try %d failed: %s", tries, error)  # noqa: TRY400 - the sentence says it
         return str(error)
     return "it ends whenever it was started"
-
-
-def _given_up(tries: int, seconds: float, problem: str) -> str:
-    return f"The embedded Postgres ended and could not be started again, {tries} tries in {seconds:.0f} s: {problem}"

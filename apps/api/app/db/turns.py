@@ -72,15 +72,12 @@ _COLUMNS = f"""
     CASE WHEN t.status = 'awaiting_tools' THEN {NEWEST_CALLS} END AS tool_calls
 """
 
-_GET = sql(f"""
-    SELECT {_COLUMNS} FROM turns t JOIN sessions s ON s.id = t.session_id
-    WHERE s.id = :session_id AND s.tenant_id = :tenant_id AND t.id = :turn_id
-    """)
-
-_BY_KEY = sql(f"""
+_FOUND = f"""
     SELECT {_COLUMNS}, t.request_sha256 FROM turns t JOIN sessions s ON s.id = t.session_id
-    WHERE s.id = :session_id AND s.tenant_id = :tenant_id AND t.idempotency_key = :idempotency_key
-    """)
+    WHERE s.id = :session_id AND s.tenant_id = :tenant_id
+"""
+_GET = sql(f"{_FOUND} AND t.id = :turn_id")
+_BY_KEY = sql(f"{_FOUND} AND t.idempotency_key = :idempotency_key")
 _MOST_SESSIONS = 2_000
 """Most sessions, the newest ones, that are looked through for one that began with a request."""
 _BEGUN_BY = sql(f"""

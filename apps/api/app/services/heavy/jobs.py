@@ -91,7 +91,10 @@ class HeavyJobs:
             await child.ask((kind, None))
             yield Job[T](lambda method, given: child.ask((method, given)))
         finally:
-            self._take_back(child)
+            if child.finish():
+                self._idle[child] = asyncio.get_running_loop().call_later(self._idle_s, self._end, child)
+            else:
+                self._end(child)
 
     def close(self) -> None:
         for child in [*self._children]:
@@ -119,12 +122,6 @@ class HeavyJobs:
             self._end(child)
             raise
         return child
-
-    def _take_back(self, child: _Child) -> None:
-        if child.finish():
-            self._idle[child] = asyncio.get_running_loop().call_later(self._idle_s, self._end, child)
-        else:
-            self._end(child)
 
     def _end(self, child: _Child) -> None:
         self._children.discard(child)

@@ -73,8 +73,10 @@ async def open_session(
         return Target(session, request)
     if request.compaction is not None:
         return await _compacted(rt, tenant_id, request)
-    found = await _recognized(rt, tenant_id, request) or await _begun(rt, tenant_id, request)
-    return found or _new(rt, tenant_id, request)
+    if found := await _recognized(rt, tenant_id, request) or await _begun(rt, tenant_id, request):
+        return found
+    keeping = Keeping(request.lifetime, request.session_key, _new_fields(rt, request))
+    return Target(SessionRef(tenant_id, SessionId(rt.new_id())), replace(request, directions=(), keeping=keeping))
 
 
 async def respond(rt: Runtime, target: Target, listen: Listener | None = None) -> TurnOutcome:
@@ -183,13 +185,6 @@ async def _named(rt: Runtime, tenant_id: TenantId, name: str, request: ChatReque
             found = (await insert_checked(rt, tx, tenant_id, fields)).id
             await store.name_session(tx, SessionRef(tenant_id, found), "external_id", name)
     return found
-
-
-def _new(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> Target:
-    """A new session, which is stored with the request's turn."""
-    keeping = Keeping(request.lifetime, request.session_key, _new_fields(rt, request))
-    session = SessionRef(tenant_id, SessionId(rt.new_id()))
-    return Target(session, replace(request, directions=(), keeping=keeping))
 
 
 def _new_fields(rt: Runtime, request: ChatRequest) -> JsonObject:

@@ -213,7 +213,8 @@ def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns:
     ]
     estimated_tokens = sum(map(most_tokens_of, messages))
     estimated_tokens += kept.columns.most_tokens(kept.first_turn, kept.end_turn)
-    estimated_tokens += sum(map(_most_tokens_of_text, (*blocks, *tools)))
+    sizes_bytes = [len(text.encode(errors="surrogatepass")) for text in (*blocks, *tools)]
+    estimated_tokens += sum(ceil(size_bytes / _BYTES_PER_TOKEN) for size_bytes in sizes_bytes)
     estimated_tokens += len(blocks) * _BLOCK_FRAMING_TOKENS + PROMPT_FRAMING_TOKENS
     output_pct = rows.policy.allocation.reserved_for_output_pct if rows.policy.allocation else None
     is_counted = all(message.tokens >= 0 for message in messages)
@@ -227,10 +228,6 @@ def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns:
 
     uses = [most(rt.catalogue.model(alias)) for alias in (rows.model.alias, *rows.model.fallbacks)]
     return CallUse(turns, max(use.tokens for use in uses), max(use.usd for use in uses))
-
-
-def _most_tokens_of_text(text: str) -> int:
-    return ceil(len(text.encode(errors="surrogatepass")) / _BYTES_PER_TOKEN)
 
 
 def _ours(claim: Claim | None) -> Claim:

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from app.db import summaries as store
 from app.db.claims import Claim
+from app.db.database import record_of
 from app.db.records import add_usages
 from app.db.summaries import AttemptNote
 from app.domain.errors import DatabaseUnavailable, InvalidRequest, NotFound
@@ -248,16 +249,12 @@ def new_summary(
     claim: Claim | None = None,
 ) -> NewSummary:
     """The row of a summary that replaces `previous`. `choice` is None if no model was called for it."""
-    return NewSummary(
-        id=summary.id,
+    return record_of(
+        NewSummary,
+        values_of(summary) | values_of(summary.body),
         session_id=session_id,
-        from_message_id=summary.from_message_id,
-        to_message_id=summary.to_message_id,
-        to_message_seq=summary.to_message_seq,
         previous_summary_id=previous.id if previous else None,
-        **values_of(summary.body),
         status="active",
-        origin=summary.origin,
         model_alias=model_alias,
         call=choice and choice.call,
         call_reason=choice and choice.reason,

@@ -96,21 +96,18 @@ async def search_session(rt: Runtime, session: SessionRef, words: str, limit: in
         scores, looked_for = await ranked(index, query, partial(_best, index, query, limit))
         terms = tuple(term for word in looked_for for term in terms_of(word))
 
-        def shown(rows: Sequence[Record]) -> list[FoundMessage]:
-            return [_found_message(row, terms, *scores[row["seq"]]) for row in rows]
+        def shown(row: Record) -> FoundMessage:
+            score, matched = scores[row["seq"]]
+            reasons = reasons_of(matched)
+            return record_of(FoundMessage, row, score=round(score, 4), **_excerpt(row["content"], terms), **reasons)
 
         items: list[FoundMessage] = []
         left = list(scores)
         while left and len(items) < limit:  # page by page: messages may be large, of which only excerpts are kept
             page = await found_messages(tx, session.id, left, limit - len(items))
-            items += await asyncio.to_thread(shown, page.rows)
+            items += await asyncio.to_thread(list, map(shown, page.rows))
             left = left[left.index(page.rows[-1]["seq"]) + 1 :] if page.has_more else []
     return Found(items, None, last_seq - unpacked, unpacked)
-
-
-def _found_message(row: Record, terms: tuple[str, ...], score: float, matched: Sequence[str]) -> FoundMessage:
-    reasons = reasons_of(matched)
-    return record_of(FoundMessage, row, score=round(score, 4), **_excerpt(row["content"], terms), **reasons)
 
 
 def _best(index: Index, query: Query, limit: int) -> tuple[dict[int, tuple[float, tuple[str, ...]]], tuple[str, ...]]:
@@ -152,10 +149,8 @@ async def search_messages(
     elif len(sessions) > len(after_seqs):
         place = (UUID(int=[*after_seqs][-1].int - 1), LAST_SEQ)  # none of these sessions is searched again
 
-    def shown() -> list[FoundInSession]:
-        return [record_of(FoundInSession, row, **_excerpt(row["content"], terms)) for row in page.rows]
-
-    return Page(await asyncio.to_thread(shown), encode_cursor(scope, place) if place else None)
+    shown = (record_of(FoundInSession, row, **_excerpt(row["content"], terms)) for row in page.rows)
+    return Page(await asyncio.to_thread(list, shown), encode_cursor(scope, place) if place else None)
 
 
 def _excerpt(content: Content, terms: tuple[str, ...]) -> JsonObject:
