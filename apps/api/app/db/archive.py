@@ -1,9 +1,6 @@
-"""Whole sessions: copies a past up to a turn to a fork inside the database, with one statement for each table; reads a
-session's rows for an export and inserts those of an import. Columns come from `db/tables.py`.
-
-A fork takes only summaries that could have existed at its last turn. A summary that was made from later turns, or while
-they ran, is left out, and the newest of its predecessors that could have existed replaces it.
-"""
+"""Whole sessions: copies a past up to a turn to a fork inside the database, with one statement for each table (which
+summaries it takes: docs/decisions/0009-copied-pasts.md); reads a session's rows for an export and inserts those of an
+import. Columns come from `db/tables.py`."""
 
 from __future__ import annotations
 
@@ -111,10 +108,8 @@ _FORKED_SESSION = sql(
 
 
 def _copy(table: sa.Table, condition: str, **changed: str) -> Statement:
-    """Copies the rows `x` of `:source` that meet the condition to `:target`, with their ids (keys include the session).
-
-    `changed` has the expressions of columns that are not copied as they are.
-    """
+    """Copies the rows `x` of `:source` that meet the condition to `:target`, with their ids. `changed` has the
+    expressions of columns that are not copied as they are."""
     source = f"{table.name} x WHERE x.session_id = :source AND {condition}"
     return sql(insert_from(table, source, {"session_id": ":target", **changed}))
 
@@ -227,11 +222,9 @@ _PAGE_ROWS: Final = 100
 
 @frozen
 class _Section:
-    """A list of rows of a document. `keys` are what rows `x` are sorted by; rows of turns `t` end with the point of the
-    export. `before_all` is a value of the first key before that of any row.
-
-    An export leaves out the columns `unused`, and those that are `made_anew` by an import.
-    """
+    """A list of rows of a document, sorted by `keys` of rows `x`; rows of turns `t` end with the point of the export.
+    `before_all` is a value of the first key before that of any row. An export leaves out the columns `unused`, and
+    those that are `made_anew` by an import."""
 
     table: sa.Table
     keys: tuple[str, ...]

@@ -148,9 +148,8 @@ class Claim:
     """A turn that this process may run: what was claimed, and the session as it was under the lock.
 
     `assistant_seq` is the message number reserved for the reply. `round` counts the model calls of the turn from 1,
-    `steps` the steps that are already stored. `limits` is empty where neither the tenant nor the session has any.
-    `looked_back` has the look-back messages of earlier rounds of the turn: the number of the message that each follows,
-    and its JSON as it was sent.
+    `steps` the stored steps. `limits` is empty without any. `looked_back` has, for each look-back message of earlier
+    rounds, the number of the message that it follows and its JSON as it was sent.
     """
 
     session: SessionState
@@ -170,12 +169,9 @@ class Claim:
 
 @frozen
 class NewTurn:
-    """What a claim stores. `content` is the message's JSON content, `user_input` its text, `terms` its packed terms.
-    `name` is the speaker and `said_at` the time, if the client gives them.
-
-    `is_of_response` is false for a turn of another API and for one in a conversation: it keeps its session from being
-    erased with responses. `seq` is the number that the turn must get, if it must directly follow a certain turn.
-    """
+    """What a claim stores. `user_input` is the text of `content`, `terms` its packed terms. `name` is the speaker and
+    `said_at` the time, if the client gives them. Unless `is_of_response`, the claim keeps the session from being erased
+    with its responses. `seq` is the number that the turn must get, if it must directly follow a certain turn."""
 
     turn_id: TurnId
     message_id: UUID
@@ -258,11 +254,9 @@ async def reclaim_turn(
     ended_as: Sequence[TurnStatus] = (),
 ) -> Claim | None:
     """Stores the outputs (rows of messages, whose `seq` counts from 1) and sets the turn to running again, under the
-    session's lock.
-
-    None if it is no longer as `waiting`, which was read without the lock, or a turn that was not rejected followed it.
-    `request`, if given, replaces the stored request. With `ended_as` the turn is one that ended with such a status.
-    """
+    session's lock. None if it is no longer as `waiting`, which was read without the lock, or a turn that was not
+    rejected followed it. `request`, if given, replaces the stored one. With `ended_as` the turn ended with such a
+    status."""
     row = await tx.fetchrow(
         _LOCK_SESSION, **of_session(session), messages=len(outputs) + 1, changes=int(bool(ended_as))
     )

@@ -111,9 +111,8 @@ class Database:
     """The connection pool. `begin()` is a transaction; `autocommit()` saves a single statement its BEGIN and COMMIT.
 
     One tenant (`core/fairness.py`) has at most `tenant_ratio` of the connections at once, and waiting tenants get one
-    in turn. A statement waits for a lock no longer than `lock_timeout_s`. A connection that is in use for longer than
-    `longest_use_s` is closed: a server whose processes or disk are frozen still acknowledges what it is sent, so that
-    its connections are not lost by themselves.
+    in turn. A connection that is in use for longer than `longest_use_s` is closed: a server whose processes or disk are
+    frozen still acknowledges what it is sent, so that its connections are not lost by themselves.
 
     With `transaction_pooler` a pooler before the server may change connections between transactions (PgBouncer's
     transaction mode): nothing is prepared, connections have no settings, every statement runs in a transaction.
@@ -305,10 +304,8 @@ class Database:
 
 def record_of(kind: type[R], row: Record, **computed: Any) -> R:
     """An instance of this dataclass: from `computed`, and for other fields from the row's columns of the same names.
-    Raises `TypeError` for a name that it has not.
-
-    The fields are set one by one: to pass 16 of them to `__init__` by keyword takes twice as many instructions.
-    """
+    Raises `TypeError` for a name that it has not. To pass 16 fields to `__init__` by keyword takes twice as many
+    instructions."""
     made = kind.__new__(kind)
     for name in names_of(kind):
         setattr(made, name, computed.pop(name) if name in computed else row[name])

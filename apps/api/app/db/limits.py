@@ -1,10 +1,7 @@
-"""Limits and what was used of them.
-
-A turn's call is reserved in the transaction that claims the turn and settled in the one that ends it. A summary's call
-is counted as used before it is made, and what it did not use is given back after it, so that nothing has to be cleaned
-up if the process dies in between. There is one row per tenant (or session) and span, which is reset when a new span
-begins. Rows are locked in the order that `db/sessions.py` describes.
-"""
+"""Limits and what was used of them, in one row per tenant (or session) and span. A turn's call is reserved in the
+transaction that claims the turn and settled in the one that ends it. A summary's call is counted as used before it is
+made, and what it did not use is given back after it, so that nothing has to be cleaned up if the process dies in
+between."""
 
 from __future__ import annotations
 
@@ -122,10 +119,8 @@ _LIST = sql(f"""
 
 
 def _giving_back(scope: Scope, parameter: str) -> str:
-    """CTEs that settle the reservation of a CTE `released` in one table. A span that has ended is not changed.
-
-    No sum gets below zero: what is given back may have been counted before the limits were cleared.
-    """
+    """CTEs that settle the reservation of a CTE `released` in one table. A span that has ended is not changed. No sum
+    gets below zero: what is given back may have been counted before the limits were cleared."""
     table, key = _USAGE[scope]
     return f"""
         parts AS (

@@ -192,11 +192,10 @@ async def window_turns(
     step_failed: bool,
     take_bytes: Callable[[int], None],
 ) -> list[Turn]:
-    """The turns with messages after `after_seq` through `last_seq`, oldest first, without rejected ones. They are read
-    in slices, so that a long window does not block the event loop. `take_bytes` is called with the size of a slice
-    before it is read, apart from the first one, and may refuse it.
+    """The turns with messages after `after_seq` through `last_seq` (with one bound the planner assumes that a fixed
+    fraction of the session is read), oldest first, without rejected ones. `take_bytes` gets the size of each slice, and
+    may refuse it before it is read, apart from the first one.
 
-    There are two bounds, because with one the planner assumes that a fixed fraction of the session is read.
     `step_failed` says whether a step of the newest settled turn failed. Only that turn and the running one can be
     unresolved. A message without a count in `encoding` has `UNCOUNTED` tokens.
     """

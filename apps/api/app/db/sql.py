@@ -1,9 +1,5 @@
-"""Compiles statements, once, at import, to the text and parameter order that asyncpg takes; and has the parts of which
-the tables of `db/tables.py` are made.
-
-Building a SQLAlchemy statement at every call would take longer than some of our statements run. So SQLAlchemy describes
-the schema and the driver executes the statements (docs/performance.md has the figures).
-"""
+"""Compiles statements, once, at import, to the text and parameter order that asyncpg takes (why:
+docs/decisions/0001-compiled-statements.md); and has the parts of which the tables of `db/tables.py` are made."""
 
 from __future__ import annotations
 
@@ -38,21 +34,16 @@ class Statement:
     names: tuple[str, ...]
 
     def arguments(self, parameters: Mapping[str, Any]) -> list[Any]:
-        """The values in the statement's order.
-
-        A missing or an unknown name is a programming error and raises `KeyError`.
-        """
+        """The values in the statement's order. Raises `KeyError` for a missing or an unknown name, which is a
+        programming error."""
         if len(parameters) != len(self.names):
             raise KeyError(f"takes {sorted(self.names)}, got {sorted(parameters)}")
         return [parameters[name] for name in self.names]
 
 
 def sql(text: str) -> Statement:
-    """Compiles a statement whose every value is a named bind parameter, `:name`.
-
-    The server infers a parameter's type from its context. Where that determines none (`IS NULL`, `unnest`), the
-    parameter needs a `CAST`.
-    """
+    """Compiles a statement whose every value is a named bind parameter, `:name`. Where the context determines no type
+    of it (`IS NULL`, `unnest`), the parameter needs a `CAST`."""
     compiled = cast(Any, sa.text(text).compile(dialect=_DIALECT))
     return Statement(text=str(compiled), names=tuple(compiled.positiontup or ()))
 

@@ -295,10 +295,8 @@ _APPEND = sql(f"""
 
 @frozen
 class Newest:
-    """The state of a session: the last assigned numbers, and its newest turn that was not rejected, if any.
-
-    `request_sha256` is that of the turn's last response, or of the request that posted the turn if it has none.
-    """
+    """The state of a session: the last assigned numbers, and its newest turn that was not rejected, if any, with the
+    hash of its last response's request, or of the request that posted it if it has none."""
 
     last_message_seq: int
     last_turn_seq: int
@@ -326,10 +324,8 @@ async def newest_messages(tx: Transaction, session_id: SessionId, limit: int, mo
 
 
 async def append_history(tx: Transaction, session: SessionRef, new: NewHistory) -> bool:
-    """Adds turns at the session's end under its lock; false when there is no such session.
-
-    Raises `UniqueViolated` when one of them is open and the session already has an open turn.
-    """
+    """Adds turns at the session's end under its lock; false when there is no such session. Raises `UniqueViolated` when
+    one of them is open and the session already has an open turn."""
     values = values_of(new, "last_turn_id")
     row = await tx.fetchrow(_APPEND, **of_session(session), **values)
     return row is not None

@@ -49,10 +49,8 @@ async def store_key(
     secret: str,
     show: Callable[[str], object] = lambda _: None,
 ) -> ApiKey | None:
-    """Stores the hash of a secret that was made elsewhere. Returns None and changes nothing if a key with it exists.
-
-    A revoked key with the same secret stays revoked. `show` is as in `create_key`.
-    """
+    """Stores the hash of a secret that was made elsewhere. Returns None and changes nothing if a key with it exists,
+    revoked or not. `show` is as in `create_key`."""
     for field, value in (("tenant", tenant_id), ("name", name)):
         if not 0 < len(value) <= _LONGEST_NAME or not value.isprintable():
             raise InvalidRequest(f"The {field} of a key is 1 to {_LONGEST_NAME} printable characters.", (field,))
@@ -102,10 +100,8 @@ class Authenticator:
         self._open_until = 0.0
 
     async def tenant_of(self, authorization: bytes | None) -> TenantId:
-        """The tenant of an `Authorization` header, given as the raw bytes of the request.
-
-        Raises `Unauthenticated` if a key is needed and the header has no valid one, `DatabaseUnavailable`.
-        """
+        """The tenant of an `Authorization` header, given as raw bytes. Raises `Unauthenticated` if a key is needed and
+        the header has no valid one, `DatabaseUnavailable`."""
         now = self._monotonic()
         if now < self._open_until:
             return OPEN_TENANT

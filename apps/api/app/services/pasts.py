@@ -1,11 +1,7 @@
 """A process's cache of sessions' settled pasts, so that a turn reads only what is new: the turns as columns, the active
-summary, the index and vectors that recall uses, and the prompt that was sent last.
-
-A past is append-only and says how far it goes: a cached past may be too short but is never wrong, whatever other
-processes write. What changes a settled past raises the session's `past_version`, which a claim reads under its lock
-(docs/decisions/0016-kept-pasts.md). A past that the database has lost is known by its last message. An erased session
-is never read, so every process removes its past within `IDLE_S`.
-"""
+summary, the index and vectors that recall uses, and the prompt that was sent last. A cached past may be too short but
+is never wrong, whatever other processes write (docs/decisions/0016-kept-pasts.md). An erased session is never read, so
+every process removes its past within `IDLE_S`."""
 
 from __future__ import annotations
 
@@ -123,11 +119,9 @@ class Pasts:
         return past_of_columns(columns, first, columns.turns)
 
     async def keep(self, session_id: SessionId, counting: Counting, kept: Past, turns: Sequence[Turn]) -> Past:
-        """Appends settled turns, counted and marked as they are sent, to the cached ones; returns all of them.
-
-        Many turns are added in slices, so that the event loop is not blocked. Columns that begin long before what is
-        read are replaced by shorter ones.
-        """
+        """Appends settled turns, counted and marked as they are sent, to the cached ones, in slices, so that the event
+        loop is not blocked; returns all of them. Columns that begin long before what is read are replaced by shorter
+        ones."""
         columns, first = kept.columns, kept.first_turn
         new: Iterable[Turn] = turns
         if first > max(_LEAST_TRIMMED, 2 * kept.turn_count):
@@ -205,11 +199,8 @@ class Pasts:
     def keep_fork(
         self, source: SessionId, target: SessionId, through_seq: int, last_message_seq: int, past_version: int
     ) -> None:
-        """Copies what is cached of `source` to its fork, which ends with this turn and message.
-
-        Columns are copied only if they are of this `past_version`, and end before the fork's last turn, which may be
-        tried again there.
-        """
+        """Copies what is cached of `source` to its fork, which ends with this turn and message. Columns must be of this
+        `past_version`, and end before the fork's last turn, which may be tried again there."""
         if source not in self._pasts:
             return
         past = self._of(source)
@@ -340,10 +331,8 @@ def _is_counted(turn: Turn) -> bool:
 async def extended_columns(
     columns: Columns, turns: Iterable[Turn], as_sent: Callable[[Turn], Turn] | None = None
 ) -> Columns:
-    """The columns with these turns, added in slices, so that the event loop is not blocked.
-
-    This is a copy if a turn is so long that it is added on a thread: other tasks may append to the columns meanwhile.
-    """
+    """The columns with these turns, added in slices, so that the event loop is not blocked. It is a copy if a turn is
+    so long that it is added on a thread: other tasks may append to the columns meanwhile."""
     part: list[Turn] = []
     chars = 0
     for turn in turns:

@@ -42,10 +42,8 @@ _KEPT_BYTES = 2_048
 
 def resolve_policy(guarded: ContextPolicy, overrides: Mapping[str, object]) -> ContextPolicy:
     """A session's policy: its overrides over the preset that they name, or over `guarded`, the deployment's defaults.
-
-    Raises `InvalidRequest` naming the field for an unknown field, an impossible value or an impossible combination.
-    Every turn resolves its session's policy, so the latest results are cached.
-    """
+    Raises `InvalidRequest` naming the field that is unknown, impossible, or impossible together with another. Every
+    turn resolves its session's policy, so the latest results are cached."""
     written = _written(overrides)
     return _kept(guarded, written) if len(written) <= _KEPT_BYTES else _resolved(guarded, overrides)
 
@@ -93,11 +91,9 @@ def _refused(fault: ErrorDetails) -> InvalidRequest:
 
 
 def read_given(given: Mapping[str, object]) -> JsonObject:
-    """A client's overrides in our names and units, each value checked by itself.
-
-    Raises `InvalidRequest` naming the field as the client did: for an impossible name or value, two names of one field
-    with different values, and a value whose effect would be absurd.
-    """
+    """A client's overrides in our names and units, each value checked by itself. Raises `InvalidRequest` naming the
+    field as the client did: for an impossible name or value, two names of one field with different values, and a value
+    whose effect would be absurd."""
     if _is_large(given):
         raise InvalidRequest(f"A policy has at most {_MOST_VALUES} values.", ("policy",))
     read = in_our_names(given)
@@ -126,11 +122,9 @@ def overrides_schema() -> JsonObject:
 
 
 def given_policy(rt: Runtime, overrides: Mapping[str, object]) -> JsonObject:
-    """A client's overrides as they are stored: in our names and units, with the summarizer's alias.
-
-    Raises `InvalidRequest` as `read_given`, and for a summarizer that the catalogue does not have. The error names the
-    place in the body.
-    """
+    """A client's overrides as they are stored: in our names and units, with the summarizer's alias. Raises
+    `InvalidRequest` with the place in the body, as `read_given`, and for a summarizer that the catalogue does not
+    have."""
     with located("body"):
         given = read_given(overrides)
         if given.get("summary_model"):

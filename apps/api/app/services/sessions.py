@@ -47,9 +47,7 @@ LOOKED_THROUGH = 2000
 
 async def create_session(rt: Runtime, tenant_id: TenantId, fields: JsonObject) -> Session:
     """Stores a session. `fields` has any of `store.CHANGEABLE`; without a `model_alias` it uses the default model.
-
-    Raises `InvalidRequest` for an alias, mode, role or policy that this service does not know.
-    """
+    Raises `InvalidRequest` for an alias, mode, role or policy that this service does not know."""
     fields = with_defaults(rt, with_given_policy(rt, fields))
     async with rt.database.autocommit() as tx:
         return await insert_checked(rt, tx, tenant_id, fields)
@@ -127,10 +125,8 @@ async def list_sessions(rt: Runtime, tenant_id: TenantId, wanted: PageRequest) -
 async def search_sessions(
     rt: Runtime, tenant_id: TenantId, words: str, limit: int, cursor: str | None
 ) -> Page[Session]:
-    """The tenant's sessions that have the words (any case) in their id, goal, labels, metadata or first message.
-
-    Newest first. One call reads at most `LOOKED_THROUGH` sessions, so a page may be short or empty and not be the last.
-    """
+    """The tenant's sessions that have the words (any case) in their id, goal, labels, metadata or first message, newest
+    first. One call reads at most `LOOKED_THROUGH` sessions, so a page may be short or empty and not be the last."""
     scope = f"sessions:{tenant_id}"
     before = after_id(scope, cursor) or LAST_ID
     async with rt.database.autocommit() as tx:
@@ -151,10 +147,8 @@ async def figures_of(rt: Runtime, sessions: Sequence[Session]) -> dict[SessionId
 
 @retried
 async def change_session(rt: Runtime, session: SessionRef, fields: JsonObject) -> Session:
-    """Sets the given fields. `policy`, `metadata` and `limits` are replaced as a whole; null removes a value.
-
-    Stored turns keep what they were sent with. Raises `NotFound`, `InvalidRequest`.
-    """
+    """Sets the given fields; `policy`, `metadata` and `limits` as a whole, and null removes a value. Stored turns keep
+    what they were sent with. Raises `NotFound`, `InvalidRequest`."""
     fields = with_given_policy(rt, fields)
     _check(rt, fields)
     changed = _as_stored(rt, fields)
@@ -164,10 +158,8 @@ async def change_session(rt: Runtime, session: SessionRef, fields: JsonObject) -
 
 
 async def delete_session(rt: Runtime, session: SessionRef) -> None:
-    """Erases the session and everything that belongs to it, for good; a running turn is cancelled.
-
-    Raises `NotFound`, and as `HeavyWork.slot`, in which case the session still exists.
-    """
+    """Erases the session and everything that belongs to it, for good; a running turn is cancelled. Raises `NotFound`,
+    and as `HeavyWork.slot`, in which case the session still exists."""
     async with rt.heavy.slot(session.tenant_id) as database:
         # First, and in its own transaction: it settles the tenant's usage, which the tenant's other turns write too.
         await _cancel_open(rt, database, session)

@@ -53,7 +53,6 @@ async def summarize_now(
     rt: Runtime, session: SessionRef, focus: str | None = None, *, own: Mapping[str, Any] | None = None
 ) -> StoredSummary:
     """Summarizes what is older than the protected turns, whatever the triggers say, and returns the new summary.
-
     `focus` is what it keeps in most detail, in place of the policy's focus; `own` are other overrides of the policy.
 
     Raises `NotFound`, `NothingToSummarize`, `LimitExceeded`, and `TurnInProgress` if a turn is open, or if another

@@ -49,10 +49,8 @@ _UNANSWERED: JsonObject = {
 
 
 def drafted(tools: Tools, encoding: str, model_alias: str, turns: Sequence[IncomingTurn]) -> NewHistory:
-    """The turns with new ids and the token counts of their messages, for one statement. CPU-bound.
-
-    The last turn may have open tool calls; its status is then `awaiting_tools`. The caller has checked the pairing.
-    """
+    """The turns with new ids and the token counts of their messages, for one statement. CPU-bound. The last turn may
+    have open tool calls; its status is then `awaiting_tools`. The caller has checked the pairing."""
     history = _Draft()
     for turn in turns:
         history.add(tools, encoding, model_alias, turn)
@@ -146,12 +144,9 @@ def _terms_json(message: IncomingMessage | Message) -> str:
 
 
 def restored(tools: Tools, document: Mapping[str, Any], encoding: str) -> Generator[NewRows | Counters]:
-    """The rows of a checked document, in an order in which they can be stored. CPU-bound, mostly before the first part.
-
-    Ids are new; the order, times and numbers of rows are kept. What can be derived from the messages (counts, the
-    user's text) is computed again. A message is counted in the encoding that it was counted in if this service has
-    that, else in `encoding`.
-    """
+    """The rows of a checked document, in an order in which they can be stored, under new ids, with their order, times
+    and numbers. CPU-bound, mostly before the first part. What can be derived from the messages (counts, the user's
+    text) is computed again: counts in the encoding of before if this service has that, else in `encoding`."""
     rows = _renumbered(tools, document)
     _count(tools, rows, encoding)
     counters = Counters(
@@ -266,11 +261,9 @@ class ImportJob:
         self._parts: Iterator[NewHistory | NewRows | Counters] = iter(())
 
     def read(self, read: BodyReader, raw: bytes) -> tuple[JsonObject, bool]:
-        """Checks the whole body and returns the session's fields, and whether it is an export. Raises `InvalidRequest`
-        with the places of errors.
-
-        The system and developer messages of a conversation are appended to the session's instructions.
-        """
+        """Checks the whole body; returns the session's fields, to whose instructions the system and developer messages
+        of a conversation are appended, and whether it is an export. Raises `InvalidRequest` with the places of
+        errors."""
         source = read(raw)
         if not isinstance(source, ImportedMessages):
             check_document(source, StoredPrompts)

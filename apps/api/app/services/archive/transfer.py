@@ -46,11 +46,10 @@ SMALL_BYTES = 64 * 1024
 
 async def export_session(rt: Runtime, session: SessionRef) -> AsyncGenerator[tuple[str, Any]]:
     """The parts of the document in order: the `session`, then batches of rows, at least one of each section, whose name
-    it has.
+    it has. A turn that has not ended is left out.
 
-    A turn that has not ended is left out, because it is not settled. A connection is held from the first part to the
-    last, so a caller must buffer the parts before it sends them to a client. Raises `NotFound`, and as
-    `HeavyWork.slot`.
+    A connection is held from the first part to the last, so a caller must buffer the parts before it sends them to a
+    client. Raises `NotFound`, and as `HeavyWork.slot`.
     """
     async with rt.heavy.slot(session.tenant_id) as database, database.begin(snapshot=True) as tx:
         exported = existing(await store.exported_session(tx, session), "session")
@@ -68,11 +67,8 @@ async def _spelled_out(tx: Transaction, session_id: SessionId, audits: list[Json
 
 
 async def import_session(rt: Runtime, tenant_id: TenantId, raw: bytes, read: BodyReader) -> Session:
-    """Makes a session from a body in one transaction: all of it, or nothing. `read` validates the body by itself;
-    `ImportJob` says how it is stored.
-
-    Raises `InvalidRequest` (`ImportRefused`) with the places of the errors, and as `HeavyJobs.job`.
-    """
+    """Makes a session from a body, which `read` validates by itself, in one transaction: all of it, or nothing. Raises
+    `InvalidRequest` (`ImportRefused`) with the places of the errors, and as `HeavyJobs.job`."""
     async with rt.jobs.job(ImportJob, small=len(raw) <= SMALL_BYTES) as job:
         given, is_export = await job.do(ImportJob.read, read, raw)
         fields = _of_export(rt, given) if is_export else with_defaults(rt, with_given_policy(rt, given))
@@ -129,10 +125,8 @@ async def fork_session(
     rt: Runtime, session: SessionRef, through_turn_id: TurnId | None, lifetime: Lifetime = Lifetime.UNTIL_DELETED
 ) -> Session:
     """A new session of the tenant with the settings, pins and past of another, through the given turn or the last that
-    has ended. All has the same ids, so that its prompts are rebuilt as in the source.
-
-    Raises `NotFound` for the session or the turn, `TurnInProgress` if the turn has not ended, and as `HeavyWork.slot`.
-    """
+    has ended. All has the same ids. Raises `NotFound` for the session or the turn, `TurnInProgress` if the turn has not
+    ended, and as `HeavyWork.slot`."""
     async with _of_source(rt, session) as tx:
         through_seq = None
         if through_turn_id is not None:
@@ -141,10 +135,8 @@ async def fork_session(
 
 
 async def fork_within(rt: Runtime, session: SessionRef, turn_id: TurnId, reply_seq: int, lifetime: Lifetime) -> Session:
-    """A fork that ends within a turn, with the reply of this number, whose tool calls wait for their outputs there.
-
-    It has neither the rest of the turn nor the provider's own form of the turn's reasoning. Raises as `fork_session`.
-    """
+    """A fork that ends within a turn, with the reply of this number, whose tool calls wait for their outputs there, and
+    without the provider's own form of the turn's reasoning. Raises as `fork_session`."""
     async with rt.database.autocommit() as tx:
         turn = existing(await get_turn(tx, session, turn_id), "turn")
         messages = await messages_of_turn(tx, session.id, turn_id)

@@ -1,8 +1,5 @@
-"""The process in which heavy pure work runs: one job at a time, whose steps are called one by one over a socket.
-
-`services/heavy/jobs.py` starts it with the socket as its standard input; it ends when the other end is closed. Messages
-are pickles, which is safe because both ends are this program.
-"""
+"""The process in which heavy pure work runs: one job at a time, whose steps are called one by one over the socket that
+is its standard input. Messages are pickles, which is safe because both ends are this program."""
 
 from __future__ import annotations
 

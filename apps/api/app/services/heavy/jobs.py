@@ -39,18 +39,15 @@ class Job(Generic[T]):
         self._run = run
 
     async def do(self, method: Callable[[T, *Given], R], *given: *Given) -> R:
-        """The method's result. Arguments and result must be picklable, as the object may be in another process.
-
-        A `PlimsollError` that the method raises is raised here. In another process, any other error becomes
-        `JobFailed`, and `ProcessBusy` is raised if the process has ended, and the job with it.
-        """
+        """The method's result. Arguments and result must be picklable, as the object may be in another process. There,
+        `ProcessBusy` is raised if the process has ended, and the job with it, and `JobFailed` for an error of the
+        method that is no `PlimsollError`."""
         return await self._run(method, given)
 
 
 class HeavyJobs:
     """The child processes of this process, each lent to one job at a time. There are as many as jobs run at once, which
-    `HeavyWork.slot` bounds; the first job starts the first one. Without `own_processes`, all jobs run on threads.
-    """
+    `HeavyWork.slot` bounds. Without `own_processes`, all jobs run on threads."""
 
     def __init__(
         self,
@@ -78,10 +75,8 @@ class HeavyJobs:
 
     @asynccontextmanager
     async def job(self, kind: Callable[[Tools], T], *, small: bool = False) -> AsyncGenerator[Job[T]]:
-        """A new job, which is released at the end of the block. A `small` one runs on a thread.
-
-        If a step still runs at the end, because its caller was cancelled, its process is killed. Raises `ProcessBusy`.
-        """
+        """A new job, which is released at the end of the block. A `small` one runs on a thread. If a step still runs at
+        the end, because its caller was cancelled, its process is killed. Raises `ProcessBusy`."""
         if small or not self._own_processes:
             made = kind(self._tools)
             yield Job[T](lambda method, given: asyncio.to_thread(method, made, *given))

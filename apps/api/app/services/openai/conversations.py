@@ -64,11 +64,9 @@ def of_conversation() -> Generator[None]:
 
 
 async def add_items(rt: Runtime, session: SessionRef, items: Sequence[Mapping[str, Any]]) -> list[JsonObject]:
-    """Stores items at the conversation's end, and returns them as they are stored.
-
-    Outputs answer the calls that wait for them; other items end a turn that waits. Calls without an output wait.
-    Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a response runs.
-    """
+    """Stores items at the conversation's end, and returns them as they are stored. Outputs answer the calls that wait
+    for them; other items end a turn that waits. Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a
+    response runs."""
     conversation = await sessions.get_session(rt, session)
     read = await _read(rt, session.tenant_id, items)
     added = ChatRequest(
@@ -92,10 +90,8 @@ async def add_items(rt: Runtime, session: SessionRef, items: Sequence[Mapping[st
 
 
 async def withdraw_item(rt: Runtime, session: SessionRef, item_id: str) -> Session:
-    """Removes an item's message from the conversation and from every later prompt; a call is removed with its output.
-
-    Prompts that were sent with it do not change. Raises `NotFound`, and `TurnInProgress` while its turn runs.
-    """
+    """Removes an item's message, a call with its output, from the conversation and from every later prompt. Raises
+    `NotFound`, and `TurnInProgress` while its turn runs."""
     conversation = await sessions.get_session(rt, session)
     message, _ = await get_item(rt, session, item_id)
     async with rt.database.begin() as tx:
@@ -139,9 +135,7 @@ async def page_of_items(
     rt: Runtime, session: SessionRef, wanted: PageRequest, *, first_seq: int = 0, last_seq: int = 2**62
 ) -> tuple[list[JsonObject], bool]:
     """The items of the messages with these numbers, after the item that `cursor` names; and whether more follow. Raises
-    `InvalidRequest` if that is an item of another session. The caller has checked that the session belongs to the
-    tenant.
-    """
+    `InvalidRequest` for an item of another session. The caller has checked that the session belongs to the tenant."""
     limit, after, newest_first = wanted.limit, wanted.cursor, wanted.newest_first
     at = None if after is None else read_item_id(after)
     if after is not None and (at is None or at[0] != session.id):

@@ -33,11 +33,9 @@ _MOST_BEGUN = 20
 
 @frozen
 class Target:
-    """Where a request is answered, and the request as it is answered there.
-
-    A session that is made for the request has a `request.keeping`. A new one is stored with the request's turn. A fork
-    is stored before, for the answer only, and the turn keeps it: what is refused or interrupted leaves no session.
-    """
+    """Where a request is answered, and the request as it is answered there. A session that is made for the request has
+    a `request.keeping`: a new one is stored with the request's turn, a fork before, for the answer only until the turn
+    keeps it."""
 
     session: SessionRef
     request: ChatRequest
@@ -54,14 +52,11 @@ async def open_session(
     named: SessionId | str | None,
     request: ChatRequest,
 ) -> Target:
-    """Finds or makes the session of a request.
-
-    It is the session that the request names, by its id or by the client's own name (it is created if there is none of
-    that name); else that of its compaction; else the one whose messages it continues; else the one that was created for
-    its key, or for the request of which it is a retry; else a new one of the request's model. One with a name of the
-    client's is kept until it is deleted.
-    Raises `NotFound`, `InvalidRequest` before anything is stored, and as `fork_session`.
-    """
+    """Finds or makes the session of a request: the one that it names, by its id or by the client's own name (it is
+    created if there is none of that name, and kept until it is deleted); else that of its compaction; else the one
+    whose messages it continues; else the one that was created for its key, or for the request of which it is a retry;
+    else a new one of the request's model. Raises `NotFound`, `InvalidRequest` before anything is stored, and as
+    `fork_session`."""
     check_options(rt, request)
     if isinstance(named, str):
         return Target(SessionRef(tenant_id, await _named(rt, tenant_id, named, request)), request)

@@ -71,11 +71,8 @@ class ResponseRequest:
 
 
 async def resolve_target(rt: Runtime, tenant_id: TenantId, request: ResponseRequest) -> Target:
-    """Finds or makes the session of a request.
-
-    Raises `NotFound` for the conversation or the previous response, `TurnInProgress` while the previous response runs,
-    and `InvalidRequest` before anything is stored.
-    """
+    """Finds or makes the session of a request. Raises `NotFound` for the conversation or the previous response,
+    `TurnInProgress` while that runs, and `InvalidRequest` before anything is stored."""
     chat = request.chat
     if request.conversation is not None:
         with of_conversation():
@@ -152,12 +149,9 @@ async def cancel_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) ->
 
 
 async def delete_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) -> None:
-    """Erases a response: it can no longer be fetched or continued.
-
-    If it was the last one of its session, and the session was made for a response and used for nothing else, the whole
-    session is erased. Until then its messages are the past of other responses. Raises `NotFound`, and `TurnInProgress`
-    while it runs.
-    """
+    """Erases a response: it can no longer be fetched or continued. With the last one, a session that was made for a
+    response and used for nothing else is erased; until then its messages are the past of other responses. Raises
+    `NotFound`, and `TurnInProgress` while it runs."""
     session = SessionRef(tenant_id, ref.session_id)
 
     async def was_the_last(tx: Transaction) -> bool:
@@ -223,11 +217,8 @@ def compaction_policy(trigger_tokens: int, focus: str | None = None) -> JsonObje
 
 
 async def compact(rt: Runtime, tenant_id: TenantId, request: ResponseRequest) -> Compacted:
-    """Stores what is new in a request that is `all_past`, and summarizes its session.
-
-    If a summary would make nothing smaller, or a turn waits for tools, no summary is made. Raises as
-    `resolve_target`, `store_list` and `summarize_now`.
-    """
+    """Stores what is new in a request that is `all_past`, and summarizes its session, unless that would make nothing
+    smaller, or a turn waits for tools. Raises as `resolve_target`, `store_list` and `summarize_now`."""
     # Its session is found by key and body: no turn remembers the body, with which another request would be mixed.
     chat = request.chat
     key = chat.idempotency_key and sha256_hex(f"{chat.idempotency_key} {chat.request_sha256}")
@@ -243,12 +234,10 @@ async def compact(rt: Runtime, tenant_id: TenantId, request: ResponseRequest) ->
 
 
 async def compact_before(rt: Runtime, target: Target) -> tuple[Compacted | None, Target]:
-    """Makes the summary that the turn of a request would make first, without taking the turn. Returns the summary, or
-    None if the turn would make none, and where and how the request is to be answered afterwards.
-
-    What the list has beyond the session is stored, except the message to be answered. The summary is also None if a
-    turn is open or the request has been answered already. Raises as `complete_chat` and `summarize_now`.
-    """
+    """Stores what the list has beyond the session, except the message to be answered, and makes the summary that its
+    turn would make first, without taking the turn. Returns the summary, and where and how the request is to be answered
+    afterwards. It is None if the turn would make none, a turn is open, or the request has been answered already. Raises
+    as `complete_chat` and `summarize_now`."""
     target = await stored_for_now(rt, target)
     session, request = target.session, target.request
     async with erased_unless_kept(rt, target):

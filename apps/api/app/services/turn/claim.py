@@ -75,10 +75,8 @@ async def claim(
     rt: Runtime, session: SessionRef, request: TurnRequest, idempotency_key: str | None
 ) -> ClaimedTurn | TurnOutcome:
     """Stores a new turn with its message and claims it. Returns the stored outcome if its idempotency key has one.
-
     Raises `NotFound`, `InvalidRequest`, `TurnInProgress`, the idempotency errors and `LimitExceeded`; then nothing is
-    stored.
-    """
+    stored."""
     draft = await draft_turn(rt, request, idempotency_key)
     await prepare_question(rt, session, request.content)
     for _ in range(2):
@@ -93,10 +91,8 @@ async def claim(
 
 
 async def claim_outputs(rt: Runtime, session: SessionRef, turn_id: TurnId, request: OutputsRequest) -> ClaimedTurn:
-    """Claims a later round and stores its outputs, which must answer exactly the open calls.
-
-    Raises `NotFound`, `TurnNotOpen`, `TurnInProgress`, `ToolOutputsMismatch`, `LimitExceeded`.
-    """
+    """Claims a later round and stores its outputs, which must answer exactly the open calls. Raises `NotFound`,
+    `TurnNotOpen`, `TurnInProgress`, `ToolOutputsMismatch`, `LimitExceeded`."""
     with rt.tracer.span("claim"):
         outputs = await draft_outputs(rt, request.outputs)
 
@@ -114,10 +110,8 @@ async def claim_outputs(rt: Runtime, session: SessionRef, turn_id: TurnId, reque
 async def claim_retry(
     rt: Runtime, session: SessionRef, turn_id: TurnId, options: TurnOptions, model_alias: str
 ) -> ClaimedTurn:
-    """Claims a retry of a turn that failed, was cancelled, or completed without an answer. Its message is stored.
-
-    Only for the session's newest turn that was not rejected. Raises `NotFound`, `TurnInProgress`, `LimitExceeded`.
-    """
+    """Claims a retry of the session's newest turn that was not rejected, if it failed, was cancelled, or completed
+    without an answer. Its message is stored. Raises `NotFound`, `TurnInProgress`, `LimitExceeded`."""
 
     async def found_ended(tx: Transaction) -> _Claimed:
         ended = await existing_in(tx, session, await waiting_turn(tx, session, turn_id), "turn")
@@ -195,12 +189,9 @@ async def _transaction_one(
 
 
 def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns: int) -> CallUse:
-    """The most that a turn's call may use. `turns` is 0 for a later round of a turn.
-
-    The prompt is counted as the whole window before pruning with all that may be recalled, calibrated, and capped at
-    the largest prompt that may be sent. The answer is counted at its maximum. Of the model and its fallbacks the
-    largest values are taken.
-    """
+    """The most that a turn's call may use, of the model and its fallbacks: the whole window before pruning with all
+    that may be recalled, calibrated, and capped at the largest prompt that may be sent; and the longest answer. `turns`
+    is 0 for a later round of a turn."""
     messages, kept = list(rows.read_messages()), rows.kept
     summary = rows.summary
     blocks = [text for _, text in layers_of(rt, rows.session, options.instructions)]
@@ -301,10 +292,8 @@ def check_recorded(model: Model, recorded_reply: RecordedReply | None) -> None:
 
 @retried
 async def _resolve_conflict(rt: Runtime, session: SessionRef, draft: NewTurn) -> TurnOutcome | None:
-    """Resolves a claim that failed: the session has an open turn, or the key was used. Returns the key's outcome.
-
-    Returns None when the open turn was a dead worker's and has been ended: the claim can then be tried again.
-    """
+    """Resolves a claim that failed: the session has an open turn, or the key was used. Returns the key's outcome, or
+    None when the open turn was a dead worker's and has been ended: the claim can then be tried again."""
     async with rt.database.begin() as tx:
         lost = await fail_lost_turns(tx, session.id)
         answered = None

@@ -32,10 +32,7 @@ _MOST_COUNTS = 2
 
 async def decide(record: Record, window: WindowRows | None = None) -> TurnPlan:
     """Counts the messages that have no count yet, tries a summary if one is due, and returns the plan or a refusal.
-
-    `window` is given when another model is called than the one that the turn was claimed for: it has another window and
-    may have another encoding.
-    """
+    `window` is given when another model is called than the one that the turn was claimed for."""
     rows, snapshot = await _counted(record, window or record.turn.rows)
     with record.rt.tracer.span("decide") as span:
         decided = await planned(plan, snapshot, rows.estimate)
@@ -80,10 +77,8 @@ async def first_snapshot(
     store_counts: bool = True,
 ) -> tuple[WindowRows, Snapshot]:
     """Counts the messages that have no count yet and returns the rows and the snapshot of the turn before any summary.
-
     `turn_id` is the running turn; `looked_back` are the messages that its look-backs added. Without `store_counts`
-    nothing is written; the preview of a turn uses the same snapshot.
-    """
+    nothing is written."""
     rows = await with_all_counts(rt, rows, store=store_counts)
     takes_tools = _takes_own_tool(rt, rows, options)
     current = await _current(rt, rows, turn_id, looked_back if takes_tools else ())
@@ -120,11 +115,9 @@ async def _current(rt: Runtime, rows: WindowRows, turn_id: TurnId, looked_back: 
 
 
 async def decide_after_look_back(record: Record, *, again: bool) -> TurnPlan:
-    """The plan of the call after a look-back. It starts from the snapshot of the prompt before; no summary is made.
-
-    `again` says whether the model may look back once more. If the messages that were read do not fit, they are replaced
-    by a notice or left out: after a prompt that fitted, a look-back never makes the turn fail.
-    """
+    """The plan of the call after a look-back, from the snapshot of the prompt before; no summary is made. `again` says
+    whether the model may look back once more. If the messages that were read do not fit, they are replaced by a notice
+    or left out: after a prompt that fitted, a look-back never makes the turn fail."""
     turn, rows, snapshot = record.turn, record.sent.rows, record.sent.snapshot
     bare = snapshot.tools[:-1] if snapshot.offers_look_back else snapshot.tools
     for looked_back, offered in ((turn.looked_back, again), (without_newest(turn.looked_back), False), ((), False)):
@@ -162,11 +155,9 @@ async def with_exact_count(
 async def _ratio_by_provider(
     rt: Runtime, model: Model, prompt: Prompt, max_output_tokens: int, steps: Steps
 ) -> float | None:
-    """The ratio of the provider's token count to the wire estimate of the prompt; None without a credible count.
-
-    Never raises a `ProviderError`: its code is recorded in the turn's steps, and the estimate decides. The step is then
-    still a success, because nothing of the turn has failed. No database connection is held.
-    """
+    """The ratio of the provider's token count to the wire estimate of the prompt; None without a credible count. Never
+    raises a `ProviderError`: its code is in the turn's step, which is still a success, because the estimate decides. No
+    database connection is held."""
     request = CompletionRequest(messages=prompt.messages(), max_output_tokens=max_output_tokens, tools=prompt.tools)
     started_at, counted, fell_back = rt.now(), None, "not_offered"
     try:

@@ -32,10 +32,8 @@ log = structlog.get_logger()
 async def call_model(
     rt: Runtime, session_id: SessionId, model: Model, request: CompletionRequest, on_delta: DeltaSink | None = None
 ) -> Completion:
-    """Calls the model with its retries and under its deadline. With `on_delta` the answer is streamed into it.
-
-    The caller must hold no database connection. Raises a `ProviderError`.
-    """
+    """Calls the model with its retries and under its deadline. With `on_delta` the answer is streamed into it. The
+    caller must hold no database connection. Raises a `ProviderError`."""
     with rt.tracer.span(f"chat {model.model}", calls_out=True) as span:
         span.set(of_request, session_id, model, request, stream=on_delta is not None)
         if headers := rt.tracer.outgoing():

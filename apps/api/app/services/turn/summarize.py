@@ -1,8 +1,5 @@
 """Makes a summary: calls the summarizer within its own window, accepts or falls back, and stores by compare-and-set.
-
-A summary that is due after a turn is not noted anywhere: it follows from the stored window alone. After a crash, the
-check before the next turn's call or the check after that turn finds it due again.
-"""
+That one is due after a turn is noted nowhere: it follows from the stored window, also after a crash."""
 
 from __future__ import annotations
 
@@ -81,10 +78,8 @@ STALE = "stale"
 @frozen
 class SummaryAttempt:
     """The result of an attempt. `summary` is None when nothing could be stored; `failure` says why no answer is used.
-
-    `usage` and `cost_usd` are sums over the calls that were made, also those with refused answers. They are None when
-    the model was not called, reported no usage, or has no known price.
-    """
+    `usage` and `cost_usd` are sums over the calls that were made, None when no model was called, it reported no usage,
+    or has no known price."""
 
     summary: Summary | None
     origin: SummaryOrigin
@@ -211,10 +206,8 @@ def _deadline_s(rt: Runtime, alias: str) -> float:
 
 
 async def note_emergency(rt: Runtime, rows: WindowRows, fold: Fold, claim: Claim) -> Summary | None:
-    """Stores the note of turns that an emergency dropped as the session's active summary, without calling a model.
-
-    Returns None when it could not be stored; the turns then stay in the window.
-    """
+    """Stores the note of turns that an emergency dropped as the session's active summary, without calling a model. None
+    when it could not be stored; the turns then stay in the window."""
     body = emergency_summary(fold, rows.estimate)
     if body is None:
         return None
@@ -280,10 +273,8 @@ def start_after_turn(
     rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, reply: Message, completed_at: datetime | None, *, is_sound: bool
 ) -> None:
     """Starts the check of a completed turn's window in the background, if the session's own policy may want a summary.
-
     `reply` is the turn's last message, said at `completed_at`. `is_sound` says that it is counted in the window's
-    encoding and that all steps succeeded.
-    """
+    encoding and that all steps succeeded."""
     session, options = plan.rows.session, turn.options
     if "summary_trigger_tokens" in (options.policy or {}):
         return  # the client controls when summaries are made, and gets each of them

@@ -44,10 +44,8 @@ async def take_turn(
 async def continue_turn(
     rt: Runtime, session: SessionRef, turn_id: TurnId, request: OutputsRequest, listen: Listener | None = None
 ) -> TurnOutcome:
-    """Answers the open tool calls of a turn and runs its next round.
-
-    Raises the errors of `take_turn`, `ToolOutputsMismatch` and `TurnNotOpen`.
-    """
+    """Answers the open tool calls of a turn and runs its next round. Raises the errors of `take_turn`,
+    `ToolOutputsMismatch` and `TurnNotOpen`."""
     return await _run(rt, claim_outputs(rt, session, turn_id, request), listen)
 
 
@@ -59,22 +57,17 @@ async def retry_turn(
     model_alias: str,
     listen: Listener | None = None,
 ) -> TurnOutcome:
-    """Runs the session's newest turn again after it failed, was cancelled, or completed without an answer.
-
-    Its message is not stored again, and its complete tool groups are kept. Raises the errors of `take_turn`.
-    """
+    """Runs the session's newest turn again after it failed, was cancelled, or completed without an answer. Its message
+    is not stored again, and its complete tool groups are kept. Raises the errors of `take_turn`."""
     return await _run(rt, claim_retry(rt, session, turn_id, options, model_alias), listen)
 
 
 async def prepare_regeneration(
     rt: Runtime, session: SessionRef, turn_id: TurnId, request: TurnRequest, *, keeps_tools: bool = True
 ) -> tuple[Session, TurnRequest]:
-    """Forks the session before its last turn; returns the fork, and the request that runs that turn again in it.
-
-    What `request` leaves out (content None, no alias, no option) is the turn's own. With `keeps_tools` that includes
-    the tools; without, the request's are used, also if it has none. Raises `NotFound`, `InvalidRequest`, `TurnNotLast`,
-    `TurnInProgress` when the turn has not ended.
-    """
+    """Forks the session before its last turn; returns the fork, and the request that runs that turn again in it. What
+    `request` leaves out (content None, no alias, no option) is the turn's own, with `keeps_tools` also the tools.
+    Raises `NotFound`, `InvalidRequest`, `TurnNotLast`, `TurnInProgress` when the turn has not ended."""
     fork, turn = await fork_before_last(rt, session, turn_id, has_words=request.content is not None)
     words = zip(turn.contents, turn.names, strict=True)
     messages = [IncomingMessage(at, "user", content, name=name) for at, (content, name) in enumerate(words)]

@@ -90,10 +90,8 @@ async def pin_figures(rt: Runtime, session: SessionRef) -> dict[str, PinFigures]
 
 
 async def read_timeline(rt: Runtime, session: SessionRef, wanted: PageRequest) -> Page[TurnPoint]:
-    """The session's turns with their windows. Raises `NotFound`, `InvalidRequest`.
-
-    Thresholds follow the session's current policy, overridden by the policy of the turn's own request.
-    """
+    """The session's turns with their windows. Thresholds follow the session's current policy, overridden by that of the
+    turn's own request. Raises `NotFound`, `InvalidRequest`."""
     scope = in_order(f"timeline:{session.id}", wanted, newest_by_default=True)
     after, before = between_seqs(scope, wanted)
     async with rt.database.autocommit() as tx:

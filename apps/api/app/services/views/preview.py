@@ -1,8 +1,5 @@
-"""Previews what a turn would send before it is posted, and counts the tokens of a list of messages. No model is called
-and nothing is written.
-
-A provider is called only to count tokens, if its alias has exact counts and the turn would need such a count too.
-"""
+"""Previews what a turn would send before it is posted, and counts the tokens of a list of messages. Nothing is written,
+and a provider is called only to count tokens, if the turn would need such an exact count too."""
 
 from __future__ import annotations
 
@@ -95,8 +92,7 @@ async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -
 
     A turn that would be refused has a `refusal` and no messages. If the turn would make a summary first,
     `summary_pending` is true, the summary is counted at its cap, and there is no hash. No lock is taken: a running turn
-    continues, and is in the window with the messages that it has so far. Raises `NotFound`, and `InvalidRequest` when
-    the turn would.
+    is in the window with the messages that it has so far. Raises `NotFound`, and `InvalidRequest` when the turn would.
     """
     message = _message_of(rt, request)
     await prepare_question(rt, session, request.content)
@@ -184,11 +180,8 @@ async def count_tokens(
     *,
     is_new: bool = True,
 ) -> int:
-    """The estimated tokens that the first turn of a new session would send if nothing of the list were pruned. Without
-    `is_new`, the estimated tokens that the list adds to the window of an existing session.
-
-    Raises `InvalidRequest` for an unknown alias.
-    """
+    """The estimated tokens that the first turn of a new session would send if nothing of the list were pruned; without
+    `is_new`, those that the list adds to the window of a session. Raises `InvalidRequest` for an unknown alias."""
     model = rt.catalogue.model(model_alias, tenant_id)
     rule = image_rule_for(model.model)
     of_session = rt.catalogue.instructions.global_ if is_new else None

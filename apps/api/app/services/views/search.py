@@ -83,10 +83,8 @@ class Found:
 
 
 async def search_session(rt: Runtime, session: SessionRef, words: str, limit: int) -> Found:
-    """The session's messages that match the words, best first, by the index that recall uses.
-
-    Writes nothing except the usage for the vector of the words. Raises `NotFound`.
-    """
+    """The session's messages that match the words, best first, by the index that recall uses. Writes nothing except the
+    usage for the vector of the words. Raises `NotFound`."""
     async with rt.database.autocommit() as tx:
         state = await session_state(tx, session)
     await prepare_search(rt, session, words)
@@ -172,11 +170,9 @@ class FoundPage:
 
 
 async def look_back(rt: Runtime, session: SessionRef, *, query: str, handle: str | None, page: int | None) -> FoundPage:
-    """A page of a session's stored messages, in the size that a turn of the session's model would get.
-
-    Writes nothing except the usage for the vector of the words. Raises `NotFound` for the session or the message of the
-    handle, and `InvalidRequest` for a malformed handle, or without a handle and words.
-    """
+    """A page of a session's stored messages, in the size that a turn of the session's model would get. Writes nothing
+    except the usage for the vector of the words. Raises `NotFound` for the session or the message of the handle, and
+    `InvalidRequest` for a malformed handle, or without a handle and words."""
     async with rt.database.autocommit() as tx:
         state = await session_state(tx, session)
     if not query and handle is None:
