@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic, perf_counter
-from typing import Any, Generic, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from uuid import UUID
 
 from app.core.fairness import FairGate, share_of, tenant_at_work
@@ -22,6 +22,7 @@ from app.db.sql import Statement
 from app.domain.errors import DatabaseUnavailable, SessionBusy
 from app.domain.frozen import frozen, names_of
 
+P = ParamSpec("P")
 R = TypeVar("R")
 Made = TypeVar("Made")
 
@@ -169,6 +170,13 @@ class Database:
         Behind a pooler the whole block is one transaction, else parsing and running could reach different servers.
         """
         return self._lent("READ COMMITTED" if self._transaction_pooler else None, locks=True)
+
+    async def run(
+        self, work: Callable[Concatenate[Transaction, P], Awaitable[R]], *given: P.args, **named: P.kwargs
+    ) -> R:
+        """The result of the work, in `autocommit`. Raises as `begin`."""
+        async with self.autocommit() as transaction:
+            return await work(transaction, *given, **named)
 
     @asynccontextmanager
     async def _lent(

@@ -72,8 +72,7 @@ async def _renew_leases(rt: Runtime) -> None:
     failed = 0
     for claim, task in rt.leases.held():
         try:
-            async with rt.database.autocommit() as tx:
-                is_ours = await renew_lease(tx, claim, rt.turn_lease_s)
+            is_ours = await rt.database.run(renew_lease, claim, rt.turn_lease_s)
             if not is_ours:
                 task.cancel()
         except DatabaseUnavailable:
@@ -115,8 +114,7 @@ async def end_lost_turns(database: Database) -> int:
     is locked is left to the next sweep, so that it does not keep the turns of others open."""
     lost, after_id = 0, FIRST_ID
     while True:
-        async with database.autocommit() as tx:
-            sessions = await sessions_with_lost_turns(tx, after_id, _LOST_A_PAGE)
+        sessions = await database.run(sessions_with_lost_turns, after_id, _LOST_A_PAGE)
         for after_id in sessions:
             with suppress(SessionBusy):
                 lost += await _end_lost_turns_of(database, after_id)
@@ -142,8 +140,7 @@ async def probe_database(rt: Runtime) -> None:
     with suppress(DatabaseUnavailable):
         async with rt.database.promptly():
             if not await rt.database.is_read_only():
-                async with rt.database.autocommit() as tx:
-                    found = await count_open_turns(tx)
+                found = await rt.database.run(count_open_turns)
     rt.telemetry.database.probed(found)
 
 

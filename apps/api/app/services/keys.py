@@ -73,20 +73,17 @@ async def store_key(
 
 async def list_keys(database: Database) -> list[ApiKey]:
     """All keys, including revoked ones, oldest first."""
-    async with database.autocommit() as tx:
-        return await store.list_keys(tx)
+    return await database.run(store.list_keys)
 
 
 async def revoke_key(database: Database, key_id: UUID) -> ApiKey:
     """Revokes a key; every worker refuses it within seconds. Raises `NotFound`."""
-    async with database.autocommit() as tx:
-        return existing(await store.revoke_key(tx, key_id), "key")
+    return existing(await database.run(store.revoke_key, key_id), "key")
 
 
 async def any_key_exists(database: Database) -> bool:
     """Whether a key was ever made, including revoked ones. From then on every request needs one."""
-    async with database.autocommit() as tx:
-        return (await store.tenant_of_key(tx, _NO_SECRET_SHA256))[1]
+    return (await database.run(store.tenant_of_key, _NO_SECRET_SHA256))[1]
 
 
 class Authenticator:
@@ -114,8 +111,7 @@ class Authenticator:
 
     async def _look_up(self, digest: str, now: float, *, presented: bool) -> TenantId:
         self._known.pop(digest, None)
-        async with self._database.autocommit() as tx:
-            tenant_id, any_key_exists = await store.tenant_of_key(tx, digest)
+        tenant_id, any_key_exists = await self._database.run(store.tenant_of_key, digest)
         if not any_key_exists:
             self._open_until = now + self._ttl_s
             return OPEN_TENANT

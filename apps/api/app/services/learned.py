@@ -70,8 +70,7 @@ class Calibrations:
                 self._keep(key, _with_all(each, self._pending.get(key, [])))
 
     async def load(self, database: Database) -> None:
-        async with database.autocommit() as tx:
-            stored = await store.recent_calibrations(tx, self._most_known)
+        stored = await database.run(store.recent_calibrations, self._most_known)
         by_alias: dict[tuple[str, str], list[Calibration]] = defaultdict(list)
         known: dict[Key, Calibration] = {}
         for key, sums in reversed(stored.items()):  # the newest last: the first are evicted first
@@ -85,8 +84,7 @@ class Calibrations:
 
     @staticmethod
     async def forget_unused(database: Database) -> None:
-        async with database.autocommit() as tx:
-            await store.forget_unused_calibrations(tx, UNUSED.total_seconds())
+        await database.run(store.forget_unused_calibrations, UNUSED.total_seconds())
 
     def _keep(self, key: Key, calibration: Calibration) -> None:
         self._known.pop(key, None)
@@ -156,11 +154,9 @@ async def learn(
 
 async def list_windows(database: Database) -> list[StatedWindow]:
     """Every statement that still counts."""
-    async with database.autocommit() as tx:
-        return await store.stated_windows(tx, MOST_KNOWN)
+    return await database.run(store.stated_windows, MOST_KNOWN)
 
 
 async def forget(database: Database, model_alias: str) -> int:
     """Deletes the statements about an alias, which running processes apply within half a minute; returns how many."""
-    async with database.autocommit() as tx:
-        return await store.forget_windows(tx, model_alias)
+    return await database.run(store.forget_windows, model_alias)

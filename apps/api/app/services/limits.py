@@ -44,8 +44,7 @@ async def set_limits(database: Database, tenant_id: TenantId, values: Mapping[st
                 f"{name} is a number from 0 to {_LARGEST:,}; only dollars have fractions, of {_USD_DIGITS} digits.",
                 (name,),
             )
-    async with database.autocommit() as tx:
-        await store.set_limits(tx, tenant_id, values)
+    await database.run(store.set_limits, tenant_id, values)
 
 
 async def clear_limits(database: Database, tenant_id: TenantId) -> int:
@@ -56,8 +55,7 @@ async def clear_limits(database: Database, tenant_id: TenantId) -> int:
 
 async def list_limits(database: Database, tenant_id: TenantId | None) -> list[TenantLimit]:
     """The limits of a tenant, or of all tenants, ordered by tenant and name."""
-    async with database.autocommit() as tx:
-        rows = await store.list_limits(tx, tenant_id)
+    rows = await database.run(store.list_limits, tenant_id)
     found: list[TenantLimit] = []
     for row in rows:
         unit = LIMITS[row["name"]][0]

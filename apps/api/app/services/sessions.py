@@ -80,8 +80,7 @@ def _as_stored(rt: Runtime, fields: JsonObject) -> JsonObject:
 
 async def get_session(rt: Runtime, session: SessionRef) -> Session:
     """The tenant's session. Raises `NotFound`."""
-    async with rt.database.autocommit() as tx:
-        return existing(await store.get_session(tx, session), "session")
+    return existing(await rt.database.run(store.get_session, session), "session")
 
 
 async def session_state(tx: Transaction, session: SessionRef) -> SessionState:
@@ -97,8 +96,7 @@ async def check_session(tx: Transaction, session: SessionRef) -> None:
 
 async def has_session(rt: Runtime, session: SessionRef) -> bool:
     """Whether the tenant's session exists."""
-    async with rt.database.autocommit() as tx:
-        return await store.session_exists(tx, session)
+    return await rt.database.run(store.session_exists, session)
 
 
 async def existing_in(tx: Transaction, session: SessionRef, found: T | None, noun: str) -> T:
@@ -110,15 +108,15 @@ async def existing_in(tx: Transaction, session: SessionRef, found: T | None, nou
 
 async def session_usage(rt: Runtime, session_id: SessionId) -> list[SessionUsage]:
     """Tokens and cost of the session's calls so far, by alias and purpose."""
-    async with rt.database.autocommit() as tx:
-        return await usage_totals(tx, session_id)
+    return await rt.database.run(usage_totals, session_id)
 
 
 async def list_sessions(rt: Runtime, tenant_id: TenantId, wanted: PageRequest) -> Page[Session]:
     scope = in_order(f"sessions:{tenant_id}", wanted, newest_by_default=True)
     position = beyond_id(scope, wanted)
-    async with rt.database.autocommit() as tx:
-        found = await store.list_sessions(tx, tenant_id, position, wanted.limit, newest_first=wanted.newest_first)
+    found = await rt.database.run(
+        store.list_sessions, tenant_id, position, wanted.limit, newest_first=wanted.newest_first
+    )
     return page_of(scope, found, lambda session: session.id)
 
 
@@ -129,10 +127,9 @@ async def search_sessions(
     first. One call reads at most `LOOKED_THROUGH` sessions, so a page may be short or empty and not be the last."""
     scope = f"sessions:{tenant_id}"
     before = after_id(scope, cursor) or LAST_ID
-    async with rt.database.autocommit() as tx:
-        found, horizon = await store.search_sessions(
-            tx, tenant_id, words, before=before, limit=limit, most_looked_through=LOOKED_THROUGH
-        )
+    found, horizon = await rt.database.run(
+        store.search_sessions, tenant_id, words, before=before, limit=limit, most_looked_through=LOOKED_THROUGH
+    )
     page = page_of(scope, found, lambda session: session.id)
     if page.next_cursor is None and horizon is not None:
         return Page(page.items, encode_cursor(scope, horizon))
@@ -141,8 +138,7 @@ async def search_sessions(
 
 async def figures_of(rt: Runtime, sessions: Sequence[Session]) -> dict[SessionId, SessionFigures]:
     """The newest window, the usage and the state of each session."""
-    async with rt.database.autocommit() as tx:
-        return await session_figures(tx, [session.id for session in sessions])
+    return await rt.database.run(session_figures, [session.id for session in sessions])
 
 
 @retried

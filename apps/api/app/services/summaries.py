@@ -74,13 +74,12 @@ async def summarize_now(
         )
     attempt = await summarize(rt, SummaryJob(rows, fold, snapshot, "requested", rows.turn_seq))
     if attempt.summary is None and attempt.failure in (STALE, IN_PROGRESS):
-        async with rt.database.autocommit() as tx:
-            await check_session(tx, session)  # an erased session is `NotFound`, not in progress
+        await rt.database.run(check_session, session)  # an erased session is `NotFound`, not in progress
         raise TurnInProgress("Another summary is being made, or was made meanwhile.")
     if attempt.summary is None:
         raise NothingToSummarize("No summary came out smaller than what it would replace.")
-    async with rt.database.autocommit() as tx:
-        return existing(await store.get_summary(tx, session.id, attempt.summary.id), "session")  # erased meanwhile
+    made = await rt.database.run(store.get_summary, session.id, attempt.summary.id)
+    return existing(made, "session")  # erased meanwhile
 
 
 async def edit_summary(

@@ -85,8 +85,7 @@ async def import_session(rt: Runtime, tenant_id: TenantId, raw: bytes, read: Bod
 async def analyze_large(rt: Runtime, session_id: SessionId) -> None:
     """Updates the planner's statistics if the session is large compared to them. An error is logged, not raised."""
     try:
-        async with rt.heavy.database.autocommit() as tx:
-            await analyze_for(tx, session_id)
+        await rt.heavy.database.run(analyze_for, session_id)
     except PlimsollError as error:
         logger.warning("the tables were not analyzed: %s", error.code)
 

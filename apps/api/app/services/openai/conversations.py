@@ -84,8 +84,7 @@ async def add_items(rt: Runtime, session: SessionRef, items: Sequence[Mapping[st
     # After outputs a number is reserved for the reply that is not made.
     reserved = 1 if read.messages and read.messages[0].role == "tool" else 0
     first_seq = last_seq - len(read.messages) - reserved + 1
-    async with rt.database.autocommit() as tx:
-        stored = await messages_in_runs(tx, session.id, [(first_seq, last_seq)])
+    stored = await rt.database.run(messages_in_runs, session.id, [(first_seq, last_seq)])
     return [item for seq in sorted(stored) for item in message_items(session.id, stored[seq])]
 
 
@@ -142,10 +141,14 @@ async def page_of_items(
         raise InvalidRequest("This is not an item of this list.", ("query", "after"))
     if at is not None:
         first_seq, last_seq = (first_seq, min(last_seq, at[1])) if newest_first else (max(first_seq, at[1]), last_seq)
-    async with rt.database.autocommit() as tx:
-        messages = await page_of_item_messages(
-            tx, session, first_seq=first_seq, last_seq=last_seq, newest_first=newest_first, limit=limit + 1
-        )
+    messages = await rt.database.run(
+        page_of_item_messages,
+        session,
+        first_seq=first_seq,
+        last_seq=last_seq,
+        newest_first=newest_first,
+        limit=limit + 1,
+    )
     items: list[JsonObject] = []
     for message in messages.rows:
         of_message = message_items(session.id, message)
@@ -175,6 +178,5 @@ async def referenced(rt: Runtime, tenant_id: TenantId, item_ids: Sequence[str]) 
     places = {item_id: at for item_id in item_ids if (at := read_item_id(item_id)) is not None}
     if not places:
         return {}
-    async with rt.database.autocommit() as tx:
-        messages = await numbered_messages(tx, tenant_id, {*places.values()})
+    messages = await rt.database.run(numbered_messages, tenant_id, {*places.values()})
     return {item_id: messages[at] for item_id, at in places.items() if at in messages}

@@ -63,8 +63,7 @@ async def open_session(
     if named is not None:
         session = SessionRef(tenant_id, named)
         check_compaction(request, named)
-        async with rt.database.autocommit() as tx:
-            await check_session(tx, session)
+        await rt.database.run(check_session, session)
         return Target(session, request)
     if request.compaction is not None:
         return await _compacted(rt, tenant_id, request)
@@ -167,8 +166,7 @@ def in_fork(forked: Session, tenant_id: TenantId, request: ChatRequest, key: str
 async def _named(rt: Runtime, tenant_id: TenantId, name: str, request: ChatRequest) -> SessionId:
     """The session with this name of the client's, which is made if there is none. Raises `InvalidRequest` before
     anything is stored."""
-    async with rt.database.autocommit() as tx:
-        found = await store.named_session(tx, tenant_id, "external_id", name, lock=False)
+    found = await rt.database.run(store.named_session, tenant_id, "external_id", name, lock=False)
     check_compaction(request, found)
     if found is not None:
         return found
@@ -193,8 +191,7 @@ async def _recognized(rt: Runtime, tenant_id: TenantId, request: ChatRequest) ->
     if request.known is None or not request.known.beginnings:
         return None
     repeated_sha256 = request.request_sha256 if request.is_retry or request.session_key else None
-    async with rt.database.autocommit() as tx:
-        turn = await store.turn_of_list(tx, tenant_id, request.known.beginnings, repeated_sha256)
+    turn = await rt.database.run(store.turn_of_list, tenant_id, request.known.beginnings, repeated_sha256)
     if turn is None:
         return None
     session, again = SessionRef(tenant_id, turn.session_id), replace(request, all_new=False)
@@ -211,15 +208,15 @@ async def _begun(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> Targ
     is a retry, if nothing else has followed there. That an answered one is the same client's is known by the digest of
     its list. A running one only refuses the retry."""
     if request.session_key is not None:
-        async with rt.database.autocommit() as tx:
-            made = await store.named_session(tx, tenant_id, "idempotency_key", request.session_key, lock=True)
+        made = await rt.database.run(store.named_session, tenant_id, "idempotency_key", request.session_key, lock=True)
         return None if made is None else Target(SessionRef(tenant_id, made), request)
     if request.known is None or not request.is_retry:
         return None
     began_ms = int((rt.now() - _RETRIED_WITHIN).timestamp() * 1000)
     after_id = UUID(int=began_ms << 80)  # ids begin with the time when they were made
-    async with rt.database.autocommit() as tx:
-        found = await turns_begun_by(tx, tenant_id, request.request_sha256, after_id=after_id, limit=_MOST_BEGUN)
+    found = await rt.database.run(
+        turns_begun_by, tenant_id, request.request_sha256, after_id=after_id, limit=_MOST_BEGUN
+    )
     for turn, digest in found:
         answered = with_reply(request.known.whole, turn.assistant_output, turn.tool_calls)
         if turn.status is TurnStatus.RUNNING or digest == answered:

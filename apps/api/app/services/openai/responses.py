@@ -78,8 +78,7 @@ async def resolve_target(rt: Runtime, tenant_id: TenantId, request: ResponseRequ
         with of_conversation():
             target = await open_session(rt, tenant_id, request.conversation, chat)
         if chat.known is not None and chat.known.beginnings:
-            async with rt.database.autocommit() as tx:
-                resent = await turn_of_list(tx, tenant_id, chat.known.beginnings, None)
+            resent = await rt.database.run(turn_of_list, tenant_id, chat.known.beginnings, None)
             target = replace(target, request=replace(chat, all_new=resent is None))
         return target
     if request.previous is not None:
@@ -115,8 +114,7 @@ async def _after(rt: Runtime, tenant_id: TenantId, previous: ResponseRef, chat: 
 
 async def stored_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) -> StoredResponse:
     """The tenant's response. Raises `NotFound`."""
-    async with rt.database.autocommit() as tx:
-        return existing(await store.get_response(tx, tenant_id, ref), "response")
+    return existing(await rt.database.run(store.get_response, tenant_id, ref), "response")
 
 
 async def response_of_outcome(
@@ -124,8 +122,9 @@ async def response_of_outcome(
 ) -> StoredResponse:
     """The stored response of a request that has been answered before. Raises `NotFound` if it was erased."""
     turn = outcome.turn
-    async with rt.database.autocommit() as tx:
-        found = await store.response_of_request(tx, SessionRef(tenant_id, turn.session_id), turn.id, request_sha256)
+    found = await rt.database.run(
+        store.response_of_request, SessionRef(tenant_id, turn.session_id), turn.id, request_sha256
+    )
     return existing(found, "response")
 
 
@@ -178,8 +177,7 @@ async def count_input(rt: Runtime, tenant_id: TenantId, request: ResponseRequest
         session_id, noun = chat.compaction.session_id, "compaction"
     if request.previous is not None:
         session_id, noun = request.previous.session_id, "previous_response"
-        async with rt.database.autocommit() as tx:
-            found = existing(await store.get_response(tx, tenant_id, request.previous), noun)
+        found = existing(await rt.database.run(store.get_response, tenant_id, request.previous), noun)
         if not found.ends_session:
             raise InvalidRequest("Input is counted after the last response alone.", ("body", "previous_response_id"))
     if session_id is not None:

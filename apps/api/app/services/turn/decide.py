@@ -63,8 +63,7 @@ async def read_again(record: Record, model_alias: str) -> WindowRows:
     """Reads the window for this model again, as it is stored now."""
     rt, claim, policy = record.rt, record.turn.claim, record.turn.rows.policy
     with rt.tracer.span("gather"):
-        async with rt.database.autocommit() as tx:
-            return await read_window(tx, rt, claim.session, policy, model_alias, turn_seq=claim.seq)
+        return await rt.database.run(read_window, rt, claim.session, policy, model_alias, turn_seq=claim.seq)
 
 
 async def first_snapshot(

@@ -353,8 +353,7 @@ async def with_recall_anew(rt: Runtime, rows: WindowRows, snapshot: Snapshot, *,
     if not rows.policy.recall.enabled:
         return snapshot
     rows = replace(rows, summary=snapshot.summary)
-    async with rt.database.autocommit() as tx:
-        rows = await _with_evicted(tx, rt, rows, query, for_turn=for_turn)
+    rows = await rt.database.run(_with_evicted, rt, rows, query, for_turn=for_turn)
     rows = await with_all_counts(rt, replace(rows, turns=()), store=for_turn)
     return replace(snapshot, evicted=rows.evicted and rows.evicted.with_reasoning(rows.model.reasoning_rule))
 

@@ -248,8 +248,7 @@ async def prepare_search(rt: Runtime, session: SessionRef, words: str) -> None:
     """Requests the vector of the words of a search, if the session has vectors to compare it with."""
     if rt.embeddings is None or not words.strip():
         return
-    async with rt.database.autocommit() as tx:
-        has_some = await has_vectors(tx, session.id, rt.embeddings.model)
+    has_some = await rt.database.run(has_vectors, session.id, rt.embeddings.model)
     if has_some:
         await rt.embeddings.prepare(session.tenant_id, words, partial(_store_usage, rt, rt.embeddings, session.id))
 
@@ -316,10 +315,9 @@ async def make_vectors(rt: Runtime, embeddings: Embeddings, session: SessionRef,
 
 async def _make_batch(rt: Runtime, embeddings: Embeddings, session_id: SessionId, through_seq: int) -> None:
     after_seq = embeddings.through(session_id)
-    async with rt.database.autocommit() as tx:
-        rows = await messages_without_vectors(
-            tx, session_id, after_seq, through_seq, model=embeddings.model, limit=_BATCH
-        )
+    rows = await rt.database.run(
+        messages_without_vectors, session_id, after_seq, through_seq, model=embeddings.model, limit=_BATCH
+    )
     texts = [named(row["name"], content_text(row["content"])).strip() for row in rows]
     worded = [text for text in texts if text]
     embedded = await embeddings.embed(worded) if worded else None

@@ -119,10 +119,9 @@ async def summarize(rt: Runtime, job: SummaryJob) -> SummaryAttempt:
     lease_s = sum(_deadline_s(rt, alias) for alias in summarizer.aliases) + _LEASE_SLACK_S
     previous_id = job.fold.previous.id if job.fold.previous else None
     try:
-        async with rt.database.autocommit() as tx:
-            stands, limits = await store.take_summary_lease(
-                tx, session_id, lease_id, lease_s, previous_id, for_turn=job.claim is not None
-            )
+        stands, limits = await rt.database.run(
+            store.take_summary_lease, session_id, lease_id, lease_s, previous_id, for_turn=job.claim is not None
+        )
         if not stands:
             return SummaryAttempt(None, "model", summarizer.alias, 0, STALE, None, None)
         if limits is None and not job.whatever_others_do:
@@ -131,8 +130,7 @@ async def summarize(rt: Runtime, job: SummaryJob) -> SummaryAttempt:
         attempt = await _make(rt, summarizer, job, lease_id)
     except BaseException:  # also when it is cancelled, or the lease's answer lost; storing the attempt ends the lease
         with suppress(DatabaseUnavailable):
-            async with rt.database.autocommit() as tx:
-                await store.release_summary_lease(tx, session_id, lease_id)
+            await rt.database.run(store.release_summary_lease, session_id, lease_id)
         raise
     rt.telemetry.summary_finished(when=job.when, outcome=_outcome(attempt), seconds=perf_counter() - started)
     return attempt
@@ -144,8 +142,7 @@ async def _make(rt: Runtime, summarizer: Summarizer, job: SummaryJob, lease_id: 
     failure, usage = summarizer.failure, sum_of([usage for usage, _ in summarizer.calls])
     used = [of_call for _, of_call in summarizer.calls]
     if summarizer.limit and job.when == "requested":
-        async with rt.database.autocommit() as tx:
-            await add_usages(tx, session.id, used)
+        await rt.database.run(add_usages, session.id, used)
         raise summarizer.limit
     if failure and (left_out := rt.warnings.due((summarizer.alias, failure))) is not None:
         logger.warning(
@@ -220,8 +217,7 @@ async def note_emergency(rt: Runtime, rows: WindowRows, fold: Fold, claim: Claim
 @retried
 async def restart_count(rt: Runtime, session_id: SessionId, turn_seq: int) -> None:
     """Restarts the turn count towards the mandatory summary at this turn."""
-    async with rt.database.autocommit() as tx:
-        await store.restart_count(tx, session_id, turn_seq - 1)
+    await rt.database.run(store.restart_count, session_id, turn_seq - 1)
 
 
 def _breaker_open(rt: Runtime, session: SessionState) -> bool:
@@ -265,8 +261,7 @@ async def _store(
     rt: Runtime, session_id: SessionId, new: NewSummary | None, note: AttemptNote, claim: Claim | None
 ) -> bool:
     """Stores the note, and the summary if the one that it replaces is still active and its turn still ours."""
-    async with rt.database.autocommit() as tx:
-        return await store.store_attempt(tx, session_id, new, note, claim)
+    return await rt.database.run(store.store_attempt, session_id, new, note, claim)
 
 
 def start_after_turn(

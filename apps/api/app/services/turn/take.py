@@ -129,8 +129,7 @@ async def _run(rt: Runtime, claiming: Awaitable[ClaimedTurn | TurnOutcome], list
         except asyncio.CancelledError:
             if not task.cancelled():
                 raise
-            async with rt.database.autocommit() as tx:
-                ended = await ended_elsewhere(tx, turn.claim)
+            ended = await rt.database.run(ended_elsewhere, turn.claim)
         if isinstance(ended, PlimsollError):
             try:
                 raise ended

@@ -128,8 +128,7 @@ async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -
 
 
 async def _numbered(rt: Runtime, session_id: SessionId, layout: Sequence[LaidOut]) -> list[LaidOut]:
-    async with rt.database.autocommit() as tx:
-        numbers = await turn_numbers(tx, session_id, [*{row.turn_id for row in layout if row.turn_id}])
+    numbers = await rt.database.run(turn_numbers, session_id, [*{row.turn_id for row in layout if row.turn_id}])
     return await asyncio.to_thread(with_numbers, layout, numbers)
 
 

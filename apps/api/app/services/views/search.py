@@ -85,8 +85,7 @@ class Found:
 async def search_session(rt: Runtime, session: SessionRef, words: str, limit: int) -> Found:
     """The session's messages that match the words, best first, by the index that recall uses. Writes nothing except the
     usage for the vector of the words. Raises `NotFound`."""
-    async with rt.database.autocommit() as tx:
-        state = await session_state(tx, session)
+    state = await rt.database.run(session_state, session)
     await prepare_search(rt, session, words)
     async with rt.database.begin(snapshot=True) as tx:
         last_seq = state.last_message_seq
@@ -173,8 +172,7 @@ async def look_back(rt: Runtime, session: SessionRef, *, query: str, handle: str
     """A page of a session's stored messages, in the size that a turn of the session's model would get. Writes nothing
     except the usage for the vector of the words. Raises `NotFound` for the session or the message of the handle, and
     `InvalidRequest` for a malformed handle, or without a handle and words."""
-    async with rt.database.autocommit() as tx:
-        state = await session_state(tx, session)
+    state = await rt.database.run(session_state, session)
     if not query and handle is None:
         raise InvalidRequest("Name a handle, or words to look for.", ("query", "q"))
     if handle is not None and seq_of(handle) is None:
