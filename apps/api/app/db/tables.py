@@ -292,12 +292,7 @@ pins = _below(
     key=("name",),
 )
 
-session_usage = _below(
-    "session",
-    "session_usage",
-    *usage_columns(),
-    key=("span",),
-)
+session_usage = _below("session", "session_usage", *usage_columns(), key=("span",))
 
 api_keys = sa.Table(
     "api_keys",

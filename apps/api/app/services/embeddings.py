@@ -171,11 +171,7 @@ class Embeddings:
         self._through.pop(session_id, None)
 
     async def _answer(
-        self,
-        answered: asyncio.Future[Rows | None],
-        key: tuple[TenantId, bytes],
-        text: str,
-        store_usage: StoreUsage,
+        self, answered: asyncio.Future[Rows | None], key: tuple[TenantId, bytes], text: str, store_usage: StoreUsage
     ) -> None:
         vector = None
         try:

@@ -12,25 +12,13 @@ from app.db.turns import newest_of
 from app.domain.errors import InvalidRequest, NotFound, NothingToSummarize, SummaryNotActive, TurnInProgress, existing
 from app.domain.frozen import replace
 from app.domain.stored import StoredSummary
-from app.domain.types import (
-    OPEN_STATUSES,
-    MessageId,
-    SessionRef,
-    SummaryId,
-    SummaryItem,
-)
+from app.domain.types import OPEN_STATUSES, MessageId, SessionRef, SummaryId, SummaryItem
 from app.engine.messages.turns import no_turn
 from app.engine.window.triggers import fold_on_request
 from app.services.paging import Page, PageRequest, beyond_id, in_order, page_of
 from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session
-from app.services.turn.gather import (
-    budget_of,
-    encoding_of,
-    session_policy,
-    session_window,
-    snapshot_of,
-)
+from app.services.turn.gather import budget_of, encoding_of, session_policy, session_window, snapshot_of
 from app.services.turn.planning import planned
 from app.services.turn.summarize import IN_PROGRESS, STALE, new_summary, summarize
 from app.services.turn.summarizer_call import SummaryJob

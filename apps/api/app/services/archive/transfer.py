@@ -182,11 +182,7 @@ async def _of_source(rt: Runtime, session: SessionRef) -> AsyncGenerator[Transac
 
 
 async def _fork(
-    tx: Transaction,
-    rt: Runtime,
-    source: SessionRef,
-    through_seq: int | None,
-    lifetime: Lifetime,
+    tx: Transaction, rt: Runtime, source: SessionRef, through_seq: int | None, lifetime: Lifetime
 ) -> Session:
     point = await store.fork_point(tx, source.id, through_seq)
     if through_seq not in (None, point.through_seq):

@@ -19,14 +19,7 @@ from app.domain.frozen import frozen, replace
 from app.domain.incoming import Compaction, IncomingMessage
 from app.domain.responses import Lifetime
 from app.domain.types import OPEN_STATUSES, Content, Message, SessionRef, TurnStatus
-from app.openai.new_messages import (
-    KnownList,
-    NextStep,
-    answerable_list,
-    new_messages,
-    next_step,
-    past_step,
-)
+from app.openai.new_messages import KnownList, NextStep, answerable_list, new_messages, next_step, past_step
 from app.services.archive.transfer import draft_history
 from app.services.runtime import Runtime, retried
 from app.services.turn.additions import Additions, Keeping, add, draft_outputs, keep_session
@@ -124,12 +117,7 @@ async def complete_chat(
 
 
 async def _answer_next(
-    rt: Runtime,
-    session: SessionRef,
-    request: ChatRequest,
-    newest: Newest,
-    step: NextStep,
-    listen: Listener | None,
+    rt: Runtime, session: SessionRef, request: ChatRequest, newest: Newest, step: NextStep, listen: Listener | None
 ) -> TurnOutcome:
     """Takes the turn of the step, or continues the one that waits for its outputs, with the past of the step and the
     request's directions. Raises as these, and `TurnInProgress` if the session is no longer as in `newest`."""

@@ -46,12 +46,7 @@ class Target:
         return self.request.keeping is None or self.request.is_kept
 
 
-async def open_session(
-    rt: Runtime,
-    tenant_id: TenantId,
-    named: SessionId | str | None,
-    request: ChatRequest,
-) -> Target:
+async def open_session(rt: Runtime, tenant_id: TenantId, named: SessionId | str | None, request: ChatRequest) -> Target:
     """Finds or makes the session of a request: the one that it names, by its id or by the client's own name (it is
     created if there is none of that name, and kept until it is deleted); else that of its compaction; else the one
     whose messages it continues; else the one that was created for its key, or for the request of which it is a retry;

@@ -12,27 +12,12 @@ from app.db.database import Transaction
 from app.db.sessions import turn_of_list
 from app.db.turns import newest_of
 from app.domain.content import sha256_hex
-from app.domain.errors import (
-    InvalidRequest,
-    NothingToSummarize,
-    TurnInProgress,
-    TurnNotOpen,
-    existing,
-)
+from app.domain.errors import InvalidRequest, NothingToSummarize, TurnInProgress, TurnNotOpen, existing
 from app.domain.frozen import frozen, names_of, replace
 from app.domain.incoming import Compaction
 from app.domain.responses import Lifetime, ResponseRef, StoredResponse
 from app.domain.stored import StoredSummary
-from app.domain.types import (
-    JsonObject,
-    SessionId,
-    SessionRef,
-    Summary,
-    SummaryBody,
-    TenantId,
-    TurnStatus,
-    Usage,
-)
+from app.domain.types import JsonObject, SessionId, SessionRef, Summary, SummaryBody, TenantId, TurnStatus, Usage
 from app.engine.summary.block import render_summary
 from app.openai.items import joined_directions
 from app.services.archive.transfer import fork_session, fork_within

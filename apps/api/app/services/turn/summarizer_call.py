@@ -289,10 +289,7 @@ def _answer_tokens(budget: Budget, fold: Fold) -> int:
 
 
 async def _accepted(
-    completion: Completion,
-    known_ids: Mapping[str, tuple[MessageId, ...]],
-    fold: Fold,
-    estimate: Estimator,
+    completion: Completion, known_ids: Mapping[str, tuple[MessageId, ...]], fold: Fold, estimate: Estimator
 ) -> SummaryBody:
     """The summary in an answer, fitted into its cap. Raises `SummaryRefused`."""
     is_long = len(completion.text or "") > _INLINE_CHARS

@@ -179,9 +179,7 @@ def _model(rt: Runtime, tenant_id: TenantId, alias: str, policy: ContextPolicy) 
         calibration_ratio=rt.calibrations.ratio(tenant_id, alias, encoding),
         prices=(model.prices or Prices()).of_prompt,
         summarizer=SimulatedSummarizer(
-            summarizer.alias,
-            budget_of(summarizer, policy).prompt_ceiling,
-            (summarizer.prices or Prices()).of_prompt,
+            summarizer.alias, budget_of(summarizer, policy).prompt_ceiling, (summarizer.prices or Prices()).of_prompt
         ),
         reasoning_rule=model.reasoning_rule,
         takes_tools=model.takes_tools,
