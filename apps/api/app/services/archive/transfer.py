@@ -161,8 +161,7 @@ async def fork_before_last(
     async with _of_source(rt, session) as tx:
         last = await store.last_turn(tx, session.id)
         if last is None or last.id != turn_id:
-            if await get_turn(tx, session, turn_id) is None:
-                raise NotFound("turn")
+            existing(await get_turn(tx, session, turn_id), "turn")
             raise TurnNotLast("Only the last turn of a session can be run again; fork the session before an older one.")
         if last.status in OPEN_STATUSES:
             raise TurnInProgress(_NOT_ENDED)

@@ -23,9 +23,9 @@ from app.domain.errors import (
     IdempotencyInFlight,
     IdempotencyKeyReused,
     InvalidRequest,
-    NotFound,
     StoredFailure,
     TurnInProgress,
+    existing,
     located,
 )
 from app.domain.frozen import replace, values_of
@@ -141,9 +141,7 @@ async def claim_drafted(
     open or the idempotency key was used."""
 
     async def stored(tx: Transaction) -> _Claimed:
-        claim = await claim_turn(tx, session, draft, rt.turn_lease_s)
-        if claim is None:
-            raise NotFound("session")
+        claim = existing(await claim_turn(tx, session, draft, rt.turn_lease_s), "session")
         if draft.seq not in (None, claim.seq):
             raise TurnInProgress("The session went on meanwhile.")
         return claim, options, awake_alias(rt, draft.model_alias or claim.session.model_alias)

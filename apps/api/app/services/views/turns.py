@@ -14,7 +14,7 @@ from app.db.database import Transaction
 from app.db.messages import messages_by_id, messages_in_runs, page_of_messages
 from app.domain.audit import Audit, TrimAction
 from app.domain.content import content_text
-from app.domain.errors import InvalidRequest, NotFound
+from app.domain.errors import InvalidRequest, NotFound, existing
 from app.domain.figures import LaidOut
 from app.domain.frozen import frozen, replace
 from app.domain.stored import ListedTurn
@@ -115,9 +115,7 @@ async def get_prompt(rt: Runtime, session: SessionRef, turn_id: TurnId, round_nu
     another one."""
     async with rt.database.read_only() as tx:
         audit = await _audit(tx, session, turn_id, round_number, "prompt")
-        refs = audit.prompt_refs
-        if refs is None:
-            raise NotFound("prompt")
+        refs = existing(audit.prompt_refs, "prompt")
         needed = needed_for(refs)
         blocks = await blocks_by_sha256(tx, session.id, needed.sha256s)
         messages = await messages_in_runs(tx, session.id, needed.runs, needed.user_runs)
