@@ -310,12 +310,10 @@ def _settled(row: JsonObject, point: ForkPoint) -> JsonObject:
     return row
 
 
-def _inserting(section: _Section) -> Statement:
-    source = json_rows(section.table, "rows")
-    return sql(insert_from(section.table, source, {"session_id": ":session_id"}, without=section.unused))
-
-
-_INSERTS = {name: _inserting(section) for name, section in _SECTIONS.items()}
+_INSERTS = {
+    name: sql(insert_from(it.table, json_rows(it.table, "rows"), {"session_id": ":session_id"}, without=it.unused))
+    for name, it in _SECTIONS.items()
+}
 
 _SET = ", ".join(f"{name} = {value}" for name, value in binds(*names_of(Counters)).items())
 _COUNTERS = sql(f"UPDATE sessions SET {_SET} WHERE id = :session_id")

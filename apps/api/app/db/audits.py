@@ -51,7 +51,10 @@ async def get_audit(tx: Transaction, session: SessionRef, turn_id: TurnId, round
     if row is None:
         return None
     (audit,) = await as_recorded(tx, session.id, [dict(row)])
-    return _audit(audit)
+    # The database does not keep the order of members. In order, the answer equals the first one to the byte.
+    trim_log = _ordered(audit["context_trim_log"], names_of(TrimLog))
+    trim_log["actions"] = [_ordered(action, names_of(TrimAction)) for action in trim_log["actions"]]
+    return record_of(Audit, audit, regions=_ordered(audit["regions"], REGIONS), context_trim_log=trim_log)
 
 
 def as_stored(audit: Audit) -> JsonObject:
@@ -126,14 +129,6 @@ async def turns_in_ranges(tx: Transaction, session_id: SessionId, actions: Seque
         Turn(turn_id, seq, TurnStatus(status), unresolved=False, messages=tuple([next(messages) for _ in of_turn]))
         for (turn_id, seq, status), of_turn in groupby(rows, key=itemgetter("turn", "turn_seq", "status"))
     )
-
-
-def _audit(row: JsonObject) -> Audit:
-    """The audit of a row. The database does not keep the order of an object's members; here they are put in order, so
-    that the answer equals the first one to the byte."""
-    trim_log = _ordered(row["context_trim_log"], names_of(TrimLog))
-    trim_log["actions"] = [_ordered(action, names_of(TrimAction)) for action in trim_log["actions"]]
-    return record_of(Audit, row, regions=_ordered(row["regions"], REGIONS), context_trim_log=trim_log)
 
 
 def _ordered(members: Mapping[str, Any], names: tuple[str, ...]) -> JsonObject:

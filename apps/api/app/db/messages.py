@@ -218,8 +218,10 @@ async def window_turns(
             await add(await tx.fetch(_MESSAGES, session_id=session_id, after_seq=after, last_seq=through))
     window: list[Turn] = []
     for at, turn in enumerate(turns, 1):
-        if turn["id"] in messages and turn["status"] != TurnStatus.REJECTED:
-            window.append(_turn(turn, messages[turn["id"]]))
+        turn_id, status = TurnId(turn["id"]), TurnStatus(turn["status"])
+        if turn_id in messages and status is not TurnStatus.REJECTED:
+            unresolved = status is not TurnStatus.COMPLETED or bool(turn["without_output"])
+            window.append(Turn(turn_id, turn["seq"], status, unresolved, tuple(messages[turn_id])))
         if at % _SLICE_TURNS == 0:
             await asyncio.sleep(0)
     window.sort(key=lambda turn: turn.seq)
@@ -242,12 +244,6 @@ async def _slices(
         after_seq = through
         if len(sizes) < _SIZED_MESSAGES:
             return
-
-
-def _turn(row: Record, messages: Sequence[Message]) -> Turn:
-    status = TurnStatus(row["status"])
-    unresolved = status is not TurnStatus.COMPLETED or bool(row["without_output"])
-    return Turn(TurnId(row["id"]), row["seq"], status, unresolved, tuple(messages))
 
 
 async def _counts(

@@ -12,7 +12,7 @@ from app.db.turns import newest_of
 from app.domain.errors import InvalidRequest, NotFound, NothingToSummarize, SummaryNotActive, TurnInProgress, existing
 from app.domain.frozen import replace
 from app.domain.stored import StoredSummary
-from app.domain.types import OPEN_STATUSES, MessageId, SessionRef, SummaryId, SummaryItem
+from app.domain.types import OPEN_STATUSES, SessionRef, SummaryId, SummaryItem
 from app.engine.messages.turns import no_turn
 from app.engine.window.triggers import fold_on_request
 from app.services.paging import Page, PageRequest, beyond_id, in_order, page_of
@@ -79,10 +79,12 @@ async def edit_summary(
     Raises `NotFound`, `SummaryNotActive`, `TurnInProgress` while a turn is open, and `InvalidRequest` for no change,
     for messages that are not the session's, and for more tokens than the policy lets a summary have.
     """
+    lists = [items for items in changes.values() if not isinstance(items, str)]
+    cited = {message_id for items in lists for item in items for message_id in item.message_ids}
     rows = await session_window(rt, session)
     async with rt.database.autocommit() as tx:
         edited = existing(await store.get_summary(tx, session.id, summary_id), "summary")
-        is_cited = not (cited := _cited(changes)) or await has_messages(tx, session.id, cited)
+        is_cited = not cited or await has_messages(tx, session.id, cited)
     active = rows.summary
     if active is None or active.id != summary_id:
         raise SummaryNotActive(f"The summary is {edited.status}; only the active one can be edited.")
@@ -101,11 +103,6 @@ async def edit_summary(
         if not await store.store_attempt(tx, session.id, new, store.AttemptNote(), None):
             raise SummaryNotActive("Another summary became active meanwhile.")
         return existing(await store.get_summary(tx, session.id, new.id), "session")  # erased meanwhile
-
-
-def _cited(changes: SummaryChanges) -> frozenset[MessageId]:
-    lists = [items for items in changes.values() if not isinstance(items, str)]
-    return frozenset(message_id for items in lists for item in items for message_id in item.message_ids)
 
 
 @retried

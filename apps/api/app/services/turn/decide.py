@@ -53,9 +53,18 @@ async def _counted(record: Record, rows: WindowRows) -> tuple[WindowRows, Snapsh
 
 
 async def decide_within(record: Record, refused: TurnPlan, budget: Budget) -> TurnPlan | None:
-    """The plan of the turn within the budget that a provider's rejection implies; None when it does not fit."""
-    snapshot = await _leave_at_once(record, refused.rows, refused.decided.window.after_overflow(budget))
-    smaller = await _without_summary(record, refused.rows, snapshot)
+    """The plan of the turn within the budget that a provider's rejection implies, without the turns that the policy's
+    emergency path drops then; None when it does not fit."""
+    rt, rows = record.rt, refused.rows
+    snapshot = refused.decided.window.after_overflow(budget)
+    fold = emergency_fold(snapshot, rows.estimate)
+    if fold is not None:
+        with record.steps.step("emergency_drop") as detail:
+            noted = await note_emergency(rt, rows, fold, record.turn.claim)
+            detail |= {"turns": len(fold.turns), "stored": noted is not None}
+        if noted is not None:
+            snapshot = await with_recall_anew(rt, rows, with_summary(snapshot, fold, noted, rows.estimate))
+    smaller = await _without_summary(record, rows, snapshot)
     return smaller if isinstance(smaller.decided, Ready) else None
 
 
@@ -250,17 +259,3 @@ async def _without_summary(record: Record, rows: WindowRows, snapshot: Snapshot)
         decided = await planned(plan, snapshot, rows.estimate, may_summarize=False)
         span.set(of_decision, decided)
     return TurnPlan(rows, decided)
-
-
-async def _leave_at_once(record: Record, rows: WindowRows, snapshot: Snapshot) -> Snapshot:
-    """The snapshot without the turns that the policy's emergency path drops after a provider's rejection."""
-    rt, estimate = record.rt, rows.estimate
-    fold = emergency_fold(snapshot, estimate)
-    if fold is None:
-        return snapshot
-    with record.steps.step("emergency_drop") as detail:
-        noted = await note_emergency(rt, rows, fold, record.turn.claim)
-        detail |= {"turns": len(fold.turns), "stored": noted is not None}
-    if noted is None:
-        return snapshot
-    return await with_recall_anew(rt, rows, with_summary(snapshot, fold, noted, estimate))

@@ -116,7 +116,8 @@ async def summarize(rt: Runtime, job: SummaryJob) -> SummaryAttempt:
         return SummaryAttempt(None, "model", job.alias, 0, IN_PROGRESS, None, None)
     summarizer = Summarizer(rt, job, *await chosen_call(rt, job))
     lease_id = job.claim.turn_id if job.claim else rt.new_id()
-    lease_s = sum(_deadline_s(rt, alias) for alias in summarizer.aliases) + _LEASE_SLACK_S
+    known = [alias for alias in summarizer.aliases if alias in rt.catalogue.aliases]
+    lease_s = sum(rt.catalogue.model(alias).timeout_s for alias in known) + _LEASE_SLACK_S
     previous_id = job.fold.previous.id if job.fold.previous else None
     try:
         stands, limits = await rt.database.run(
@@ -195,11 +196,6 @@ def _outcome(attempt: SummaryAttempt) -> SummaryOutcome:
     if attempt.summary is None:
         return "failed"
     return "used" if attempt.origin == "model" else "fallback"
-
-
-def _deadline_s(rt: Runtime, alias: str) -> float:
-    """Seconds that the summarizer's whole call may take; 0 for an alias that is no longer in the catalogue."""
-    return rt.catalogue.model(alias).timeout_s if alias in rt.catalogue.aliases else 0.0
 
 
 async def note_emergency(rt: Runtime, rows: WindowRows, fold: Fold, claim: Claim) -> Summary | None:

@@ -72,13 +72,14 @@ async def prepare_regeneration(
     words = zip(turn.contents, turn.names, strict=True)
     messages = [IncomingMessage(at, "user", content, name=name) for at, (content, name) in enumerate(words)]
     sent = as_one(messages) if messages else None
+    requested = turn.asked_alias if turn.asked_alias in rt.catalogue.aliases else None
     complete = replace(
         request,
         content=sent.content if sent and request.content is None else request.content,
         name=sent.name if sent else None,
         said_at=turn.said_at,
         options=_options_with_stored(request.options, turn, keeps_tools=keeps_tools),
-        model_alias=request.model_alias or _first_alias(rt, fork, turn),
+        model_alias=request.model_alias or (None if requested == fork.model_alias else requested),
     )
     return fork, complete
 
@@ -176,9 +177,3 @@ def _options_with_stored(options: TurnOptions, turn: LastTurn, *, keeps_tools: b
         return complete
     choice = own.tool_choice if options.tool_choice is None else options.tool_choice
     return replace(complete, tools=own.tools, tool_choice=choice)
-
-
-def _first_alias(rt: Runtime, fork: Session, turn: LastTurn) -> str | None:
-    """The alias that the turn requested; None if it is the session's, or no longer in the catalogue."""
-    alias = turn.asked_alias
-    return alias if alias != fork.model_alias and alias in rt.catalogue.aliases else None

@@ -192,8 +192,4 @@ def _takes(schema: JsonObject) -> str:
 
 
 def _names_of(design: str) -> list[ListedName]:
-    return [
-        ListedName(name.spellings, name.fields, name.published, name.unit)
-        for name in DESIGN_NAMES
-        if name.design == design
-    ]
+    return [record_of(ListedName, values_of(name)) for name in DESIGN_NAMES if name.design == design]

@@ -19,7 +19,6 @@ from app.domain.types import (
     Message,
     MessageId,
     PromptMessage,
-    SessionId,
     SessionRef,
     Summary,
     SummaryBody,
@@ -112,6 +111,7 @@ async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -
     prompt = await assembled(decided) if isinstance(decided, Ready) else None
     context = TurnPlan(rows, decided).context(prompt)
     messages, layout = await asyncio.to_thread(_shown, prompt, decided.prompt) if prompt else ((), ())
+    numbers = await rt.database.run(turn_numbers, session.id, [*{row.turn_id for row in layout if row.turn_id}])
     prompt_tokens = round(decided.prompt.wire_tokens * snapshot.calibration_ratio)
     cost = rows.model.cost_of(Usage(prompt_tokens, 0)) if prompt else None
     return Preview(
@@ -121,15 +121,10 @@ async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -
         context=context | ({"prompt_sha256": None} if pending else {}),
         messages=messages,
         tools=prompt.tools if prompt else (),
-        layout=await _numbered(rt, session.id, layout),
+        layout=await asyncio.to_thread(with_numbers, layout, numbers),
         estimated_prompt_cost_usd=None if cost is None else float(cost),
         refusal=decided.overflow.stored() if isinstance(decided, Refused) else None,
     )
-
-
-async def _numbered(rt: Runtime, session_id: SessionId, layout: Sequence[LaidOut]) -> list[LaidOut]:
-    numbers = await rt.database.run(turn_numbers, session_id, [*{row.turn_id for row in layout if row.turn_id}])
-    return await asyncio.to_thread(with_numbers, layout, numbers)
 
 
 async def _window_for(rt: Runtime, session: SessionRef, request: TurnRequest, message: Message) -> WindowRows:
