@@ -138,7 +138,7 @@ def instant_column(name: str, *, nullable: bool = False, default_now: bool = Fal
 
 
 def columns(
-    kind: Any, *names: str, nullable: bool = False, default: str | None = None
+    kind: Any, *names: str, nullable: bool = False, default: str | sa.TextClause | None = None
 ) -> tuple[sa.Column[object], ...]:
     """Adjacent columns of one type."""
     return tuple(sa.Column(name, kind, nullable=nullable, server_default=default) for name in names)

@@ -87,16 +87,13 @@ async def sweep_forever(rt: Runtime) -> None:
     while True:
         await asyncio.sleep(rt.turn_lease_s)
         rt.pasts.forget_idle()
-        for work in (_end_lost_turns, _erase_due_sessions):
-            with suppress(DatabaseUnavailable):
-                await work(rt)
-
-
-async def _end_lost_turns(rt: Runtime) -> None:
-    lost = await end_lost_turns(rt.database)
-    rt.telemetry.turns_lost(lost)
-    if lost:
-        logger.warning("%d turns of lost workers were ended", lost)
+        with suppress(DatabaseUnavailable):
+            lost = await end_lost_turns(rt.database)
+            rt.telemetry.turns_lost(lost)
+            if lost:
+                logger.warning("%d turns of lost workers were ended", lost)
+        with suppress(DatabaseUnavailable):
+            await _erase_due_sessions(rt)
 
 
 async def _erase_due_sessions(rt: Runtime) -> None:

@@ -60,7 +60,7 @@ from app.services.turn.types import ClaimedTurn, OutputsRequest, TurnOptions, Tu
 _Claimed: TypeAlias = tuple[Claim, TurnOptions, str]
 """The claim, and the options and the model alias of the round."""
 
-
+_IN_PROGRESS = "The session has a turn that runs or waits for tool outputs. Wait, post the outputs, or cancel it."
 _BYTES_PER_TOKEN = 2
 """Assumed for text that is not counted yet, in any script. It overestimates; the unused part of a reservation is given
 back."""
@@ -87,7 +87,7 @@ async def claim(
             answered = await _resolve_conflict(rt, session, draft)
             if answered is not None:
                 return answered
-    raise _in_progress()
+    raise TurnInProgress(_IN_PROGRESS)
 
 
 async def claim_outputs(rt: Runtime, session: SessionRef, turn_id: TurnId, request: OutputsRequest) -> ClaimedTurn:
@@ -131,7 +131,7 @@ async def claim_retry(
         with rt.tracer.span("claim"):
             return await _transaction_one(rt, session, found_ended, turns=1)
     except UniqueViolated:
-        raise _in_progress() from None
+        raise TurnInProgress(_IN_PROGRESS) from None
 
 
 async def claim_drafted(
@@ -225,12 +225,6 @@ def _ours(claim: Claim | None) -> Claim:
     return claim
 
 
-def _in_progress() -> TurnInProgress:
-    return TurnInProgress(
-        "The session has a turn that runs or waits for tool outputs. Wait, post the outputs, or cancel it."
-    )
-
-
 async def draft_turn(rt: Runtime, request: TurnRequest, idempotency_key: str | None) -> NewTurn:
     """Counts the user's message before a database connection is taken. The session's model is not known yet, so the
     encoding is guessed. After a wrong guess the message is counted again."""
@@ -301,7 +295,7 @@ async def _resolve_conflict(rt: Runtime, session: SessionRef, draft: NewTurn) ->
                 answered = await answer_again(tx, session, *found, draft.request_sha256)
     rt.telemetry.turns_lost(lost)
     if answered is None and not lost:
-        raise _in_progress()
+        raise TurnInProgress(_IN_PROGRESS)
     return answered
 
 
