@@ -190,10 +190,8 @@ async def last_turn(tx: Transaction, session_id: SessionId) -> LastTurn | None:
 async def copy_past(
     tx: Transaction, source: SessionId, target: SessionId, point: ForkPoint, *, is_branch: bool
 ) -> None:
-    """Makes the session `target` with the past of `source` through the point. Needs a transaction with a snapshot.
-
-    With `is_branch` a client's list of messages can be recognized as the past of the new session.
-    """
+    """Makes the session `target` with the past of `source` through the point; with `is_branch` a client's list of
+    messages can be recognized as its past. Needs a transaction with a snapshot."""
     values: Mapping[str, object] = {
         "source": source,
         "target": target,

@@ -116,8 +116,7 @@ async def blocks_by_sha256(tx: Transaction, session_id: SessionId, sha256s: tupl
 
 
 async def turns_in_ranges(tx: Transaction, session_id: SessionId, actions: Sequence[TrimAction]) -> tuple[Turn, ...]:
-    """The turns within the span of a trim log's turn ranges, and those with messages in that of its message ranges.
-    Yields to other tasks."""
+    """The turns within the span of a trim log's turn ranges, and those with messages in that of its message ranges."""
     found = [action.seqs for action in actions if action.seqs]
     bounds: dict[str, int] = {}
     for noun in ("message", "turn"):

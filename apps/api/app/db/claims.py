@@ -191,10 +191,8 @@ class NewTurn:
 
 
 async def claim_turn(tx: Transaction, session: SessionRef, new: NewTurn, lease_s: float) -> Claim | None:
-    """Stores a running turn with its user message under the session's lock; None when there is no such session.
-
-    Raises `UniqueViolated` when the session already has an open turn or the idempotency key was used.
-    """
+    """Stores a running turn with its user message under the session's lock; None when there is no such session. Raises
+    `UniqueViolated` when the session already has an open turn or the idempotency key was used."""
     claim = _CLAIM_WITH_PARTS if is_stored_apart(new.request) else _CLAIM
     row = await tx.fetchrow(claim, **of_session(session), lease_s=lease_s, **values_of(new, "seq"))
     if row is None:
@@ -255,8 +253,7 @@ async def reclaim_turn(
 ) -> Claim | None:
     """Stores the outputs (rows of messages, whose `seq` counts from 1) and sets the turn to running again, under the
     session's lock. None if it is no longer as `waiting`, which was read without the lock, or a turn that was not
-    rejected followed it. `request`, if given, replaces the stored one. With `ended_as` the turn ended with such a
-    status."""
+    rejected followed it. `request`, if given, replaces the stored one. With `ended_as` the turn had ended so."""
     row = await tx.fetchrow(
         _LOCK_SESSION, **of_session(session), messages=len(outputs) + 1, changes=int(bool(ended_as))
     )
@@ -289,8 +286,7 @@ async def reclaim_turn(
 
 
 async def renew_lease(tx: Transaction, claim: Claim, lease_s: float) -> bool:
-    """Extends the lease of a running turn. Returns false if the claim is no longer ours: the turn was ended elsewhere,
-    or is gone."""
+    """Extends the lease of a running turn. False if the claim is no longer ours: it was ended elsewhere, or is gone."""
     return await tx.fetchval(
         _RENEW, lease_s=lease_s, session_id=claim.session_id, turn_id=claim.turn_id, fence=claim.fence
     )

@@ -165,10 +165,8 @@ class Database:
         return self._lent("REPEATABLE READ READ ONLY")
 
     def autocommit(self) -> AbstractAsyncContextManager[Transaction]:
-        """A connection on which every statement is its own transaction. Raises as `begin`.
-
-        Behind a pooler the whole block is one transaction, else parsing and running could reach different servers.
-        """
+        """A connection on which every statement is its own transaction. Raises as `begin`. Behind a pooler the whole
+        block is one, else parsing and running could reach different servers."""
         return self._lent("READ COMMITTED" if self._transaction_pooler else None, locks=True)
 
     async def run(
@@ -311,9 +309,8 @@ class Database:
 
 
 def record_of(kind: type[R], row: Record, **computed: Any) -> R:
-    """An instance of this dataclass: from `computed`, and for other fields from the row's columns of the same names.
-    Raises `TypeError` for a name that it has not. To pass 16 fields to `__init__` by keyword takes twice as many
-    instructions."""
+    """An instance of this dataclass: from `computed`, and for other fields from the row's columns of the same names. To
+    pass 16 fields to `__init__` by keyword takes twice as many instructions."""
     made = kind.__new__(kind)
     for name in names_of(kind):
         setattr(made, name, computed.pop(name) if name in computed else row[name])

@@ -1,6 +1,5 @@
-"""The user as which the embedded Postgres runs: the owner of its folder, except for root, as which Postgres refuses to
-run. docs/decisions/0002-embedded-postgres.md has the rules.
-"""
+"""The user as which the embedded Postgres runs: the owner of its folder, but never root
+(docs/decisions/0002-embedded-postgres.md)."""
 
 from __future__ import annotations
 

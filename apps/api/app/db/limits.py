@@ -1,7 +1,6 @@
 """Limits and what was used of them, in one row per tenant (or session) and span. A turn's call is reserved in the
 transaction that claims the turn and settled in the one that ends it. A summary's call is counted as used before it is
-made, and what it did not use is given back after it, so that nothing has to be cleaned up if the process dies in
-between."""
+made, and the rest is given back after it, so that nothing has to be cleaned up if the process dies in between."""
 
 from __future__ import annotations
 
@@ -172,10 +171,8 @@ _GIVE_BACK_OF_TENANT = sql(f"""
 async def reserve(
     tx: Transaction, session: SessionRef, turn_id: TurnId, limits: Mapping[Scope, Limits], worst: CallUse
 ) -> tuple[list[Used], JsonObject]:
-    """Reserves a call before it is made. Returns the sums without it, and the reservation stored with the turn.
-
-    The caller rolls back if a limit is exceeded. The tenant's other calls wait here until the transaction ends.
-    """
+    """Reserves a call before it is made. Returns the sums without it, and the reservation stored with the turn. The
+    caller rolls back if a limit is exceeded. The tenant's other calls wait until the transaction ends."""
     used, reservation = await _count(
         tx,
         {"tenant": session.tenant_id, "session": session.id},

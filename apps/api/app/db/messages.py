@@ -274,8 +274,7 @@ def _with_unresolved(turns: list[Turn], *, step_failed: bool) -> list[Turn]:
 async def messages_in_runs(
     tx: Transaction, session_id: SessionId, runs: Sequence[tuple[int, int]], user_runs: Sequence[tuple[int, int]] = ()
 ) -> dict[int, Message]:
-    """The stored messages of the inclusive `seq` ranges `runs`, and users' messages of `user_runs`, by `seq`. Yields to
-    other tasks."""
+    """The stored messages of the inclusive `seq` ranges `runs`, and users' messages of `user_runs`, by `seq`."""
     both = (*runs, *user_runs)
     rows = await tx.fetch(
         _BY_RUN,
@@ -319,8 +318,7 @@ async def page_of_item_messages(
 async def numbered_messages(
     tx: Transaction, tenant_id: TenantId, places: Collection[tuple[SessionId, int]]
 ) -> dict[tuple[SessionId, int], Message]:
-    """The tenant's messages by session and number, without withdrawn ones and those of rejected turns. Yields to other
-    tasks."""
+    """The tenant's messages by session and number, without withdrawn ones and those of rejected turns."""
     session_ids, seqs = [place[0] for place in places], [place[1] for place in places]
     rows = await tx.fetch(_NUMBERED, tenant_id=tenant_id, session_ids=session_ids, seqs=seqs)
     messages = await messages_from_rows(rows)

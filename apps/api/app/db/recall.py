@@ -182,9 +182,8 @@ async def messages_with_words(
     *,
     most_of_each: int,
 ) -> Fetched[Record]:
-    """The newest messages of each session, after the number given for it, that contain all of the lower-case words:
-    those below `before` by session and number, highest first.
-    """
+    """The newest messages of each session, after its given number, that contain all of the lower-case words: those
+    below `before` by session and number, highest first."""
     return await tx.fetch_page(
         _WITH_WORDS,
         limit,

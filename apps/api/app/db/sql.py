@@ -34,8 +34,7 @@ class Statement:
     names: tuple[str, ...]
 
     def arguments(self, parameters: Mapping[str, Any]) -> list[Any]:
-        """The values in the statement's order. Raises `KeyError` for a missing or an unknown name, which is a
-        programming error."""
+        """The values in the statement's order. Raises `KeyError` for a missing or an unknown name."""
         if len(parameters) != len(self.names):
             raise KeyError(f"takes {sorted(self.names)}, got {sorted(parameters)}")
         return [parameters[name] for name in self.names]
@@ -49,17 +48,15 @@ def sql(text: str) -> Statement:
 
 
 def in_both_orders(text: str) -> Mapping[bool, Statement]:
-    """A list's paged statement by whether the newest come first: fills in `{order}`, and `{beyond}` to compare a
-    position."""
+    """A list's paged statement by whether the newest come first: fills in `{order}`, and `{beyond}` for a position."""
     orders = ((False, "ASC", ">"), (True, "DESC", "<"))
     return {newest: paged(text.replace("{order}", order).replace("{beyond}", sign)) for newest, order, sign in orders}
 
 
 def paged(text: str) -> Statement:
     """A list's statement for `Transaction.fetch_page`. `rows_read` is how many rows it has without a bound on bytes. It
-    ends before the row with which they would have more than `_PAGE_BYTES`, but not before two rows: of a message with
-    several items, a client may have got a part.
-    """
+    ends before the row with which they would have more than `_PAGE_BYTES`, but not before two rows: a client may have
+    got a part of a message with several items."""
     return sql(f"""
         SELECT * FROM (
             SELECT r.*, count(*) OVER () AS rows_read, row_number() OVER () AS row_number,

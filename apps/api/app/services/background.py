@@ -166,8 +166,7 @@ async def refresh_forever(rt: Runtime) -> None:
 
 async def beat_forever(rt: Runtime) -> None:
     """Measures, fifty times a second, for how long one piece of work blocked the event loop, at most the CPU time of
-    its thread: a machine that is busy with other work is no blocked loop. The metric shows the longest time of the last
-    half to whole minute."""
+    its thread: a busy machine is no blocked loop. The metric shows the longest of the last half to whole minute."""
     loop = asyncio.get_running_loop()
     longest_s, longest_before_s, renewed = 0.0, 0.0, loop.time()
     while True:

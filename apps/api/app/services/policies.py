@@ -123,8 +123,7 @@ def overrides_schema() -> JsonObject:
 
 def given_policy(rt: Runtime, overrides: Mapping[str, object]) -> JsonObject:
     """A client's overrides as they are stored: in our names and units, with the summarizer's alias. Raises
-    `InvalidRequest` with the place in the body, as `read_given`, and for a summarizer that the catalogue does not
-    have."""
+    `InvalidRequest` with the place in the body, as `read_given`, and for an unknown summarizer."""
     with located("body"):
         given = read_given(overrides)
         if given.get("summary_model"):

@@ -100,8 +100,7 @@ class Chores:
 
 
 class Cooldowns:
-    """Models that are not called for a while after a failure. Each process has its own; `monotonic` is its clock in
-    seconds."""
+    """Models that are not called for a while after a failure, of this process. `monotonic` is its clock in seconds."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic

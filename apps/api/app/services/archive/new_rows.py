@@ -1,7 +1,6 @@
 """Pasts from elsewhere as rows of a session, with tokens counted here, written as JSON for the database: turns of a
 conversation, to be added to a session, and the rows of an exported session, to be stored under new ids; and the job
-that reads and checks such a body, in whichever process it runs.
-"""
+that reads and checks such a body."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Operations on whole sessions. An export is one document, read in batches from one snapshot. An import of a past from
-elsewhere is stored completely or not at all. A fork may also end before the last turn, to run that turn again.
-"""
+"""Operations on whole sessions: an export is one document, read in batches from one snapshot; an import is stored
+completely or not at all; a fork may also end before the last turn, to run that again."""
 
 from __future__ import annotations
 

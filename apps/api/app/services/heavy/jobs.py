@@ -1,6 +1,5 @@
 """Heavy pure work (an import's checks and counts, a simulation) in separate processes, step by step: in the serving
-process it would hold the interpreter for tens of milliseconds at a time, which would delay every turn.
-"""
+process it would hold the interpreter for tens of milliseconds at a time, and delay every turn."""
 
 from __future__ import annotations
 

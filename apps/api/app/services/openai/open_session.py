@@ -1,5 +1,4 @@
-"""The session of a chat client's request: named in it, recognized by the messages that it resends, or new; and the
-answer there."""
+"""The session of a chat client's request: named in it, recognized by the messages that it resends, or new."""
 
 from __future__ import annotations
 

@@ -230,8 +230,7 @@ async def _result(
     record: Record, plan: TurnPlan, lookup: LookBack | None, calls: int, used_tokens: int, unread: Sequence[Message]
 ) -> tuple[TextPage | None, str]:
     """The page that a call reads, and the text of its result. `calls` is the number of the turn's look-back calls so
-    far, `used_tokens` are those of their results, and `unread` the messages of this round without the text of this
-    result."""
+    far, `used_tokens` those of their results, `unread` the messages of this round without this result's text."""
     window = plan.decided.window
     if lookup is None:
         return None, NOT_UNDERSTOOD if calls < MOST_CALLS else AT_THE_CAP

@@ -84,9 +84,8 @@ async def first_snapshot(
     looked_back: Sequence[Message] = (),
     store_counts: bool = True,
 ) -> tuple[WindowRows, Snapshot]:
-    """Counts the messages that have no count yet and returns the rows and the snapshot of the turn before any summary.
-    `turn_id` is the running turn; `looked_back` are the messages that its look-backs added. Without `store_counts`
-    nothing is written."""
+    """Counts the messages that have no count yet; returns the rows and the snapshot of the turn `turn_id` before any
+    summary. `looked_back` are the messages that its look-backs added. Without `store_counts` nothing is written."""
     rows = await with_all_counts(rt, rows, store=store_counts)
     takes_tools = _takes_own_tool(rt, rows, options)
     current = await _current(rt, rows, turn_id, looked_back if takes_tools else ())

@@ -157,8 +157,7 @@ class Record:
     def note_look_back(
         self, plan: TurnPlan, new: tuple[Message, ...], started_at: datetime, detail: JsonObject
     ) -> None:
-        """Records a look-back as a step, and its `new` messages as blocks, in the form in which a later round sends
-        them."""
+        """Records a look-back as a step, and its `new` messages as blocks, as a later round sends them."""
         claim = self.turn.claim
         alone = Turn(claim.turn_id, claim.seq, TurnStatus.RUNNING, unresolved=True, messages=new)
         sent = with_reasoning(alone, plan.model.reasoning_rule).messages

@@ -157,8 +157,7 @@ class Summarizer:
 
     async def made(self, fold: Fold) -> SummaryBody | None:
         """The summary, by the repeated prompt, or chunk by chunk if there is none or it gave nothing. Each call is
-        counted under limits before it is made, if they apply; the first counts as a turn if a client requested the
-        summary."""
+        counted under limits first; the first one counts as a turn if a client requested the summary."""
         body = None
         try:
             if self._repeats is not None:

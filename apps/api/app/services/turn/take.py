@@ -143,9 +143,8 @@ async def _run(rt: Runtime, claiming: Awaitable[ClaimedTurn | TurnOutcome], list
 async def _ended(
     rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None
 ) -> TurnOutcome | PlimsollError:
-    """The outcome or the error of a turn's round. The error is returned, without its traceback: its frames, the error
-    and its task would refer to each other, and the turn's window would stay in memory until the next garbage
-    collection."""
+    """The outcome or the error of a turn's round. The error is returned, without its traceback: else its frames and its
+    task would refer to each other and keep the turn's window until the next garbage collection."""
     try:
         return await _round(rt, turn, started, listen)
     except PlimsollError as error:
