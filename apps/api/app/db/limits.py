@@ -209,8 +209,7 @@ async def count_use(
     """Counts a call that is not a turn's own as used, before it is made; None if no limits apply. Returns the limits,
     the sums without the call, and the reservation for `give_back`. The caller rolls back if a limit is exceeded."""
     row = await tx.fetchrow(_LIMITS_OF_SESSION, session_id=session_id)
-    limits = limits_of(row) if row is not None else {}
-    if row is None or not limits:
+    if row is None or not (limits := limits_of(row)):
         return None
     used, reservation = await _count(
         tx,

@@ -47,27 +47,19 @@ _UNANSWERED: JsonObject = {
 }
 
 
-def drafted(tools: Tools, encoding: str, model_alias: str, turns: Sequence[IncomingTurn]) -> NewHistory:
-    """The turns with new ids and the token counts of their messages, for one statement. CPU-bound. The last turn may
-    have open tool calls; its status is then `awaiting_tools`. The caller has checked the pairing."""
-    history = _Draft()
-    for turn in turns:
-        history.add(tools, encoding, model_alias, turn)
-    return history.ended()
-
-
-def drafted_in_batches(
-    tools: Tools, encoding: str, model_alias: str, turns: Sequence[IncomingTurn]
+def drafted(
+    tools: Tools, encoding: str, model_alias: str, turns: Sequence[IncomingTurn], *, in_batches: bool
 ) -> Generator[NewHistory]:
-    """The same for as many statements as necessary, which have to be run in this order."""
+    """The turns with new ids and the token counts of their messages, for one statement, or `in_batches` for as many as
+    necessary, which have to be run in this order. CPU-bound. The last turn may have open tool calls; its status is then
+    `awaiting_tools`. The caller has checked the pairing."""
     history = _Draft()
     for turn in turns:
-        history.add(tools, encoding, model_alias, turn)
-        if len(history.messages) >= BATCH_ROWS or history.size >= BATCH_BYTES:
+        if in_batches and (len(history.messages) >= BATCH_ROWS or history.size >= BATCH_BYTES):
             yield history.ended()
             history = _Draft()
-    if history.turns:
-        yield history.ended()
+        history.add(tools, encoding, model_alias, turn)
+    yield history.ended()
 
 
 def json_array(rows: Sequence[bytes]) -> JsonText:
@@ -283,7 +275,7 @@ class ImportJob:
         source, self._source = self._source, None
         if isinstance(source, IncomingList):
             turns = cut_turns(source.messages)
-            self._parts = iter([*drafted_in_batches(self._tools, encoding, model_alias, turns)])
+            self._parts = iter([*drafted(self._tools, encoding, model_alias, turns, in_batches=True)])
         elif source is not None:
             self._parts = restored(self._tools, source, encoding)
 

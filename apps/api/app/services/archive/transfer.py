@@ -110,7 +110,7 @@ async def draft_history(rt: Runtime, model_alias: str, turns: Sequence[IncomingT
     """Gives turns their ids and counts their messages for a model, before a connection is taken. See `drafted`."""
     encoding = rt.catalogue.model(model_alias).encoding
     tools = Tools(rt.tokenizers, rt.new_id)
-    return await rt.tokenizers.off_loop(lambda: drafted(tools, encoding, model_alias, turns))
+    return await rt.tokenizers.off_loop(lambda: next(drafted(tools, encoding, model_alias, turns, in_batches=False)))
 
 
 async def add_history(tx: Transaction, session: SessionRef, history: NewHistory) -> None:
@@ -190,7 +190,6 @@ async def _fork(
     if lifetime is not Lifetime.UNTIL_DELETED:
         await set_lifetime(tx, target, lifetime)
     forked = await get_session(tx, SessionRef(source.tenant_id, target))
-    if forked is None:
-        raise LookupError("the fork is not there in the transaction that made it")
+    assert forked is not None, "it was made in this transaction"
     rt.pasts.keep_fork(source.id, target, point.through_seq, point.last_message_seq, point.past_version)
     return forked
