@@ -307,7 +307,7 @@ async def messages_by_id(tx: Transaction, session_id: SessionId, ids: Sequence[U
 
 
 async def page_of_item_messages(
-    tx: Transaction, session: SessionRef, *, first_seq: int, last_seq: int, newest_first: bool, limit: int
+    tx: Transaction, session: SessionRef, first_seq: int, last_seq: int, limit: int, *, newest_first: bool
 ) -> Fetched[Message]:
     """Messages from `first_seq` through `last_seq`, without withdrawn ones and those of rejected turns."""
     statement = _PAGES_OF_ITEMS[newest_first]

@@ -142,12 +142,7 @@ async def page_of_items(
     if at is not None:
         first_seq, last_seq = (first_seq, min(last_seq, at[1])) if newest_first else (max(first_seq, at[1]), last_seq)
     messages = await rt.database.run(
-        page_of_item_messages,
-        session,
-        first_seq=first_seq,
-        last_seq=last_seq,
-        newest_first=newest_first,
-        limit=limit + 1,
+        page_of_item_messages, session, first_seq, last_seq, limit + 1, newest_first=newest_first
     )
     items: list[JsonObject] = []
     for message in messages.rows:
