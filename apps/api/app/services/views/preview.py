@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import field
 from uuid import UUID
 
 from app.db.messages import UNCOUNTED
 from app.db.turns import turn_numbers
 from app.domain.figures import LaidOut
-from app.domain.frozen import frozen, replace
+from app.domain.frozen import described, frozen, replace
 from app.domain.incoming import IncomingMessage
 from app.domain.types import (
     OPEN_STATUSES,
@@ -66,24 +65,18 @@ PENDING_SUMMARY_ID = SummaryId(UUID(int=0))
 class Preview:
     """What the next turn would send. `messages` and `tools` are empty if it would be refused."""
 
-    seq: int = field(metadata={"description": "Number that the turn would get."})
-    open_turn_id: TurnId | None = field(
-        metadata={"description": "A turn that runs or waits for tools and must end first."}
-    )
-    summary_pending: bool = field(
-        metadata={"description": "Whether a summary would be made first; it is counted at its largest size."}
-    )
+    seq: int = described("Number that the turn would get.")
+    open_turn_id: TurnId | None = described("A turn that runs or waits for tools and must end first.")
+    summary_pending: bool = described("Whether a summary would be made first; it is counted at its largest size.")
     context: JsonObject
     messages: Sequence[PromptMessage]
     tools: Sequence[ToolDefinition]
     layout: Sequence[LaidOut]
-    estimated_prompt_cost_usd: float | None = field(
-        metadata={
-            "description": "Cost of sending the prompt once, at published prices, without caching and without the "
-            "summary; null if no price is known or the turn would be refused."
-        }
+    estimated_prompt_cost_usd: float | None = described(
+        "Cost of sending the prompt once, at published prices, without caching and without the "
+        "summary; null if no price is known or the turn would be refused."
     )
-    refusal: JsonObject | None = field(metadata={"description": "The error that the turn would return."})
+    refusal: JsonObject | None = described("The error that the turn would return.")
 
 
 async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -> Preview:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import field
 from datetime import datetime
 from functools import partial
 from uuid import UUID
@@ -14,7 +13,7 @@ from app.db.driver import Record
 from app.db.recall import found_messages, messages_with_words, sessions_with_messages
 from app.domain.content import content_text
 from app.domain.errors import InvalidRequest, NotFound
-from app.domain.frozen import frozen
+from app.domain.frozen import described, frozen
 from app.domain.recalled import reasons_of
 from app.domain.types import Content, JsonObject, MessageId, Role, SessionId, SessionRef, TenantId, TurnId
 from app.engine.recall.bm25 import MOST_HITS, Query, search
@@ -58,15 +57,11 @@ class FoundMessage(FoundInSession):
     """A message that matches, with its score and the reasons. Within one answer, a higher `score` matches better."""
 
     score: float
-    matched: Sequence[str] = field(metadata={"description": "Words of the query that the message has."})
-    related: Sequence[JsonObject] = field(
-        metadata={"description": "Related words that the message has in place of others."}
-    )
-    similarity: float | None = field(
-        metadata={
-            "description": "Similarity in meaning to the query, by the deployment's embedding model; null if it is "
-            "not near, or if there is no such model."
-        }
+    matched: Sequence[str] = described("Words of the query that the message has.")
+    related: Sequence[JsonObject] = described("Related words that the message has in place of others.")
+    similarity: float | None = described(
+        "Similarity in meaning to the query, by the deployment's embedding model; null if it is "
+        "not near, or if there is no such model."
     )
 
 
@@ -76,9 +71,9 @@ class Found:
 
     items: Sequence[FoundMessage]
     next_cursor: None
-    searched_messages: int = field(metadata={"description": "Number of messages searched."})
-    unsearched_messages: int = field(
-        metadata={"description": "Older messages that are not indexed yet; each turn that recalls indexes some."}
+    searched_messages: int = described("Number of messages searched.")
+    unsearched_messages: int = described(
+        "Older messages that are not indexed yet; each turn that recalls indexes some."
     )
 
 
@@ -160,11 +155,11 @@ def _excerpt(content: Content, terms: tuple[str, ...]) -> JsonObject:
 class FoundPage:
     """A page that was read back."""
 
-    page: int = field(metadata={"description": "Page number, from 1."})
-    pages: int | None = field(metadata={"description": "Number of the message's pages; null for a list of matches."})
-    has_more: bool = field(metadata={"description": "Whether there is a next page."})
-    content: str = field(metadata={"description": "The text as a turn's model receives it."})
-    handles: Sequence[str] = field(metadata={"description": "Handles of the messages in it; `m12` has `seq` 12."})
+    page: int = described("Page number, from 1.")
+    pages: int | None = described("Number of the message's pages; null for a list of matches.")
+    has_more: bool = described("Whether there is a next page.")
+    content: str = described("The text as a turn's model receives it.")
+    handles: Sequence[str] = described("Handles of the messages in it; `m12` has `seq` 12.")
     estimated_tokens: int
 
 
