@@ -31,7 +31,7 @@ def _overrides_model() -> type[BaseModel]:
     return create_model("PolicyOverrides", __config__=strict, **fields)
 
 
-_OVERRIDES = _overrides_model()
+OVERRIDES = _overrides_model()
 _SHOWN_CHARS = 200
 """Longest part of a refused name or value, in characters, that its error quotes."""
 _MOST_VALUES = 1_000
@@ -72,7 +72,7 @@ def read_fields(overrides: Mapping[str, object]) -> dict[str, Any]:
 def _read_field(name: str, value: object) -> object:
     try:
         # From JSON: there, strict mode too accepts an array for a tuple and an object for a dataclass.
-        read = _OVERRIDES.model_validate_json(_written({name: value}))
+        read = OVERRIDES.model_validate_json(_written({name: value}))
     except ValidationError as error:
         raise _refused(error.errors(include_url=False, include_input=False)[0]) from error
     return getattr(read, name)
@@ -114,11 +114,6 @@ def _is_large(given: Mapping[str, object]) -> bool:
         below = [value for each in level for value in (each if isinstance(each, list) else each.values())]
         level = [cast("list[object]", value) for value in below if isinstance(value, (dict, list))]
     return False
-
-
-def overrides_schema() -> JsonObject:
-    """The JSON Schema of overrides, as Pydantic writes it."""
-    return _OVERRIDES.model_json_schema()
 
 
 def given_policy(rt: Runtime, overrides: Mapping[str, object]) -> JsonObject:

@@ -14,7 +14,7 @@ from app.domain.types import JsonObject, TenantId
 from app.engine.policy.design_names import DESIGN_NAMES
 from app.engine.policy.fields import MEANINGS, policy_values
 from app.engine.policy.policy import PRESETS, preset_policy
-from app.services.policies import overrides_schema
+from app.services.policies import OVERRIDES
 from app.services.runtime import Runtime
 
 
@@ -141,7 +141,7 @@ def list_policies(rt: Runtime) -> JsonObject:
 
 def value_schemas() -> dict[str, JsonObject]:
     """The JSON Schema of the values that each field takes, without references to other schemas."""
-    document = overrides_schema()
+    document = OVERRIDES.model_json_schema()
     return {name: _schema(document["properties"][name], document.get("$defs", {})) for name in MEANINGS}
 
 
