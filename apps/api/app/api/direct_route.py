@@ -159,10 +159,10 @@ class DirectRoute(APIRoute):
                 if span.trace_id is not None:
                     exchange.fields["trace_id"] = span.trace_id
                 await self._exchange(scope, receive, send)
-                if span.recording and exchange.status is not None:
-                    span.set({"http.response.status_code": exchange.status})
-                    if exchange.status >= 500:
-                        span.fail(str(exchange.status))
+                if (status := exchange.status) is not None:
+                    span.set(lambda: {"http.response.status_code": status})
+                    if status >= 500:
+                        span.fail(str(status))
         except ShuttingDown as error:
             await problems.answer_to(scope, error, {"Connection": "close"})(scope, receive, send)
 

@@ -1,9 +1,6 @@
-"""Whole sessions: copies a past up to a turn to a fork inside the database, with one statement for each table; reads a
-session's rows for an export and inserts those of an import. Columns come from `db/tables.py`.
-
-A fork takes only summaries that could have existed at its last turn. A summary that was made from later turns, or while
-they ran, is left out, and the newest of its predecessors that could have existed replaces it.
-"""
+"""Whole sessions: copies a past up to a turn to a fork inside the database, with one statement for each table (which
+summaries it takes: docs/decisions/0009-copied-pasts.md); reads a session's rows for an export and inserts those of an
+import. Columns come from `db/tables.py`."""
 
 from __future__ import annotations
 
@@ -111,10 +108,8 @@ _FORKED_SESSION = sql(
 
 
 def _copy(table: sa.Table, condition: str, **changed: str) -> Statement:
-    """Copies the rows `x` of `:source` that meet the condition to `:target`, with their ids (keys include the session).
-
-    `changed` has the expressions of columns that are not copied as they are.
-    """
+    """Copies the rows `x` of `:source` that meet the condition to `:target`, with their ids. `changed` has the
+    expressions of columns that are not copied as they are."""
     source = f"{table.name} x WHERE x.session_id = :source AND {condition}"
     return sql(insert_from(table, source, {"session_id": ":target", **changed}))
 
@@ -195,10 +190,8 @@ async def last_turn(tx: Transaction, session_id: SessionId) -> LastTurn | None:
 async def copy_past(
     tx: Transaction, source: SessionId, target: SessionId, point: ForkPoint, *, is_branch: bool
 ) -> None:
-    """Makes the session `target` with the past of `source` through the point. Needs a transaction with a snapshot.
-
-    With `is_branch` a client's list of messages can be recognized as the past of the new session.
-    """
+    """Makes the session `target` with the past of `source` through the point; with `is_branch` a client's list of
+    messages can be recognized as its past. Needs a transaction with a snapshot."""
     values: Mapping[str, object] = {
         "source": source,
         "target": target,
@@ -227,11 +220,9 @@ _PAGE_ROWS: Final = 100
 
 @frozen
 class _Section:
-    """A list of rows of a document. `keys` are what rows `x` are sorted by; rows of turns `t` end with the point of the
-    export. `before_all` is a value of the first key before that of any row.
-
-    An export leaves out the columns `unused`, and those that are `made_anew` by an import.
-    """
+    """A list of rows of a document, sorted by `keys` of rows `x`; rows of turns `t` end with the point of the export.
+    `before_all` is a value of the first key before that of any row. An export leaves out the columns `unused`, and
+    those that are `made_anew` by an import."""
 
     table: sa.Table
     keys: tuple[str, ...]
@@ -317,12 +308,10 @@ def _settled(row: JsonObject, point: ForkPoint) -> JsonObject:
     return row
 
 
-def _inserting(section: _Section) -> Statement:
-    source = json_rows(section.table, "rows")
-    return sql(insert_from(section.table, source, {"session_id": ":session_id"}, without=section.unused))
-
-
-_INSERTS = {name: _inserting(section) for name, section in _SECTIONS.items()}
+_INSERTS = {
+    name: sql(insert_from(it.table, json_rows(it.table, "rows"), {"session_id": ":session_id"}, without=it.unused))
+    for name, it in _SECTIONS.items()
+}
 
 _SET = ", ".join(f"{name} = {value}" for name, value in binds(*names_of(Counters)).items())
 _COUNTERS = sql(f"UPDATE sessions SET {_SET} WHERE id = :session_id")

@@ -51,7 +51,10 @@ async def get_audit(tx: Transaction, session: SessionRef, turn_id: TurnId, round
     if row is None:
         return None
     (audit,) = await as_recorded(tx, session.id, [dict(row)])
-    return _audit(audit)
+    # The database does not keep the order of members. In order, the answer equals the first one to the byte.
+    trim_log = _ordered(audit["context_trim_log"], names_of(TrimLog))
+    trim_log["actions"] = [_ordered(action, names_of(TrimAction)) for action in trim_log["actions"]]
+    return record_of(Audit, audit, regions=_ordered(audit["regions"], REGIONS), context_trim_log=trim_log)
 
 
 def as_stored(audit: Audit) -> JsonObject:
@@ -113,8 +116,7 @@ async def blocks_by_sha256(tx: Transaction, session_id: SessionId, sha256s: tupl
 
 
 async def turns_in_ranges(tx: Transaction, session_id: SessionId, actions: Sequence[TrimAction]) -> tuple[Turn, ...]:
-    """The turns within the span of a trim log's turn ranges, and those with messages in that of its message ranges.
-    Yields to other tasks."""
+    """The turns within the span of a trim log's turn ranges, and those with messages in that of its message ranges."""
     found = [action.seqs for action in actions if action.seqs]
     bounds: dict[str, int] = {}
     for noun in ("message", "turn"):
@@ -126,14 +128,6 @@ async def turns_in_ranges(tx: Transaction, session_id: SessionId, actions: Seque
         Turn(turn_id, seq, TurnStatus(status), unresolved=False, messages=tuple([next(messages) for _ in of_turn]))
         for (turn_id, seq, status), of_turn in groupby(rows, key=itemgetter("turn", "turn_seq", "status"))
     )
-
-
-def _audit(row: JsonObject) -> Audit:
-    """The audit of a row. The database does not keep the order of an object's members; here they are put in order, so
-    that the answer equals the first one to the byte."""
-    trim_log = _ordered(row["context_trim_log"], names_of(TrimLog))
-    trim_log["actions"] = [_ordered(action, names_of(TrimAction)) for action in trim_log["actions"]]
-    return record_of(Audit, row, regions=_ordered(row["regions"], REGIONS), context_trim_log=trim_log)
 
 
 def _ordered(members: Mapping[str, Any], names: tuple[str, ...]) -> JsonObject:

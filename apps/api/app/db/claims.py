@@ -148,9 +148,8 @@ class Claim:
     """A turn that this process may run: what was claimed, and the session as it was under the lock.
 
     `assistant_seq` is the message number reserved for the reply. `round` counts the model calls of the turn from 1,
-    `steps` the steps that are already stored. `limits` is empty where neither the tenant nor the session has any.
-    `looked_back` has the look-back messages of earlier rounds of the turn: the number of the message that each follows,
-    and its JSON as it was sent.
+    `steps` the stored steps. `limits` is empty without any. `looked_back` has, for each look-back message of earlier
+    rounds, the number of the message that it follows and its JSON as it was sent.
     """
 
     session: SessionState
@@ -170,12 +169,9 @@ class Claim:
 
 @frozen
 class NewTurn:
-    """What a claim stores. `content` is the message's JSON content, `user_input` its text, `terms` its packed terms.
-    `name` is the speaker and `said_at` the time, if the client gives them.
-
-    `is_of_response` is false for a turn of another API and for one in a conversation: it keeps its session from being
-    erased with responses. `seq` is the number that the turn must get, if it must directly follow a certain turn.
-    """
+    """What a claim stores. `user_input` is the text of `content`, `terms` its packed terms. `name` is the speaker and
+    `said_at` the time, if the client gives them. Unless `is_of_response`, the claim keeps the session from being erased
+    with its responses. `seq` is the number that the turn must get, if it must directly follow a certain turn."""
 
     turn_id: TurnId
     message_id: UUID
@@ -195,10 +191,8 @@ class NewTurn:
 
 
 async def claim_turn(tx: Transaction, session: SessionRef, new: NewTurn, lease_s: float) -> Claim | None:
-    """Stores a running turn with its user message under the session's lock; None when there is no such session.
-
-    Raises `UniqueViolated` when the session already has an open turn or the idempotency key was used.
-    """
+    """Stores a running turn with its user message under the session's lock; None when there is no such session. Raises
+    `UniqueViolated` when the session already has an open turn or the idempotency key was used."""
     claim = _CLAIM_WITH_PARTS if is_stored_apart(new.request) else _CLAIM
     row = await tx.fetchrow(claim, **of_session(session), lease_s=lease_s, **values_of(new, "seq"))
     if row is None:
@@ -258,11 +252,8 @@ async def reclaim_turn(
     ended_as: Sequence[TurnStatus] = (),
 ) -> Claim | None:
     """Stores the outputs (rows of messages, whose `seq` counts from 1) and sets the turn to running again, under the
-    session's lock.
-
-    None if it is no longer as `waiting`, which was read without the lock, or a turn that was not rejected followed it.
-    `request`, if given, replaces the stored request. With `ended_as` the turn is one that ended with such a status.
-    """
+    session's lock. None if it is no longer as `waiting`, which was read without the lock, or a turn that was not
+    rejected followed it. `request`, if given, replaces the stored one. With `ended_as` the turn had ended so."""
     row = await tx.fetchrow(
         _LOCK_SESSION, **of_session(session), messages=len(outputs) + 1, changes=int(bool(ended_as))
     )
@@ -295,8 +286,7 @@ async def reclaim_turn(
 
 
 async def renew_lease(tx: Transaction, claim: Claim, lease_s: float) -> bool:
-    """Extends the lease of a running turn. Returns false if the claim is no longer ours: the turn was ended elsewhere,
-    or is gone."""
+    """Extends the lease of a running turn. False if the claim is no longer ours: it was ended elsewhere, or is gone."""
     return await tx.fetchval(
         _RENEW, lease_s=lease_s, session_id=claim.session_id, turn_id=claim.turn_id, fence=claim.fence
     )

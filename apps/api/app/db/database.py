@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic, perf_counter
-from typing import Any, Generic, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from uuid import UUID
 
 from app.core.fairness import FairGate, share_of, tenant_at_work
@@ -22,6 +22,7 @@ from app.db.sql import Statement
 from app.domain.errors import DatabaseUnavailable, SessionBusy
 from app.domain.frozen import frozen, names_of
 
+P = ParamSpec("P")
 R = TypeVar("R")
 Made = TypeVar("Made")
 
@@ -111,9 +112,8 @@ class Database:
     """The connection pool. `begin()` is a transaction; `autocommit()` saves a single statement its BEGIN and COMMIT.
 
     One tenant (`core/fairness.py`) has at most `tenant_ratio` of the connections at once, and waiting tenants get one
-    in turn. A statement waits for a lock no longer than `lock_timeout_s`. A connection that is in use for longer than
-    `longest_use_s` is closed: a server whose processes or disk are frozen still acknowledges what it is sent, so that
-    its connections are not lost by themselves.
+    in turn. A connection that is in use for longer than `longest_use_s` is closed: a server whose processes or disk are
+    frozen still acknowledges what it is sent, so that its connections are not lost by themselves.
 
     With `transaction_pooler` a pooler before the server may change connections between transactions (PgBouncer's
     transaction mode): nothing is prepared, connections have no settings, every statement runs in a transaction.
@@ -165,11 +165,16 @@ class Database:
         return self._lent("REPEATABLE READ READ ONLY")
 
     def autocommit(self) -> AbstractAsyncContextManager[Transaction]:
-        """A connection on which every statement is its own transaction. Raises as `begin`.
-
-        Behind a pooler the whole block is one transaction, else parsing and running could reach different servers.
-        """
+        """A connection on which every statement is its own transaction. Raises as `begin`. Behind a pooler the whole
+        block is one, else parsing and running could reach different servers."""
         return self._lent("READ COMMITTED" if self._transaction_pooler else None, locks=True)
+
+    async def run(
+        self, work: Callable[Concatenate[Transaction, P], Awaitable[R]], *given: P.args, **named: P.kwargs
+    ) -> R:
+        """The result of the work, in `autocommit`. Raises as `begin`."""
+        async with self.autocommit() as transaction:
+            return await work(transaction, *given, **named)
 
     @asynccontextmanager
     async def _lent(
@@ -206,19 +211,16 @@ class Database:
             raise SessionBusy(LOCKED) from None
 
     async def _begin(self, pooled: _Pooled, level: str, *, locks: bool) -> None:
-        """Begins a transaction. The connection is not lent again if this is cancelled on the way: the server may still
-        execute it, and what others then ran on the connection would be rolled back."""
-        pooled.is_known = False
-        await pooled.connection.execute("; ".join(self._beginning(level, locks=locks)))
-        pooled.is_known = True
-
-    def _beginning(self, level: str, *, locks: bool) -> Iterator[str]:
-        """The statements that begin a transaction, with the settings that its connection does not have."""
-        yield f"BEGIN ISOLATION LEVEL {level}"
+        """Begins a transaction with the settings that its connection lacks. The connection is not lent again if this is
+        cancelled on the way: the server may still execute it, and what others then ran on it would be rolled back."""
+        beginning = f"BEGIN ISOLATION LEVEL {level}"
         if self._transaction_pooler:
-            yield _SET_IDLE_LIMIT
+            beginning += f"; {_SET_IDLE_LIMIT}"
         if self._set_locally and locks:
-            yield self._set_lock_timeout
+            beginning += f"; {self._set_lock_timeout}"
+        pooled.is_known = False
+        await pooled.connection.execute(beginning)
+        pooled.is_known = True
 
     @asynccontextmanager
     async def promptly(self) -> AsyncGenerator[None]:
@@ -307,11 +309,8 @@ class Database:
 
 
 def record_of(kind: type[R], row: Record, **computed: Any) -> R:
-    """An instance of this dataclass: from `computed`, and for other fields from the row's columns of the same names.
-    Raises `TypeError` for a name that it has not.
-
-    The fields are set one by one: to pass 16 of them to `__init__` by keyword takes twice as many instructions.
-    """
+    """An instance of this dataclass: from `computed`, and for other fields from the row's columns of the same names. To
+    pass 16 fields to `__init__` by keyword takes twice as many instructions."""
     made = kind.__new__(kind)
     for name in names_of(kind):
         setattr(made, name, computed.pop(name) if name in computed else row[name])

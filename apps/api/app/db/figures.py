@@ -1,6 +1,5 @@
 """Figures for lists and plots: a session's turns over time, with their prompts and the summaries between them; open and
-changed turns across sessions, with their tenants, so that readers get only their own; and the state of each session.
-"""
+changed turns across sessions, with their tenants; and the state of each session."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """What was learned from calls: sums of estimated and of reported prompt tokens by tenant, alias and encoding, and
-windows that providers stated, by alias and tenant.
-"""
+windows that providers stated."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
-"""Limits and what was used of them.
-
-A turn's call is reserved in the transaction that claims the turn and settled in the one that ends it. A summary's call
-is counted as used before it is made, and what it did not use is given back after it, so that nothing has to be cleaned
-up if the process dies in between. There is one row per tenant (or session) and span, which is reset when a new span
-begins. Rows are locked in the order that `db/sessions.py` describes.
-"""
+"""Limits and what was used of them, in one row per tenant (or session) and span. A turn's call is reserved in the
+transaction that claims the turn and settled in the one that ends it. A summary's call is counted as used before it is
+made, and the rest is given back after it, so that nothing has to be cleaned up if the process dies in between."""
 
 from __future__ import annotations
 
@@ -122,10 +118,8 @@ _LIST = sql(f"""
 
 
 def _giving_back(scope: Scope, parameter: str) -> str:
-    """CTEs that settle the reservation of a CTE `released` in one table. A span that has ended is not changed.
-
-    No sum gets below zero: what is given back may have been counted before the limits were cleared.
-    """
+    """CTEs that settle the reservation of a CTE `released` in one table. A span that has ended is not changed. No sum
+    gets below zero: what is given back may have been counted before the limits were cleared."""
     table, key = _USAGE[scope]
     return f"""
         parts AS (
@@ -177,10 +171,8 @@ _GIVE_BACK_OF_TENANT = sql(f"""
 async def reserve(
     tx: Transaction, session: SessionRef, turn_id: TurnId, limits: Mapping[Scope, Limits], worst: CallUse
 ) -> tuple[list[Used], JsonObject]:
-    """Reserves a call before it is made. Returns the sums without it, and the reservation stored with the turn.
-
-    The caller rolls back if a limit is exceeded. The tenant's other calls wait here until the transaction ends.
-    """
+    """Reserves a call before it is made. Returns the sums without it, and the reservation stored with the turn. The
+    caller rolls back if a limit is exceeded. The tenant's other calls wait until the transaction ends."""
     used, reservation = await _count(
         tx,
         {"tenant": session.tenant_id, "session": session.id},
@@ -217,8 +209,7 @@ async def count_use(
     """Counts a call that is not a turn's own as used, before it is made; None if no limits apply. Returns the limits,
     the sums without the call, and the reservation for `give_back`. The caller rolls back if a limit is exceeded."""
     row = await tx.fetchrow(_LIMITS_OF_SESSION, session_id=session_id)
-    limits = limits_of(row) if row is not None else {}
-    if row is None or not limits:
+    if row is None or not (limits := limits_of(row)):
         return None
     used, reservation = await _count(
         tx,

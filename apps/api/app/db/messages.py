@@ -192,11 +192,10 @@ async def window_turns(
     step_failed: bool,
     take_bytes: Callable[[int], None],
 ) -> list[Turn]:
-    """The turns with messages after `after_seq` through `last_seq`, oldest first, without rejected ones. They are read
-    in slices, so that a long window does not block the event loop. `take_bytes` is called with the size of a slice
-    before it is read, apart from the first one, and may refuse it.
+    """The turns with messages after `after_seq` through `last_seq` (with one bound the planner assumes that a fixed
+    fraction of the session is read), oldest first, without rejected ones. `take_bytes` gets the size of each slice, and
+    may refuse it before it is read, apart from the first one.
 
-    There are two bounds, because with one the planner assumes that a fixed fraction of the session is read.
     `step_failed` says whether a step of the newest settled turn failed. Only that turn and the running one can be
     unresolved. A message without a count in `encoding` has `UNCOUNTED` tokens.
     """
@@ -219,8 +218,10 @@ async def window_turns(
             await add(await tx.fetch(_MESSAGES, session_id=session_id, after_seq=after, last_seq=through))
     window: list[Turn] = []
     for at, turn in enumerate(turns, 1):
-        if turn["id"] in messages and turn["status"] != TurnStatus.REJECTED:
-            window.append(_turn(turn, messages[turn["id"]]))
+        turn_id, status = TurnId(turn["id"]), TurnStatus(turn["status"])
+        if turn_id in messages and status is not TurnStatus.REJECTED:
+            unresolved = status is not TurnStatus.COMPLETED or bool(turn["without_output"])
+            window.append(Turn(turn_id, turn["seq"], status, unresolved, tuple(messages[turn_id])))
         if at % _SLICE_TURNS == 0:
             await asyncio.sleep(0)
     window.sort(key=lambda turn: turn.seq)
@@ -243,12 +244,6 @@ async def _slices(
         after_seq = through
         if len(sizes) < _SIZED_MESSAGES:
             return
-
-
-def _turn(row: Record, messages: Sequence[Message]) -> Turn:
-    status = TurnStatus(row["status"])
-    unresolved = status is not TurnStatus.COMPLETED or bool(row["without_output"])
-    return Turn(TurnId(row["id"]), row["seq"], status, unresolved, tuple(messages))
 
 
 async def _counts(
@@ -279,8 +274,7 @@ def _with_unresolved(turns: list[Turn], *, step_failed: bool) -> list[Turn]:
 async def messages_in_runs(
     tx: Transaction, session_id: SessionId, runs: Sequence[tuple[int, int]], user_runs: Sequence[tuple[int, int]] = ()
 ) -> dict[int, Message]:
-    """The stored messages of the inclusive `seq` ranges `runs`, and users' messages of `user_runs`, by `seq`. Yields to
-    other tasks."""
+    """The stored messages of the inclusive `seq` ranges `runs`, and users' messages of `user_runs`, by `seq`."""
     both = (*runs, *user_runs)
     rows = await tx.fetch(
         _BY_RUN,
@@ -313,7 +307,7 @@ async def messages_by_id(tx: Transaction, session_id: SessionId, ids: Sequence[U
 
 
 async def page_of_item_messages(
-    tx: Transaction, session: SessionRef, *, first_seq: int, last_seq: int, newest_first: bool, limit: int
+    tx: Transaction, session: SessionRef, first_seq: int, last_seq: int, limit: int, *, newest_first: bool
 ) -> Fetched[Message]:
     """Messages from `first_seq` through `last_seq`, without withdrawn ones and those of rejected turns."""
     statement = _PAGES_OF_ITEMS[newest_first]
@@ -324,8 +318,7 @@ async def page_of_item_messages(
 async def numbered_messages(
     tx: Transaction, tenant_id: TenantId, places: Collection[tuple[SessionId, int]]
 ) -> dict[tuple[SessionId, int], Message]:
-    """The tenant's messages by session and number, without withdrawn ones and those of rejected turns. Yields to other
-    tasks."""
+    """The tenant's messages by session and number, without withdrawn ones and those of rejected turns."""
     session_ids, seqs = [place[0] for place in places], [place[1] for place in places]
     rows = await tx.fetch(_NUMBERED, tenant_id=tenant_id, session_ids=session_ids, seqs=seqs)
     messages = await messages_from_rows(rows)

@@ -70,9 +70,8 @@ class MigrationFailed(OperatorError):
 
 
 async def upgrade(dsn: str) -> None:
-    """Migrates up to this version's schema, all or nothing.
+    """Migrates up to this version's schema, all or nothing, and then analyzes the tables, so that plans fit them.
 
-    After a deadlock it is retried. After a change the tables are analyzed, so that plans fit the tables as they are.
     Safe when several start at once: one works, the others wait and then find nothing to do. Raises `MigrationFailed`
     when the server refuses a statement or a table stays locked for `TABLE_WAIT_S`, and the driver's error when the
     server can not be reached.
@@ -201,10 +200,8 @@ _BEHIND_A_POOLER = ": a pooler is before it, which PLIMSOLL_DB_POOLER=transactio
 
 
 async def reach(dsn: str, *, transaction_pooler: bool = True) -> SchemaState:
-    """Connects once; returns the state of the schema. Raises `DatabaseUnreachable`.
-
-    Without `transaction_pooler` it connects with the settings of the service, which a pooler refuses.
-    """
+    """Connects once, without `transaction_pooler` with the settings of the service, which a pooler refuses; returns the
+    state of the schema. Raises `DatabaseUnreachable`."""
     settings = SETTINGS_BEHIND_A_POOLER if transaction_pooler else SERVER_SETTINGS
     try:
         # With no cache and in a transaction, statements work behind a pooler too.

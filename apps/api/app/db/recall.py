@@ -1,9 +1,8 @@
 """The packed terms of messages, from which a session's index is made, the messages that are chosen with it, and the
 packed vectors of messages.
 
-Terms are in the row of their message and never change. A message that was stored before there were terms has none until
-a turn packs it. Vectors are made in the order of messages, and replace another model's. So a model that is used again,
-after another one in between, may lack some below its newest.
+Terms never change. A message that was stored before there were terms has none until a turn packs it. Vectors are made
+in the order of messages, and replace another model's: a model that is used again may lack some below its newest.
 """
 
 from __future__ import annotations
@@ -152,11 +151,9 @@ async def save_terms(tx: Transaction, session_id: SessionId, seqs: Sequence[int]
 
 
 async def turns_with(tx: Transaction, session_id: SessionId, seqs: Sequence[int], encoding: str) -> tuple[Turn, ...]:
-    """The messages with these numbers, turn by turn, without withdrawn ones and those of rejected turns.
-
-    A message without a count in `encoding` has `UNCOUNTED` tokens. The status of a turn is its own only if it ended
-    without an answer, else `completed`, and its number is always 0; recall does not depend on either.
-    """
+    """The messages with these numbers, turn by turn, without withdrawn ones and those of rejected turns. A message
+    without a count in `encoding` has `UNCOUNTED` tokens. As recall does not depend on them, the status of a turn is its
+    own only if it ended without an answer, else `completed`, and its number is 0."""
     rows = await tx.fetch(_CHOSEN, session_id=session_id, seqs=list(seqs), encoding=encoding)
     rejected = TurnStatus.REJECTED.value
     sendable = [row for row in rows if row["status"] != rejected]
@@ -185,9 +182,8 @@ async def messages_with_words(
     *,
     most_of_each: int,
 ) -> Fetched[Record]:
-    """The newest messages of each session, after the number given for it, that contain all of the lower-case words:
-    those below `before` by session and number, highest first.
-    """
+    """The newest messages of each session, after its given number, that contain all of the lower-case words: those
+    below `before` by session and number, highest first."""
     return await tx.fetch_page(
         _WITH_WORDS,
         limit,

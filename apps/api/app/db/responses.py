@@ -1,8 +1,5 @@
-"""Responses in OpenAI's form: a row for each model call that a client requested in that form.
-
-A row has only what the turn's own rows lack: the parts of the request that an answer repeats. Contents are in
-`messages`, the end of the call in `turns`, its usage in `usage_records`.
-"""
+"""Responses in OpenAI's form: a row for each model call that a client requested in that form, with what the turn's own
+rows lack. Contents are in `messages`, the end of the call in `turns`, its usage in `usage_records`."""
 
 from __future__ import annotations
 

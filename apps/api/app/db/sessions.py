@@ -109,10 +109,8 @@ the session's node. Without it, or with a volatile default, Citus collects the r
 
 
 def locked_session(condition: str = "true") -> str:
-    """A CTE `locked` that locks the row of `:session_id` until the transaction ends and has its id as `locked_id`.
-
-    A statement that joins it to what it writes locks nothing before it. It has no row where `condition` is false.
-    """
+    """A CTE `locked` that locks the row of `:session_id` until the transaction ends and has its id as `locked_id`; it
+    has no row where `condition` is false. A statement that joins it to what it writes locks nothing before it."""
     return f"""
         locked AS (
             SELECT id AS locked_id FROM sessions
@@ -183,11 +181,9 @@ async def is_for_answer(tx: Transaction, session: SessionRef) -> bool:
 async def search_sessions(
     tx: Transaction, tenant_id: TenantId, words: str, *, before: UUID, limit: int, most_looked_through: int
 ) -> tuple[Fetched[Session], UUID | None]:
-    """The tenant's sessions that have the words in their id, goal, labels, metadata or first message.
-
-    Newest first, among the `most_looked_through` newest with an id below `before`. The second value is where to
-    continue the search, None when all sessions have been searched.
-    """
+    """The tenant's sessions that have the words in their id, goal, labels, metadata or first message, newest first,
+    among the `most_looked_through` newest with an id below `before`. The second value is where to continue the search,
+    None when all sessions have been searched."""
     horizon = await tx.fetchval(_HORIZON, tenant_id=tenant_id, before=before, most=most_looked_through - 1)
     oldest = horizon or UUID(int=0)
     page = await tx.fetch_page(_SEARCH, limit, tenant_id=tenant_id, before=before, horizon=oldest, words=words)

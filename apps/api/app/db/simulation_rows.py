@@ -85,10 +85,8 @@ _TOTALS = sql("""
 async def stored_turns(
     tx: Transaction, session_id: SessionId, after_seq: int, through_seq: int, *, limit: int
 ) -> list[StoredTurn]:
-    """The next turns in time order: at most `limit`, and fewer if their messages have more than `SLICE_BYTES`.
-
-    Rows are converted in a thread: a turn may have tens of thousands of messages, or long logs of many calls.
-    """
+    """The next turns in time order: at most `limit`, and fewer if their messages have more than `SLICE_BYTES`. Rows are
+    converted in a thread: a turn may have tens of thousands of messages, or long logs of many calls."""
     rows = await tx.fetch(_TURNS, session_id=session_id, after_seq=after_seq, through_seq=through_seq, limit=limit)
     sized = await tx.fetch(_SIZES, session_id=session_id, turn_ids=[row["id"] for row in rows])
     size_of = {row["turn_id"]: row["size_bytes"] for row in sized}

@@ -1,9 +1,5 @@
-"""Compiles statements, once, at import, to the text and parameter order that asyncpg takes; and has the parts of which
-the tables of `db/tables.py` are made.
-
-Building a SQLAlchemy statement at every call would take longer than some of our statements run. So SQLAlchemy describes
-the schema and the driver executes the statements (docs/performance.md has the figures).
-"""
+"""Compiles statements, once, at import, to the text and parameter order that asyncpg takes (why:
+docs/decisions/0001-compiled-statements.md); and has the parts of which the tables of `db/tables.py` are made."""
 
 from __future__ import annotations
 
@@ -38,37 +34,29 @@ class Statement:
     names: tuple[str, ...]
 
     def arguments(self, parameters: Mapping[str, Any]) -> list[Any]:
-        """The values in the statement's order.
-
-        A missing or an unknown name is a programming error and raises `KeyError`.
-        """
+        """The values in the statement's order. Raises `KeyError` for a missing or an unknown name."""
         if len(parameters) != len(self.names):
             raise KeyError(f"takes {sorted(self.names)}, got {sorted(parameters)}")
         return [parameters[name] for name in self.names]
 
 
 def sql(text: str) -> Statement:
-    """Compiles a statement whose every value is a named bind parameter, `:name`.
-
-    The server infers a parameter's type from its context. Where that determines none (`IS NULL`, `unnest`), the
-    parameter needs a `CAST`.
-    """
+    """Compiles a statement whose every value is a named bind parameter, `:name`. Where the context determines no type
+    of it (`IS NULL`, `unnest`), the parameter needs a `CAST`."""
     compiled = cast(Any, sa.text(text).compile(dialect=_DIALECT))
     return Statement(text=str(compiled), names=tuple(compiled.positiontup or ()))
 
 
 def in_both_orders(text: str) -> Mapping[bool, Statement]:
-    """A list's paged statement by whether the newest come first: fills in `{order}`, and `{beyond}` to compare a
-    position."""
+    """A list's paged statement by whether the newest come first: fills in `{order}`, and `{beyond}` for a position."""
     orders = ((False, "ASC", ">"), (True, "DESC", "<"))
     return {newest: paged(text.replace("{order}", order).replace("{beyond}", sign)) for newest, order, sign in orders}
 
 
 def paged(text: str) -> Statement:
     """A list's statement for `Transaction.fetch_page`. `rows_read` is how many rows it has without a bound on bytes. It
-    ends before the row with which they would have more than `_PAGE_BYTES`, but not before two rows: of a message with
-    several items, a client may have got a part.
-    """
+    ends before the row with which they would have more than `_PAGE_BYTES`, but not before two rows: a client may have
+    got a part of a message with several items."""
     return sql(f"""
         SELECT * FROM (
             SELECT r.*, count(*) OVER () AS rows_read, row_number() OVER () AS row_number,
@@ -147,7 +135,7 @@ def instant_column(name: str, *, nullable: bool = False, default_now: bool = Fal
 
 
 def columns(
-    kind: Any, *names: str, nullable: bool = False, default: str | None = None
+    kind: Any, *names: str, nullable: bool = False, default: str | sa.TextClause | None = None
 ) -> tuple[sa.Column[object], ...]:
     """Adjacent columns of one type."""
     return tuple(sa.Column(name, kind, nullable=nullable, server_default=default) for name in names)

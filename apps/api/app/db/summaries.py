@@ -168,12 +168,10 @@ class PromptContext:
 
 @frozen
 class AttemptNote:
-    """What is stored of an attempt to summarize, whether or not it made a summary.
-
-    The turn count starts after the turn `count_after_seq`; None or an earlier one leaves it. `asked` means that a
-    summarizer was called, `failed` that its answer was missing or not usable: the circuit breaker counts consecutive
-    failures. `usages` are the usage rows of its calls. The lease `lease_id` is released.
-    """
+    """What is stored of an attempt to summarize, whether or not it made a summary. The turn count starts after the turn
+    `count_after_seq`; None or an earlier one leaves it. `asked` means that a summarizer was called, `failed` that its
+    answer was missing or not usable, of which the circuit breaker counts consecutive ones. The lease `lease_id` is
+    released."""
 
     count_after_seq: int | None = None
     asked: bool = False
@@ -216,11 +214,8 @@ async def prompt_context(
 async def store_attempt(
     tx: Transaction, session_id: SessionId, new: NewSummary | None, note: AttemptNote, claim: Claim | None
 ) -> bool:
-    """Stores the note of an attempt and, if it made one, its summary as the active one, in one statement.
-
-    The summary is stored if the one that it folded is still active and the turn it was made for is still ours. Returns
-    whether a summary was stored.
-    """
+    """Stores the note of an attempt in one statement with its summary, if the one that it folded is still active and
+    the turn it was made for is still ours; returns whether a summary was stored."""
     return await tx.fetchval(
         _STORE,
         session_id=session_id,
@@ -249,9 +244,8 @@ async def take_summary_lease(
     """Takes the lease, for `lease_s` seconds, to make a summary that folds in the active summary `previous_id`.
 
     Returns whether that summary is still the active one; and the limits of the summarizer's call, None if the lease was
-    not taken, because the summary is not active or another one is being made. With `for_turn`, `lease_id` is the id of
-    the running turn. The lease of an earlier turn is taken over: its worker is dead, because a session runs one turn at
-    a time.
+    not taken. With `for_turn`, `lease_id` is the id of the running turn. The lease of an earlier turn is taken over:
+    its worker is dead, because a session runs one turn at a time.
     """
     row = await tx.fetch_one(
         _TAKE_LEASE,

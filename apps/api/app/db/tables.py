@@ -7,10 +7,12 @@ except that a message can be marked `withdrawn` and can get packed terms that it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import get_args
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB, UUID
+from sqlalchemy.schema import SchemaItem
 
 from app.db.sql import (
     OPEN_STATUSES_SQL,
@@ -27,12 +29,14 @@ from app.db.sql import (
 from app.domain.types import SUMMARY_LISTS, SUMMARY_ORIGINS, Purpose, Role, TurnStatus
 
 
-def _session_fk() -> sa.ForeignKeyConstraint:
-    return sa.ForeignKeyConstraint(["session_id"], ["sessions.id"], ondelete="CASCADE")
-
-
-def _turn_fk() -> sa.ForeignKeyConstraint:
-    return sa.ForeignKeyConstraint(["session_id", "turn_id"], ["turns.session_id", "turns.id"], ondelete="CASCADE")
+def _below(noun: str, name: str, *parts: SchemaItem, key: Sequence[str]) -> sa.Table:
+    """A table whose rows are erased with their session, or with the turn or message in it that the noun names. `key`
+    is their key within the session."""
+    names, parents = ["session_id"], ["sessions.id"]
+    if noun != "session":
+        names, parents = ["session_id", f"{noun}_id"], [f"{noun}s.session_id", f"{noun}s.id"]
+    keys = sa.PrimaryKeyConstraint("session_id", *key), sa.ForeignKeyConstraint(names, parents, ondelete="CASCADE")
+    return sa.Table(name, metadata, id_column("session_id"), *parts, *keys)
 
 
 sessions = sa.Table(
@@ -73,11 +77,10 @@ index_where_set("ix_sessions_idempotency_key", sessions.c.tenant_id, sessions.c.
 index_where_set("ix_sessions_external_id", sessions.c.tenant_id, sessions.c.external_id)
 index_where_set("ix_sessions_erase_after", sessions.c.erase_after)
 
-turns = sa.Table(
+turns = _below(
+    "session",
     "turns",
-    metadata,
     id_column(),
-    id_column("session_id"),
     sa.Column("seq", sa.BigInteger, nullable=False),
     *columns(sa.Text, "status", "user_input"),
     sa.Column("assistant_output", sa.Text),
@@ -101,10 +104,9 @@ turns = sa.Table(
     sa.Column("reservation", JSONB),
     # Hash of the message list that a client sent, through the reply: finds the turn when the client resends the list.
     sa.Column("conversation_sha256", sa.LargeBinary),
-    sa.PrimaryKeyConstraint("session_id", "id"),
     sa.UniqueConstraint("session_id", "seq"),
-    _session_fk(),
     one_of("status", [status.value for status in TurnStatus]),
+    key=("id",),
 )
 index_where(f"status IN {OPEN_STATUSES_SQL}", "uq_turns_one_open", turns.c.session_id, unique=True)
 index_where_set("uq_turns_idempotency_key", turns.c.session_id, turns.c.idempotency_key, unique=True)
@@ -116,26 +118,23 @@ index_where(f"status IN {UNANSWERED}", "ix_turns_unanswered", turns.c.session_id
 # The sweeper looks for turns of dead workers across sessions; running turns are few, so this index stays tiny.
 index_where("status = 'running'", "ix_turns_running_lease", turns.c.lease_expires_at)
 
-turn_steps = sa.Table(
+turn_steps = _below(
+    "turn",
     "turn_steps",
-    metadata,
     id_column(),
     id_column("turn_id"),
-    id_column("session_id"),
     sa.Column("seq", sa.Integer, nullable=False),
     *columns(sa.Text, "kind", "status"),
     sa.Column("detail", JSONB, nullable=False),
     instant_column("started_at"),
     instant_column("finished_at", nullable=True),
-    sa.PrimaryKeyConstraint("session_id", "turn_id", "seq"),
-    _turn_fk(),
+    key=("turn_id", "seq"),
 )
 
-messages = sa.Table(
+messages = _below(
+    "turn",
     "messages",
-    metadata,
     id_column(),
-    id_column("session_id"),
     id_column("turn_id"),
     sa.Column("seq", sa.BigInteger, nullable=False),
     sa.Column("role", sa.Text, nullable=False),
@@ -155,45 +154,39 @@ messages = sa.Table(
     # Which of several people spoke, and when, if the client gives it.
     sa.Column("name", sa.Text),
     instant_column("said_at", nullable=True),
-    sa.PrimaryKeyConstraint("session_id", "id"),
     sa.UniqueConstraint("session_id", "seq"),
-    _turn_fk(),
     one_of("role", get_args(Role)),
+    key=("id",),
 )
 
 # Erasing a session cascades turn by turn; without this index each turn would scan all the session's messages.
 sa.Index("ix_messages_session_id_turn_id", messages.c.session_id, messages.c.turn_id)
 
-message_token_counts = sa.Table(
+message_token_counts = _below(
+    "message",
     "message_token_counts",
-    metadata,
-    id_column("session_id"),
     id_column("message_id"),
     sa.Column("token_encoding", sa.Text, nullable=False),
     sa.Column("token_estimate", sa.BigInteger, nullable=False),
     sa.Column("reasoning_tokens", sa.BigInteger, nullable=False, server_default="0"),
-    sa.PrimaryKeyConstraint("session_id", "message_id", "token_encoding"),
-    sa.ForeignKeyConstraint(["session_id", "message_id"], ["messages.session_id", "messages.id"], ondelete="CASCADE"),
+    key=("message_id", "token_encoding"),
 )
 
 # The embedding vector of a message: a signed byte per dimension, or no bytes where the model gave nothing usable. They
 # are made in the background, in the order of messages; those of another model are replaced.
-message_vectors = sa.Table(
+message_vectors = _below(
+    "session",
     "message_vectors",
-    metadata,
-    id_column("session_id"),
     sa.Column("message_seq", sa.BigInteger, nullable=False),
     sa.Column("model", sa.Text, nullable=False),
     sa.Column("vector", sa.LargeBinary, nullable=False),
-    sa.PrimaryKeyConstraint("session_id", "message_seq"),
-    _session_fk(),
+    key=("message_seq",),
 )
 
-session_summaries = sa.Table(
+session_summaries = _below(
+    "session",
     "session_summaries",
-    metadata,
     id_column(),
-    id_column("session_id"),
     id_column("from_message_id"),
     id_column("to_message_id"),
     sa.Column("to_message_seq", sa.BigInteger, nullable=False),
@@ -208,29 +201,25 @@ session_summaries = sa.Table(
     *columns(sa.BigInteger, "prompt_tokens", "completion_tokens", nullable=True),
     sa.Column("created_by_turn_id", UUID(as_uuid=True)),
     instant_column("created_at", default_now=True),
-    sa.PrimaryKeyConstraint("session_id", "id"),
-    _session_fk(),
     one_of("status", ("active", "superseded", "undone")),
     one_of("origin", SUMMARY_ORIGINS),
+    key=("id",),
 )
 index_where("status = 'active'", "uq_session_summaries_one_active", session_summaries.c.session_id, unique=True)
 
-prompt_blocks = sa.Table(
+prompt_blocks = _below(
+    "session",
     "prompt_blocks",
-    metadata,
-    id_column("session_id"),
     *columns(sa.Text, "sha256", "content"),
     instant_column("created_at", default_now=True),
-    sa.PrimaryKeyConstraint("session_id", "sha256"),
-    _session_fk(),
+    key=("sha256",),
 )
 
-turn_context_audit = sa.Table(
+turn_context_audit = _below(
+    "turn",
     "turn_context_audit",
-    metadata,
     id_column(),
     id_column("turn_id"),
-    id_column("session_id"),
     *columns(sa.Integer, "round", "attempt", default="1"),
     sa.Column("model_alias", sa.Text, nullable=False),
     sa.Column("model_context_limit", sa.BigInteger, nullable=False),
@@ -252,16 +241,14 @@ turn_context_audit = sa.Table(
     sa.Column("prompt_refs", JSONB),
     *columns(sa.Text, "prompt_sha256", "cache_break", nullable=True),
     instant_column("created_at", default_now=True),
-    sa.PrimaryKeyConstraint("session_id", "id"),
     sa.UniqueConstraint("session_id", "turn_id", "round", "attempt"),
-    _turn_fk(),
+    key=("id",),
 )
 
-usage_records = sa.Table(
+usage_records = _below(
+    "session",
     "usage_records",
-    metadata,
     id_column(),
-    id_column("session_id"),
     sa.Column("turn_id", UUID(as_uuid=True)),
     *columns(sa.Text, "purpose", "model_alias"),
     *columns(sa.BigInteger, "prompt_tokens", "cached_prompt_tokens", "completion_tokens"),
@@ -270,17 +257,15 @@ usage_records = sa.Table(
     sa.Column("cache_write_prompt_tokens", sa.BigInteger, nullable=False, server_default="0"),
     # The round of its turn, from 1; null for summaries and embeddings.
     sa.Column("round", sa.Integer),
-    sa.PrimaryKeyConstraint("session_id", "id"),
-    _session_fk(),
     one_of("purpose", get_args(Purpose)),
+    key=("id",),
 )
 
 # A model call that a client of OpenAI's Responses requested; its reply is the message `reply_seq`. When the client
 # deletes the response, only this row is erased: the turn belongs to the session.
-responses = sa.Table(
+responses = _below(
+    "turn",
     "responses",
-    metadata,
-    id_column("session_id"),
     sa.Column("reply_seq", sa.BigInteger, nullable=False),
     id_column("turn_id"),
     sa.Column("round", sa.Integer, nullable=False),
@@ -291,33 +276,23 @@ responses = sa.Table(
     # The parts of the request that an answer repeats: instructions, tools, metadata …
     sa.Column("form", JSONB, nullable=False),
     instant_column("created_at"),
-    sa.PrimaryKeyConstraint("session_id", "reply_seq"),
-    _turn_fk(),
+    key=("reply_seq",),
 )
 sa.Index("ix_responses_session_id_turn_id", responses.c.session_id, responses.c.turn_id)
 
-pins = sa.Table(
+pins = _below(
+    "session",
     "pins",
-    metadata,
-    id_column("session_id"),
     *columns(sa.Text, "name", "content"),
     sa.Column("relevance", sa.Float),
     sa.Column("source", sa.Text),
     instant_column("created_at", default_now=True),
     instant_column("updated_at", default_now=True),
-    sa.PrimaryKeyConstraint("session_id", "name"),
-    _session_fk(),
     sa.CheckConstraint("relevance >= 0 AND relevance <= 1", name="relevance"),
+    key=("name",),
 )
 
-session_usage = sa.Table(
-    "session_usage",
-    metadata,
-    id_column("session_id"),
-    *usage_columns(),
-    sa.PrimaryKeyConstraint("session_id", "span"),
-    _session_fk(),
-)
+session_usage = _below("session", "session_usage", *usage_columns(), key=("span",))
 
 api_keys = sa.Table(
     "api_keys",
@@ -355,9 +330,7 @@ calibrations = sa.Table(
     "calibrations",
     metadata,
     *columns(sa.Text, "tenant_id", "model_alias", "token_encoding"),
-    sa.Column("estimated_tokens", sa.Float, nullable=False, server_default=sa.text("0")),
-    sa.Column("actual_tokens", sa.Float, nullable=False, server_default=sa.text("0")),
-    sa.Column("squared_errors", sa.Float, nullable=False, server_default=sa.text("0")),
+    *columns(sa.Float, "estimated_tokens", "actual_tokens", "squared_errors", default=sa.text("0")),
     sa.Column("observed_tokens", sa.BigInteger, nullable=False, server_default="0"),
     instant_column("updated_at", default_now=True),
     sa.PrimaryKeyConstraint("tenant_id", "model_alias", "token_encoding"),

@@ -72,15 +72,12 @@ _COLUMNS = f"""
     CASE WHEN t.status = 'awaiting_tools' THEN {NEWEST_CALLS} END AS tool_calls
 """
 
-_GET = sql(f"""
-    SELECT {_COLUMNS} FROM turns t JOIN sessions s ON s.id = t.session_id
-    WHERE s.id = :session_id AND s.tenant_id = :tenant_id AND t.id = :turn_id
-    """)
-
-_BY_KEY = sql(f"""
+_FOUND = f"""
     SELECT {_COLUMNS}, t.request_sha256 FROM turns t JOIN sessions s ON s.id = t.session_id
-    WHERE s.id = :session_id AND s.tenant_id = :tenant_id AND t.idempotency_key = :idempotency_key
-    """)
+    WHERE s.id = :session_id AND s.tenant_id = :tenant_id
+"""
+_GET = sql(f"{_FOUND} AND t.id = :turn_id")
+_BY_KEY = sql(f"{_FOUND} AND t.idempotency_key = :idempotency_key")
 _MOST_SESSIONS = 2_000
 """Most sessions, the newest ones, that are looked through for one that began with a request."""
 _BEGUN_BY = sql(f"""
@@ -298,10 +295,8 @@ _APPEND = sql(f"""
 
 @frozen
 class Newest:
-    """The state of a session: the last assigned numbers, and its newest turn that was not rejected, if any.
-
-    `request_sha256` is that of the turn's last response, or of the request that posted the turn if it has none.
-    """
+    """The state of a session: the last assigned numbers, and its newest turn that was not rejected, if any, with the
+    hash of its last response's request, or of the request that posted it if it has none."""
 
     last_message_seq: int
     last_turn_seq: int
@@ -329,10 +324,8 @@ async def newest_messages(tx: Transaction, session_id: SessionId, limit: int, mo
 
 
 async def append_history(tx: Transaction, session: SessionRef, new: NewHistory) -> bool:
-    """Adds turns at the session's end under its lock; false when there is no such session.
-
-    Raises `UniqueViolated` when one of them is open and the session already has an open turn.
-    """
+    """Adds turns at the session's end under its lock; false when there is no such session. Raises `UniqueViolated` when
+    one of them is open and the session already has an open turn."""
     values = values_of(new, "last_turn_id")
     row = await tx.fetchrow(_APPEND, **of_session(session), **values)
     return row is not None

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal, TypeAlias
 from uuid import UUID
 
 from annotated_types import Ge, Le
 
-from app.domain.frozen import frozen, names_of, values_of
+from app.domain.frozen import described, frozen, names_of, values_of
 from app.domain.types import Count, Difference, JsonObject, Name, NumberInTurn, SessionId, SummaryId, TurnId
 
 ShorteningKind: TypeAlias = Literal[
@@ -49,9 +48,7 @@ class TrimAction:
     """
 
     kind: str
-    target: str = field(
-        metadata={"description": "For several actions `messages:<from_seq>-<to_seq>` or `turns:<from_seq>-<to_seq>`."}
-    )
+    target: str = described("For several actions `messages:<from_seq>-<to_seq>` or `turns:<from_seq>-<to_seq>`.")
     reason: str
     tokens_removed_est: Difference
     count: Count = 1
@@ -149,15 +146,11 @@ class Audit(TurnContext):
     attempt: NumberInTurn
     estimator: Name
     calibration_ratio: Annotated[float, Ge(0), Le(1000)]
-    actual_prompt_tokens: Count | None = field(
-        default=None, metadata={"description": "As the provider reported; null if it has not."}
-    )
-    cache_break: CacheBreak | None = field(
+    actual_prompt_tokens: Count | None = described("As the provider reported; null if it has not.", default=None)
+    cache_break: CacheBreak | None = described(
+        "The first part that differs from the session's previous prompt. Null if the prompt "
+        "continues that one, or if this process does not know it.",
         default=None,
-        metadata={
-            "description": "The first part that differs from the session's previous prompt. Null if the prompt "
-            "continues that one, or if this process does not know it."
-        },
     )
     created_at: datetime | None = None
     session_id: SessionId

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from datetime import datetime
 from typing import Any, Literal
 
-from app.domain.frozen import frozen
+from app.domain.frozen import described, frozen
 from app.domain.types import JsonObject, MessageId, Purpose, SessionId, SummaryId, TurnId, TurnStatus
 
 
@@ -34,7 +33,7 @@ class SessionUsage:
     cached_prompt_tokens: int
     cache_write_prompt_tokens: int
     completion_tokens: int
-    cost_usd: float | None = field(metadata={"description": "Null if no price is known."})
+    cost_usd: float | None = described("Null if no price is known.")
 
 
 @frozen
@@ -42,32 +41,28 @@ class SessionFigures:
     """State and usage of a session. Token sums are the providers', including summaries."""
 
     turns: int
-    state: TurnStatus | None = field(metadata={"description": "Status of the newest turn; null before the first."})
-    first_input: str | None = field(metadata={"description": "The beginning of the first message."})
+    state: TurnStatus | None = described("Status of the newest turn; null before the first.")
+    first_input: str | None = described("The beginning of the first message.")
     last_turn_id: TurnId | None
     last_turn_at: datetime | None
     window: WindowFigures | None
     prompt_tokens: int
     completion_tokens: int
-    cost_usd: float | None = field(
-        metadata={"description": "Cost of the calls with a known price; null if there are none."}
-    )
+    cost_usd: float | None = described("Cost of the calls with a known price; null if there are none.")
 
 
 @frozen
 class PinFigures:
     """A pin's tokens in every prompt, and its relevance: if pins have to be trimmed, the least relevant is first."""
 
-    tokens: int = field(metadata={"description": "Tokens in a prompt, without framing."})
-    relevance: float = field(metadata={"description": "0 to 1."})
-    relevance_from: Literal["given", "computed"] = field(
-        metadata={"description": "Computed: by a search for the words of the room goal and the newest message."}
+    tokens: int = described("Tokens in a prompt, without framing.")
+    relevance: float = described("0 to 1.")
+    relevance_from: Literal["given", "computed"] = described(
+        "Computed: by a search for the words of the room goal and the newest message."
     )
-    matched: Sequence[str] = field(metadata={"description": "Which of these words the pin has, if computed."})
-    related: Sequence[JsonObject] = field(metadata={"description": "Related words in the pin in place of others."})
-    similarity: float | None = field(
-        metadata={"description": "Similarity in meaning to the newest message; null if it is not near."}
-    )
+    matched: Sequence[str] = described("Which of these words the pin has, if computed.")
+    related: Sequence[JsonObject] = described("Related words in the pin in place of others.")
+    similarity: float | None = described("Similarity in meaning to the newest message; null if it is not near.")
 
 
 @frozen
@@ -84,12 +79,10 @@ class CurrentWindow:
     estimated_wire_tokens: int
     regions: Mapping[str, int]
     history_budget: int
-    raw_turns: int = field(metadata={"description": "Turns that are not summarized."})
+    raw_turns: int = described("Turns that are not summarized.")
     active_summary_id: SummaryId | None
-    turns_to_next_summary: int | None = field(metadata={"description": "Null if the policy does not count turns."})
-    summary_trigger_tokens: int | None = field(
-        metadata={"description": "Null if no number of tokens triggers a summary."}
-    )
+    turns_to_next_summary: int | None = described("Null if the policy does not count turns.")
+    summary_trigger_tokens: int | None = described("Null if no number of tokens triggers a summary.")
     prune_trigger_tokens: int
 
 
@@ -108,9 +101,7 @@ class PointWindow:
     estimated_wire_tokens: int
     calibration_ratio: float
     regions: Mapping[str, Any]
-    summary_trigger_tokens: int | None = field(
-        metadata={"description": "By the session's current policy and the turn's own overrides."}
-    )
+    summary_trigger_tokens: int | None = described("By the session's current policy and the turn's own overrides.")
     prune_trigger_tokens: int | None
     prompt_sha256: str | None
 
@@ -121,9 +112,7 @@ class TimelineEvent:
 
     kind: Literal["summary", "later_summary", "prune", "recall", "overflow", "emergency"]
     tokens: int | None = None
-    count: int | None = field(
-        default=None, metadata={"description": "Turns summarized, or messages pruned, recalled or dropped."}
-    )
+    count: int | None = described("Turns summarized, or messages pruned, recalled or dropped.", default=None)
     summary_id: SummaryId | None = None
     origin: str | None = None
     status: str | None = None
@@ -143,7 +132,7 @@ class TurnPoint:
     seq: int
     status: TurnStatus
     model_alias: str
-    user_input: str = field(metadata={"description": "Beginning of the user's message."})
+    user_input: str = described("Beginning of the user's message.")
     prompt_tokens: int | None
     completion_tokens: int | None
     cost_usd: float | None
@@ -182,12 +171,12 @@ class TimelineRange:
 class LaidOut:
     """The region and tokens of a message of a prompt, without framing."""
 
-    region: str | None = field(metadata={"description": "Null for prompts sent before this was recorded."})
+    region: str | None = described("Null for prompts sent before this was recorded.")
     tokens: int
-    message_id: MessageId | None = field(metadata={"description": "The stored message; null for other content."})
+    message_id: MessageId | None = described("The stored message; null for other content.")
     turn_id: TurnId | None
     shortened: bool
-    turn_seq: int | None = field(default=None, metadata={"description": "Number of the stored turn."})
+    turn_seq: int | None = described("Number of the stored turn.", default=None)
 
 
 @frozen

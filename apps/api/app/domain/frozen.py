@@ -11,13 +11,18 @@ from typing import Any, TypeVar, dataclass_transform, overload
 _Made = TypeVar("_Made")
 
 
+def described(description: str, **options: Any) -> Any:
+    """A field that a document of the API describes; `options` are those of `field`."""
+    return field(metadata={"description": description}, **options)
+
+
 @overload
 def frozen(cls: type[_Made], /) -> type[_Made]: ...
 @overload
 def frozen(
     *, slots: bool = True, eq: bool = True, kw_only: bool = False, weakref_slot: bool = False
 ) -> Callable[[type[_Made]], type[_Made]]: ...
-@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+@dataclass_transform(frozen_default=True, field_specifiers=(field, described))
 def frozen(cls: type[Any] | None = None, /, *, eq: bool = True, **options: bool) -> Any:
     """A dataclass with slots whose fields only the type checker holds to be frozen; hashed by them if compared by them.
     The `__init__` of `dataclass(frozen=True)` calls `object.__setattr__` for each field: a tenth of all that a default

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from decimal import Decimal
 
-from app.domain.frozen import frozen
+from app.domain.frozen import described, frozen
 from app.domain.types import Usage
 
 _PER_MILLION = Decimal(1_000_000)
@@ -21,8 +20,8 @@ class Prices:
     output_usd: float | None = None
     cached_input_usd: float | None = None
     cache_write_usd: float | None = None
-    above_prompt_tokens: int = field(
-        default=0, metadata={"description": "Prompts with more tokens than this pay these prices for all tokens."}
+    above_prompt_tokens: int = described(
+        "Prompts with more tokens than this pay these prices for all tokens.", default=0
     )
     tiers: tuple[Prices, ...] = ()
 

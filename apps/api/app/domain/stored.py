@@ -4,12 +4,11 @@ Jobs in other processes use them too."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from datetime import datetime
 from typing import Any, Final, Literal
 from uuid import UUID
 
-from app.domain.frozen import frozen, values_of
+from app.domain.frozen import described, frozen, values_of
 from app.domain.types import (
     Count,
     JsonObject,
@@ -144,9 +143,7 @@ class StoredSummary:
     id: SummaryId
     from_message_id: MessageId
     to_message_id: MessageId
-    previous_summary_id: SummaryId | None = field(
-        metadata={"description": "The previous summary, which is included in this one."}
-    )
+    previous_summary_id: SummaryId | None = described("The previous summary, which is included in this one.")
     summary_text: str
     key_facts: tuple[SummaryItem, ...]
     open_questions: tuple[SummaryItem, ...]
@@ -155,12 +152,10 @@ class StoredSummary:
     status: Literal["active", "superseded", "undone"]
     origin: SummaryOrigin
     model_alias: Name
-    call: SummaryCall | None = field(
-        metadata={
-            "description": "`cached`: as a continuation of the session's last prompt. Null if no model was called."
-        }
+    call: SummaryCall | None = described(
+        "`cached`: as a continuation of the session's last prompt. Null if no model was called."
     )
-    call_reason: SummaryCallReason | None = field(metadata={"description": "Why this kind of call was chosen."})
+    call_reason: SummaryCallReason | None = described("Why this kind of call was chosen.")
     token_estimate: Count
     prompt_tokens: Count | None
     completion_tokens: Count | None

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from annotated_types import Ge, Le, Len
 
-from app.domain.frozen import frozen
+from app.domain.frozen import described, frozen
 
 SessionId = NewType("SessionId", UUID)
 TurnId = NewType("TurnId", UUID)
@@ -353,13 +353,13 @@ class MessageRecord:
     turn_seq: int
     seq: int
     role: Role
-    name: str | None = field(metadata={"description": "Speaker, where there are several people or agents."})
+    name: str | None = described("Speaker, where there are several people or agents.")
     content: Content
     tool_calls: Sequence[JsonObject] | None
     tool_call_id: str | None
     token_estimate: int
     token_encoding: str
-    said_at: datetime = field(metadata={"description": "As the client stated it, else `created_at`."})
+    said_at: datetime = described("As the client stated it, else `created_at`.")
     created_at: datetime
 
 

@@ -116,9 +116,8 @@ class Embeddings:
 
     async def prepare(self, tenant_id: TenantId, text: str, store_usage: StoreUsage) -> None:
         """Starts making a question's vector and waits for it, at most as long as a turn waits. Model errors are not
-        raised. A model that was late is not waited for again for a while; its vector is cached when it arrives, and its
-        usage is stored then.
-        """
+        raised. A model that was late is not waited for again for a while; its vector is cached, and its usage stored,
+        when it arrives."""
         key = _key(tenant_id, text)
         found = self._questions.get(key)
         if found is None:
@@ -172,11 +171,7 @@ class Embeddings:
         self._through.pop(session_id, None)
 
     async def _answer(
-        self,
-        answered: asyncio.Future[Rows | None],
-        key: tuple[TenantId, bytes],
-        text: str,
-        store_usage: StoreUsage,
+        self, answered: asyncio.Future[Rows | None], key: tuple[TenantId, bytes], text: str, store_usage: StoreUsage
     ) -> None:
         vector = None
         try:

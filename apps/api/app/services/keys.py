@@ -49,10 +49,8 @@ async def store_key(
     secret: str,
     show: Callable[[str], object] = lambda _: None,
 ) -> ApiKey | None:
-    """Stores the hash of a secret that was made elsewhere. Returns None and changes nothing if a key with it exists.
-
-    A revoked key with the same secret stays revoked. `show` is as in `create_key`.
-    """
+    """Stores the hash of a secret that was made elsewhere. Returns None and changes nothing if a key with it exists,
+    revoked or not. `show` is as in `create_key`."""
     for field, value in (("tenant", tenant_id), ("name", name)):
         if not 0 < len(value) <= _LONGEST_NAME or not value.isprintable():
             raise InvalidRequest(f"The {field} of a key is 1 to {_LONGEST_NAME} printable characters.", (field,))
@@ -75,20 +73,17 @@ async def store_key(
 
 async def list_keys(database: Database) -> list[ApiKey]:
     """All keys, including revoked ones, oldest first."""
-    async with database.autocommit() as tx:
-        return await store.list_keys(tx)
+    return await database.run(store.list_keys)
 
 
 async def revoke_key(database: Database, key_id: UUID) -> ApiKey:
     """Revokes a key; every worker refuses it within seconds. Raises `NotFound`."""
-    async with database.autocommit() as tx:
-        return existing(await store.revoke_key(tx, key_id), "key")
+    return existing(await database.run(store.revoke_key, key_id), "key")
 
 
 async def any_key_exists(database: Database) -> bool:
     """Whether a key was ever made, including revoked ones. From then on every request needs one."""
-    async with database.autocommit() as tx:
-        return (await store.tenant_of_key(tx, _NO_SECRET_SHA256))[1]
+    return (await database.run(store.tenant_of_key, _NO_SECRET_SHA256))[1]
 
 
 class Authenticator:
@@ -102,10 +97,8 @@ class Authenticator:
         self._open_until = 0.0
 
     async def tenant_of(self, authorization: bytes | None) -> TenantId:
-        """The tenant of an `Authorization` header, given as the raw bytes of the request.
-
-        Raises `Unauthenticated` if a key is needed and the header has no valid one, `DatabaseUnavailable`.
-        """
+        """The tenant of an `Authorization` header, given as raw bytes. Raises `Unauthenticated` if a key is needed and
+        the header has no valid one, `DatabaseUnavailable`."""
         now = self._monotonic()
         if now < self._open_until:
             return OPEN_TENANT
@@ -118,8 +111,7 @@ class Authenticator:
 
     async def _look_up(self, digest: str, now: float, *, presented: bool) -> TenantId:
         self._known.pop(digest, None)
-        async with self._database.autocommit() as tx:
-            tenant_id, any_key_exists = await store.tenant_of_key(tx, digest)
+        tenant_id, any_key_exists = await self._database.run(store.tenant_of_key, digest)
         if not any_key_exists:
             self._open_until = now + self._ttl_s
             return OPEN_TENANT

@@ -1,9 +1,6 @@
 """What was learned from calls: how far estimates of a tenant's tokens are off, and windows that providers stated in
-refusals. Both are stored in Postgres and known to every process within about half a minute.
-
-A window that was stated once applies to its own turn only. Stated in two turns of a tenant, it applies to that tenant;
-stated to two tenants, it applies to all. A window that the catalogue configures is never replaced.
-"""
+refusals. A window that was stated once applies to its own turn only. Stated in two turns of a tenant, it applies to
+that tenant; stated to two tenants, it applies to all. A window that the catalogue configures is never replaced."""
 
 from __future__ import annotations
 
@@ -33,10 +30,8 @@ _Seen: TypeAlias = tuple[int, int]
 
 
 class Calibrations:
-    """The calibrations known by (tenant, alias, encoding), and the observations that are not merged yet.
-
-    Each has at most `most_known` entries. A tenant without an entry starts from the shared ratio.
-    """
+    """The calibrations known by (tenant, alias, encoding), and the observations that are not merged yet: at most
+    `most_known` entries each. A tenant without an entry starts from the shared ratio."""
 
     def __init__(self, most_known: int = 10_000) -> None:
         self._most_known = most_known
@@ -75,8 +70,7 @@ class Calibrations:
                 self._keep(key, _with_all(each, self._pending.get(key, [])))
 
     async def load(self, database: Database) -> None:
-        async with database.autocommit() as tx:
-            stored = await store.recent_calibrations(tx, self._most_known)
+        stored = await database.run(store.recent_calibrations, self._most_known)
         by_alias: dict[tuple[str, str], list[Calibration]] = defaultdict(list)
         known: dict[Key, Calibration] = {}
         for key, sums in reversed(stored.items()):  # the newest last: the first are evicted first
@@ -90,8 +84,7 @@ class Calibrations:
 
     @staticmethod
     async def forget_unused(database: Database) -> None:
-        async with database.autocommit() as tx:
-            await store.forget_unused_calibrations(tx, UNUSED.total_seconds())
+        await database.run(store.forget_unused_calibrations, UNUSED.total_seconds())
 
     def _keep(self, key: Key, calibration: Calibration) -> None:
         self._known.pop(key, None)
@@ -117,11 +110,9 @@ MOST_KNOWN = 10_000
 
 
 def windows_of(stated: Iterable[StatedWindow]) -> LearnedWindows:
-    """The windows that apply, by alias and tenant; the tenant None stands for all tenants.
-
-    If tenants agree on several windows of an alias, the largest applies: one that is too large costs a refused call,
-    one that is too small costs every tenant a part of the window.
-    """
+    """The windows that apply, by alias and tenant; the tenant None stands for all. If tenants agree on several windows
+    of an alias, the largest applies: one that is too large costs a refused call, one that is too small costs every
+    tenant a part of the window."""
     stated = list(stated)
     windows: dict[tuple[str, TenantId | None], int] = {
         (each.model_alias, TenantId(each.tenant_id)): each.context_window
@@ -163,11 +154,9 @@ async def learn(
 
 async def list_windows(database: Database) -> list[StatedWindow]:
     """Every statement that still counts."""
-    async with database.autocommit() as tx:
-        return await store.stated_windows(tx, MOST_KNOWN)
+    return await database.run(store.stated_windows, MOST_KNOWN)
 
 
 async def forget(database: Database, model_alias: str) -> int:
     """Deletes the statements about an alias, which running processes apply within half a minute; returns how many."""
-    async with database.autocommit() as tx:
-        return await store.forget_windows(tx, model_alias)
+    return await database.run(store.forget_windows, model_alias)

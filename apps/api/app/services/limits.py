@@ -44,8 +44,7 @@ async def set_limits(database: Database, tenant_id: TenantId, values: Mapping[st
                 f"{name} is a number from 0 to {_LARGEST:,}; only dollars have fractions, of {_USD_DIGITS} digits.",
                 (name,),
             )
-    async with database.autocommit() as tx:
-        await store.set_limits(tx, tenant_id, values)
+    await database.run(store.set_limits, tenant_id, values)
 
 
 async def clear_limits(database: Database, tenant_id: TenantId) -> int:
@@ -56,8 +55,7 @@ async def clear_limits(database: Database, tenant_id: TenantId) -> int:
 
 async def list_limits(database: Database, tenant_id: TenantId | None) -> list[TenantLimit]:
     """The limits of a tenant, or of all tenants, ordered by tenant and name."""
-    async with database.autocommit() as tx:
-        rows = await store.list_limits(tx, tenant_id)
+    rows = await database.run(store.list_limits, tenant_id)
     found: list[TenantLimit] = []
     for row in rows:
         unit = LIMITS[row["name"]][0]
@@ -88,12 +86,10 @@ async def within_limits(
     *,
     what: str = ANOTHER_CALL,
 ) -> Completion:
-    """Makes a call other than the turn's first. Before it, the most that it may use is counted; after it, what it used.
-
-    `used` is called after the call and says what was reported of it, also if it failed. The most stays counted if the
-    usage of the answer was not reported, or if the process dies in between. Raises `LimitExceeded`, in which case no
-    model was called, and `ProviderError`.
-    """
+    """Makes a call other than the turn's first. Before it, the most that it may use is counted; after it, what `used`
+    then says was reported of it, also if it failed. The most stays counted if the usage of the answer was not reported,
+    or if the process dies in between. Raises `LimitExceeded`, in which case no model was called, and
+    `ProviderError`."""
     reservation = await _count_use(rt, session_id, most, what)
     try:
         completion = await call()
@@ -127,11 +123,8 @@ async def _give_back(
 
 def most_of(model: Model, prompt_tokens: int, output_tokens: int, turns: int = 0) -> CallUse:
     """The most that a call counts whose prompt and answer have at most these tokens, as the provider counts them.
-
     Writing the whole prompt to the provider's cache is included if that has a price of its own. Without a known price
-    the cost is 0, as in every other sum; limits of tokens still apply. `turns` is 1 if a client requested the call
-    itself: then it counts as a turn.
-    """
+    the cost is 0. `turns` is 1 if a client requested the call itself: then it counts as a turn."""
     written_tokens = prompt_tokens if model.reports_cache_writes else 0
     usage = Usage(prompt_tokens, output_tokens, cache_write_prompt_tokens=written_tokens)
     return CallUse(turns, prompt_tokens + output_tokens, model.cost_of(usage) or Decimal(0))

@@ -1,8 +1,5 @@
-"""Pages of a list and the opaque cursor between them.
-
-A cursor is the position of the last item shown (keyset paging), tied to the list it came from. It is neither a secret
-nor a permission: every query also filters by tenant or session.
-"""
+"""Pages of a list and the opaque cursor between them: the position of the last item shown (keyset paging), tied to the
+list it came from. It is no permission: every query also filters by tenant or session."""
 
 from __future__ import annotations
 

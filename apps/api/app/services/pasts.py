@@ -1,11 +1,7 @@
 """A process's cache of sessions' settled pasts, so that a turn reads only what is new: the turns as columns, the active
-summary, the index and vectors that recall uses, and the prompt that was sent last.
-
-A past is append-only and says how far it goes: a cached past may be too short but is never wrong, whatever other
-processes write. What changes a settled past raises the session's `past_version`, which a claim reads under its lock
-(docs/decisions/0016-kept-pasts.md). A past that the database has lost is known by its last message. An erased session
-is never read, so every process removes its past within `IDLE_S`.
-"""
+summary, the index and vectors that recall uses, and the prompt that was sent last. A cached past may be too short but
+is never wrong, whatever other processes write (docs/decisions/0016-kept-pasts.md). An erased session is never read, so
+every process removes its past within `IDLE_S`."""
 
 from __future__ import annotations
 
@@ -107,16 +103,15 @@ class Pasts:
     def last_message(self, session_id: SessionId) -> tuple[int, MessageId] | tuple[None, None]:
         """The number and the id of the last cached message. If the database has another one, what is cached was lost
         there: a standby took over without it, or an older backup was restored."""
-        past = self._pasts.get(session_id)
-        return (past and past.columns and past.columns.last_message) or (None, None)
+        columns = self._of(session_id).columns
+        return (columns and columns.last_message) or (None, None)
 
     def kept(self, session_id: SessionId, counting: Counting, after_seq: int, last_seq: int) -> Past:
         """The cached turns with messages after `after_seq`, to which newer turns are appended. Empty if the cache has
         another `counting` or range, or reaches `last_seq`, the last message that the caller knows of."""
         past = self._read(session_id)
-        columns = past.columns if past else None
-        first = None
-        if past and columns and past.counting == counting and columns.from_seq <= after_seq <= columns.through_seq:
+        columns, first = past.columns, None
+        if columns and past.counting == counting and columns.from_seq <= after_seq <= columns.through_seq:
             first = columns.turn_after(after_seq) if columns.through_seq < last_seq else None
         self._telemetry.session_looked_up(hit=first is not None)
         if columns is None or first is None:
@@ -124,20 +119,17 @@ class Pasts:
         return past_of_columns(columns, first, columns.turns)
 
     async def keep(self, session_id: SessionId, counting: Counting, kept: Past, turns: Sequence[Turn]) -> Past:
-        """Appends settled turns, counted and marked as they are sent, to the cached ones; returns all of them.
-
-        Many turns are added in slices, so that the event loop is not blocked. Columns that begin long before what is
-        read are replaced by shorter ones.
-        """
+        """Appends settled turns, counted and marked as they are sent, to the cached ones, in slices, so that the event
+        loop is not blocked; returns all of them. Columns that begin long before what is read are replaced by shorter
+        ones."""
         columns, first = kept.columns, kept.first_turn
         new: Iterable[Turn] = turns
         if first > max(_LEAST_TRIMMED, 2 * kept.turn_count):
             new = chain(map(columns.turn, range(first, kept.end_turn)), turns)
             columns, first = Columns(columns.last_seq(first)), 0
         columns = await extended_columns(columns, new)
-        past = self._pasts.get(session_id)
-        if past is None or past.counting is None or past.counting.past_version <= counting.past_version:
-            past = past or _Entry()
+        past = self._of(session_id)
+        if past.counting is None or past.counting.past_version <= counting.past_version:
             past.counting, past.columns, past.columns_bytes = counting, columns, columns.size_bytes
             self._put(session_id, past)
         return past_of_columns(
@@ -146,49 +138,45 @@ class Pasts:
 
     def summary(self, session_id: SessionId) -> Summary | None:
         """The summary that was active when the session was last read, if it is cached."""
-        past = self._pasts.get(session_id)
-        return past.summary if past else None
+        return self._of(session_id).summary
 
     def keep_summary(self, session_id: SessionId, summary: Summary) -> None:
-        past = self._pasts.get(session_id) or _Entry()
+        past = self._of(session_id)
         if past.summary is not summary:
             past.summary, past.summary_bytes = summary, _size_of(summary)
             self._put(session_id, past)
 
     def index(self, session_id: SessionId) -> Index:
         """The cached index, as far as it goes; an empty one if the session is not cached."""
-        past = self._read(session_id)
-        return past.index if past else EMPTY
+        return self._read(session_id).index
 
     def keep_index(self, session_id: SessionId, index: Index) -> None:
         """Caches an index if it goes further than the cached one."""
-        past = self._pasts.get(session_id) or _Entry()
+        past = self._of(session_id)
         if past.index.through_seq < index.through_seq:
             past.index = index
             self._put(session_id, past)
 
     def vectors(self, session_id: SessionId, model: str, dimensions: int) -> Vectors:
         """The cached vectors, as far as they go; empty if there are none, or those of another model or size."""
-        past = self._pasts.get(session_id)
-        found = past.vectors if past else None
+        found = self._of(session_id).vectors
         is_same = found is not None and (found.model, found.dimensions) == (model, dimensions)
         return found if found and is_same else Vectors.none_of(model, dimensions)
 
     def keep_vectors(self, session_id: SessionId, vectors: Vectors) -> None:
-        past = self._pasts.get(session_id) or _Entry()
+        past = self._of(session_id)
         past.vectors = vectors
         self._put(session_id, past)
 
     def forget_vectors(self, session_id: SessionId, from_seq: int) -> None:
         """Removes the cached vectors if they go beyond a message that has got one only now."""
-        past = self._pasts.get(session_id)
-        if past and past.vectors and past.vectors.through_seq > from_seq:
+        past = self._of(session_id)
+        if past.vectors and past.vectors.through_seq > from_seq:
             past.vectors = None
 
     def last_prompt(self, session_id: SessionId) -> LastPrompt | None:
         """The prompt that this process sent last, if it is cached."""
-        past = self._pasts.get(session_id)
-        return past.last_prompt if past else None
+        return self._of(session_id).last_prompt
 
     def cached_prompt(self, session_id: SessionId) -> LastPrompt | None:
         """The last prompt, if it was sent so recently that a provider which caches prompts still has it."""
@@ -197,28 +185,25 @@ class Pasts:
 
     def keep_last_prompt(self, session_id: SessionId, model_alias: str, refs: bytes, reply_seq: int) -> None:
         """Caches a prompt that is about to be sent, in place of the one before it."""
-        past = self._pasts.get(session_id) or _Entry()
+        past = self._of(session_id)
         past.last_prompt = LastPrompt(model_alias, refs, reply_seq, self._clock())
         self._put(session_id, past)
 
     def note_cached(self, session_id: SessionId, usage: Usage) -> None:
         """Records how much of the last prompt the provider has in its cache, as far as it reports that."""
-        past = self._pasts.get(session_id)
-        if past and past.last_prompt:
+        past = self._of(session_id)
+        if past.last_prompt:
             tokens = usage.cached_prompt_tokens + usage.cache_write_prompt_tokens
             past.last_prompt = replace(past.last_prompt, cached_tokens=tokens)
 
     def keep_fork(
         self, source: SessionId, target: SessionId, through_seq: int, last_message_seq: int, past_version: int
     ) -> None:
-        """Copies what is cached of `source` to its fork, which ends with this turn and message.
-
-        Columns are copied only if they are of this `past_version`, and end before the fork's last turn, which may be
-        tried again there.
-        """
-        past = self._pasts.get(source)
-        if past is None:
+        """Copies what is cached of `source` to its fork, which ends with this turn and message. Columns must be of this
+        `past_version`, and end before the fork's last turn, which may be tried again there."""
+        if source not in self._pasts:
             return
+        past = self._of(source)
         columns, counting = past.columns, past.counting
         is_same = counting is not None and counting.past_version == past_version
         fits = columns is not None and is_same and columns.turns > 0 and columns.turn_seqs[-1] < through_seq
@@ -241,10 +226,14 @@ class Pasts:
         since = self._clock() - IDLE_S
         self.forget(*takewhile(lambda session_id: self._pasts[session_id].used_at <= since, self._pasts))
 
-    def _read(self, session_id: SessionId) -> _Entry | None:
-        """The entry of a session, which becomes the most recently used one."""
-        past = self._pasts.get(session_id)
-        if past is not None:
+    def _of(self, session_id: SessionId) -> _Entry:
+        """The entry of a session; a new one, which is not in the cache yet, if there is none."""
+        return self._pasts.get(session_id) or _Entry()
+
+    def _read(self, session_id: SessionId) -> _Entry:
+        """The same entry, which becomes the most recently used one."""
+        past = self._of(session_id)
+        if session_id in self._pasts:
             self._pasts.move_to_end(session_id)
             past.used_at = self._clock()
         return past
@@ -342,10 +331,8 @@ def _is_counted(turn: Turn) -> bool:
 async def extended_columns(
     columns: Columns, turns: Iterable[Turn], as_sent: Callable[[Turn], Turn] | None = None
 ) -> Columns:
-    """The columns with these turns, added in slices, so that the event loop is not blocked.
-
-    This is a copy if a turn is so long that it is added on a thread: other tasks may append to the columns meanwhile.
-    """
+    """The columns with these turns, added in slices, so that the event loop is not blocked. It is a copy if a turn is
+    so long that it is added on a thread: other tasks may append to the columns meanwhile."""
     part: list[Turn] = []
     chars = 0
     for turn in turns:

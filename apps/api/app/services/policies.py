@@ -31,7 +31,7 @@ def _overrides_model() -> type[BaseModel]:
     return create_model("PolicyOverrides", __config__=strict, **fields)
 
 
-_OVERRIDES = _overrides_model()
+OVERRIDES = _overrides_model()
 _SHOWN_CHARS = 200
 """Longest part of a refused name or value, in characters, that its error quotes."""
 _MOST_VALUES = 1_000
@@ -42,10 +42,8 @@ _KEPT_BYTES = 2_048
 
 def resolve_policy(guarded: ContextPolicy, overrides: Mapping[str, object]) -> ContextPolicy:
     """A session's policy: its overrides over the preset that they name, or over `guarded`, the deployment's defaults.
-
-    Raises `InvalidRequest` naming the field for an unknown field, an impossible value or an impossible combination.
-    Every turn resolves its session's policy, so the latest results are cached.
-    """
+    Raises `InvalidRequest` naming the field that is unknown, impossible, or impossible together with another. Every
+    turn resolves its session's policy, so the latest results are cached."""
     written = _written(overrides)
     return _kept(guarded, written) if len(written) <= _KEPT_BYTES else _resolved(guarded, overrides)
 
@@ -74,7 +72,7 @@ def read_fields(overrides: Mapping[str, object]) -> dict[str, Any]:
 def _read_field(name: str, value: object) -> object:
     try:
         # From JSON: there, strict mode too accepts an array for a tuple and an object for a dataclass.
-        read = _OVERRIDES.model_validate_json(_written({name: value}))
+        read = OVERRIDES.model_validate_json(_written({name: value}))
     except ValidationError as error:
         raise _refused(error.errors(include_url=False, include_input=False)[0]) from error
     return getattr(read, name)
@@ -93,11 +91,9 @@ def _refused(fault: ErrorDetails) -> InvalidRequest:
 
 
 def read_given(given: Mapping[str, object]) -> JsonObject:
-    """A client's overrides in our names and units, each value checked by itself.
-
-    Raises `InvalidRequest` naming the field as the client did: for an impossible name or value, two names of one field
-    with different values, and a value whose effect would be absurd.
-    """
+    """A client's overrides in our names and units, each value checked by itself. Raises `InvalidRequest` naming the
+    field as the client did: for an impossible name or value, two names of one field with different values, and a value
+    whose effect would be absurd."""
     if _is_large(given):
         raise InvalidRequest(f"A policy has at most {_MOST_VALUES} values.", ("policy",))
     read = in_our_names(given)
@@ -120,17 +116,9 @@ def _is_large(given: Mapping[str, object]) -> bool:
     return False
 
 
-def overrides_schema() -> JsonObject:
-    """The JSON Schema of overrides, as Pydantic writes it."""
-    return _OVERRIDES.model_json_schema()
-
-
 def given_policy(rt: Runtime, overrides: Mapping[str, object]) -> JsonObject:
-    """A client's overrides as they are stored: in our names and units, with the summarizer's alias.
-
-    Raises `InvalidRequest` as `read_given`, and for a summarizer that the catalogue does not have. The error names the
-    place in the body.
-    """
+    """A client's overrides as they are stored: in our names and units, with the summarizer's alias. Raises
+    `InvalidRequest` with the place in the body, as `read_given`, and for an unknown summarizer."""
     with located("body"):
         given = read_given(overrides)
         if given.get("summary_model"):

@@ -100,8 +100,7 @@ class Chores:
 
 
 class Cooldowns:
-    """Models that are not called for a while after a failure. Each process has its own; `monotonic` is its clock in
-    seconds."""
+    """Models that are not called for a while after a failure, of this process. `monotonic` is its clock in seconds."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -141,8 +140,7 @@ class Warnings:
 
 class Drain:
     """How a process stops. `announced` makes `/readyz` answer 503, so that load balancers send no more requests;
-    `closed` refuses new requests too. Neither affects requests that are already running.
-    """
+    `closed` refuses new ones too. Neither affects requests that are already running."""
 
     def __init__(self) -> None:
         self.announced = False
@@ -256,10 +254,8 @@ class HeavyWork:
 
     @asynccontextmanager
     async def slot(self, tenant_id: TenantId) -> AsyncGenerator[Database]:
-        """A slot for one piece of work, with the database that it may use. Waiting tenants get slots in turn.
-
-        Raises `TenantBusy` if the tenant has too much heavy work running and waiting, `ProcessBusy` if others have.
-        """
+        """A slot for one piece of work, with the database that it may use. Waiting tenants get slots in turn. Raises
+        `TenantBusy` if the tenant has too much heavy work running and waiting, `ProcessBusy` if others have."""
         try:
             await self._gate.acquire(tenant_id, _LONGEST_WAIT_S)
         except QueueFull:

@@ -33,11 +33,9 @@ T = TypeVar("T")
 
 
 def retried(work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-    """The work, with up to three retries, each after a pause, when its transaction was rolled back for a conflict.
-
-    For work without effects outside of its transactions. When it raises, none of them may be committed, unless a second
-    run does no harm.
-    """
+    """The work, with up to three retries, each after a pause, when its transaction was rolled back for a conflict. It
+    has no effects outside of its transactions, and when it raises, none of them is committed, unless a second run does
+    no harm."""
 
     @wraps(work)
     async def again(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -56,9 +54,8 @@ class Runtime:
     """Shared by all requests of a process.
 
     `now` is the wall clock (UTC) for what people read; leases use the database's clock. `new_id` makes UUIDv7s, so ids
-    sort by creation. `guarded` is the default policy with the deployment's `CONTEXT_*` settings applied.
-    `recognizes_sessions` says whether the session of a client that names none is recognized by the messages that it
-    resends; `log_content` says whether prompts and answers are logged.
+    sort by creation. `guarded` is the default policy with the deployment's `CONTEXT_*` settings applied. With
+    `recognizes_sessions` the session of a client that names none is recognized by the messages that it resends.
     """
 
     database: Database

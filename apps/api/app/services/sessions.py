@@ -47,9 +47,7 @@ LOOKED_THROUGH = 2000
 
 async def create_session(rt: Runtime, tenant_id: TenantId, fields: JsonObject) -> Session:
     """Stores a session. `fields` has any of `store.CHANGEABLE`; without a `model_alias` it uses the default model.
-
-    Raises `InvalidRequest` for an alias, mode, role or policy that this service does not know.
-    """
+    Raises `InvalidRequest` for an alias, mode, role or policy that this service does not know."""
     fields = with_defaults(rt, with_given_policy(rt, fields))
     async with rt.database.autocommit() as tx:
         return await insert_checked(rt, tx, tenant_id, fields)
@@ -82,8 +80,7 @@ def _as_stored(rt: Runtime, fields: JsonObject) -> JsonObject:
 
 async def get_session(rt: Runtime, session: SessionRef) -> Session:
     """The tenant's session. Raises `NotFound`."""
-    async with rt.database.autocommit() as tx:
-        return existing(await store.get_session(tx, session), "session")
+    return existing(await rt.database.run(store.get_session, session), "session")
 
 
 async def session_state(tx: Transaction, session: SessionRef) -> SessionState:
@@ -99,8 +96,7 @@ async def check_session(tx: Transaction, session: SessionRef) -> None:
 
 async def has_session(rt: Runtime, session: SessionRef) -> bool:
     """Whether the tenant's session exists."""
-    async with rt.database.autocommit() as tx:
-        return await store.session_exists(tx, session)
+    return await rt.database.run(store.session_exists, session)
 
 
 async def existing_in(tx: Transaction, session: SessionRef, found: T | None, noun: str) -> T:
@@ -112,31 +108,28 @@ async def existing_in(tx: Transaction, session: SessionRef, found: T | None, nou
 
 async def session_usage(rt: Runtime, session_id: SessionId) -> list[SessionUsage]:
     """Tokens and cost of the session's calls so far, by alias and purpose."""
-    async with rt.database.autocommit() as tx:
-        return await usage_totals(tx, session_id)
+    return await rt.database.run(usage_totals, session_id)
 
 
 async def list_sessions(rt: Runtime, tenant_id: TenantId, wanted: PageRequest) -> Page[Session]:
     scope = in_order(f"sessions:{tenant_id}", wanted, newest_by_default=True)
     position = beyond_id(scope, wanted)
-    async with rt.database.autocommit() as tx:
-        found = await store.list_sessions(tx, tenant_id, position, wanted.limit, newest_first=wanted.newest_first)
+    found = await rt.database.run(
+        store.list_sessions, tenant_id, position, wanted.limit, newest_first=wanted.newest_first
+    )
     return page_of(scope, found, lambda session: session.id)
 
 
 async def search_sessions(
     rt: Runtime, tenant_id: TenantId, words: str, limit: int, cursor: str | None
 ) -> Page[Session]:
-    """The tenant's sessions that have the words (any case) in their id, goal, labels, metadata or first message.
-
-    Newest first. One call reads at most `LOOKED_THROUGH` sessions, so a page may be short or empty and not be the last.
-    """
+    """The tenant's sessions that have the words (any case) in their id, goal, labels, metadata or first message, newest
+    first. One call reads at most `LOOKED_THROUGH` sessions, so a page may be short or empty and not be the last."""
     scope = f"sessions:{tenant_id}"
     before = after_id(scope, cursor) or LAST_ID
-    async with rt.database.autocommit() as tx:
-        found, horizon = await store.search_sessions(
-            tx, tenant_id, words, before=before, limit=limit, most_looked_through=LOOKED_THROUGH
-        )
+    found, horizon = await rt.database.run(
+        store.search_sessions, tenant_id, words, before=before, limit=limit, most_looked_through=LOOKED_THROUGH
+    )
     page = page_of(scope, found, lambda session: session.id)
     if page.next_cursor is None and horizon is not None:
         return Page(page.items, encode_cursor(scope, horizon))
@@ -145,16 +138,13 @@ async def search_sessions(
 
 async def figures_of(rt: Runtime, sessions: Sequence[Session]) -> dict[SessionId, SessionFigures]:
     """The newest window, the usage and the state of each session."""
-    async with rt.database.autocommit() as tx:
-        return await session_figures(tx, [session.id for session in sessions])
+    return await rt.database.run(session_figures, [session.id for session in sessions])
 
 
 @retried
 async def change_session(rt: Runtime, session: SessionRef, fields: JsonObject) -> Session:
-    """Sets the given fields. `policy`, `metadata` and `limits` are replaced as a whole; null removes a value.
-
-    Stored turns keep what they were sent with. Raises `NotFound`, `InvalidRequest`.
-    """
+    """Sets the given fields; `policy`, `metadata` and `limits` as a whole, and null removes a value. Stored turns keep
+    what they were sent with. Raises `NotFound`, `InvalidRequest`."""
     fields = with_given_policy(rt, fields)
     _check(rt, fields)
     changed = _as_stored(rt, fields)
@@ -164,10 +154,8 @@ async def change_session(rt: Runtime, session: SessionRef, fields: JsonObject) -
 
 
 async def delete_session(rt: Runtime, session: SessionRef) -> None:
-    """Erases the session and everything that belongs to it, for good; a running turn is cancelled.
-
-    Raises `NotFound`, and as `HeavyWork.slot`, in which case the session still exists.
-    """
+    """Erases the session and everything that belongs to it, for good; a running turn is cancelled. Raises `NotFound`,
+    and as `HeavyWork.slot`, in which case the session still exists."""
     async with rt.heavy.slot(session.tenant_id) as database:
         # First, and in its own transaction: it settles the tenant's usage, which the tenant's other turns write too.
         await _cancel_open(rt, database, session)

@@ -12,25 +12,13 @@ from app.db.turns import newest_of
 from app.domain.errors import InvalidRequest, NotFound, NothingToSummarize, SummaryNotActive, TurnInProgress, existing
 from app.domain.frozen import replace
 from app.domain.stored import StoredSummary
-from app.domain.types import (
-    OPEN_STATUSES,
-    MessageId,
-    SessionRef,
-    SummaryId,
-    SummaryItem,
-)
+from app.domain.types import OPEN_STATUSES, SessionRef, SummaryId, SummaryItem
 from app.engine.messages.turns import no_turn
 from app.engine.window.triggers import fold_on_request
 from app.services.paging import Page, PageRequest, beyond_id, in_order, page_of
 from app.services.runtime import Runtime, retried
 from app.services.sessions import check_session
-from app.services.turn.gather import (
-    budget_of,
-    encoding_of,
-    session_policy,
-    session_window,
-    snapshot_of,
-)
+from app.services.turn.gather import budget_of, encoding_of, session_policy, session_window, snapshot_of
 from app.services.turn.planning import planned
 from app.services.turn.summarize import IN_PROGRESS, STALE, new_summary, summarize
 from app.services.turn.summarizer_call import SummaryJob
@@ -53,7 +41,6 @@ async def summarize_now(
     rt: Runtime, session: SessionRef, focus: str | None = None, *, own: Mapping[str, Any] | None = None
 ) -> StoredSummary:
     """Summarizes what is older than the protected turns, whatever the triggers say, and returns the new summary.
-
     `focus` is what it keeps in most detail, in place of the policy's focus; `own` are other overrides of the policy.
 
     Raises `NotFound`, `NothingToSummarize`, `LimitExceeded`, and `TurnInProgress` if a turn is open, or if another
@@ -75,13 +62,12 @@ async def summarize_now(
         )
     attempt = await summarize(rt, SummaryJob(rows, fold, snapshot, "requested", rows.turn_seq))
     if attempt.summary is None and attempt.failure in (STALE, IN_PROGRESS):
-        async with rt.database.autocommit() as tx:
-            await check_session(tx, session)  # an erased session is `NotFound`, not in progress
+        await rt.database.run(check_session, session)  # an erased session is `NotFound`, not in progress
         raise TurnInProgress("Another summary is being made, or was made meanwhile.")
     if attempt.summary is None:
         raise NothingToSummarize("No summary came out smaller than what it would replace.")
-    async with rt.database.autocommit() as tx:
-        return existing(await store.get_summary(tx, session.id, attempt.summary.id), "session")  # erased meanwhile
+    made = await rt.database.run(store.get_summary, session.id, attempt.summary.id)
+    return existing(made, "session")  # erased meanwhile
 
 
 async def edit_summary(
@@ -93,10 +79,12 @@ async def edit_summary(
     Raises `NotFound`, `SummaryNotActive`, `TurnInProgress` while a turn is open, and `InvalidRequest` for no change,
     for messages that are not the session's, and for more tokens than the policy lets a summary have.
     """
+    lists = [items for items in changes.values() if not isinstance(items, str)]
+    cited = {message_id for items in lists for item in items for message_id in item.message_ids}
     rows = await session_window(rt, session)
     async with rt.database.autocommit() as tx:
         edited = existing(await store.get_summary(tx, session.id, summary_id), "summary")
-        is_cited = not (cited := _cited(changes)) or await has_messages(tx, session.id, cited)
+        is_cited = not cited or await has_messages(tx, session.id, cited)
     active = rows.summary
     if active is None or active.id != summary_id:
         raise SummaryNotActive(f"The summary is {edited.status}; only the active one can be edited.")
@@ -115,11 +103,6 @@ async def edit_summary(
         if not await store.store_attempt(tx, session.id, new, store.AttemptNote(), None):
             raise SummaryNotActive("Another summary became active meanwhile.")
         return existing(await store.get_summary(tx, session.id, new.id), "session")  # erased meanwhile
-
-
-def _cited(changes: SummaryChanges) -> frozenset[MessageId]:
-    lists = [items for items in changes.values() if not isinstance(items, str)]
-    return frozenset(message_id for items in lists for item in items for message_id in item.message_ids)
 
 
 @retried

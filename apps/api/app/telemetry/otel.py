@@ -21,7 +21,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, format_trace_id, s
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from app.domain.errors import PlimsollError
-from app.telemetry.tracing import Attribute, Span, Tracer
+from app.telemetry.tracing import Attribute, P, Span, Tracer
 
 _W3C = TraceContextTextMapPropagator()
 _CARRIED = ("traceparent", "tracestate")
@@ -108,15 +108,14 @@ def traces_over_http(version: str, *, to_providers: bool) -> OtelTraces:
 class _Span(Span):
     def __init__(self, span: OtelSpan) -> None:
         self._span = span
-        self.recording = span.is_recording()
         self.trace_id = format_trace_id(span.get_span_context().trace_id)
 
     def fail(self, kind: str) -> None:
         self._span.set_attribute("error.type", kind)
         self._span.set_status(Status(StatusCode.ERROR))
 
-    def set(self, attributes: Mapping[str, Attribute]) -> None:
-        for name, value in attributes.items():
+    def set(self, attributes: Callable[P, Mapping[str, Attribute]], *of: P.args, **how: P.kwargs) -> None:
+        for name, value in attributes(*of, **how).items() if self._span.is_recording() else ():
             if isinstance(value, str):
                 self._span.set_attribute(name, value[:_LONGEST_ATTRIBUTE])
             elif value is not None:

@@ -6,22 +6,21 @@ allowed to read conversations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TypeAlias
+from typing import ParamSpec, TypeAlias
 
 Attribute: TypeAlias = str | bool | int | float | Sequence[str] | None
+P = ParamSpec("P")
 
 
 class Span:
-    """A step while it runs. This one does nothing. `recording` is false if the span is not kept: its attributes need
-    not be computed then. `trace_id` has 32 hexadecimal digits."""
+    """A step while it runs. This one does nothing. `trace_id` has 32 hexadecimal digits."""
 
-    recording: bool = False
     trace_id: str | None = None
 
-    def set(self, attributes: Mapping[str, Attribute]) -> None:
-        """Adds attributes; one that is None is left out."""
+    def set(self, attributes: Callable[P, Mapping[str, Attribute]], *of: P.args, **how: P.kwargs) -> None:
+        """Adds the attributes of this, if the span is kept; one that is None is left out."""
 
     def fail(self, kind: str) -> None:
         """Marks the span as failed, for a failure that raises no error out of its block."""

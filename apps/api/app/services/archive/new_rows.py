@@ -1,7 +1,6 @@
 """Pasts from elsewhere as rows of a session, with tokens counted here, written as JSON for the database: turns of a
 conversation, to be added to a session, and the rows of an exported session, to be stored under new ids; and the job
-that reads and checks such a body, in whichever process it runs.
-"""
+that reads and checks such a body."""
 
 from __future__ import annotations
 
@@ -48,29 +47,19 @@ _UNANSWERED: JsonObject = {
 }
 
 
-def drafted(tools: Tools, encoding: str, model_alias: str, turns: Sequence[IncomingTurn]) -> NewHistory:
-    """The turns with new ids and the token counts of their messages, for one statement. CPU-bound.
-
-    The last turn may have open tool calls; its status is then `awaiting_tools`. The caller has checked the pairing.
-    """
-    history = _Draft()
-    for turn in turns:
-        history.add(tools, encoding, model_alias, turn)
-    return history.ended()
-
-
-def drafted_in_batches(
-    tools: Tools, encoding: str, model_alias: str, turns: Sequence[IncomingTurn]
+def drafted(
+    tools: Tools, encoding: str, model_alias: str, turns: Sequence[IncomingTurn], *, in_batches: bool
 ) -> Generator[NewHistory]:
-    """The same for as many statements as necessary, which have to be run in this order."""
+    """The turns with new ids and the token counts of their messages, for one statement, or `in_batches` for as many as
+    necessary, which have to be run in this order. CPU-bound. The last turn may have open tool calls; its status is then
+    `awaiting_tools`. The caller has checked the pairing."""
     history = _Draft()
     for turn in turns:
-        history.add(tools, encoding, model_alias, turn)
-        if len(history.messages) >= BATCH_ROWS or history.size >= BATCH_BYTES:
+        if in_batches and (len(history.messages) >= BATCH_ROWS or history.size >= BATCH_BYTES):
             yield history.ended()
             history = _Draft()
-    if history.turns:
-        yield history.ended()
+        history.add(tools, encoding, model_alias, turn)
+    yield history.ended()
 
 
 def json_array(rows: Sequence[bytes]) -> JsonText:
@@ -146,12 +135,9 @@ def _terms_json(message: IncomingMessage | Message) -> str:
 
 
 def restored(tools: Tools, document: Mapping[str, Any], encoding: str) -> Generator[NewRows | Counters]:
-    """The rows of a checked document, in an order in which they can be stored. CPU-bound, mostly before the first part.
-
-    Ids are new; the order, times and numbers of rows are kept. What can be derived from the messages (counts, the
-    user's text) is computed again. A message is counted in the encoding that it was counted in if this service has
-    that, else in `encoding`.
-    """
+    """The rows of a checked document, in an order in which they can be stored, under new ids, with their order, times
+    and numbers. CPU-bound, mostly before the first part. What can be derived from the messages (counts, the user's
+    text) is computed again: counts in the encoding of before if this service has that, else in `encoding`."""
     rows = _renumbered(tools, document)
     _count(tools, rows, encoding)
     counters = Counters(
@@ -266,11 +252,9 @@ class ImportJob:
         self._parts: Iterator[NewHistory | NewRows | Counters] = iter(())
 
     def read(self, read: BodyReader, raw: bytes) -> tuple[JsonObject, bool]:
-        """Checks the whole body and returns the session's fields, and whether it is an export. Raises `InvalidRequest`
-        with the places of errors.
-
-        The system and developer messages of a conversation are appended to the session's instructions.
-        """
+        """Checks the whole body; returns the session's fields, to whose instructions the system and developer messages
+        of a conversation are appended, and whether it is an export. Raises `InvalidRequest` with the places of
+        errors."""
         source = read(raw)
         if not isinstance(source, ImportedMessages):
             check_document(source, StoredPrompts)
@@ -291,7 +275,7 @@ class ImportJob:
         source, self._source = self._source, None
         if isinstance(source, IncomingList):
             turns = cut_turns(source.messages)
-            self._parts = iter([*drafted_in_batches(self._tools, encoding, model_alias, turns)])
+            self._parts = iter([*drafted(self._tools, encoding, model_alias, turns, in_batches=True)])
         elif source is not None:
             self._parts = restored(self._tools, source, encoding)
 

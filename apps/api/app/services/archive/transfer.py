@@ -1,6 +1,5 @@
-"""Operations on whole sessions. An export is one document, read in batches from one snapshot. An import of a past from
-elsewhere is stored completely or not at all. A fork may also end before the last turn, to run that turn again.
-"""
+"""Operations on whole sessions: an export is one document, read in batches from one snapshot; an import is stored
+completely or not at all; a fork may also end before the last turn, to run that again."""
 
 from __future__ import annotations
 
@@ -46,11 +45,10 @@ SMALL_BYTES = 64 * 1024
 
 async def export_session(rt: Runtime, session: SessionRef) -> AsyncGenerator[tuple[str, Any]]:
     """The parts of the document in order: the `session`, then batches of rows, at least one of each section, whose name
-    it has.
+    it has. A turn that has not ended is left out.
 
-    A turn that has not ended is left out, because it is not settled. A connection is held from the first part to the
-    last, so a caller must buffer the parts before it sends them to a client. Raises `NotFound`, and as
-    `HeavyWork.slot`.
+    A connection is held from the first part to the last, so a caller must buffer the parts before it sends them to a
+    client. Raises `NotFound`, and as `HeavyWork.slot`.
     """
     async with rt.heavy.slot(session.tenant_id) as database, database.begin(snapshot=True) as tx:
         exported = existing(await store.exported_session(tx, session), "session")
@@ -68,11 +66,8 @@ async def _spelled_out(tx: Transaction, session_id: SessionId, audits: list[Json
 
 
 async def import_session(rt: Runtime, tenant_id: TenantId, raw: bytes, read: BodyReader) -> Session:
-    """Makes a session from a body in one transaction: all of it, or nothing. `read` validates the body by itself;
-    `ImportJob` says how it is stored.
-
-    Raises `InvalidRequest` (`ImportRefused`) with the places of the errors, and as `HeavyJobs.job`.
-    """
+    """Makes a session from a body, which `read` validates by itself, in one transaction: all of it, or nothing. Raises
+    `InvalidRequest` (`ImportRefused`) with the places of the errors, and as `HeavyJobs.job`."""
     async with rt.jobs.job(ImportJob, small=len(raw) <= SMALL_BYTES) as job:
         given, is_export = await job.do(ImportJob.read, read, raw)
         fields = _of_export(rt, given) if is_export else with_defaults(rt, with_given_policy(rt, given))
@@ -89,8 +84,7 @@ async def import_session(rt: Runtime, tenant_id: TenantId, raw: bytes, read: Bod
 async def analyze_large(rt: Runtime, session_id: SessionId) -> None:
     """Updates the planner's statistics if the session is large compared to them. An error is logged, not raised."""
     try:
-        async with rt.heavy.database.autocommit() as tx:
-            await analyze_for(tx, session_id)
+        await rt.heavy.database.run(analyze_for, session_id)
     except PlimsollError as error:
         logger.warning("the tables were not analyzed: %s", error.code)
 
@@ -116,7 +110,7 @@ async def draft_history(rt: Runtime, model_alias: str, turns: Sequence[IncomingT
     """Gives turns their ids and counts their messages for a model, before a connection is taken. See `drafted`."""
     encoding = rt.catalogue.model(model_alias).encoding
     tools = Tools(rt.tokenizers, rt.new_id)
-    return await rt.tokenizers.off_loop(lambda: drafted(tools, encoding, model_alias, turns))
+    return await rt.tokenizers.off_loop(lambda: next(drafted(tools, encoding, model_alias, turns, in_batches=False)))
 
 
 async def add_history(tx: Transaction, session: SessionRef, history: NewHistory) -> None:
@@ -129,10 +123,8 @@ async def fork_session(
     rt: Runtime, session: SessionRef, through_turn_id: TurnId | None, lifetime: Lifetime = Lifetime.UNTIL_DELETED
 ) -> Session:
     """A new session of the tenant with the settings, pins and past of another, through the given turn or the last that
-    has ended. All has the same ids, so that its prompts are rebuilt as in the source.
-
-    Raises `NotFound` for the session or the turn, `TurnInProgress` if the turn has not ended, and as `HeavyWork.slot`.
-    """
+    has ended. All has the same ids. Raises `NotFound` for the session or the turn, `TurnInProgress` if the turn has not
+    ended, and as `HeavyWork.slot`."""
     async with _of_source(rt, session) as tx:
         through_seq = None
         if through_turn_id is not None:
@@ -141,10 +133,8 @@ async def fork_session(
 
 
 async def fork_within(rt: Runtime, session: SessionRef, turn_id: TurnId, reply_seq: int, lifetime: Lifetime) -> Session:
-    """A fork that ends within a turn, with the reply of this number, whose tool calls wait for their outputs there.
-
-    It has neither the rest of the turn nor the provider's own form of the turn's reasoning. Raises as `fork_session`.
-    """
+    """A fork that ends within a turn, with the reply of this number, whose tool calls wait for their outputs there, and
+    without the provider's own form of the turn's reasoning. Raises as `fork_session`."""
     async with rt.database.autocommit() as tx:
         turn = existing(await get_turn(tx, session, turn_id), "turn")
         messages = await messages_of_turn(tx, session.id, turn_id)
@@ -170,8 +160,7 @@ async def fork_before_last(
     async with _of_source(rt, session) as tx:
         last = await store.last_turn(tx, session.id)
         if last is None or last.id != turn_id:
-            if await get_turn(tx, session, turn_id) is None:
-                raise NotFound("turn")
+            existing(await get_turn(tx, session, turn_id), "turn")
             raise TurnNotLast("Only the last turn of a session can be run again; fork the session before an older one.")
         if last.status in OPEN_STATUSES:
             raise TurnInProgress(_NOT_ENDED)
@@ -191,11 +180,7 @@ async def _of_source(rt: Runtime, session: SessionRef) -> AsyncGenerator[Transac
 
 
 async def _fork(
-    tx: Transaction,
-    rt: Runtime,
-    source: SessionRef,
-    through_seq: int | None,
-    lifetime: Lifetime,
+    tx: Transaction, rt: Runtime, source: SessionRef, through_seq: int | None, lifetime: Lifetime
 ) -> Session:
     point = await store.fork_point(tx, source.id, through_seq)
     if through_seq not in (None, point.through_seq):
@@ -205,7 +190,6 @@ async def _fork(
     if lifetime is not Lifetime.UNTIL_DELETED:
         await set_lifetime(tx, target, lifetime)
     forked = await get_session(tx, SessionRef(source.tenant_id, target))
-    if forked is None:
-        raise LookupError("the fork is not there in the transaction that made it")
+    assert forked is not None, "it was made in this transaction"
     rt.pasts.keep_fork(source.id, target, point.through_seq, point.last_message_seq, point.past_version)
     return forked

@@ -1,8 +1,5 @@
-"""The process in which heavy pure work runs: one job at a time, whose steps are called one by one over a socket.
-
-`services/heavy/jobs.py` starts it with the socket as its standard input; it ends when the other end is closed. A
-message is a pickle, followed by large bytes. That is safe because both ends are this program.
-"""
+"""The process in which heavy pure work runs: one job at a time, whose steps are called one by one over the socket that
+is its standard input. Messages are pickles, which is safe because both ends are this program."""
 
 from __future__ import annotations
 
@@ -12,12 +9,11 @@ import pickle
 import select
 import signal
 import socket
-import struct
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from io import BufferedReader
+from io import BufferedRWPair
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import UUID
 
@@ -31,9 +27,6 @@ _LESS_URGENT: Final = 5
 _COLLECT_AFTER_OBJECTS: Final = 20_000
 """Objects made between collections: what a few turns leave. Nearly all of them are freed with their last reference, so
 a collection per 700 objects would find nothing."""
-_COUNT: Final = struct.Struct("!I")
-_SIZE: Final = struct.Struct("!Q")
-_BESIDE_BYTES: Final = 64 * 1024
 
 
 @frozen
@@ -54,39 +47,19 @@ class JobFailed(Exception):
     """A job raised an unexpected error; the child's log says where."""
 
 
-def written(message: Step | StepResult | None) -> list[bytes | memoryview]:
-    """The message as pieces to be sent in order."""
-    beside: list[pickle.PickleBuffer] = []
-    pieces = [pickle.dumps(message, protocol=5, buffer_callback=beside.append), *(each.raw() for each in beside)]
-    return [b"".join([_COUNT.pack(len(pieces)), *(_SIZE.pack(len(piece)) for piece in pieces)]), *pieces]
-
-
-RELEASE: Final = b"".join(written(None))
+RELEASE: Final = pickle.dumps(None)
 """The message that releases the job. It is not answered."""
 
 
-def without_copy(argument: object) -> object:
-    """The argument of a step. Large `bytes` are wrapped, so that they are sent without a copy."""
-    if isinstance(argument, bytes) and len(argument) > _BESIDE_BYTES:
-        return pickle.PickleBuffer(argument)
-    return argument
+def send(stream: BufferedRWPair, message: Step | StepResult) -> None:
+    """Sends a message. Large `bytes` are written without a copy."""
+    pickle.dump(message, stream)
+    stream.flush()
 
 
-def sizes_in(header: bytes | bytearray) -> list[int]:
-    """The sizes in bytes of a message's pieces; `header` is its head without their count."""
-    return [size for (size,) in _SIZE.iter_unpack(header)]
-
-
-def head_size(count: bytes | bytearray) -> int:
-    """The length in bytes of the rest of a message's head; `count` is its first `COUNT_BYTES` bytes."""
-    return _COUNT.unpack(count)[0] * _SIZE.size
-
-
-COUNT_BYTES: Final = _COUNT.size
-
-
-def read(pieces: Sequence[bytes | bytearray]) -> Any:
-    return pickle.loads(pieces[0], buffers=pieces[1:])  # noqa: S301 - from the other end, which is this program
+def receive(stream: BufferedRWPair) -> Any:
+    """The next message. Raises `EOFError`, or `UnpicklingError` within a message, if the other end is closed."""
+    return pickle.load(stream)  # noqa: S301 - from the other end, which is this program
 
 
 def collect_seldom() -> None:
@@ -108,9 +81,10 @@ def main(log_level: Any, log_format: Any) -> None:
         sys.stderr.write(f"plimsoll: the process for heavy work cannot start: {type(error).__name__}: {error}\n")
         sys.exit(1)
     with suppress(ConnectionError, EOFError):
-        _send(connection, (None, None))
+        stream = connection.makefile("rwb")
+        send(stream, (None, None))
         collect_seldom()
-        _serve(connection, tools)
+        _serve(stream, tools)
 
 
 def _tools(log_level: Any, log_format: Any) -> Tools:
@@ -131,11 +105,10 @@ def _end_with_parent(connection: socket.socket) -> None:
     os._exit(0)
 
 
-def _serve(connection: socket.socket, tools: Tools) -> None:
-    reader = connection.makefile("rb")
+def _serve(stream: BufferedRWPair, tools: Tools) -> None:
     job: object = None
     while True:
-        message = _receive(reader)
+        message = receive(stream)
         if message is None:
             job = None
             continue
@@ -150,7 +123,7 @@ def _serve(connection: socket.socket, tools: Tools) -> None:
         except Exception as error:
             answer = (None, _sendable(error))
         del message, method, arguments
-        _send(connection, answer)
+        send(stream, answer)
 
 
 def _sendable(error: Exception) -> Exception:
@@ -162,20 +135,3 @@ def _sendable(error: Exception) -> Exception:
 
     structlog.get_logger().error("heavy_job_failed", exc_info=error)
     return JobFailed(type(error).__name__)
-
-
-def _receive(reader: BufferedReader) -> Any:
-    sizes = sizes_in(_exactly(reader, head_size(_exactly(reader, COUNT_BYTES))))
-    return read([_exactly(reader, size) for size in sizes])
-
-
-def _exactly(reader: BufferedReader, size: int) -> bytes:
-    data = reader.read(size)
-    if len(data) < size:
-        raise EOFError
-    return data
-
-
-def _send(connection: socket.socket, answer: StepResult) -> None:
-    for piece in written(answer):
-        connection.sendall(piece)

@@ -1,21 +1,22 @@
 """Heavy pure work (an import's checks and counts, a simulation) in separate processes, step by step: in the serving
-process it would hold the interpreter for tens of milliseconds at a time, which would delay every turn.
-"""
+process it would hold the interpreter for tens of milliseconds at a time, and delay every turn."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from io import BufferedRWPair
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
 from app.domain.errors import ProcessBusy
-from app.services.heavy.child import COUNT_BYTES, RELEASE, Step, Tools, head_size, read, sizes_in, without_copy, written
+from app.services.heavy.child import RELEASE, Step, Tools, receive, send
 from app.services.process_state import BUSY_RETRY_S
 
 logger = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ _START_S = 60.0
 _IDLE_S = 300.0
 """Seconds for which an idle process is kept: the next job then saves the second that a start takes."""
 _REAPED_WITHIN_S = 0.2
-_GONE = (ConnectionError, EOFError)
+_GONE = (ConnectionError, EOFError, pickle.UnpicklingError)
 
 
 class Job(Generic[T]):
@@ -37,18 +38,15 @@ class Job(Generic[T]):
         self._run = run
 
     async def do(self, method: Callable[[T, *Given], R], *given: *Given) -> R:
-        """The method's result. Arguments and result must be picklable, as the object may be in another process.
-
-        A `PlimsollError` that the method raises is raised here. In another process, any other error becomes
-        `JobFailed`, and `ProcessBusy` is raised if the process has ended, and the job with it.
-        """
+        """The method's result. Arguments and result must be picklable, as the object may be in another process. There,
+        `ProcessBusy` is raised if the process has ended, and the job with it, and `JobFailed` for an error of the
+        method that is no `PlimsollError`."""
         return await self._run(method, given)
 
 
 class HeavyJobs:
     """The child processes of this process, each lent to one job at a time. There are as many as jobs run at once, which
-    `HeavyWork.slot` bounds; the first job starts the first one. Without `own_processes`, all jobs run on threads.
-    """
+    `HeavyWork.slot` bounds. Without `own_processes`, all jobs run on threads."""
 
     def __init__(
         self,
@@ -76,10 +74,8 @@ class HeavyJobs:
 
     @asynccontextmanager
     async def job(self, kind: Callable[[Tools], T], *, small: bool = False) -> AsyncGenerator[Job[T]]:
-        """A new job, which is released at the end of the block. A `small` one runs on a thread.
-
-        If a step still runs at the end, because its caller was cancelled, its process is killed. Raises `ProcessBusy`.
-        """
+        """A new job, which is released at the end of the block. A `small` one runs on a thread. If a step still runs at
+        the end, because its caller was cancelled, its process is killed. Raises `ProcessBusy`."""
         if small or not self._own_processes:
             made = kind(self._tools)
             yield Job[T](lambda method, given: asyncio.to_thread(method, made, *given))
@@ -87,9 +83,12 @@ class HeavyJobs:
         child = self._idle_child() or await self._started()
         try:
             await child.ask((kind, None))
-            yield Job[T](lambda method, given: child.ask((method, tuple(map(without_copy, given)))))
+            yield Job[T](lambda method, given: child.ask((method, given)))
         finally:
-            self._take_back(child)
+            if child.finish():
+                self._idle[child] = asyncio.get_running_loop().call_later(self._idle_s, self._end, child)
+            else:
+                self._end(child)
 
     def close(self) -> None:
         for child in [*self._children]:
@@ -118,12 +117,6 @@ class HeavyJobs:
             raise
         return child
 
-    def _take_back(self, child: _Child) -> None:
-        if child.finish():
-            self._idle[child] = asyncio.get_running_loop().call_later(self._idle_s, self._end, child)
-        else:
-            self._end(child)
-
     def _end(self, child: _Child) -> None:
         self._children.discard(child)
         if timer := self._idle.pop(child, None):
@@ -136,7 +129,7 @@ class _Child:
 
     def __init__(self, log_level: str, log_format: str) -> None:
         self._socket, theirs = socket.socketpair()
-        self._socket.setblocking(False)
+        self._stream = self._socket.makefile("rwb")
         self._ready = False
         self._asked = True  # it answers once it is ready
         program = f"from app.services.heavy.child import main; main({log_level!r}, {log_format!r})"
@@ -154,38 +147,31 @@ class _Child:
 
     async def ask(self, message: Step) -> Any:
         """The child's answer. Raises what the child raised, and `ProcessBusy` if it has ended."""
-        loop = asyncio.get_running_loop()
-        pieces = await asyncio.to_thread(written, message)  # a turn may have tens of thousands of messages
         self._asked = True
-        try:
-            for piece in pieces:
-                await loop.sock_sendall(self._socket, piece)
-        except _GONE as error:
-            raise self.gone() from error
+        await self._on_thread(send, message)
         return await self.answer()
 
     async def answer(self) -> Any:
         """The next answer, to a message or to the start."""
+        arrived, loop = asyncio.Event(), asyncio.get_running_loop()
+        loop.add_reader(self._socket, arrived.set)
         try:
-            sizes = sizes_in(await self._exactly(head_size(await self._exactly(COUNT_BYTES))))
-            value, error = read([await self._exactly(size) for size in sizes])
-        except _GONE as gone:
-            raise self.gone() from gone
+            await arrived.wait()  # no thread waits for as long as the child works
+        finally:
+            loop.remove_reader(self._socket)
+            self._socket.setblocking(True)  # uvloop makes what it watches non-blocking
+        value, error = await self._on_thread(receive)
         self._asked, self._ready = False, True
         if error is not None:
             raise error
         return value
 
-    async def _exactly(self, size: int) -> bytearray:
-        loop = asyncio.get_running_loop()
-        data = bytearray(size)
-        at = 0
-        while at < size:
-            received = await loop.sock_recv_into(self._socket, memoryview(data)[at:])
-            if received == 0:
-                raise EOFError
-            at += received
-        return data
+    async def _on_thread(self, transfer: Callable[[BufferedRWPair, *Given], R], *given: *Given) -> R:
+        """Off the event loop: a turn may have tens of thousands of messages."""
+        try:
+            return await asyncio.to_thread(transfer, self._stream, *given)
+        except _GONE as error:
+            raise self.gone() from error
 
     def gone(self) -> ProcessBusy:
         """Logs that the process has ended, and why; returns the error for the caller that waits for it."""

@@ -1,8 +1,6 @@
-"""Chat completions and responses: a client's list of messages becomes the next step of its session.
-
-The session holds the history; the list shows what is new. Past messages that the session does not have are stored
-first. Then one turn is taken, continued or tried again, or answered from storage if the list repeats an answered one.
-"""
+"""Chat completions and responses: a client's list of messages becomes the next step of its session. Past messages that
+the session does not have are stored first. Then one turn is taken, continued or tried again, or answered from storage
+if the list repeats an answered one."""
 
 from __future__ import annotations
 
@@ -21,14 +19,7 @@ from app.domain.frozen import frozen, replace
 from app.domain.incoming import Compaction, IncomingMessage
 from app.domain.responses import Lifetime
 from app.domain.types import OPEN_STATUSES, Content, Message, SessionRef, TurnStatus
-from app.openai.new_messages import (
-    KnownList,
-    NextStep,
-    answerable_list,
-    new_messages,
-    next_step,
-    past_step,
-)
+from app.openai.new_messages import KnownList, NextStep, answerable_list, new_messages, next_step, past_step
 from app.services.archive.transfer import draft_history
 from app.services.runtime import Runtime, retried
 from app.services.turn.additions import Additions, Keeping, add, draft_outputs, keep_session
@@ -103,11 +94,10 @@ async def complete_chat(
 ) -> TurnOutcome:
     """Answers a list of messages and records the turn.
 
-    What the list has beyond the session (contract.md, decision 18) is stored as past turns. A turn that waits for
-    tools continues with their outputs. It is completed if a user message follows the outputs, and cancelled if the
-    list has a user message instead of them. If the list ends with the messages of the newest turn, that turn is run
-    again if it failed or was cancelled, else its stored answer is returned.
-    Raises as `take_turn` and `continue_turn`.
+    What the list has beyond the session (contract.md, decision 18) is stored as past turns. A turn that waits for tools
+    continues with their outputs. It is completed if a user message follows the outputs, and cancelled if there is one
+    instead of them. If the list ends with the messages of the newest turn, that turn is run again if it failed or was
+    cancelled, else its stored answer is returned. Raises as `take_turn` and `continue_turn`.
     """
     for _ in range(_MOST_TRIES):
         newest, step = await _read_step(rt, session, request)
@@ -127,12 +117,7 @@ async def complete_chat(
 
 
 async def _answer_next(
-    rt: Runtime,
-    session: SessionRef,
-    request: ChatRequest,
-    newest: Newest,
-    step: NextStep,
-    listen: Listener | None,
+    rt: Runtime, session: SessionRef, request: ChatRequest, newest: Newest, step: NextStep, listen: Listener | None
 ) -> TurnOutcome:
     """Takes the turn of the step, or continues the one that waits for its outputs, with the past of the step and the
     request's directions. Raises as these, and `TurnInProgress` if the session is no longer as in `newest`."""
@@ -150,11 +135,9 @@ async def _answer_next(
 
 
 async def new_turn(rt: Runtime, session: SessionRef, request: ChatRequest) -> tuple[int, TurnRequest] | None:
-    """Stores the past of a request that would be a new turn; returns the session's last turn number and that turn.
-
-    None if the request continues a turn or repeats an answered one, or a turn is open: `complete_chat` handles these.
-    Raises `NotFound`, `InvalidRequest`, and as `answer_again`.
-    """
+    """Stores the past of a request that would be a new turn; returns the session's last turn number and that turn. None
+    if the request continues a turn or repeats an answered one, or a turn is open. Raises `NotFound`, `InvalidRequest`,
+    and as `answer_again`."""
     for _ in range(_MOST_TRIES):
         try:
             newest, step = await _read_step(rt, session, request)
@@ -170,10 +153,8 @@ async def new_turn(rt: Runtime, session: SessionRef, request: ChatRequest) -> tu
 
 
 async def store_list(rt: Runtime, session: SessionRef, request: ChatRequest) -> Newest:
-    """Stores what the list of an `all_past` request has beyond the session; returns the session's newest state.
-
-    Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a turn runs.
-    """
+    """Stores what the list of an `all_past` request has beyond the session; returns the session's newest state. Raises
+    `NotFound`, `InvalidRequest`, and `TurnInProgress` while a turn runs."""
     for _ in range(_MOST_TRIES):
         newest, step = await _read_step(rt, session, request)
         with suppress(TurnInProgress):
@@ -183,11 +164,9 @@ async def store_list(rt: Runtime, session: SessionRef, request: ChatRequest) -> 
 
 
 async def count_behind(rt: Runtime, session: SessionRef, request: ChatRequest, noun: str) -> int:
-    """The estimated tokens of the prompt for a list that follows what a session has now. `noun` is what named it.
-
-    It is the estimate of a preview of the next turn. If the list is no new turn, or has past that the session does not
-    have, it is the session's window plus the new messages. Raises `NotFound`, `InvalidRequest` as the request would.
-    """
+    """The estimated tokens of the prompt for a list that follows what a session has now: of a preview of the next turn,
+    or, if the list is no new turn or has past that the session lacks, of its window plus the new messages. `noun` is
+    what named the session. Raises `NotFound`, `InvalidRequest` as the request would."""
     async with rt.database.autocommit() as tx:
         newest = existing(await store.newest_of(tx, session), noun)
         stored = await compared_messages(tx, session, request)
@@ -228,10 +207,8 @@ def _may_repeat(newest: Newest, request: ChatRequest) -> bool:
 
 
 async def divided(request: ChatRequest, messages: Sequence[IncomingMessage], *, waiting: bool) -> NextStep:
-    """Which of the request's messages are stored and which are answered; `waiting` is as in `next_step`.
-
-    Raises `InvalidRequest` for a message that is not allowed in its place; the error names its index.
-    """
+    """Which of the request's messages are stored and which are answered; `waiting` is as in `next_step`. Raises
+    `InvalidRequest` with the index of a message that is not allowed in its place."""
     divide = past_step if request.all_past else next_step
     with located("body", request.within):
         return await _aside(request, partial(divide, messages, waiting=waiting))
@@ -311,11 +288,9 @@ async def _store(rt: Runtime, session: SessionRef, request: ChatRequest, newest:
 async def _answer_again(
     rt: Runtime, session: SessionRef, newest: Newest, request: ChatRequest, listen: Listener | None
 ) -> TurnOutcome | None:
-    """The newest turn as the answer: run again if it failed, was cancelled or has no answer, else as it is stored. None
-    if it would have to run again, but has no message left.
-
-    It has no answer if the outputs of its tools came with a user message that did not become a turn.
-    """
+    """The newest turn as the answer: run again if it failed, was cancelled or has no answer (the outputs of its tools
+    came with a user message that did not become a turn), else as it is stored. None if it would have to run again, but
+    has no message left."""
     turn_id = newest.turn_id
     assert turn_id is not None
     async with rt.database.autocommit() as tx:

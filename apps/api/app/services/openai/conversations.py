@@ -64,11 +64,9 @@ def of_conversation() -> Generator[None]:
 
 
 async def add_items(rt: Runtime, session: SessionRef, items: Sequence[Mapping[str, Any]]) -> list[JsonObject]:
-    """Stores items at the conversation's end, and returns them as they are stored.
-
-    Outputs answer the calls that wait for them; other items end a turn that waits. Calls without an output wait.
-    Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a response runs.
-    """
+    """Stores items at the conversation's end, and returns them as they are stored. Outputs answer the calls that wait
+    for them; other items end a turn that waits. Raises `NotFound`, `InvalidRequest`, and `TurnInProgress` while a
+    response runs."""
     conversation = await sessions.get_session(rt, session)
     read = await _read(rt, session.tenant_id, items)
     added = ChatRequest(
@@ -86,16 +84,13 @@ async def add_items(rt: Runtime, session: SessionRef, items: Sequence[Mapping[st
     # After outputs a number is reserved for the reply that is not made.
     reserved = 1 if read.messages and read.messages[0].role == "tool" else 0
     first_seq = last_seq - len(read.messages) - reserved + 1
-    async with rt.database.autocommit() as tx:
-        stored = await messages_in_runs(tx, session.id, [(first_seq, last_seq)])
+    stored = await rt.database.run(messages_in_runs, session.id, [(first_seq, last_seq)])
     return [item for seq in sorted(stored) for item in message_items(session.id, stored[seq])]
 
 
 async def withdraw_item(rt: Runtime, session: SessionRef, item_id: str) -> Session:
-    """Removes an item's message from the conversation and from every later prompt; a call is removed with its output.
-
-    Prompts that were sent with it do not change. Raises `NotFound`, and `TurnInProgress` while its turn runs.
-    """
+    """Removes an item's message, a call with its output, from the conversation and from every later prompt. Raises
+    `NotFound`, and `TurnInProgress` while its turn runs."""
     conversation = await sessions.get_session(rt, session)
     message, _ = await get_item(rt, session, item_id)
     async with rt.database.begin() as tx:
@@ -139,19 +134,16 @@ async def page_of_items(
     rt: Runtime, session: SessionRef, wanted: PageRequest, *, first_seq: int = 0, last_seq: int = 2**62
 ) -> tuple[list[JsonObject], bool]:
     """The items of the messages with these numbers, after the item that `cursor` names; and whether more follow. Raises
-    `InvalidRequest` if that is an item of another session. The caller has checked that the session belongs to the
-    tenant.
-    """
+    `InvalidRequest` for an item of another session. The caller has checked that the session belongs to the tenant."""
     limit, after, newest_first = wanted.limit, wanted.cursor, wanted.newest_first
     at = None if after is None else read_item_id(after)
     if after is not None and (at is None or at[0] != session.id):
         raise InvalidRequest("This is not an item of this list.", ("query", "after"))
     if at is not None:
         first_seq, last_seq = (first_seq, min(last_seq, at[1])) if newest_first else (max(first_seq, at[1]), last_seq)
-    async with rt.database.autocommit() as tx:
-        messages = await page_of_item_messages(
-            tx, session, first_seq=first_seq, last_seq=last_seq, newest_first=newest_first, limit=limit + 1
-        )
+    messages = await rt.database.run(
+        page_of_item_messages, session, first_seq, last_seq, limit + 1, newest_first=newest_first
+    )
     items: list[JsonObject] = []
     for message in messages.rows:
         of_message = message_items(session.id, message)
@@ -181,6 +173,5 @@ async def referenced(rt: Runtime, tenant_id: TenantId, item_ids: Sequence[str]) 
     places = {item_id: at for item_id in item_ids if (at := read_item_id(item_id)) is not None}
     if not places:
         return {}
-    async with rt.database.autocommit() as tx:
-        messages = await numbered_messages(tx, tenant_id, {*places.values()})
+    messages = await rt.database.run(numbered_messages, tenant_id, {*places.values()})
     return {item_id: messages[at] for item_id, at in places.items() if at in messages}

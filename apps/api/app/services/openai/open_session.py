@@ -1,5 +1,4 @@
-"""The session of a chat client's request: named in it, recognized by the messages that it resends, or new; and the
-answer there."""
+"""The session of a chat client's request: named in it, recognized by the messages that it resends, or new."""
 
 from __future__ import annotations
 
@@ -33,11 +32,9 @@ _MOST_BEGUN = 20
 
 @frozen
 class Target:
-    """Where a request is answered, and the request as it is answered there.
-
-    A session that is made for the request has a `request.keeping`. A new one is stored with the request's turn. A fork
-    is stored before, for the answer only, and the turn keeps it: what is refused or interrupted leaves no session.
-    """
+    """Where a request is answered, and the request as it is answered there. A session that is made for the request has
+    a `request.keeping`: a new one is stored with the request's turn, a fork before, for the answer only until the turn
+    keeps it."""
 
     session: SessionRef
     request: ChatRequest
@@ -48,33 +45,26 @@ class Target:
         return self.request.keeping is None or self.request.is_kept
 
 
-async def open_session(
-    rt: Runtime,
-    tenant_id: TenantId,
-    named: SessionId | str | None,
-    request: ChatRequest,
-) -> Target:
-    """Finds or makes the session of a request.
-
-    It is the session that the request names, by its id or by the client's own name (it is created if there is none of
-    that name); else that of its compaction; else the one whose messages it continues; else the one that was created for
-    its key, or for the request of which it is a retry; else a new one of the request's model. One with a name of the
-    client's is kept until it is deleted.
-    Raises `NotFound`, `InvalidRequest` before anything is stored, and as `fork_session`.
-    """
+async def open_session(rt: Runtime, tenant_id: TenantId, named: SessionId | str | None, request: ChatRequest) -> Target:
+    """Finds or makes the session of a request: the one that it names, by its id or by the client's own name (it is
+    created if there is none of that name, and kept until it is deleted); else that of its compaction; else the one
+    whose messages it continues; else the one that was created for its key, or for the request of which it is a retry;
+    else a new one of the request's model. Raises `NotFound`, `InvalidRequest` before anything is stored, and as
+    `fork_session`."""
     check_options(rt, request)
     if isinstance(named, str):
         return Target(SessionRef(tenant_id, await _named(rt, tenant_id, named, request)), request)
     if named is not None:
         session = SessionRef(tenant_id, named)
         check_compaction(request, named)
-        async with rt.database.autocommit() as tx:
-            await check_session(tx, session)
+        await rt.database.run(check_session, session)
         return Target(session, request)
     if request.compaction is not None:
         return await _compacted(rt, tenant_id, request)
-    found = await _recognized(rt, tenant_id, request) or await _begun(rt, tenant_id, request)
-    return found or _new(rt, tenant_id, request)
+    if found := await _recognized(rt, tenant_id, request) or await _begun(rt, tenant_id, request):
+        return found
+    keeping = Keeping(request.lifetime, request.session_key, _new_fields(rt, request))
+    return Target(SessionRef(tenant_id, SessionId(rt.new_id())), replace(request, directions=(), keeping=keeping))
 
 
 async def respond(rt: Runtime, target: Target, listen: Listener | None = None) -> TurnOutcome:
@@ -170,8 +160,7 @@ def in_fork(forked: Session, tenant_id: TenantId, request: ChatRequest, key: str
 async def _named(rt: Runtime, tenant_id: TenantId, name: str, request: ChatRequest) -> SessionId:
     """The session with this name of the client's, which is made if there is none. Raises `InvalidRequest` before
     anything is stored."""
-    async with rt.database.autocommit() as tx:
-        found = await store.named_session(tx, tenant_id, "external_id", name, lock=False)
+    found = await rt.database.run(store.named_session, tenant_id, "external_id", name, lock=False)
     check_compaction(request, found)
     if found is not None:
         return found
@@ -185,13 +174,6 @@ async def _named(rt: Runtime, tenant_id: TenantId, name: str, request: ChatReque
     return found
 
 
-def _new(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> Target:
-    """A new session, which is stored with the request's turn."""
-    keeping = Keeping(request.lifetime, request.session_key, _new_fields(rt, request))
-    session = SessionRef(tenant_id, SessionId(rt.new_id()))
-    return Target(session, replace(request, directions=(), keeping=keeping))
-
-
 def _new_fields(rt: Runtime, request: ChatRequest) -> JsonObject:
     """The fields of a session that is made for the request, with its directions."""
     instructions = joined_directions(None, request.directions)
@@ -203,8 +185,7 @@ async def _recognized(rt: Runtime, tenant_id: TenantId, request: ChatRequest) ->
     if request.known is None or not request.known.beginnings:
         return None
     repeated_sha256 = request.request_sha256 if request.is_retry or request.session_key else None
-    async with rt.database.autocommit() as tx:
-        turn = await store.turn_of_list(tx, tenant_id, request.known.beginnings, repeated_sha256)
+    turn = await rt.database.run(store.turn_of_list, tenant_id, request.known.beginnings, repeated_sha256)
     if turn is None:
         return None
     session, again = SessionRef(tenant_id, turn.session_id), replace(request, all_new=False)
@@ -221,15 +202,15 @@ async def _begun(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> Targ
     is a retry, if nothing else has followed there. That an answered one is the same client's is known by the digest of
     its list. A running one only refuses the retry."""
     if request.session_key is not None:
-        async with rt.database.autocommit() as tx:
-            made = await store.named_session(tx, tenant_id, "idempotency_key", request.session_key, lock=True)
+        made = await rt.database.run(store.named_session, tenant_id, "idempotency_key", request.session_key, lock=True)
         return None if made is None else Target(SessionRef(tenant_id, made), request)
     if request.known is None or not request.is_retry:
         return None
     began_ms = int((rt.now() - _RETRIED_WITHIN).timestamp() * 1000)
     after_id = UUID(int=began_ms << 80)  # ids begin with the time when they were made
-    async with rt.database.autocommit() as tx:
-        found = await turns_begun_by(tx, tenant_id, request.request_sha256, after_id=after_id, limit=_MOST_BEGUN)
+    found = await rt.database.run(
+        turns_begun_by, tenant_id, request.request_sha256, after_id=after_id, limit=_MOST_BEGUN
+    )
     for turn, digest in found:
         answered = with_reply(request.known.whole, turn.assistant_output, turn.tool_calls)
         if turn.status is TurnStatus.RUNNING or digest == answered:

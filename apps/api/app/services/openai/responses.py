@@ -12,27 +12,12 @@ from app.db.database import Transaction
 from app.db.sessions import turn_of_list
 from app.db.turns import newest_of
 from app.domain.content import sha256_hex
-from app.domain.errors import (
-    InvalidRequest,
-    NothingToSummarize,
-    TurnInProgress,
-    TurnNotOpen,
-    existing,
-)
+from app.domain.errors import InvalidRequest, NothingToSummarize, TurnInProgress, TurnNotOpen, existing
 from app.domain.frozen import frozen, names_of, replace
 from app.domain.incoming import Compaction
 from app.domain.responses import Lifetime, ResponseRef, StoredResponse
 from app.domain.stored import StoredSummary
-from app.domain.types import (
-    JsonObject,
-    SessionId,
-    SessionRef,
-    Summary,
-    SummaryBody,
-    TenantId,
-    TurnStatus,
-    Usage,
-)
+from app.domain.types import JsonObject, SessionId, SessionRef, Summary, SummaryBody, TenantId, TurnStatus, Usage
 from app.engine.summary.block import render_summary
 from app.openai.items import joined_directions
 from app.services.archive.transfer import fork_session, fork_within
@@ -71,18 +56,14 @@ class ResponseRequest:
 
 
 async def resolve_target(rt: Runtime, tenant_id: TenantId, request: ResponseRequest) -> Target:
-    """Finds or makes the session of a request.
-
-    Raises `NotFound` for the conversation or the previous response, `TurnInProgress` while the previous response runs,
-    and `InvalidRequest` before anything is stored.
-    """
+    """Finds or makes the session of a request. Raises `NotFound` for the conversation or the previous response,
+    `TurnInProgress` while that runs, and `InvalidRequest` before anything is stored."""
     chat = request.chat
     if request.conversation is not None:
         with of_conversation():
             target = await open_session(rt, tenant_id, request.conversation, chat)
         if chat.known is not None and chat.known.beginnings:
-            async with rt.database.autocommit() as tx:
-                resent = await turn_of_list(tx, tenant_id, chat.known.beginnings, None)
+            resent = await rt.database.run(turn_of_list, tenant_id, chat.known.beginnings, None)
             target = replace(target, request=replace(chat, all_new=resent is None))
         return target
     if request.previous is not None:
@@ -118,8 +99,7 @@ async def _after(rt: Runtime, tenant_id: TenantId, previous: ResponseRef, chat: 
 
 async def stored_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) -> StoredResponse:
     """The tenant's response. Raises `NotFound`."""
-    async with rt.database.autocommit() as tx:
-        return existing(await store.get_response(tx, tenant_id, ref), "response")
+    return existing(await rt.database.run(store.get_response, tenant_id, ref), "response")
 
 
 async def response_of_outcome(
@@ -127,8 +107,9 @@ async def response_of_outcome(
 ) -> StoredResponse:
     """The stored response of a request that has been answered before. Raises `NotFound` if it was erased."""
     turn = outcome.turn
-    async with rt.database.autocommit() as tx:
-        found = await store.response_of_request(tx, SessionRef(tenant_id, turn.session_id), turn.id, request_sha256)
+    found = await rt.database.run(
+        store.response_of_request, SessionRef(tenant_id, turn.session_id), turn.id, request_sha256
+    )
     return existing(found, "response")
 
 
@@ -152,12 +133,9 @@ async def cancel_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) ->
 
 
 async def delete_response(rt: Runtime, tenant_id: TenantId, ref: ResponseRef) -> None:
-    """Erases a response: it can no longer be fetched or continued.
-
-    If it was the last one of its session, and the session was made for a response and used for nothing else, the whole
-    session is erased. Until then its messages are the past of other responses. Raises `NotFound`, and `TurnInProgress`
-    while it runs.
-    """
+    """Erases a response: it can no longer be fetched or continued. With the last one, a session that was made for a
+    response and used for nothing else is erased; until then its messages are the past of other responses. Raises
+    `NotFound`, and `TurnInProgress` while it runs."""
     session = SessionRef(tenant_id, ref.session_id)
 
     async def was_the_last(tx: Transaction) -> bool:
@@ -184,8 +162,7 @@ async def count_input(rt: Runtime, tenant_id: TenantId, request: ResponseRequest
         session_id, noun = chat.compaction.session_id, "compaction"
     if request.previous is not None:
         session_id, noun = request.previous.session_id, "previous_response"
-        async with rt.database.autocommit() as tx:
-            found = existing(await store.get_response(tx, tenant_id, request.previous), noun)
+        found = existing(await rt.database.run(store.get_response, tenant_id, request.previous), noun)
         if not found.ends_session:
             raise InvalidRequest("Input is counted after the last response alone.", ("body", "previous_response_id"))
     if session_id is not None:
@@ -223,11 +200,8 @@ def compaction_policy(trigger_tokens: int, focus: str | None = None) -> JsonObje
 
 
 async def compact(rt: Runtime, tenant_id: TenantId, request: ResponseRequest) -> Compacted:
-    """Stores what is new in a request that is `all_past`, and summarizes its session.
-
-    If a summary would make nothing smaller, or a turn waits for tools, no summary is made. Raises as
-    `resolve_target`, `store_list` and `summarize_now`.
-    """
+    """Stores what is new in a request that is `all_past`, and summarizes its session, unless that would make nothing
+    smaller, or a turn waits for tools. Raises as `resolve_target`, `store_list` and `summarize_now`."""
     # Its session is found by key and body: no turn remembers the body, with which another request would be mixed.
     chat = request.chat
     key = chat.idempotency_key and sha256_hex(f"{chat.idempotency_key} {chat.request_sha256}")
@@ -243,12 +217,10 @@ async def compact(rt: Runtime, tenant_id: TenantId, request: ResponseRequest) ->
 
 
 async def compact_before(rt: Runtime, target: Target) -> tuple[Compacted | None, Target]:
-    """Makes the summary that the turn of a request would make first, without taking the turn. Returns the summary, or
-    None if the turn would make none, and where and how the request is to be answered afterwards.
-
-    What the list has beyond the session is stored, except the message to be answered. The summary is also None if a
-    turn is open or the request has been answered already. Raises as `complete_chat` and `summarize_now`.
-    """
+    """Stores what the list has beyond the session, except the message to be answered, and makes the summary that its
+    turn would make first, without taking the turn. Returns the summary, and where and how the request is to be answered
+    afterwards. It is None if the turn would make none, a turn is open, or the request has been answered already. Raises
+    as `complete_chat` and `summarize_now`."""
     target = await stored_for_now(rt, target)
     session, request = target.session, target.request
     async with erased_unless_kept(rt, target):

@@ -39,10 +39,7 @@ _SLICE = 64
 @frozen
 class Keeping:
     """How the session of a request is kept once the request is accepted: for how long, and the idempotency key by which
-    a repeated request finds it.
-
-    `fields` are those of a new session, which is not stored before; None if the session is stored already.
-    """
+    a repeated request finds it. `fields` are those of a new session; None if the session is stored already."""
 
     lifetime: Lifetime
     key: str | None = None
@@ -51,12 +48,9 @@ class Keeping:
 
 @frozen
 class Additions:
-    """What is added to a session whose state is `newest`, all counted.
-
-    `outputs` answer the calls of the turn that waits for tools, which is then completed; if there are none, it is
-    cancelled; None leaves it waiting. `history` follows it. `directions` are appended to the session's instructions,
-    each once. `keeping` is None if the session is kept as it was.
-    """
+    """What is added to a session whose state is `newest`, all counted. `outputs` answer the calls of the turn that
+    waits for tools, which is then completed; if there are none, it is cancelled; None leaves it waiting. `history`
+    follows it. `directions` are appended to the session's instructions, each once."""
 
     newest: Newest
     outputs: Sequence[JsonObject] | None
@@ -66,11 +60,9 @@ class Additions:
 
 
 async def add(rt: Runtime, tx: Transaction, session: SessionRef, additions: Additions) -> Added:
-    """Stores the additions, and locks the session until the transaction ends.
-
-    Raises `TurnInProgress` if the session is no longer as in `newest`, `ToolOutputsMismatch`, `InvalidRequest` if the
-    instructions would exceed `MOST_DIRECTIONS_CHARS`, and as `keep`.
-    """
+    """Stores the additions, and locks the session until the transaction ends. Raises `TurnInProgress` if the session is
+    no longer as in `newest`, `ToolOutputsMismatch`, `InvalidRequest` if the instructions would exceed
+    `MOST_DIRECTIONS_CHARS`, and as `keep`."""
     newest, keeping = additions.newest, additions.keeping
     if keeping is not None:
         await keep(rt, tx, session, keeping)

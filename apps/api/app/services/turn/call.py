@@ -48,10 +48,8 @@ from app.services.turn.types import TurnPlan
 
 
 async def answered(record: Record, plan: TurnPlan) -> Completion:
-    """The model's answer after its look-backs. Its tool calls are calls of the client's tools only.
-
-    Raises the errors of `_call`, and the `LimitExceeded` of a call after a look-back.
-    """
+    """The model's answer after its look-backs. Its tool calls are calls of the client's tools only. Raises the errors
+    of `_call`, and the `LimitExceeded` of a call after a look-back."""
     completion = await _call(record, plan)
     while _wants_look_back(record, completion):
         answer, again = await _look_back(record, completion)
@@ -73,12 +71,10 @@ async def _call_again(record: Record, plan: TurnPlan) -> Completion:
 
 
 async def _call(record: Record, plan: TurnPlan) -> Completion:
-    """Calls the model with no database connection held, and retries where that can help.
-
-    A prompt that the provider rejects as too long is made smaller, at most twice. If the alias is down, times out or is
-    rate-limited, its fallbacks are called, each with a prompt for its own budget. Nothing is retried once a delta was
-    delivered. Raises a `ProviderError`; the turn is then stored as failed.
-    """
+    """Calls the model with no database connection held, and retries where that can help: with a smaller prompt, at most
+    twice, if the provider rejects it as too long, and with the alias's fallbacks, each with a prompt for its own
+    budget, if it is down, times out or is rate-limited. Nothing is retried once a delta was delivered. Raises a
+    `ProviderError`; the turn is then stored as failed."""
     rt, session_id = record.rt, record.turn.claim.session_id
     started_at, calls = rt.now(), list[JsonObject]()
     fallbacks, reactions = list(plan.model.fallbacks), 0
@@ -144,9 +140,7 @@ async def _smaller(
     record: Record, plan: TurnPlan, error: ProviderOverflow, output_tokens: int, reactions: int
 ) -> TurnPlan | None:
     """The plan of the turn within the limit that the rejection implies, which is learned; None if nothing can be done.
-
-    `reactions` is the number of prompts that were already made smaller for this model.
-    """
+    `reactions` is the number of prompts that were already made smaller for this model."""
     rt, claim = record.rt, record.turn.claim
     stated, model, wire_tokens = error.stated, plan.model, plan.decided.prompt.wire_tokens
     limit = learned_limit(
@@ -235,11 +229,8 @@ async def _look_back(record: Record, completion: Completion) -> tuple[Completion
 async def _result(
     record: Record, plan: TurnPlan, lookup: LookBack | None, calls: int, used_tokens: int, unread: Sequence[Message]
 ) -> tuple[TextPage | None, str]:
-    """The page that a call reads, and the text of its result.
-
-    `calls` is the number of the turn's look-back calls so far, `used_tokens` are those of their results, and `unread`
-    the messages of this round without the text of this result.
-    """
+    """The page that a call reads, and the text of its result. `calls` is the number of the turn's look-back calls so
+    far, `used_tokens` those of their results, `unread` the messages of this round without this result's text."""
     window = plan.decided.window
     if lookup is None:
         return None, NOT_UNDERSTOOD if calls < MOST_CALLS else AT_THE_CAP

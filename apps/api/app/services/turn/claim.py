@@ -23,9 +23,9 @@ from app.domain.errors import (
     IdempotencyInFlight,
     IdempotencyKeyReused,
     InvalidRequest,
-    NotFound,
     StoredFailure,
     TurnInProgress,
+    existing,
     located,
 )
 from app.domain.frozen import replace, values_of
@@ -60,7 +60,7 @@ from app.services.turn.types import ClaimedTurn, OutputsRequest, TurnOptions, Tu
 _Claimed: TypeAlias = tuple[Claim, TurnOptions, str]
 """The claim, and the options and the model alias of the round."""
 
-
+_IN_PROGRESS = "The session has a turn that runs or waits for tool outputs. Wait, post the outputs, or cancel it."
 _BYTES_PER_TOKEN = 2
 """Assumed for text that is not counted yet, in any script. It overestimates; the unused part of a reservation is given
 back."""
@@ -75,10 +75,8 @@ async def claim(
     rt: Runtime, session: SessionRef, request: TurnRequest, idempotency_key: str | None
 ) -> ClaimedTurn | TurnOutcome:
     """Stores a new turn with its message and claims it. Returns the stored outcome if its idempotency key has one.
-
     Raises `NotFound`, `InvalidRequest`, `TurnInProgress`, the idempotency errors and `LimitExceeded`; then nothing is
-    stored.
-    """
+    stored."""
     draft = await draft_turn(rt, request, idempotency_key)
     await prepare_question(rt, session, request.content)
     for _ in range(2):
@@ -89,14 +87,12 @@ async def claim(
             answered = await _resolve_conflict(rt, session, draft)
             if answered is not None:
                 return answered
-    raise _in_progress()
+    raise TurnInProgress(_IN_PROGRESS)
 
 
 async def claim_outputs(rt: Runtime, session: SessionRef, turn_id: TurnId, request: OutputsRequest) -> ClaimedTurn:
-    """Claims a later round and stores its outputs, which must answer exactly the open calls.
-
-    Raises `NotFound`, `TurnNotOpen`, `TurnInProgress`, `ToolOutputsMismatch`, `LimitExceeded`.
-    """
+    """Claims a later round and stores its outputs, which must answer exactly the open calls. Raises `NotFound`,
+    `TurnNotOpen`, `TurnInProgress`, `ToolOutputsMismatch`, `LimitExceeded`."""
     with rt.tracer.span("claim"):
         outputs = await draft_outputs(rt, request.outputs)
 
@@ -114,10 +110,8 @@ async def claim_outputs(rt: Runtime, session: SessionRef, turn_id: TurnId, reque
 async def claim_retry(
     rt: Runtime, session: SessionRef, turn_id: TurnId, options: TurnOptions, model_alias: str
 ) -> ClaimedTurn:
-    """Claims a retry of a turn that failed, was cancelled, or completed without an answer. Its message is stored.
-
-    Only for the session's newest turn that was not rejected. Raises `NotFound`, `TurnInProgress`, `LimitExceeded`.
-    """
+    """Claims a retry of the session's newest turn that was not rejected, if it failed, was cancelled, or completed
+    without an answer. Its message is stored. Raises `NotFound`, `TurnInProgress`, `LimitExceeded`."""
 
     async def found_ended(tx: Transaction) -> _Claimed:
         ended = await existing_in(tx, session, await waiting_turn(tx, session, turn_id), "turn")
@@ -137,7 +131,7 @@ async def claim_retry(
         with rt.tracer.span("claim"):
             return await _transaction_one(rt, session, found_ended, turns=1)
     except UniqueViolated:
-        raise _in_progress() from None
+        raise TurnInProgress(_IN_PROGRESS) from None
 
 
 async def claim_drafted(
@@ -147,9 +141,7 @@ async def claim_drafted(
     open or the idempotency key was used."""
 
     async def stored(tx: Transaction) -> _Claimed:
-        claim = await claim_turn(tx, session, draft, rt.turn_lease_s)
-        if claim is None:
-            raise NotFound("session")
+        claim = existing(await claim_turn(tx, session, draft, rt.turn_lease_s), "session")
         if draft.seq not in (None, claim.seq):
             raise TurnInProgress("The session went on meanwhile.")
         return claim, options, awake_alias(rt, draft.model_alias or claim.session.model_alias)
@@ -195,12 +187,9 @@ async def _transaction_one(
 
 
 def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns: int) -> CallUse:
-    """The most that a turn's call may use. `turns` is 0 for a later round of a turn.
-
-    The prompt is counted as the whole window before pruning with all that may be recalled, calibrated, and capped at
-    the largest prompt that may be sent. The answer is counted at its maximum. Of the model and its fallbacks the
-    largest values are taken.
-    """
+    """The most that a turn's call may use, of the model and its fallbacks: the whole window before pruning with all
+    that may be recalled, calibrated, and capped at the largest prompt that may be sent; and the longest answer. `turns`
+    is 0 for a later round of a turn."""
     messages, kept = list(rows.read_messages()), rows.kept
     summary = rows.summary
     blocks = [text for _, text in layers_of(rt, rows.session, options.instructions)]
@@ -213,7 +202,8 @@ def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns:
     ]
     estimated_tokens = sum(map(most_tokens_of, messages))
     estimated_tokens += kept.columns.most_tokens(kept.first_turn, kept.end_turn)
-    estimated_tokens += sum(map(_most_tokens_of_text, (*blocks, *tools)))
+    sizes_bytes = [len(text.encode(errors="surrogatepass")) for text in (*blocks, *tools)]
+    estimated_tokens += sum(ceil(size_bytes / _BYTES_PER_TOKEN) for size_bytes in sizes_bytes)
     estimated_tokens += len(blocks) * _BLOCK_FRAMING_TOKENS + PROMPT_FRAMING_TOKENS
     output_pct = rows.policy.allocation.reserved_for_output_pct if rows.policy.allocation else None
     is_counted = all(message.tokens >= 0 for message in messages)
@@ -229,20 +219,10 @@ def _most_of_call(rt: Runtime, rows: WindowRows, options: TurnOptions, *, turns:
     return CallUse(turns, max(use.tokens for use in uses), max(use.usd for use in uses))
 
 
-def _most_tokens_of_text(text: str) -> int:
-    return ceil(len(text.encode(errors="surrogatepass")) / _BYTES_PER_TOKEN)
-
-
 def _ours(claim: Claim | None) -> Claim:
     if claim is None:
         raise TurnInProgress("The turn was continued meanwhile, or another turn followed it.")
     return claim
-
-
-def _in_progress() -> TurnInProgress:
-    return TurnInProgress(
-        "The session has a turn that runs or waits for tool outputs. Wait, post the outputs, or cancel it."
-    )
 
 
 async def draft_turn(rt: Runtime, request: TurnRequest, idempotency_key: str | None) -> NewTurn:
@@ -304,10 +284,8 @@ def check_recorded(model: Model, recorded_reply: RecordedReply | None) -> None:
 
 @retried
 async def _resolve_conflict(rt: Runtime, session: SessionRef, draft: NewTurn) -> TurnOutcome | None:
-    """Resolves a claim that failed: the session has an open turn, or the key was used. Returns the key's outcome.
-
-    Returns None when the open turn was a dead worker's and has been ended: the claim can then be tried again.
-    """
+    """Resolves a claim that failed: the session has an open turn, or the key was used. Returns the key's outcome, or
+    None when the open turn was a dead worker's and has been ended: the claim can then be tried again."""
     async with rt.database.begin() as tx:
         lost = await fail_lost_turns(tx, session.id)
         answered = None
@@ -317,7 +295,7 @@ async def _resolve_conflict(rt: Runtime, session: SessionRef, draft: NewTurn) ->
                 answered = await answer_again(tx, session, *found, draft.request_sha256)
     rt.telemetry.turns_lost(lost)
     if answered is None and not lost:
-        raise _in_progress()
+        raise TurnInProgress(_IN_PROGRESS)
     return answered
 
 

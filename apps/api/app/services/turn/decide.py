@@ -32,15 +32,11 @@ _MOST_COUNTS = 2
 
 async def decide(record: Record, window: WindowRows | None = None) -> TurnPlan:
     """Counts the messages that have no count yet, tries a summary if one is due, and returns the plan or a refusal.
-
-    `window` is given when another model is called than the one that the turn was claimed for: it has another window and
-    may have another encoding.
-    """
+    `window` is given when another model is called than the one that the turn was claimed for."""
     rows, snapshot = await _counted(record, window or record.turn.rows)
     with record.rt.tracer.span("decide") as span:
         decided = await planned(plan, snapshot, rows.estimate)
-        if span.recording:
-            span.set(of_decision(decided))
+        span.set(of_decision, decided)
     if isinstance(decided, SummaryDue):
         return await _decide_with_summary(record, rows, snapshot, decided)
     if decided.summary_worthless:
@@ -57,9 +53,18 @@ async def _counted(record: Record, rows: WindowRows) -> tuple[WindowRows, Snapsh
 
 
 async def decide_within(record: Record, refused: TurnPlan, budget: Budget) -> TurnPlan | None:
-    """The plan of the turn within the budget that a provider's rejection implies; None when it does not fit."""
-    snapshot = await _leave_at_once(record, refused.rows, refused.decided.window.after_overflow(budget))
-    smaller = await _without_summary(record, refused.rows, snapshot)
+    """The plan of the turn within the budget that a provider's rejection implies, without the turns that the policy's
+    emergency path drops then; None when it does not fit."""
+    rt, rows = record.rt, refused.rows
+    snapshot = refused.decided.window.after_overflow(budget)
+    fold = emergency_fold(snapshot, rows.estimate)
+    if fold is not None:
+        with record.steps.step("emergency_drop") as detail:
+            noted = await note_emergency(rt, rows, fold, record.turn.claim)
+            detail |= {"turns": len(fold.turns), "stored": noted is not None}
+        if noted is not None:
+            snapshot = await with_recall_anew(rt, rows, with_summary(snapshot, fold, noted, rows.estimate))
+    smaller = await _without_summary(record, rows, snapshot)
     return smaller if isinstance(smaller.decided, Ready) else None
 
 
@@ -67,8 +72,7 @@ async def read_again(record: Record, model_alias: str) -> WindowRows:
     """Reads the window for this model again, as it is stored now."""
     rt, claim, policy = record.rt, record.turn.claim, record.turn.rows.policy
     with rt.tracer.span("gather"):
-        async with rt.database.autocommit() as tx:
-            return await read_window(tx, rt, claim.session, policy, model_alias, turn_seq=claim.seq)
+        return await rt.database.run(read_window, rt, claim.session, policy, model_alias, turn_seq=claim.seq)
 
 
 async def first_snapshot(
@@ -80,11 +84,8 @@ async def first_snapshot(
     looked_back: Sequence[Message] = (),
     store_counts: bool = True,
 ) -> tuple[WindowRows, Snapshot]:
-    """Counts the messages that have no count yet and returns the rows and the snapshot of the turn before any summary.
-
-    `turn_id` is the running turn; `looked_back` are the messages that its look-backs added. Without `store_counts`
-    nothing is written; the preview of a turn uses the same snapshot.
-    """
+    """Counts the messages that have no count yet; returns the rows and the snapshot of the turn `turn_id` before any
+    summary. `looked_back` are the messages that its look-backs added. Without `store_counts` nothing is written."""
     rows = await with_all_counts(rt, rows, store=store_counts)
     takes_tools = _takes_own_tool(rt, rows, options)
     current = await _current(rt, rows, turn_id, looked_back if takes_tools else ())
@@ -121,11 +122,9 @@ async def _current(rt: Runtime, rows: WindowRows, turn_id: TurnId, looked_back: 
 
 
 async def decide_after_look_back(record: Record, *, again: bool) -> TurnPlan:
-    """The plan of the call after a look-back. It starts from the snapshot of the prompt before; no summary is made.
-
-    `again` says whether the model may look back once more. If the messages that were read do not fit, they are replaced
-    by a notice or left out: after a prompt that fitted, a look-back never makes the turn fail.
-    """
+    """The plan of the call after a look-back, from the snapshot of the prompt before; no summary is made. `again` says
+    whether the model may look back once more. If the messages that were read do not fit, they are replaced by a notice
+    or left out: after a prompt that fitted, a look-back never makes the turn fail."""
     turn, rows, snapshot = record.turn, record.sent.rows, record.sent.snapshot
     bare = snapshot.tools[:-1] if snapshot.offers_look_back else snapshot.tools
     for looked_back, offered in ((turn.looked_back, again), (without_newest(turn.looked_back), False), ((), False)):
@@ -163,11 +162,9 @@ async def with_exact_count(
 async def _ratio_by_provider(
     rt: Runtime, model: Model, prompt: Prompt, max_output_tokens: int, steps: Steps
 ) -> float | None:
-    """The ratio of the provider's token count to the wire estimate of the prompt; None without a credible count.
-
-    Never raises a `ProviderError`: its code is recorded in the turn's steps, and the estimate decides. The step is then
-    still a success, because nothing of the turn has failed. No database connection is held.
-    """
+    """The ratio of the provider's token count to the wire estimate of the prompt; None without a credible count. Never
+    raises a `ProviderError`: its code is in the turn's step, which is still a success, because the estimate decides. No
+    database connection is held."""
     request = CompletionRequest(messages=prompt.messages(), max_output_tokens=max_output_tokens, tools=prompt.tools)
     started_at, counted, fell_back = rt.now(), None, "not_offered"
     try:
@@ -259,20 +256,5 @@ async def _without_summary(record: Record, rows: WindowRows, snapshot: Snapshot)
     """The plan of the snapshot; no further summary is made."""
     with record.rt.tracer.span("decide") as span:
         decided = await planned(plan, snapshot, rows.estimate, may_summarize=False)
-        if span.recording:
-            span.set(of_decision(decided))
+        span.set(of_decision, decided)
     return TurnPlan(rows, decided)
-
-
-async def _leave_at_once(record: Record, rows: WindowRows, snapshot: Snapshot) -> Snapshot:
-    """The snapshot without the turns that the policy's emergency path drops after a provider's rejection."""
-    rt, estimate = record.rt, rows.estimate
-    fold = emergency_fold(snapshot, estimate)
-    if fold is None:
-        return snapshot
-    with record.steps.step("emergency_drop") as detail:
-        noted = await note_emergency(rt, rows, fold, record.turn.claim)
-        detail |= {"turns": len(fold.turns), "stored": noted is not None}
-    if noted is None:
-        return snapshot
-    return await with_recall_anew(rt, rows, with_summary(snapshot, fold, noted, estimate))

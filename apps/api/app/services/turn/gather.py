@@ -59,7 +59,6 @@ class WindowRows:
 
     `kept` are the turns that this process has cached, `turns` those after them. `turn_seq` is the number of the running
     turn, or the one that the next turn would get. `held` are the bytes that the process counts for what was read.
-    `estimate` counts in the model's encoding; with `counted_by_provider` the prompt was counted by the provider.
     """
 
     session: SessionState
@@ -128,11 +127,9 @@ async def read_window(
 ) -> WindowRows:
     """Reads the window of the running turn `turn_seq`, or without it the one that the next turn would find, in two
     statements: its summary and pins, and the turns that are not cached. With recall, another reads the older messages
-    that match the user's, and one reads the part of their index that is not cached.
-
-    Recall matches the message of the running turn, or else `query`; with neither, nothing is recalled. Raises
-    `InvalidRequest` for an unknown alias and for more bytes than a tenant may hold, and the errors of `Allowance.take`.
-    """
+    that match the message of the running turn, or else `query`, and one reads the part of their index that is not
+    cached. Raises `InvalidRequest` for an unknown alias and for more bytes than a tenant may hold, and the errors of
+    `Allowance.take`."""
     before_seq = session.last_turn_seq + 1 if turn_seq is None else turn_seq
     model = rt.catalogue.model(model_alias, session.tenant_id)
     context = await _context(tx, rt, session.id, before_seq)
@@ -314,11 +311,8 @@ async def snapshot_of(
     instructions: str | None = None,
     may_look_back: bool = False,
 ) -> Snapshot:
-    """The snapshot of the rows. `current` is the running turn; it need not be stored.
-
-    `instructions` are those of the turn, a system layer after the session's. With `may_look_back` the model can be
-    offered the look-back tool.
-    """
+    """The snapshot of the rows. `current` is the running turn; it need not be stored. `instructions` are a system layer
+    after the session's. With `may_look_back` the model can be offered the look-back tool."""
     session = rows.session
     rule = rows.model.reasoning_rule
 
@@ -359,8 +353,7 @@ async def with_recall_anew(rt: Runtime, rows: WindowRows, snapshot: Snapshot, *,
     if not rows.policy.recall.enabled:
         return snapshot
     rows = replace(rows, summary=snapshot.summary)
-    async with rt.database.autocommit() as tx:
-        rows = await _with_evicted(tx, rt, rows, query, for_turn=for_turn)
+    rows = await rt.database.run(_with_evicted, rt, rows, query, for_turn=for_turn)
     rows = await with_all_counts(rt, replace(rows, turns=()), store=for_turn)
     return replace(snapshot, evicted=rows.evicted and rows.evicted.with_reasoning(rows.model.reasoning_rule))
 

@@ -38,8 +38,7 @@ _T = TypeVar("_T")
 
 
 async def count_long_texts(tokenizers: Tokenizers, estimate: Estimator, snapshot: Snapshot) -> None:
-    """Counts the long texts around the messages off the event loop. The engine's own count of them is then a hit in the
-    cache that this fills."""
+    """Counts the long texts around the messages off the event loop, so that the engine's own count is a cache hit."""
     if _chars_around(snapshot) <= _LONG_CHARS:
         return
 

@@ -32,13 +32,10 @@ log = structlog.get_logger()
 async def call_model(
     rt: Runtime, session_id: SessionId, model: Model, request: CompletionRequest, on_delta: DeltaSink | None = None
 ) -> Completion:
-    """Calls the model with its retries and under its deadline. With `on_delta` the answer is streamed into it.
-
-    The caller must hold no database connection. Raises a `ProviderError`.
-    """
+    """Calls the model with its retries and under its deadline. With `on_delta` the answer is streamed into it. The
+    caller must hold no database connection. Raises a `ProviderError`."""
     with rt.tracer.span(f"chat {model.model}", calls_out=True) as span:
-        if span.recording:
-            span.set(of_request(session_id, model, request, stream=on_delta is not None))
+        span.set(of_request, session_id, model, request, stream=on_delta is not None)
         if headers := rt.tracer.outgoing():
             request = replace(request, headers=headers)
         labels = {"session_id": str(session_id), "model_alias": model.alias, "purpose": request.purpose}
@@ -55,8 +52,7 @@ async def call_model(
             raise
         if content_log:
             _log_reply(content_log, completion)
-        if span.recording:
-            span.set(of_completion(completion))
+        span.set(of_completion, completion)
         return completion
 
 

@@ -92,11 +92,8 @@ async def look_up(
     embeddings: Embeddings | None,
 ) -> Evicted | None:
     """The messages through `through_seq`, all settled, that may be recalled; None if `message` calls for no recall.
-
-    Runs one statement for the messages, one for the part of the index that is not cached, and one for the vectors if
-    the vector of `message` is available. With `pack` some of the messages that were stored without packed terms get
-    them.
-    """
+    Runs at most one statement for the messages, one for the rest of the index, and one for the vectors. With `pack`
+    some of the messages that were stored without packed terms get them."""
     text, said_day = content_text(message.content), day_said(message)
     room_tokens = most_recalled_tokens(text, recall, input_budget)
     vector = None
@@ -164,9 +161,7 @@ async def settled_index(
 ) -> tuple[Index, int]:
     """The index of a session's messages, at least through `settled_seq`, below which nothing is written any more; and
     how many of them are missing in it, because they have no packed terms yet. With `pack`, some of those are packed.
-
-    Reads what is not cached, and caches the index if nothing is missing.
-    """
+    The index is cached if nothing is missing."""
     kept = pasts.index(session_id)
     index, unpacked = await extended_index(tx, session_id, kept, settled_seq)
     if unpacked and pack:
@@ -180,10 +175,8 @@ async def settled_index(
 
 
 async def extended_index(tx: Transaction, session_id: SessionId, index: Index, through_seq: int) -> tuple[Index, int]:
-    """The index extended by the messages through `through_seq`, and how many of those have no packed terms.
-
-    The messages are read in slices. A large index is extended on a thread, off the event loop.
-    """
+    """The index extended by the messages through `through_seq`, which are read in slices, and how many of those have no
+    packed terms. A large index is extended on a thread, off the event loop."""
     slices: list[StoredTerms] = []
     read_seq = index.through_seq
     while read_seq < through_seq:
@@ -209,11 +202,8 @@ async def read_page(
     rt: Runtime, session: SessionRef, lookup: LookBack, wanted: Search, last_seq: int, tokens: int, estimate: Estimate
 ) -> TextPage | None:
     """A page of at most `tokens` tokens: of the message with the handle, or of the messages through `last_seq` that
-    match. None if there is no such message.
-
-    Runs at most three statements, and two for vectors. No database connection is held while texts are counted or a
-    vector is made. The caller has checked that the session belongs to the tenant.
-    """
+    match. None if there is no such message. No database connection is held while texts are counted or a vector is made.
+    The caller has checked that the session belongs to the tenant."""
     if lookup.handle is None:
         await prepare_search(rt, session, lookup.query)
     async with rt.database.autocommit() as tx:
@@ -245,10 +235,7 @@ async def _messages(tx: Transaction, session_id: SessionId, seqs: Sequence[int])
 
 async def prepare_question(rt: Runtime, session: SessionRef, content: Content) -> None:
     """Requests the vector of a message if it calls for recall and this process has recalled in the session before, or
-    if this process has trimmed the session's pins before.
-
-    Holds no database connection. Waits no longer than the deployment's bound.
-    """
+    if this process has trimmed the session's pins before. Waits no longer than the deployment's bound."""
     if rt.embeddings is None:
         return
     compares_in, text = partial(rt.embeddings.compares_in, session), content_text(content)
@@ -261,8 +248,7 @@ async def prepare_search(rt: Runtime, session: SessionRef, words: str) -> None:
     """Requests the vector of the words of a search, if the session has vectors to compare it with."""
     if rt.embeddings is None or not words.strip():
         return
-    async with rt.database.autocommit() as tx:
-        has_some = await has_vectors(tx, session.id, rt.embeddings.model)
+    has_some = await rt.database.run(has_vectors, session.id, rt.embeddings.model)
     if has_some:
         await rt.embeddings.prepare(session.tenant_id, words, partial(_store_usage, rt, rt.embeddings, session.id))
 
@@ -329,10 +315,9 @@ async def make_vectors(rt: Runtime, embeddings: Embeddings, session: SessionRef,
 
 async def _make_batch(rt: Runtime, embeddings: Embeddings, session_id: SessionId, through_seq: int) -> None:
     after_seq = embeddings.through(session_id)
-    async with rt.database.autocommit() as tx:
-        rows = await messages_without_vectors(
-            tx, session_id, after_seq, through_seq, model=embeddings.model, limit=_BATCH
-        )
+    rows = await rt.database.run(
+        messages_without_vectors, session_id, after_seq, through_seq, model=embeddings.model, limit=_BATCH
+    )
     texts = [named(row["name"], content_text(row["content"])).strip() for row in rows]
     worded = [text for text in texts if text]
     embedded = await embeddings.embed(worded) if worded else None

@@ -69,11 +69,8 @@ _OUR_FAULT: JsonObject = {"code": "internal_error", "detail": "Something broke o
 @asynccontextmanager
 async def recording(rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None) -> AsyncGenerator[Record]:
     """Yields the record of a claimed turn. If the block fails before an end was recorded, the turn is stored as failed,
-    so that the session can continue.
-
-    When a turn is cancelled, its end is stored before its work is stopped. `started` is the time of the request by
-    `perf_counter`.
-    """
+    so that the session can continue. When a turn is cancelled, its end is stored before its work is stopped. `started`
+    is the time of the request by `perf_counter`."""
     claim = turn.claim
     add_request_fields(session_id=str(claim.session_id), turn_id=str(claim.turn_id))
     record = Record(rt, turn, started, listen)
@@ -92,10 +89,9 @@ async def recording(rt: Runtime, turn: ClaimedTurn, started: float, listen: List
 class Record:
     """What happened in a turn's round, and the four ways in which the round may end. Each end is transaction two.
 
-    `model_alias` is the model that is to be called now. With a listener the reply is streamed into `on_delta`.
-    `summary` is the first summary that was made before a call. `found_summary_in_progress` is true when a summary was
-    due that another process or a background task was making. `read` are the pages that the turn's look-backs have read
-    since the claim.
+    `model_alias` is the model that is to be called now, `summary` the first summary that was made before a call.
+    `found_summary_in_progress` is true when a summary was due that another process or a background task was making.
+    `read` are the pages that the turn's look-backs have read since the claim.
     """
 
     def __init__(self, rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None) -> None:
@@ -161,8 +157,7 @@ class Record:
     def note_look_back(
         self, plan: TurnPlan, new: tuple[Message, ...], started_at: datetime, detail: JsonObject
     ) -> None:
-        """Records a look-back as a step, and its `new` messages as blocks, in the form in which a later round sends
-        them."""
+        """Records a look-back as a step, and its `new` messages as blocks, as a later round sends them."""
         claim = self.turn.claim
         alone = Turn(claim.turn_id, claim.seq, TurnStatus.RUNNING, unresolved=True, messages=new)
         sent = with_reasoning(alone, plan.model.reasoning_rule).messages
@@ -256,10 +251,8 @@ class Record:
         self.rt.pasts.note_cached(self.turn.claim.session_id, usage)
 
     async def note_unanswered(self, usages: Sequence[Usage]) -> None:
-        """Records what a call used that failed, or whose answer was not recorded.
-
-        The provider's report may cover only a part: at least our own count of what was delivered is in it.
-        """
+        """Records what a call used that failed, or whose answer was not recorded: at least our own count of what was
+        delivered, as the provider's report may cover only a part."""
         plan = self._sent
         if plan is None:
             return
@@ -303,8 +296,9 @@ class Record:
         end = TurnEnd(status, alias, *recorded, usages=self.usages, cost_usd=total_cost(costs), **fields)
         with self.rt.tracer.span("settle") as span:
             turn = await store_end(self.rt, self.turn.claim, end, patience_s=patience_s)
-            if span.recording:
-                span.set({**of_turn(turn), **(of_audit(self._audits[-1]) if self._audits else {})})
+            span.set(of_turn, turn)
+            if self._audits:
+                span.set(of_audit, self._audits[-1])
         self.rt.telemetry.turn_finished(turn, self._audits, perf_counter() - self._started)
         return turn
 
@@ -314,9 +308,8 @@ async def store_end(rt: Runtime, claim: Claim, end: TurnEnd, *, patience_s: floa
     out of a resource, or rolls the statement back for a lock or a conflict, it retries for `patience_s`, by default the
     time of a lease, after which the turn no longer belongs to this process.
 
-    A commit whose answer was lost is found by the retry and not made twice. Raises `DatabaseUnavailable` when the time
-    is over, `TurnCancelled` when the turn was cancelled or its session erased, and `TurnLost` when it was ended
-    otherwise; nothing is written then.
+    A commit whose answer was lost is found by the retry. Raises `DatabaseUnavailable` when the time is over,
+    `TurnCancelled` when the turn was cancelled or its session erased, and `TurnLost` when it was ended otherwise.
     """
     pause_s = _FIRST_PAUSE_S
     gives_up_at = asyncio.get_running_loop().time() + (rt.turn_lease_s if patience_s is None else patience_s)
@@ -350,9 +343,7 @@ async def ended_elsewhere(tx: Transaction, claim: Claim) -> TurnCancelled | Turn
 
 def note_prompt(rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, assembled: Assembled) -> CacheBreak | None:
     """Caches the prompt as the session's last one. Returns why it does not extend the one before; a metric counts that.
-
-    None if it does, or if the one before is not known: another process sent it, or a turn was rejected since.
-    """
+    None if it does, or if another process sent the one before, or a turn was rejected since."""
     session_id, reply_seq = turn.claim.session_id, turn.claim.assistant_seq
     before = rt.pasts.last_prompt(session_id)
     rt.pasts.keep_last_prompt(session_id, plan.model.alias, orjson.dumps(assembled.refs), reply_seq)

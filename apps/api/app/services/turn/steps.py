@@ -1,7 +1,6 @@
-"""The steps of a turn as they are recorded while it runs, and the attributes of its spans: ids and figures. They have
-OpenTelemetry's names for generative AI if there is one (https://opentelemetry.io/docs/specs/semconv/gen-ai/); names
-with `plimsoll.` are those of the audit and the steps.
-"""
+"""The steps of a turn as they are recorded while it runs, and the attributes of its spans: ids and figures, by
+OpenTelemetry's names for generative AI if there are any (https://opentelemetry.io/docs/specs/semconv/gen-ai/), else
+with `plimsoll.` by those of the audit and the steps."""
 
 from __future__ import annotations
 
@@ -44,8 +43,7 @@ class Steps:
                 raise
             finally:
                 self.add(kind, started_at, detail, status)
-                if span.recording:
-                    span.set(of_step(detail))
+                span.set(of_step, detail)
 
     def add(self, kind: str, started_at: datetime, detail: JsonObject, status: str = "success") -> None:
         self.rows.append(

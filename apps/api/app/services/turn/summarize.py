@@ -1,8 +1,5 @@
 """Makes a summary: calls the summarizer within its own window, accepts or falls back, and stores by compare-and-set.
-
-A summary that is due after a turn is not noted anywhere: it follows from the stored window alone. After a crash, the
-check before the next turn's call or the check after that turn finds it due again.
-"""
+That one is due after a turn is noted nowhere: it follows from the stored window, also after a crash."""
 
 from __future__ import annotations
 
@@ -16,6 +13,7 @@ from uuid import UUID
 
 from app.db import summaries as store
 from app.db.claims import Claim
+from app.db.database import record_of
 from app.db.records import add_usages
 from app.db.summaries import AttemptNote
 from app.domain.errors import DatabaseUnavailable, InvalidRequest, NotFound
@@ -80,10 +78,8 @@ STALE = "stale"
 @frozen
 class SummaryAttempt:
     """The result of an attempt. `summary` is None when nothing could be stored; `failure` says why no answer is used.
-
-    `usage` and `cost_usd` are sums over the calls that were made, also those with refused answers. They are None when
-    the model was not called, reported no usage, or has no known price.
-    """
+    `usage` and `cost_usd` are sums over the calls that were made, None when no model was called, it reported no usage,
+    or has no known price."""
 
     summary: Summary | None
     origin: SummaryOrigin
@@ -120,13 +116,13 @@ async def summarize(rt: Runtime, job: SummaryJob) -> SummaryAttempt:
         return SummaryAttempt(None, "model", job.alias, 0, IN_PROGRESS, None, None)
     summarizer = Summarizer(rt, job, *await chosen_call(rt, job))
     lease_id = job.claim.turn_id if job.claim else rt.new_id()
-    lease_s = sum(_deadline_s(rt, alias) for alias in summarizer.aliases) + _LEASE_SLACK_S
+    known = [alias for alias in summarizer.aliases if alias in rt.catalogue.aliases]
+    lease_s = sum(rt.catalogue.model(alias).timeout_s for alias in known) + _LEASE_SLACK_S
     previous_id = job.fold.previous.id if job.fold.previous else None
     try:
-        async with rt.database.autocommit() as tx:
-            stands, limits = await store.take_summary_lease(
-                tx, session_id, lease_id, lease_s, previous_id, for_turn=job.claim is not None
-            )
+        stands, limits = await rt.database.run(
+            store.take_summary_lease, session_id, lease_id, lease_s, previous_id, for_turn=job.claim is not None
+        )
         if not stands:
             return SummaryAttempt(None, "model", summarizer.alias, 0, STALE, None, None)
         if limits is None and not job.whatever_others_do:
@@ -135,8 +131,7 @@ async def summarize(rt: Runtime, job: SummaryJob) -> SummaryAttempt:
         attempt = await _make(rt, summarizer, job, lease_id)
     except BaseException:  # also when it is cancelled, or the lease's answer lost; storing the attempt ends the lease
         with suppress(DatabaseUnavailable):
-            async with rt.database.autocommit() as tx:
-                await store.release_summary_lease(tx, session_id, lease_id)
+            await rt.database.run(store.release_summary_lease, session_id, lease_id)
         raise
     rt.telemetry.summary_finished(when=job.when, outcome=_outcome(attempt), seconds=perf_counter() - started)
     return attempt
@@ -148,8 +143,7 @@ async def _make(rt: Runtime, summarizer: Summarizer, job: SummaryJob, lease_id: 
     failure, usage = summarizer.failure, sum_of([usage for usage, _ in summarizer.calls])
     used = [of_call for _, of_call in summarizer.calls]
     if summarizer.limit and job.when == "requested":
-        async with rt.database.autocommit() as tx:
-            await add_usages(tx, session.id, used)
+        await rt.database.run(add_usages, session.id, used)
         raise summarizer.limit
     if failure and (left_out := rt.warnings.due((summarizer.alias, failure))) is not None:
         logger.warning(
@@ -204,16 +198,9 @@ def _outcome(attempt: SummaryAttempt) -> SummaryOutcome:
     return "used" if attempt.origin == "model" else "fallback"
 
 
-def _deadline_s(rt: Runtime, alias: str) -> float:
-    """Seconds that the summarizer's whole call may take; 0 for an alias that is no longer in the catalogue."""
-    return rt.catalogue.model(alias).timeout_s if alias in rt.catalogue.aliases else 0.0
-
-
 async def note_emergency(rt: Runtime, rows: WindowRows, fold: Fold, claim: Claim) -> Summary | None:
-    """Stores the note of turns that an emergency dropped as the session's active summary, without calling a model.
-
-    Returns None when it could not be stored; the turns then stay in the window.
-    """
+    """Stores the note of turns that an emergency dropped as the session's active summary, without calling a model. None
+    when it could not be stored; the turns then stay in the window."""
     body = emergency_summary(fold, rows.estimate)
     if body is None:
         return None
@@ -226,8 +213,7 @@ async def note_emergency(rt: Runtime, rows: WindowRows, fold: Fold, claim: Claim
 @retried
 async def restart_count(rt: Runtime, session_id: SessionId, turn_seq: int) -> None:
     """Restarts the turn count towards the mandatory summary at this turn."""
-    async with rt.database.autocommit() as tx:
-        await store.restart_count(tx, session_id, turn_seq - 1)
+    await rt.database.run(store.restart_count, session_id, turn_seq - 1)
 
 
 def _breaker_open(rt: Runtime, session: SessionState) -> bool:
@@ -248,16 +234,12 @@ def new_summary(
     claim: Claim | None = None,
 ) -> NewSummary:
     """The row of a summary that replaces `previous`. `choice` is None if no model was called for it."""
-    return NewSummary(
-        id=summary.id,
+    return record_of(
+        NewSummary,
+        values_of(summary) | values_of(summary.body),
         session_id=session_id,
-        from_message_id=summary.from_message_id,
-        to_message_id=summary.to_message_id,
-        to_message_seq=summary.to_message_seq,
         previous_summary_id=previous.id if previous else None,
-        **values_of(summary.body),
         status="active",
-        origin=summary.origin,
         model_alias=model_alias,
         call=choice and choice.call,
         call_reason=choice and choice.reason,
@@ -275,18 +257,15 @@ async def _store(
     rt: Runtime, session_id: SessionId, new: NewSummary | None, note: AttemptNote, claim: Claim | None
 ) -> bool:
     """Stores the note, and the summary if the one that it replaces is still active and its turn still ours."""
-    async with rt.database.autocommit() as tx:
-        return await store.store_attempt(tx, session_id, new, note, claim)
+    return await rt.database.run(store.store_attempt, session_id, new, note, claim)
 
 
 def start_after_turn(
     rt: Runtime, turn: ClaimedTurn, plan: TurnPlan, reply: Message, completed_at: datetime | None, *, is_sound: bool
 ) -> None:
     """Starts the check of a completed turn's window in the background, if the session's own policy may want a summary.
-
     `reply` is the turn's last message, said at `completed_at`. `is_sound` says that it is counted in the window's
-    encoding and that all steps succeeded.
-    """
+    encoding and that all steps succeeded."""
     session, options = plan.rows.session, turn.options
     if "summary_trigger_tokens" in (options.policy or {}):
         return  # the client controls when summaries are made, and gets each of them

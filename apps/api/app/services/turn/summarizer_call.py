@@ -60,11 +60,10 @@ _T = TypeVar("_T")
 class SummaryJob:
     """What is to be summarized of a window, and for which turn.
 
-    `claim` is the turn whose usage has the summary, None when no turn waits. `turn_seq` is the number of that turn
-    or of the next one; the turn count restarts there, whether or not the attempt succeeds. `still_too_large` returns
-    whether the prompt with a summary would still be pruned; then the summary is made once more at half the cap.
-    The session's prompt is laid out from `snapshot`. With `whatever_others_do` the summary is made even while another
-    process makes one; compare-and-set decides which is stored.
+    `claim` is the turn that waits for it, if any. `turn_seq` is the number of that turn or of the next one; the turn
+    count restarts there, whether or not the attempt succeeds. `still_too_large` returns whether the prompt with a
+    summary would still be pruned; then the summary is made once more at half the cap. The session's prompt is laid out
+    from `snapshot`. With `whatever_others_do` the summary is made even while another process makes one.
     """
 
     rows: WindowRows
@@ -135,9 +134,8 @@ class Summarizer:
     """The calls for one summary. With `repeats` the session's own model is called first, with that prompt and an
     instruction after it.
 
-    `calls` has the usage of each call that was answered, also if the answer cannot be used, with its row. `alias` is
-    the model that was called last. When there is no summary, `failure` says why; `limit` is the limit that did not
-    allow a call.
+    `calls` has the usage of each answered call with its row, also if the answer cannot be used. `alias` is the model
+    that was called last. When there is no summary, `failure` says why; `limit` is the limit that did not allow a call.
     """
 
     def __init__(self, rt: Runtime, job: SummaryJob, choice: CallChoice, repeats: Prompt | None) -> None:
@@ -158,11 +156,8 @@ class Summarizer:
         return (self.alias, self._job.alias) if self._repeats else (self.alias,)
 
     async def made(self, fold: Fold) -> SummaryBody | None:
-        """The summary, by the repeated prompt, or chunk by chunk if there is none or it gave nothing.
-
-        Each chunk gets the summary of the chunk before as its previous summary. Each call is counted under limits
-        before it is made, if they apply; the first counts as a turn if a client requested the summary.
-        """
+        """The summary, by the repeated prompt, or chunk by chunk if there is none or it gave nothing. Each call is
+        counted under limits first; the first one counts as a turn if a client requested the summary."""
         body = None
         try:
             if self._repeats is not None:
@@ -267,9 +262,7 @@ class Summarizer:
 
 def _repeating_request(rows: WindowRows, prompt: Prompt, fold: Fold) -> tuple[CompletionRequest, int]:
     """The request that repeats the prompt as a turn sends it, with an instruction after it; and the request's tokens.
-
-    The schema of the answer is only in the instruction, because a provider would put it before the prompt.
-    """
+    The schema of the answer is only in the instruction, because a provider would put it before the prompt."""
     policy, model = rows.policy, rows.model
     budget = budget_of(model, policy)
     thinks = model.thinking_tokens(budget.output_reserve) > 0
@@ -295,10 +288,7 @@ def _answer_tokens(budget: Budget, fold: Fold) -> int:
 
 
 async def _accepted(
-    completion: Completion,
-    known_ids: Mapping[str, tuple[MessageId, ...]],
-    fold: Fold,
-    estimate: Estimator,
+    completion: Completion, known_ids: Mapping[str, tuple[MessageId, ...]], fold: Fold, estimate: Estimator
 ) -> SummaryBody:
     """The summary in an answer, fitted into its cap. Raises `SummaryRefused`."""
     is_long = len(completion.text or "") > _INLINE_CHARS

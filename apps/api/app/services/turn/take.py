@@ -44,10 +44,8 @@ async def take_turn(
 async def continue_turn(
     rt: Runtime, session: SessionRef, turn_id: TurnId, request: OutputsRequest, listen: Listener | None = None
 ) -> TurnOutcome:
-    """Answers the open tool calls of a turn and runs its next round.
-
-    Raises the errors of `take_turn`, `ToolOutputsMismatch` and `TurnNotOpen`.
-    """
+    """Answers the open tool calls of a turn and runs its next round. Raises the errors of `take_turn`,
+    `ToolOutputsMismatch` and `TurnNotOpen`."""
     return await _run(rt, claim_outputs(rt, session, turn_id, request), listen)
 
 
@@ -59,33 +57,29 @@ async def retry_turn(
     model_alias: str,
     listen: Listener | None = None,
 ) -> TurnOutcome:
-    """Runs the session's newest turn again after it failed, was cancelled, or completed without an answer.
-
-    Its message is not stored again, and its complete tool groups are kept. Raises the errors of `take_turn`.
-    """
+    """Runs the session's newest turn again after it failed, was cancelled, or completed without an answer. Its message
+    is not stored again, and its complete tool groups are kept. Raises the errors of `take_turn`."""
     return await _run(rt, claim_retry(rt, session, turn_id, options, model_alias), listen)
 
 
 async def prepare_regeneration(
     rt: Runtime, session: SessionRef, turn_id: TurnId, request: TurnRequest, *, keeps_tools: bool = True
 ) -> tuple[Session, TurnRequest]:
-    """Forks the session before its last turn; returns the fork, and the request that runs that turn again in it.
-
-    What `request` leaves out (content None, no alias, no option) is the turn's own. With `keeps_tools` that includes
-    the tools; without, the request's are used, also if it has none. Raises `NotFound`, `InvalidRequest`, `TurnNotLast`,
-    `TurnInProgress` when the turn has not ended.
-    """
+    """Forks the session before its last turn; returns the fork, and the request that runs that turn again in it. What
+    `request` leaves out (content None, no alias, no option) is the turn's own, with `keeps_tools` also the tools.
+    Raises `NotFound`, `InvalidRequest`, `TurnNotLast`, `TurnInProgress` when the turn has not ended."""
     fork, turn = await fork_before_last(rt, session, turn_id, has_words=request.content is not None)
     words = zip(turn.contents, turn.names, strict=True)
     messages = [IncomingMessage(at, "user", content, name=name) for at, (content, name) in enumerate(words)]
     sent = as_one(messages) if messages else None
+    requested = turn.asked_alias if turn.asked_alias in rt.catalogue.aliases else None
     complete = replace(
         request,
         content=sent.content if sent and request.content is None else request.content,
         name=sent.name if sent else None,
         said_at=turn.said_at,
         options=_options_with_stored(request.options, turn, keeps_tools=keeps_tools),
-        model_alias=request.model_alias or _first_alias(rt, fork, turn),
+        model_alias=request.model_alias or (None if requested == fork.model_alias else requested),
     )
     return fork, complete
 
@@ -126,10 +120,9 @@ async def _run(rt: Runtime, claiming: Awaitable[ClaimedTurn | TurnOutcome], list
     with rt.tracer.span("turn") as span:
         turn = await claiming  # transaction one
         if isinstance(turn, TurnOutcome):
-            span.set({"plimsoll.replayed": True})
+            span.set(lambda: {"plimsoll.replayed": True})
             return turn
-        if span.recording:
-            span.set(of_claim(turn.claim))
+        span.set(of_claim, turn.claim)
         task = asyncio.create_task(_ended(rt, turn, started, listen))
         rt.leases.hold(turn.claim, task)
         try:
@@ -137,24 +130,21 @@ async def _run(rt: Runtime, claiming: Awaitable[ClaimedTurn | TurnOutcome], list
         except asyncio.CancelledError:
             if not task.cancelled():
                 raise
-            async with rt.database.autocommit() as tx:
-                ended = await ended_elsewhere(tx, turn.claim)
+            ended = await rt.database.run(ended_elsewhere, turn.claim)
         if isinstance(ended, PlimsollError):
             try:
                 raise ended
             finally:
                 del ended, task  # they refer to the error, whose traceback refers to this frame
-        if span.recording:
-            span.set(of_turn(ended.turn))
+        span.set(of_turn, ended.turn)
         return ended
 
 
 async def _ended(
     rt: Runtime, turn: ClaimedTurn, started: float, listen: Listener | None
 ) -> TurnOutcome | PlimsollError:
-    """The outcome or the error of a turn's round. The error is returned, without its traceback: its frames, the error
-    and its task would refer to each other, and the turn's window would stay in memory until the next garbage
-    collection."""
+    """The outcome or the error of a turn's round. The error is returned, without its traceback: else its frames and its
+    task would refer to each other and keep the turn's window until the next garbage collection."""
     try:
         return await _round(rt, turn, started, listen)
     except PlimsollError as error:
@@ -186,9 +176,3 @@ def _options_with_stored(options: TurnOptions, turn: LastTurn, *, keeps_tools: b
         return complete
     choice = own.tool_choice if options.tool_choice is None else options.tool_choice
     return replace(complete, tools=own.tools, tool_choice=choice)
-
-
-def _first_alias(rt: Runtime, fork: Session, turn: LastTurn) -> str | None:
-    """The alias that the turn requested; None if it is the session's, or no longer in the catalogue."""
-    alias = turn.asked_alias
-    return alias if alias != fork.model_alias and alias in rt.catalogue.aliases else None

@@ -79,11 +79,9 @@ class TurnOptions:
 
 @frozen
 class TurnRequest:
-    """What a client posts. `request_sha256` is the hash of the body without `stream` (contract.md, decision 14).
-
-    With `seq` the turn is refused unless it gets this number in its session. `name` is the speaker, if several people
-    use the session. `said_at` is when the message was said, if that is not now. `additions` are stored before it.
-    """
+    """What a client posts. `request_sha256` is the hash of the body without `stream` (contract.md, decision 14). With
+    `seq` the turn is refused unless it gets this number in its session. `name` is the speaker, if several people use
+    the session. `said_at` is when the message was said, if that is not now. `additions` are stored before it."""
 
     content: Content
     request_sha256: str
@@ -97,11 +95,8 @@ class TurnRequest:
 
 @frozen
 class OutputsRequest:
-    """What a client posts when tools have run: (tool call id, content) for each open call.
-
-    `options` and `model_alias` replace those of the turn from this round on; None keeps them. `additions` are stored
-    before the outputs, and may have the turn.
-    """
+    """What a client posts when tools have run: (tool call id, content) for each open call. `options` and `model_alias`
+    replace those of the turn from this round on. `additions` are stored before the outputs, and may have the turn."""
 
     outputs: tuple[tuple[str, Content], ...]
     recorded_reply: RecordedReply | None = None
@@ -112,12 +107,9 @@ class OutputsRequest:
 
 @frozen
 class TurnOutcome:
-    """A turn that has ended or waits for tools, and its `context`, in the shape of the contract.
-
-    `completion` is the model's answer; when a stored turn is returned again, with the usage of the whole turn.
-    `reply_seq` is the number of its message, None of a stored turn. `summary` is the summary that was made before the
-    model was called.
-    """
+    """A turn that has ended or waits for tools, and its `context`, in the shape of the contract. `completion` is the
+    model's answer; when a stored turn is returned again, with the usage of the whole turn. `reply_seq` is the number of
+    its message, None of a stored turn. `summary` is the one that was made before the model was called."""
 
     turn: TurnRecord
     context: JsonObject

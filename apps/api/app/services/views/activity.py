@@ -85,8 +85,7 @@ class Activity:
     async def open_turns(self, rt: Runtime, tenant_id: TenantId) -> list[TurnChange]:
         """The tenant's turns that run or wait for tools, newest first, at most `MOST_OPEN_TURNS`. They are watched from
         now on, so that followers get the event of their end."""
-        async with rt.database.autocommit() as tx:
-            rows = await open_turns(tx, tenant_id, MOST_OPEN_TURNS)
+        rows = await rt.database.run(open_turns, tenant_id, MOST_OPEN_TURNS)
         if self._polling is not None:
             for row in rows:
                 self._known.setdefault(_key(row), row)
@@ -110,8 +109,7 @@ class Activity:
     async def _poll(self, rt: Runtime, within_s: float) -> None:
         tenants = {follower.tenant_id for follower in self._followers}
         watched = [key for key, row in self._known.items() if row["status"] in OPEN_STATUSES]
-        async with rt.database.autocommit() as tx:
-            rows = await changed_turns(tx, sorted(tenants), watched, within_s=within_s, limit=_MOST_ROWS)
+        rows = await rt.database.run(changed_turns, sorted(tenants), watched, within_s=within_s, limit=_MOST_ROWS)
         before, self._known = self._known, {_key(row): row for row in rows}
         for row in rows:
             known = before.get(_key(row))

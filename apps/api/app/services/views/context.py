@@ -40,8 +40,7 @@ from app.services.turn.recall import meaning_of_pins
 
 
 async def window_now(rt: Runtime, session: SessionRef) -> CurrentWindow:
-    """The figures of the stored window, without the next message and before its turn compresses anything. Raises
-    `NotFound`."""
+    """The figures of the stored window, before the next message and what its turn compresses. Raises `NotFound`."""
     rows = await session_window(rt, session)
     snapshot = await snapshot_of(rt, rows, no_turn(rows.turn_seq))
     window = await planned(lay_out, snapshot, rows.estimate)
@@ -65,8 +64,7 @@ async def window_now(rt: Runtime, session: SessionRef) -> CurrentWindow:
 
 
 async def pin_figures(rt: Runtime, session: SessionRef) -> dict[str, PinFigures]:
-    """By name, each pin's tokens in a prompt, and its relevance to a turn with the text of the newest one. Raises
-    `NotFound` for the session."""
+    """By name, each pin's tokens in a prompt, and its relevance to the text of the newest turn. Raises `NotFound`."""
     rows = await session_window(rt, session)
     pins = rows.pins
     newest = rows.turns[-1] if rows.turns else no_turn(rows.turn_seq)
@@ -90,10 +88,8 @@ async def pin_figures(rt: Runtime, session: SessionRef) -> dict[str, PinFigures]
 
 
 async def read_timeline(rt: Runtime, session: SessionRef, wanted: PageRequest) -> Page[TurnPoint]:
-    """The session's turns with their windows. Raises `NotFound`, `InvalidRequest`.
-
-    Thresholds follow the session's current policy, overridden by the policy of the turn's own request.
-    """
+    """The session's turns with their windows. Thresholds follow the session's current policy, overridden by that of the
+    turn's own request. Raises `NotFound`, `InvalidRequest`."""
     scope = in_order(f"timeline:{session.id}", wanted, newest_by_default=True)
     after, before = between_seqs(scope, wanted)
     async with rt.database.autocommit() as tx:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import Any, Literal, cast
 
 from app.db.database import record_of
 from app.db.migrate import SchemaState, may_take_turns, schema_state
 from app.domain.errors import DatabaseUnavailable, NotFound
-from app.domain.frozen import frozen, values_of
+from app.domain.frozen import described, frozen, values_of
 from app.domain.prices import Prices
 from app.domain.types import JsonObject, TenantId
 from app.engine.policy.design_names import DESIGN_NAMES
 from app.engine.policy.fields import MEANINGS, policy_values
 from app.engine.policy.policy import PRESETS, preset_policy
-from app.services.policies import overrides_schema
+from app.services.policies import OVERRIDES
 from app.services.runtime import Runtime
 
 
@@ -57,9 +56,7 @@ class ListedAlias:
     encoding: str
     fallbacks: tuple[str, ...]
     prices: Prices | None
-    calibration_ratio: float = field(
-        metadata={"description": "Factor for token estimates; 1 until enough calls were counted."}
-    )
+    calibration_ratio: float = described("Factor for token estimates; 1 until enough calls were counted.")
 
 
 def list_models(rt: Runtime, tenant_id: TenantId) -> JsonObject:
@@ -94,7 +91,7 @@ class PolicyField:
 
     name: str
     takes: str
-    value_schema: JsonObject = field(metadata={"description": "`takes` as JSON Schema, as far as that can express it."})
+    value_schema: JsonObject = described("`takes` as JSON Schema, as far as that can express it.")
     meaning: str
     defaults: JsonObject
 
@@ -116,9 +113,7 @@ class ListedPreset:
     name: str
     description: str
     policy: JsonObject
-    names: Sequence[ListedName] = field(
-        metadata={"description": "The design's own settings, and the policy fields that they set."}
-    )
+    names: Sequence[ListedName] = described("The design's own settings, and the policy fields that they set.")
 
 
 def list_policies(rt: Runtime) -> JsonObject:
@@ -146,7 +141,7 @@ def list_policies(rt: Runtime) -> JsonObject:
 
 def value_schemas() -> dict[str, JsonObject]:
     """The JSON Schema of the values that each field takes, without references to other schemas."""
-    document = overrides_schema()
+    document = OVERRIDES.model_json_schema()
     return {name: _schema(document["properties"][name], document.get("$defs", {})) for name in MEANINGS}
 
 
@@ -192,8 +187,4 @@ def _takes(schema: JsonObject) -> str:
 
 
 def _names_of(design: str) -> list[ListedName]:
-    return [
-        ListedName(name.spellings, name.fields, name.published, name.unit)
-        for name in DESIGN_NAMES
-        if name.design == design
-    ]
+    return [record_of(ListedName, values_of(name)) for name in DESIGN_NAMES if name.design == design]

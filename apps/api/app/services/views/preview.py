@@ -1,20 +1,16 @@
-"""Previews what a turn would send before it is posted, and counts the tokens of a list of messages. No model is called
-and nothing is written.
-
-A provider is called only to count tokens, if its alias has exact counts and the turn would need such a count too.
-"""
+"""Previews what a turn would send before it is posted, and counts the tokens of a list of messages. Nothing is written,
+and a provider is called only to count tokens, if the turn would need such an exact count too."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import field
 from uuid import UUID
 
 from app.db.messages import UNCOUNTED
 from app.db.turns import turn_numbers
 from app.domain.figures import LaidOut
-from app.domain.frozen import frozen, replace
+from app.domain.frozen import described, frozen, replace
 from app.domain.incoming import IncomingMessage
 from app.domain.types import (
     OPEN_STATUSES,
@@ -22,7 +18,6 @@ from app.domain.types import (
     Message,
     MessageId,
     PromptMessage,
-    SessionId,
     SessionRef,
     Summary,
     SummaryBody,
@@ -70,24 +65,18 @@ PENDING_SUMMARY_ID = SummaryId(UUID(int=0))
 class Preview:
     """What the next turn would send. `messages` and `tools` are empty if it would be refused."""
 
-    seq: int = field(metadata={"description": "Number that the turn would get."})
-    open_turn_id: TurnId | None = field(
-        metadata={"description": "A turn that runs or waits for tools and must end first."}
-    )
-    summary_pending: bool = field(
-        metadata={"description": "Whether a summary would be made first; it is counted at its largest size."}
-    )
+    seq: int = described("Number that the turn would get.")
+    open_turn_id: TurnId | None = described("A turn that runs or waits for tools and must end first.")
+    summary_pending: bool = described("Whether a summary would be made first; it is counted at its largest size.")
     context: JsonObject
     messages: Sequence[PromptMessage]
     tools: Sequence[ToolDefinition]
     layout: Sequence[LaidOut]
-    estimated_prompt_cost_usd: float | None = field(
-        metadata={
-            "description": "Cost of sending the prompt once, at published prices, without caching and without the "
-            "summary; null if no price is known or the turn would be refused."
-        }
+    estimated_prompt_cost_usd: float | None = described(
+        "Cost of sending the prompt once, at published prices, without caching and without the "
+        "summary; null if no price is known or the turn would be refused."
     )
-    refusal: JsonObject | None = field(metadata={"description": "The error that the turn would return."})
+    refusal: JsonObject | None = described("The error that the turn would return.")
 
 
 async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -> Preview:
@@ -95,8 +84,7 @@ async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -
 
     A turn that would be refused has a `refusal` and no messages. If the turn would make a summary first,
     `summary_pending` is true, the summary is counted at its cap, and there is no hash. No lock is taken: a running turn
-    continues, and is in the window with the messages that it has so far. Raises `NotFound`, and `InvalidRequest` when
-    the turn would.
+    is in the window with the messages that it has so far. Raises `NotFound`, and `InvalidRequest` when the turn would.
     """
     message = _message_of(rt, request)
     await prepare_question(rt, session, request.content)
@@ -116,6 +104,7 @@ async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -
     prompt = await assembled(decided) if isinstance(decided, Ready) else None
     context = TurnPlan(rows, decided).context(prompt)
     messages, layout = await asyncio.to_thread(_shown, prompt, decided.prompt) if prompt else ((), ())
+    numbers = await rt.database.run(turn_numbers, session.id, [*{row.turn_id for row in layout if row.turn_id}])
     prompt_tokens = round(decided.prompt.wire_tokens * snapshot.calibration_ratio)
     cost = rows.model.cost_of(Usage(prompt_tokens, 0)) if prompt else None
     return Preview(
@@ -125,16 +114,10 @@ async def preview_turn(rt: Runtime, session: SessionRef, request: TurnRequest) -
         context=context | ({"prompt_sha256": None} if pending else {}),
         messages=messages,
         tools=prompt.tools if prompt else (),
-        layout=await _numbered(rt, session.id, layout),
+        layout=await asyncio.to_thread(with_numbers, layout, numbers),
         estimated_prompt_cost_usd=None if cost is None else float(cost),
         refusal=decided.overflow.stored() if isinstance(decided, Refused) else None,
     )
-
-
-async def _numbered(rt: Runtime, session_id: SessionId, layout: Sequence[LaidOut]) -> list[LaidOut]:
-    async with rt.database.autocommit() as tx:
-        numbers = await turn_numbers(tx, session_id, [*{row.turn_id for row in layout if row.turn_id}])
-    return await asyncio.to_thread(with_numbers, layout, numbers)
 
 
 async def _window_for(rt: Runtime, session: SessionRef, request: TurnRequest, message: Message) -> WindowRows:
@@ -184,11 +167,8 @@ async def count_tokens(
     *,
     is_new: bool = True,
 ) -> int:
-    """The estimated tokens that the first turn of a new session would send if nothing of the list were pruned. Without
-    `is_new`, the estimated tokens that the list adds to the window of an existing session.
-
-    Raises `InvalidRequest` for an unknown alias.
-    """
+    """The estimated tokens that the first turn of a new session would send if nothing of the list were pruned; without
+    `is_new`, those that the list adds to the window of a session. Raises `InvalidRequest` for an unknown alias."""
     model = rt.catalogue.model(model_alias, tenant_id)
     rule = image_rule_for(model.model)
     of_session = rt.catalogue.instructions.global_ if is_new else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import field
 from datetime import datetime
 from functools import partial
 from uuid import UUID
@@ -14,7 +13,7 @@ from app.db.driver import Record
 from app.db.recall import found_messages, messages_with_words, sessions_with_messages
 from app.domain.content import content_text
 from app.domain.errors import InvalidRequest, NotFound
-from app.domain.frozen import frozen
+from app.domain.frozen import described, frozen
 from app.domain.recalled import reasons_of
 from app.domain.types import Content, JsonObject, MessageId, Role, SessionId, SessionRef, TenantId, TurnId
 from app.engine.recall.bm25 import MOST_HITS, Query, search
@@ -58,15 +57,11 @@ class FoundMessage(FoundInSession):
     """A message that matches, with its score and the reasons. Within one answer, a higher `score` matches better."""
 
     score: float
-    matched: Sequence[str] = field(metadata={"description": "Words of the query that the message has."})
-    related: Sequence[JsonObject] = field(
-        metadata={"description": "Related words that the message has in place of others."}
-    )
-    similarity: float | None = field(
-        metadata={
-            "description": "Similarity in meaning to the query, by the deployment's embedding model; null if it is "
-            "not near, or if there is no such model."
-        }
+    matched: Sequence[str] = described("Words of the query that the message has.")
+    related: Sequence[JsonObject] = described("Related words that the message has in place of others.")
+    similarity: float | None = described(
+        "Similarity in meaning to the query, by the deployment's embedding model; null if it is "
+        "not near, or if there is no such model."
     )
 
 
@@ -76,19 +71,16 @@ class Found:
 
     items: Sequence[FoundMessage]
     next_cursor: None
-    searched_messages: int = field(metadata={"description": "Number of messages searched."})
-    unsearched_messages: int = field(
-        metadata={"description": "Older messages that are not indexed yet; each turn that recalls indexes some."}
+    searched_messages: int = described("Number of messages searched.")
+    unsearched_messages: int = described(
+        "Older messages that are not indexed yet; each turn that recalls indexes some."
     )
 
 
 async def search_session(rt: Runtime, session: SessionRef, words: str, limit: int) -> Found:
-    """The session's messages that match the words, best first, by the index that recall uses.
-
-    Writes nothing except the usage for the vector of the words. Raises `NotFound`.
-    """
-    async with rt.database.autocommit() as tx:
-        state = await session_state(tx, session)
+    """The session's messages that match the words, best first, by the index that recall uses. Writes nothing except the
+    usage for the vector of the words. Raises `NotFound`."""
+    state = await rt.database.run(session_state, session)
     await prepare_search(rt, session, words)
     async with rt.database.begin(snapshot=True) as tx:
         last_seq = state.last_message_seq
@@ -96,21 +88,18 @@ async def search_session(rt: Runtime, session: SessionRef, words: str, limit: in
         scores, looked_for = await ranked(index, query, partial(_best, index, query, limit))
         terms = tuple(term for word in looked_for for term in terms_of(word))
 
-        def shown(rows: Sequence[Record]) -> list[FoundMessage]:
-            return [_found_message(row, terms, *scores[row["seq"]]) for row in rows]
+        def shown(row: Record) -> FoundMessage:
+            score, matched = scores[row["seq"]]
+            reasons = reasons_of(matched)
+            return record_of(FoundMessage, row, score=round(score, 4), **_excerpt(row["content"], terms), **reasons)
 
         items: list[FoundMessage] = []
         left = list(scores)
         while left and len(items) < limit:  # page by page: messages may be large, of which only excerpts are kept
             page = await found_messages(tx, session.id, left, limit - len(items))
-            items += await asyncio.to_thread(shown, page.rows)
+            items += await asyncio.to_thread(list, map(shown, page.rows))
             left = left[left.index(page.rows[-1]["seq"]) + 1 :] if page.has_more else []
     return Found(items, None, last_seq - unpacked, unpacked)
-
-
-def _found_message(row: Record, terms: tuple[str, ...], score: float, matched: Sequence[str]) -> FoundMessage:
-    reasons = reasons_of(matched)
-    return record_of(FoundMessage, row, score=round(score, 4), **_excerpt(row["content"], terms), **reasons)
 
 
 def _best(index: Index, query: Query, limit: int) -> tuple[dict[int, tuple[float, tuple[str, ...]]], tuple[str, ...]]:
@@ -152,10 +141,8 @@ async def search_messages(
     elif len(sessions) > len(after_seqs):
         place = (UUID(int=[*after_seqs][-1].int - 1), LAST_SEQ)  # none of these sessions is searched again
 
-    def shown() -> list[FoundInSession]:
-        return [record_of(FoundInSession, row, **_excerpt(row["content"], terms)) for row in page.rows]
-
-    return Page(await asyncio.to_thread(shown), encode_cursor(scope, place) if place else None)
+    shown = (record_of(FoundInSession, row, **_excerpt(row["content"], terms)) for row in page.rows)
+    return Page(await asyncio.to_thread(list, shown), encode_cursor(scope, place) if place else None)
 
 
 def _excerpt(content: Content, terms: tuple[str, ...]) -> JsonObject:
@@ -168,22 +155,19 @@ def _excerpt(content: Content, terms: tuple[str, ...]) -> JsonObject:
 class FoundPage:
     """A page that was read back."""
 
-    page: int = field(metadata={"description": "Page number, from 1."})
-    pages: int | None = field(metadata={"description": "Number of the message's pages; null for a list of matches."})
-    has_more: bool = field(metadata={"description": "Whether there is a next page."})
-    content: str = field(metadata={"description": "The text as a turn's model receives it."})
-    handles: Sequence[str] = field(metadata={"description": "Handles of the messages in it; `m12` has `seq` 12."})
+    page: int = described("Page number, from 1.")
+    pages: int | None = described("Number of the message's pages; null for a list of matches.")
+    has_more: bool = described("Whether there is a next page.")
+    content: str = described("The text as a turn's model receives it.")
+    handles: Sequence[str] = described("Handles of the messages in it; `m12` has `seq` 12.")
     estimated_tokens: int
 
 
 async def look_back(rt: Runtime, session: SessionRef, *, query: str, handle: str | None, page: int | None) -> FoundPage:
-    """A page of a session's stored messages, in the size that a turn of the session's model would get.
-
-    Writes nothing except the usage for the vector of the words. Raises `NotFound` for the session or the message of the
-    handle, and `InvalidRequest` for a malformed handle, or without a handle and words.
-    """
-    async with rt.database.autocommit() as tx:
-        state = await session_state(tx, session)
+    """A page of a session's stored messages, in the size that a turn of the session's model would get. Writes nothing
+    except the usage for the vector of the words. Raises `NotFound` for the session or the message of the handle, and
+    `InvalidRequest` for a malformed handle, or without a handle and words."""
+    state = await rt.database.run(session_state, session)
     if not query and handle is None:
         raise InvalidRequest("Name a handle, or words to look for.", ("query", "q"))
     if handle is not None and seq_of(handle) is None:

@@ -71,10 +71,8 @@ async def simulate(
     progress: Progress | None = None,
 ) -> JsonObject:
     """Simulates the session's turns under each policy and model. Also reports what happened, and the full history.
-
-    Without `model_aliases` every turn uses the model that answered it. `most_turns` limits the work: later turns are
-    left out, and the answer says so. Raises `NotFound`, `InvalidRequest`.
-    """
+    Without `model_aliases` every turn uses the model that answered it. Turns after `most_turns` are left out, and the
+    answer says so. Raises `NotFound`, `InvalidRequest`."""
     async with rt.heavy.database.read_only() as tx:
         state = await session_state(tx, session)
         stored = state.last_turn_seq
@@ -181,9 +179,7 @@ def _model(rt: Runtime, tenant_id: TenantId, alias: str, policy: ContextPolicy) 
         calibration_ratio=rt.calibrations.ratio(tenant_id, alias, encoding),
         prices=(model.prices or Prices()).of_prompt,
         summarizer=SimulatedSummarizer(
-            summarizer.alias,
-            budget_of(summarizer, policy).prompt_ceiling,
-            (summarizer.prices or Prices()).of_prompt,
+            summarizer.alias, budget_of(summarizer, policy).prompt_ceiling, (summarizer.prices or Prices()).of_prompt
         ),
         reasoning_rule=model.reasoning_rule,
         takes_tools=model.takes_tools,

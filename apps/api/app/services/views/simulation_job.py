@@ -40,11 +40,8 @@ class PlannedLane:
 @frozen
 class Plan:
     """All that a simulation needs except the turns. The models' counters are made in the process that runs it.
-
-    `layers` are the session's own system layers, `histories` the settings of the full history by the alias used for all
-    turns, `pins` the current pins with the time at which each was made, and `wire_models` the providers' model names by
-    alias.
-    """
+    `histories` are the settings of the full history by the alias used for all turns, `pins` the current pins with the
+    time at which each was made, and `wire_models` the providers' model names by alias."""
 
     session_id: SessionId
     stored_turns: int

@@ -14,7 +14,7 @@ from app.db.database import Transaction
 from app.db.messages import messages_by_id, messages_in_runs, page_of_messages
 from app.domain.audit import Audit, TrimAction
 from app.domain.content import content_text
-from app.domain.errors import InvalidRequest, NotFound
+from app.domain.errors import InvalidRequest, NotFound, existing
 from app.domain.figures import LaidOut
 from app.domain.frozen import frozen, replace
 from app.domain.stored import ListedTurn
@@ -83,10 +83,8 @@ async def _audit(tx: Transaction, session: SessionRef, turn_id: TurnId, round_nu
 
 
 async def get_expanded_audit(rt: Runtime, session: SessionRef, turn_id: TurnId, round_number: int | None) -> Audit:
-    """The audit, with each range of its trim log replaced by the single actions that it stands for. Raises `NotFound`.
-
-    Removed messages are counted again with the audit's estimator, because their single counts are not stored.
-    """
+    """The audit, with each range of its trim log replaced by the single actions that it stands for. Removed messages
+    are counted again with the audit's estimator. Raises `NotFound`."""
     async with rt.database.read_only() as tx:
         audit = await _audit(tx, session, turn_id, round_number, "audit")
         actions = [TrimAction.of_row(action) for action in audit.context_trim_log["actions"]]
@@ -112,16 +110,12 @@ async def get_expanded_audit(rt: Runtime, session: SessionRef, turn_id: TurnId, 
 
 
 async def get_prompt(rt: Runtime, session: SessionRef, turn_id: TurnId, round_number: int | None) -> SentPrompt:
-    """The prompt that was sent, with each message's region and tokens (`layout`).
-
-    Raises `NotFound` when nothing was sent, `PromptTooLarge` before any part of a too large prompt is built, and
-    `RuntimeError` when the rebuilt prompt is not the one that was sent.
-    """
+    """The prompt that was sent, with each message's region and tokens (`layout`). Raises `NotFound` when nothing was
+    sent, `PromptTooLarge` before any part of a too large prompt is built, and `RuntimeError` when the rebuilt prompt is
+    another one."""
     async with rt.database.read_only() as tx:
         audit = await _audit(tx, session, turn_id, round_number, "prompt")
-        refs = audit.prompt_refs
-        if refs is None:
-            raise NotFound("prompt")
+        refs = existing(audit.prompt_refs, "prompt")
         needed = needed_for(refs)
         blocks = await blocks_by_sha256(tx, session.id, needed.sha256s)
         messages = await messages_in_runs(tx, session.id, needed.runs, needed.user_runs)
