@@ -181,6 +181,8 @@ class LaidOut:
 
 @frozen
 class TurnChange:
+    """The status of a turn."""
+
     session_id: SessionId
     turn_id: TurnId
     seq: int
