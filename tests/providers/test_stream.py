@@ -40,7 +40,7 @@ def test_events_are_the_same_wherever_the_bytes_are_cut(cuts: list[int], ending:
 @pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
 def test_events_are_the_same_byte_by_byte(ending: str) -> None:
     raw = STREAM.replace("\n", ending).encode()
-    assert read(*(raw[place : place + 1] for place in range(len(raw)))) == EVENTS
+    assert read(*(raw[place : place + length] for place in range(len(raw)) for length in (1, 0))) == EVENTS
 
 
 @pytest.mark.parametrize("tail", [b"", b"\n", b"\n\n", b"\r", b"\r\n"])

@@ -62,9 +62,11 @@ class EventReader:
 
     def feed(self, chunk: bytes) -> Iterator[Event]:
         """The events that `chunk` completes. Raises `MalformedAnswerError` for one that is too long."""
-        if self._after_cr:
+        if self._after_cr and chunk:
+            self._after_cr = False
             chunk = chunk.removeprefix(b"\n")
-        self._after_cr = chunk.endswith(b"\r")
+        if chunk.endswith(b"\r"):
+            self._after_cr = True
         # bytes.splitlines splits at CR, LF and CRLF and, unlike str.splitlines, at nothing else.
         for piece in chunk.splitlines(keepends=True):
             self._size += len(piece)
