@@ -12,7 +12,7 @@ import pytest
 from app.archive.document import check_document
 from app.domain.errors import ImportRefused, PromptTooLarge
 from app.domain.types import JsonObject, Message, MessageId, ToolCall, TurnId
-from app.engine.window.prompt_refs import MESSAGE_BYTES, MOST_PROMPT_BYTES, StoredPrompts, needed_for
+from app.engine.window.prompt_refs import MESSAGE_BYTES, MOST_PROMPT_BYTES, SentHashes, needed_for
 from tests.engine.prompt_hash import prompt_sha256
 from tests.engine.readings import rebuild
 
@@ -43,7 +43,7 @@ def _document(items: list[Any], audits: int = 1, prompt_sha256: str = "0" * 64) 
 
 def _refused(document: JsonObject, **limits: int) -> list[tuple[str, str]]:
     with pytest.raises(ImportRefused) as refused:
-        check_document(document, StoredPrompts, **limits)
+        check_document(document, SentHashes, **limits)
     return refused.value.faults
 
 
@@ -62,17 +62,33 @@ def test_a_prompt_that_names_a_large_part_700_times_is_refused_in_the_memory_of_
     assert peak < 160 * _MEGABYTE
 
 
+def test_a_large_part_in_many_messages_is_kept_once() -> None:
+    messages = {at: Message(MessageId(UUID(int=at)), TurnId(UUID(int=1)), at, "user", "", 0) for at in range(100)}
+    hashes = SentHashes({_LARGE_SHA256: _LARGE}, messages)
+    tracemalloc.start()
+    try:
+        for at in range(0, 100, 10):
+            shown: list[list[Any]] = [["s", seq, _LARGE_SHA256] for seq in range(at, at + 10)]
+            roles = [["b", _LARGE_SHA256, f"role {at + each}"] for each in range(3)]
+            hashes.sha256({"items": [*shown, *roles], "tools": None})
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert hashes.total_bytes > 500 * _MEGABYTE
+    assert peak < 160 * _MEGABYTE
+
+
 def test_many_tiny_messages_count_for_what_shows_them() -> None:
     tiny = {1: Message(MessageId(UUID(int=1)), TurnId(UUID(int=1)), 1, "user", "", 0)}
     most = MOST_PROMPT_BYTES // MESSAGE_BYTES
     with pytest.raises(PromptTooLarge):
-        StoredPrompts({}, tiny).sha256({"items": [_MESSAGE] * most, "tools": None})
+        SentHashes({}, tiny).sha256({"items": [_MESSAGE] * most, "tools": None})
 
 
 def test_all_prompts_of_a_document_are_bounded_together() -> None:
     sent = [{"role": "user", "content": _LARGE}] * 3
     document = _document([_MESSAGE] * 3, 10, prompt_sha256(sent, []))
-    check_document(document, StoredPrompts)
+    check_document(document, SentHashes)
     assert _refused(document, most_prompts_bytes=50 * _MEGABYTE) == [
         ("body.audits.3.prompt_refs", f"All prompts together have more than {50 * _MEGABYTE} bytes.")
     ]
@@ -116,4 +132,4 @@ def test_the_hash_in_pieces_is_the_hash_of_the_whole_for_every_form_of_reference
     ]
     all_of_them: JsonObject = {"items": [*items, ["s", 3, "text"]], "tools": "tools"}
     for refs in (all_of_them, *({"items": some, "tools": None} for some in ([], *([item] for item in items)))):
-        assert StoredPrompts(blocks, messages).sha256(refs) == prompt_sha256(*rebuild(refs, blocks, messages))
+        assert SentHashes(blocks, messages).sha256(refs) == prompt_sha256(*rebuild(refs, blocks, messages))

@@ -13,7 +13,7 @@ from app.engine.messages.media import media_tokens
 from app.engine.messages.turns import Unit, sendable_units, wire_tokens_of
 from app.engine.window.plan import Ready
 from app.engine.window.prompt import Prompt, PromptItem
-from app.engine.window.prompt_refs import Needed, StoredPrompts
+from app.engine.window.prompt_refs import Needed, rebuilt_parts
 from app.engine.window.snapshot import Snapshot
 from tests.engine.histories import estimate
 from tests.engine.turn_stand_in import Taken
@@ -117,4 +117,4 @@ def rebuild(
 ) -> tuple[list[PromptMessage], list[ToolDefinition]]:
     """The exact messages and tools that were sent, from what is stored."""
     tools: list[ToolDefinition] = json.loads(blocks[refs["tools"]]) if refs["tools"] else []
-    return [part.sent for part in StoredPrompts(blocks, messages).parts(refs)], tools
+    return [part.sent for part in rebuilt_parts(refs, blocks, messages)], tools

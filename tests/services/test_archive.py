@@ -21,7 +21,7 @@ from app.db.archive import COLUMNS
 from app.domain.content import sha256_hex
 from app.domain.errors import ImportRefused, NotFound
 from app.domain.types import MOST_PINS, MOST_PINS_BYTES, Pin, SessionId, SessionRef, SummaryId, TenantId, TurnStatus
-from app.engine.window.prompt_refs import StoredPrompts
+from app.engine.window.prompt_refs import SentHashes
 from app.services.archive.transfer import export_session, fork_session
 from app.services.learned import Calibrations
 from app.services.sessions import list_sessions, put_pin
@@ -176,7 +176,7 @@ def _sent(document: dict[str, Any], text: str, items: list[Any], *, tools: bool 
     refs = {"items": items, "tools": sha256 if tools else None, "regions": None}
     blocks, messages = {sha256: text}, {1: archived_message(document["messages"][0])}
     with suppress(RecursionError, TypeError):
-        document["audits"][0]["prompt_sha256"] = StoredPrompts(blocks, messages).sha256(refs)
+        document["audits"][0]["prompt_sha256"] = SentHashes(blocks, messages).sha256(refs)
     document["audits"][0]["prompt_refs"] = refs
 
 

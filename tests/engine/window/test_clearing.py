@@ -14,7 +14,7 @@ from app.engine.window.layout import layout_of, singly
 from app.engine.window.past import past_of_columns
 from app.engine.window.plan import Ready, SummaryDue, assemble, plan
 from app.engine.window.prompt import PromptItem
-from app.engine.window.prompt_refs import StoredPrompts
+from app.engine.window.prompt_refs import SentHashes
 from app.engine.window.snapshot import in_ranges
 from tests.engine.histories import GUARDED, History, UnitShape, estimate, snapshot_of, text_of
 from tests.engine.readings import items_of, rebuild
@@ -96,7 +96,7 @@ def test_cleared_inputs_and_results_are_rebuilt_from_references_and_listed_singl
     stored = {message.seq: message for turn in turns for message in turn.messages}
     sent, _ = rebuild(assembled.refs, blocks, stored)
     assert sent == list(assembled.messages)
-    assert StoredPrompts(blocks, stored).sha256(assembled.refs) == assembled.sha256
+    assert SentHashes(blocks, stored).sha256(assembled.refs) == assembled.sha256
     assert sum(row.shortened for row in layout_of(ready.prompt)) == 6
     ranges = in_ranges(ready.accounts.actions)
     assert sorted(each.count for each in ranges) == [3, 3]
@@ -125,7 +125,7 @@ def test_a_call_whose_inputs_are_cleared_keeps_its_long_text_until_it_is_dropped
     assembled = assemble(ready)
     stored = {message.seq: message for turn in turns for message in turn.messages}
     assert [ref[:2] for ref in assembled.refs["items"] if ref[0] in ("c", "s")] == [["c", 2], ["s", 4], ["s", 6]]
-    assert StoredPrompts(assembled.blocks, stored).sha256(assembled.refs) == assembled.sha256
+    assert SentHashes(assembled.blocks, stored).sha256(assembled.refs) == assembled.sha256
 
 
 def test_cleared_results_do_not_make_a_summary_due() -> None:

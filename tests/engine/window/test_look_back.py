@@ -20,7 +20,7 @@ from app.engine.window.look_back import (
     with_look_backs,
 )
 from app.engine.window.plan import Ready, Refused, assemble, plan, with_summary
-from app.engine.window.prompt_refs import StoredPrompts, needed_for
+from app.engine.window.prompt_refs import SentHashes, needed_for
 from app.engine.window.recalled import room_for_result, seqs_beside_result
 from app.engine.window.snapshot import Snapshot, in_ranges
 from app.engine.window.window import Window
@@ -171,7 +171,7 @@ def test_a_prompt_with_what_was_read_is_rebuilt_from_its_blocks_to_the_same_hash
     assert set(needed_for(assembled.refs).sha256s) <= blocks.keys()
     messages, tools = rebuild(assembled.refs, blocks, stored)
     assert messages == list(assembled.messages)
-    assert prompt_sha256(messages, tools) == assembled.sha256 == StoredPrompts(blocks, stored).sha256(assembled.refs)
+    assert prompt_sha256(messages, tools) == assembled.sha256 == SentHashes(blocks, stored).sha256(assembled.refs)
     assert ready.prompt.looked_back() == {"messages": 2, "tokens": sum(message.tokens + 4 for message in read)}
 
 

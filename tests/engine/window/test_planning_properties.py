@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.domain.types import TurnStatus
 from app.engine.policy.policy import with_whole_past
 from app.engine.window.plan import Ready, Refused, assemble, assert_tool_pairing, plan
-from app.engine.window.prompt_refs import StoredPrompts, needed_for
+from app.engine.window.prompt_refs import SentHashes, needed_for
 from app.engine.window.snapshot import Snapshot
 from app.engine.window.window import lay_out
 from tests.engine.histories import History, estimate, input_tokens_of, snapshot_of
@@ -128,7 +128,7 @@ def test_references_rebuild_the_exact_prompt_and_its_hash(snapshot: Snapshot) ->
     assert messages == assembled.messages
     assert tools == list(assembled.tools)
     assert prompt_sha256(messages, tools) == assembled.sha256
-    assert StoredPrompts(blocks, stored).sha256(assembled.refs) == assembled.sha256
+    assert SentHashes(blocks, stored).sha256(assembled.refs) == assembled.sha256
 
 
 def test_the_assembled_prompt_is_checked_for_torn_tool_groups() -> None:

@@ -17,7 +17,7 @@ from app.engine.window.layout import layout_of, rebuilt_row
 from app.engine.window.past import past_of
 from app.engine.window.plan import Ready, assemble, plan
 from app.engine.window.prompt import Block
-from app.engine.window.prompt_refs import StoredPrompts, needed_for
+from app.engine.window.prompt_refs import SentHashes, needed_for, rebuilt_parts
 from app.engine.window.snapshot import Snapshot
 from tests.engine.histories import History, estimate, snapshot_of
 from tests.engine.readings import counted_tokens, read_back, ready_of, rebuild
@@ -142,8 +142,8 @@ def test_a_shortened_message_is_counted_and_rebuilt_with_the_reasoning_that_it_i
     assembled = assemble(ready)
     assert [ref[0] for ref in assembled.refs["items"] if ref[0][0] == "s"] == [kind]
     stored = {message.seq: message for message in turn.messages}
-    assert StoredPrompts(assembled.blocks, stored).sha256(assembled.refs) == assembled.sha256
-    parts = list(StoredPrompts(assembled.blocks, stored).parts(assembled.refs))
+    assert SentHashes(assembled.blocks, stored).sha256(assembled.refs) == assembled.sha256
+    parts = list(rebuilt_parts(assembled.refs, assembled.blocks, stored))
     assert [part.sent for part in parts] == list(assembled.messages)
     rows = [rebuilt_row(part, None, estimate, flat_image_tokens).tokens for part in parts]
     assert rows == [row.tokens for row in layout_of(ready.prompt)]

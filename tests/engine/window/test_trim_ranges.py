@@ -16,7 +16,7 @@ from app.engine.policy.policy import ContextPolicy
 from app.engine.window.layout import singly
 from app.engine.window.plan import Ready, assemble, plan
 from app.engine.window.prompt import Block
-from app.engine.window.prompt_refs import StoredPrompts, needed_for
+from app.engine.window.prompt_refs import SentHashes, needed_for
 from app.engine.window.snapshot import Removal, Snapshot, in_ranges
 from tests.engine.histories import GUARDED, History, UnitShape, chat, estimate, snapshot_of
 from tests.engine.pictures import image, png
@@ -114,7 +114,7 @@ def test_users_words_that_a_prune_left_are_one_reference_and_only_they_are_read_
         if message.role == "user" or message.seq > kept[2]
     }
     assert rebuild(assembled.refs, blocks, users)[0] == assembled.messages
-    assert StoredPrompts(blocks, users).sha256(assembled.refs) == assembled.sha256
+    assert SentHashes(blocks, users).sha256(assembled.refs) == assembled.sha256
 
 
 def test_a_range_of_users_words_does_not_reach_over_what_was_refused_or_is_not_there() -> None:
@@ -139,7 +139,7 @@ def test_a_range_of_users_words_that_does_not_end_with_such_is_refused() -> None
     for first, last in ((1, 2), (1, 10**15), (2, 2), (3, 5)):
         refs: JsonObject = {"items": [["u", first, last]], "tools": None}
         with pytest.raises(KeyError):
-            StoredPrompts({}, stored).sha256(refs)
+            SentHashes({}, stored).sha256(refs)
         with pytest.raises(KeyError):
             rebuild(refs, {}, stored)
 
@@ -168,7 +168,7 @@ def _old_messages() -> dict[int, Message]:
 def test_a_prompt_that_was_stored_before_ranges_is_rebuilt_to_its_hash_and_its_log_stays_as_it_is() -> None:
     block = Block("system", "Be brief.")
     refs = _OLD_REFS | {"items": [["b", block.sha256, "system"], *_OLD_REFS["items"][1:]]}
-    assert StoredPrompts({block.sha256: block.text}, _old_messages()).sha256(refs) == _OLD_SHA256
+    assert SentHashes({block.sha256: block.text}, _old_messages()).sha256(refs) == _OLD_SHA256
     actions = [TrimAction.of_row(action) for action in _OLD_ACTIONS]
     assert [action.public() for action in actions] == _OLD_ACTIONS
     turns: tuple[Turn, ...] = ()

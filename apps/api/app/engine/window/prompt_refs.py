@@ -39,6 +39,7 @@ from app.engine.window.prompt import (
     PromptItem,
     Run,
     Stretch,
+    message_json,
     neutral_message,
     without_inputs,
 )
@@ -52,7 +53,9 @@ _BLOCKS: Final = frozenset({"b", "w"})
 """References that have only a block; its sha256 is their second member."""
 _RUNS: Final = frozenset("muc")
 """The first letters of references to a range of stored messages."""
-_CHANGED: Final = frozenset("sjc")
+_SHORTENED: Final = frozenset("sj")
+"""The first letters of references to a stored message and the block that replaces its content."""
+_CHANGED: Final = _SHORTENED | {"c"}
 """The first letters of references to messages that were not sent as stored."""
 _MARK_OF_FORM: Final[Mapping[ReasoningForm | None, str]] = {None: "", "text": "t", "blocks": "b"}
 """What follows the letter of a reference to stored messages."""
@@ -212,6 +215,66 @@ def _merged(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
+class SentHashes:
+    """The hashes of stored prompts, computed message by message: no prompt is ever in memory as a whole.
+
+    `blocks` maps sha256 to text, `messages` maps `seq` to the stored message. Each is encoded once, however many
+    prompts refer to it.
+    """
+
+    def __init__(self, blocks: Mapping[str, str], messages: Mapping[int, Message]) -> None:
+        self._blocks = blocks
+        self._messages = messages
+        self._user_seqs = _user_seqs(messages)
+        self._encoded: dict[tuple[str | int, str], bytes] = {}
+        self.total_bytes = 0
+        """Bytes of all prompts so far, counted as for `MOST_PROMPT_BYTES`, plus those of their tools."""
+
+    def sha256(self, refs: JsonObject) -> str:
+        """The hash of one prompt: what `Prompt.hashed` gives for the same messages and tools.
+
+        Raises `PromptTooLarge` as soon as it is over `MOST_PROMPT_BYTES`, and `KeyError` when a part is missing.
+        """
+        digest = sha256(OPENING)
+        size = 0
+        for piece in self._messages_of(refs):
+            # Every piece but the first keeps its comma.
+            digest.update(piece if size else piece[1:])
+            size += len(piece) + MESSAGE_BYTES
+            if size > MOST_PROMPT_BYTES:
+                raise PromptTooLarge(MOST_PROMPT_BYTES)
+        tools = self._block(refs["tools"], "json") if refs["tools"] else b"[]"
+        self.total_bytes += size + len(tools)
+        digest.update(CLOSING % tools)
+        return digest.hexdigest()
+
+    def _messages_of(self, refs: JsonObject) -> Iterator[bytes]:
+        """The canonical JSON of each message in order, with a leading comma. `content` is the first key of each."""
+        for kind, first, second in spelled_out(refs)["items"]:
+            if kind == "b":
+                yield b',{"content":%b,"role":%b}' % (self._block(first, "text"), canonical_bytes(second))
+            elif kind == "w":
+                yield b"," + self._block(first, "json")
+            elif kind[0] in _SHORTENED:
+                content = self._block(second, "json" if kind[0] == "j" else "text")
+                rest = canonical_bytes(neutral_message(_as_sent(self._messages[first], kind), content=""))
+                yield b',{"content":%b%b' % (content, rest.removeprefix(b'{"content":""'))
+            else:
+                for seq in _seqs_of_run(kind, first, second, self._user_seqs):
+                    yield self._encoded.get((seq, kind)) or self._message(seq, kind)
+
+    def _message(self, seq: int, kind: str) -> bytes:
+        piece = message_json(_as_sent(self._messages[seq], kind))
+        self._encoded[seq, kind] = piece
+        return piece
+
+    def _block(self, sha256_hex: str, form: str) -> bytes:
+        if (sha256_hex, form) not in self._encoded:
+            text = self._blocks[sha256_hex]
+            self._encoded[sha256_hex, form] = canonical_bytes(json.loads(text) if form == "json" else text)
+        return self._encoded[sha256_hex, form]
+
+
 @frozen
 class RebuiltPart:
     """One message of a rebuilt prompt, with its stored message, or None for a block."""
@@ -221,79 +284,35 @@ class RebuiltPart:
     shortened: bool = False
 
 
-_MessageRef: TypeAlias = tuple[str, Any, Any]
-"""The reference of one message: a kind, then a hash and a role, or a number and the hash of what replaces its content.
-The latter is None for a message of a run."""
-
-
-class StoredPrompts:
-    """Rebuilds stored prompts message by message: to hash them, no prompt is ever in memory as a whole.
-
-    `blocks` maps sha256 to text, `messages` maps `seq` to the stored message. For hashes each is encoded once, however
-    many prompts refer to it.
-    """
-
-    def __init__(self, blocks: Mapping[str, str], messages: Mapping[int, Message]) -> None:
-        self._blocks = blocks
-        self._messages = messages
-        self._user_seqs = sorted(seq for seq, message in messages.items() if message.role == "user")
-        self._encoded: dict[_MessageRef, bytes] = {}
-        self.total_bytes = 0
-        """Bytes of all prompts hashed so far, counted as for `MOST_PROMPT_BYTES`, plus those of their tools."""
-
-    def sha256(self, refs: JsonObject) -> str:
-        """The hash of one prompt: what `Prompt.hashed` gives for the same messages and tools.
-
-        Raises `PromptTooLarge` as soon as it is over `MOST_PROMPT_BYTES`, and `KeyError` when a part is missing.
-        """
-        digest = sha256(OPENING)
-        size = 0
-        for ref in self._message_refs(refs):
-            piece = self._json(ref)
-            # Every piece but the first keeps its comma.
-            digest.update(piece if size else piece[1:])
-            size += len(piece) + MESSAGE_BYTES
-            if size > MOST_PROMPT_BYTES:
-                raise PromptTooLarge(MOST_PROMPT_BYTES)
-        tools = self._json(("w", refs["tools"], None))[1:] if refs["tools"] else b"[]"
-        self.total_bytes += size + len(tools)
-        digest.update(CLOSING % tools)
-        return digest.hexdigest()
-
-    def parts(self, refs: JsonObject) -> Iterator[RebuiltPart]:
-        """The messages of one prompt in order. Raises `KeyError` when a part is missing."""
-        return map(self._part, self._message_refs(refs))
-
-    def _message_refs(self, refs: JsonObject) -> Iterator[_MessageRef]:
-        for kind, first, second in spelled_out(refs)["items"]:
-            if kind[0] in _RUNS:
-                for seq in _seqs_of_run(kind, first, second, self._user_seqs):
-                    yield kind, seq, None
-            else:
-                yield kind, first, second
-
-    def _json(self, ref: _MessageRef) -> bytes:
-        """The canonical JSON of a message, with a leading comma."""
-        if (known := self._encoded.get(ref)) is None:
-            known = self._encoded[ref] = b"," + canonical_bytes(self._part(ref).sent)
-        return known
-
-    def _part(self, ref: _MessageRef) -> RebuiltPart:
-        kind, first, second = ref
+def rebuilt_parts(
+    refs: JsonObject, blocks: Mapping[str, str], messages: Mapping[int, Message]
+) -> Iterator[RebuiltPart]:
+    """The messages of a prompt in order, from blocks and messages as for `SentHashes`. Raises `KeyError` when a part is
+    missing."""
+    user_seqs = _user_seqs(messages)
+    for kind, first, second in spelled_out(refs)["items"]:
         if kind == "b":
-            return RebuiltPart({"role": second, "content": self._blocks[first]}, None)
-        if kind == "w":
-            return RebuiltPart(json.loads(self._blocks[first]), None)
-        content = None if second is None else self._blocks[second]
-        message = _as_sent(self._messages[first], kind)
-        sent = neutral_message(message, content=json.loads(content) if content and kind[0] == "j" else content)
-        return RebuiltPart(sent, message, shortened=kind[0] in _CHANGED)
+            yield RebuiltPart({"role": second, "content": blocks[first]}, None)
+        elif kind == "w":
+            yield RebuiltPart(json.loads(blocks[first]), None)
+        elif kind[0] in _SHORTENED:
+            content = json.loads(blocks[second]) if kind[0] == "j" else blocks[second]
+            message = _as_sent(messages[first], kind)
+            yield RebuiltPart(neutral_message(message, content=content), message, shortened=True)
+        else:
+            for seq in _seqs_of_run(kind, first, second, user_seqs):
+                message = _as_sent(messages[seq], kind)
+                yield RebuiltPart(neutral_message(message), message, shortened=kind[0] in _CHANGED)
 
 
 def _as_sent(message: Message, kind: str) -> Message:
     """The message as references of this kind send it, except for content that is replaced."""
     sent = replace(message, reasoning_sent=_FORM_OF_MARK[kind[1:]])
     return without_inputs(sent) if kind[0] == "c" else sent
+
+
+def _user_seqs(messages: Mapping[int, Message]) -> list[int]:
+    return sorted(seq for seq, message in messages.items() if message.role == "user")
 
 
 def _seqs_of_run(kind: str, first: int, last: int, user_seqs: Sequence[int]) -> Sequence[int]:

@@ -31,7 +31,7 @@ from app.domain.types import (
 from app.engine.messages.tokens import counted, message_tokens, tokens_of
 from app.engine.recall.index import packed_terms
 from app.engine.summary.block import render_summary
-from app.engine.window.prompt_refs import StoredPrompts
+from app.engine.window.prompt_refs import SentHashes
 from app.openai.chat_messages import IncomingTurn, check_pairing, cut_turns, joined, read_messages
 from app.services.heavy.child import Tools
 from app.tokenizers.counters import HEURISTIC, TWO_FIFTHS
@@ -257,7 +257,7 @@ class ImportJob:
         errors."""
         source = read(raw)
         if not isinstance(source, ImportedMessages):
-            check_document(source, StoredPrompts)
+            check_document(source, SentHashes)
             self._source = source
             return source["session"], True
         listed = read_messages(source.messages)

@@ -35,7 +35,7 @@ from app.engine.messages.media import ImageTokens, flat_image_tokens
 from app.engine.messages.turns import with_reasoning
 from app.engine.window.layout import counted_turn, rebuilt_row, singly
 from app.engine.window.look_back import LOOK_BACK
-from app.engine.window.prompt_refs import RebuiltPart, StoredPrompts, needed_for, regions_of
+from app.engine.window.prompt_refs import RebuiltPart, SentHashes, needed_for, rebuilt_parts, regions_of
 from app.services.paging import Page, PageRequest, between_seqs, in_order, page_of
 from app.services.runtime import Runtime
 from app.services.sessions import check_session, existing_in
@@ -122,11 +122,10 @@ async def get_prompt(rt: Runtime, session: SessionRef, turn_id: TurnId, round_nu
         numbers = await store.turn_numbers(tx, session.id, [*{message.turn_id for message in messages.values()}])
 
     def rebuilt() -> tuple[str, list[RebuiltPart]]:
-        stored = StoredPrompts(blocks, messages)
-        sha256 = stored.sha256(refs)
+        sha256 = SentHashes(blocks, messages).sha256(refs)
         if sha256 != audit.prompt_sha256:
             raise RuntimeError(f"the prompt of turn {turn_id} was rebuilt as {sha256}, sent as {audit.prompt_sha256}")
-        return sha256, list(stored.parts(refs))
+        return sha256, list(rebuilt_parts(refs, blocks, messages))
 
     sha256, parts = await asyncio.to_thread(rebuilt)
     tools: list[ToolDefinition] = json.loads(blocks[refs["tools"]]) if refs["tools"] else []
