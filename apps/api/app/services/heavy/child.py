@@ -51,6 +51,10 @@ RELEASE: Final = pickle.dumps(None)
 """The message that releases the job. It is not answered."""
 
 
+GONE: Final = (ConnectionError, EOFError, pickle.UnpicklingError)
+"""What `send` and `receive` raise when the other end is closed, between two messages or within one."""
+
+
 def send(stream: BufferedRWPair, message: Step | StepResult) -> None:
     """Sends a message. Large `bytes` are written without a copy."""
     pickle.dump(message, stream)
@@ -58,7 +62,7 @@ def send(stream: BufferedRWPair, message: Step | StepResult) -> None:
 
 
 def receive(stream: BufferedRWPair) -> Any:
-    """The next message. Raises `EOFError`, or `UnpicklingError` within a message, if the other end is closed."""
+    """The next message."""
     return pickle.load(stream)  # noqa: S301 - from the other end, which is this program
 
 
@@ -80,7 +84,7 @@ def main(log_level: Any, log_format: Any) -> None:
     except Exception as error:
         sys.stderr.write(f"plimsoll: the process for heavy work cannot start: {type(error).__name__}: {error}\n")
         sys.exit(1)
-    with suppress(ConnectionError, EOFError):
+    with suppress(*GONE):
         stream = connection.makefile("rwb")
         send(stream, (None, None))
         collect_seldom()

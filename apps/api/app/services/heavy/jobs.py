@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import pickle
 import socket
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from io import BufferedRWPair
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
 from app.domain.errors import ProcessBusy
-from app.services.heavy.child import RELEASE, Step, Tools, receive, send
+from app.services.heavy.child import GONE, RELEASE, Step, Tools, receive, send
 from app.services.process_state import BUSY_RETRY_S
 
 logger = logging.getLogger(__name__)
@@ -28,7 +27,6 @@ _START_S = 60.0
 _IDLE_S = 300.0
 """Seconds for which an idle process is kept: the next job then saves the second that a start takes."""
 _REAPED_WITHIN_S = 0.2
-_GONE = (ConnectionError, EOFError, pickle.UnpicklingError)
 
 
 class Job(Generic[T]):
@@ -170,7 +168,7 @@ class _Child:
         """Off the event loop: a turn may have tens of thousands of messages."""
         try:
             return await asyncio.to_thread(transfer, self._stream, *given)
-        except _GONE as error:
+        except GONE as error:
             raise self.gone() from error
 
     def gone(self) -> ProcessBusy:
