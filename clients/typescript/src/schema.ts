@@ -6680,6 +6680,7 @@ export interface operations {
             413: components["responses"]["ChatErrorOut413"];
             415: components["responses"]["ChatErrorOut415"];
             421: components["responses"]["ChatErrorOut421"];
+            429: components["responses"]["ChatErrorOut429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["ChatErrorOut503"];
         };
@@ -6754,6 +6755,7 @@ export interface operations {
             413: components["responses"]["ChatErrorOut413"];
             415: components["responses"]["ChatErrorOut415"];
             421: components["responses"]["ChatErrorOut421"];
+            429: components["responses"]["ChatErrorOut429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["ChatErrorOut503"];
         };
@@ -6868,6 +6870,7 @@ export interface operations {
             413: components["responses"]["ChatErrorOut413"];
             415: components["responses"]["ChatErrorOut415"];
             421: components["responses"]["ChatErrorOut421"];
+            429: components["responses"]["ChatErrorOut429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["ChatErrorOut503"];
         };
@@ -7010,6 +7013,7 @@ export interface operations {
             415: components["responses"]["Problem415"];
             421: components["responses"]["Problem421"];
             422: components["responses"]["Problem422"];
+            429: components["responses"]["Problem429"];
             431: components["responses"]["Problem431"];
             503: components["responses"]["Problem503"];
         };

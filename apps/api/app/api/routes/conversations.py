@@ -18,7 +18,7 @@ from app.services.openai import conversations
 from app.services.openai.conversations import get_item, of_conversation, page_of_items
 from app.services.paging import PageRequest
 
-_WRITE = (400, 401, 404, 408, 409, 413, 415, 503)
+_WRITE = (400, 401, 404, 408, 409, 413, 415, 429, 503)
 _NOTHING = schemas.ConversationIn()
 
 
