@@ -42,7 +42,9 @@ _NO_FIELDS = schemas.SessionIn()
 _WHOLE = schemas.ForkIn()
 
 
-@router.post("", status_code=201, response_model=schemas.SessionOut, responses=refusals(401, 408, 413, 415, 422, 429, 503))
+@router.post(
+    "", status_code=201, response_model=schemas.SessionOut, responses=refusals(401, 408, 413, 415, 422, 429, 503)
+)
 async def create_session(call: Call, body: schemas.SessionIn = _NO_FIELDS) -> Session:
     """Creates a session. `mode` and `agent_role` name instructions of the catalogue; if it has none, all are valid."""
     session = await sessions.create_session(call.rt, call.tenant_id, _given(call, body))
