@@ -60,7 +60,8 @@ class EmbeddedPostgres:
         return runs(self._server)
 
     def start_again(self) -> bool:
-        """Starts the server on the data that it had, if it has ended; returns whether this call started it."""
+        """Starts the server on the data that it had, if it has ended; returns whether this call started it. Raises
+        `EmbeddedPostgresError`."""
         root = self._server.root
         try:
             with locked(root / "lock"):

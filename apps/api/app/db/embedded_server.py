@@ -225,7 +225,8 @@ def _run(server: Server, command: list[str], complaint: str, *, stdin: str = "",
 
 
 def stop(server: Server) -> None:
-    """Ends the server and waits for the last of its processes. The caller must hold `lock`."""
+    """Ends the server and waits for the last of its processes. The caller must hold `lock`. Raises
+    `EmbeddedPostgresError`."""
     with closing(open_lock(server.root / "alive")) as alive:
         asked = False
         deadline = time.monotonic() + _STOP_TIMEOUT_S

@@ -259,7 +259,8 @@ class SessionBusy(DatabaseUnavailable):
     code = "session_busy"
 
 
-class Busy(RetryLater): ...
+class Busy(RetryLater):
+    """The process already has as much of this work as it accepts."""
 
 
 class TenantBusy(Busy):

@@ -158,9 +158,9 @@ def seqs_beside_result(window: Window, tokens: int, messages: int) -> frozenset[
     """The numbers of the messages that are sent as stored together with a look-back round of this many wire tokens in
     so many messages, after recalled messages are removed for it, lowest score first."""
     rows = sorted(window.log.recalled, key=lambda row: (-row.score, -row.seq))
-    leaving = set[int]()
     if not rows:
         return window.prompt.seqs_as_stored()
+    leaving = set[int]()
     note, *others = window.recalled
     lines = {item.label: item for item in others if item.message is None}
     label_of = {item.message.seq: _label(day_said(item.message)) for item in others if item.message}
