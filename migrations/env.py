@@ -13,7 +13,8 @@ from alembic.util import CommandError
 from sqlalchemy import Connection, text
 
 from app.core.config import Settings
-from app.db.migrate import ADVISORY_LOCK, IDLE_S, TABLE_WAIT_S, migration_engine
+from app.db.migrate import IDLE_S, TABLE_WAIT_S, migration_engine
+from app.db.schema import ADVISORY_LOCK
 from app.db.tables import metadata
 
 # Held to the end of the transaction, so it is safe behind a pooler that changes servers between transactions.

@@ -1,4 +1,4 @@
-"""How a serving process allocates memory."""
+"""What a process of the service imports, and how it allocates memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 _GROW = """
 import ctypes, pathlib
-from app.serving import map_large_blocks
+from app.core.memory import map_large_blocks
 
 SETTING
 bytearray(20_000_000)  # freed at once: from now on glibc's default has its heap for blocks of this size
@@ -30,3 +30,14 @@ def test_large_blocks_grow_without_a_copy(setting: str, place: str) -> None:
     program = _GROW.replace("SETTING", setting)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == place
+
+
+@pytest.mark.parametrize(
+    ("module", "does_without"),
+    [("app.serving", ("fastapi", "alembic", "sqlalchemy.orm")), ("app.main", ("alembic", "sqlalchemy.orm"))],
+)
+def test_a_process_imports_only_what_it_uses(module: str, does_without: tuple[str, ...]) -> None:
+    """The process that starts several workers answers no request, and one that serves seldom migrates."""
+    program = f"import sys, {module}; print(sorted(sys.modules.keys() & {does_without!r}))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

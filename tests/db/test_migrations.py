@@ -10,8 +10,11 @@ from typing import Any, cast
 
 import asyncpg
 import pytest
+from alembic.config import Config
+from alembic.script import ScriptDirectory
 
-from app.db.migrate import ADVISORY_LOCK, MigrationFailed, SchemaState, downgrade, schema_state, upgrade
+from app.db.migrate import MigrationFailed, downgrade, upgrade
+from app.db.schema import ADVISORY_LOCK, SchemaState, migrations, schema_state
 from migrations.drift import differences, with_database
 from tests.pooling import own_database, past_pooler
 
@@ -187,6 +190,16 @@ async def test_the_state_of_a_schema(empty_database_url: str) -> None:
     assert await state(empty_database_url) is SchemaState.AHEAD
     await execute(empty_database_url, "DELETE FROM alembic_version", "SELECT 1")
     assert await state(empty_database_url) is SchemaState.EMPTY
+
+
+def test_revisions_have_the_names_of_their_files_and_the_newest_is_the_last_by_name() -> None:
+    """So that the service knows them without Alembic."""
+    config = Config()
+    config.set_main_option("script_location", str(migrations()))
+    known = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
+    files = sorted(file.stem for file in (migrations() / "versions").glob("*.py"))
+    assert files == sorted(known), "a migration's file is named like its revision"
+    assert files[-1] == known[0], "a new migration's name comes after all others: it begins with its date"
 
 
 async def test_a_failure_names_no_connection_string(empty_database_url: str) -> None:

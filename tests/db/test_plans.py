@@ -27,11 +27,11 @@ from app.db.messages import (
     page_of_messages,
     window_turns,
 )
-from app.db.migrate import analyze_for
 from app.db.recall import turns_with
 from app.db.sessions import search_sessions, turn_of_list
 from app.db.settled import settled_through
 from app.db.sql import Statement
+from app.db.statistics import analyze_for
 from app.db.turns import newest_messages
 from app.domain.types import SessionId, SessionRef, TenantId, Turn
 from app.services.pasts import settled_columns

@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 import pytest_asyncio
 
-from app.db.migrate import SchemaState, reach, upgrade
+from app.db.migrate import upgrade
+from app.db.schema import SchemaState, reach
 from app.domain.errors import DatabaseUnavailable
 from bench.pgbouncer import SERVER_CONNECTIONS, find_pgbouncer, pgbouncer, show
 from migrations.drift import with_database

@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
+from app.core.memory import collect_seldom
 from app.domain.errors import OperatorError, PlimsollError
 
 EXIT_UNUSABLE = 2
@@ -94,7 +95,8 @@ def serve_command(
 def migrate_command() -> None:
     """Brings the database to this version's schema. Safe to run several times and at once."""
     from app.commands.resources import database_url, read_settings  # noqa: PLC0415
-    from app.db.migrate import reach, upgrade  # noqa: PLC0415
+    from app.db.migrate import upgrade  # noqa: PLC0415
+    from app.db.schema import reach  # noqa: PLC0415
 
     with database_url(read_settings()) as dsn:
         asyncio.run(reach(dsn))
@@ -131,8 +133,11 @@ def mcp_command(
 
 def main() -> None:
     """The console script `plimsoll`."""
+    collect_seldom()  # what a command imports are a million objects that stay
     try:
         command_line()
     except (OperatorError, PlimsollError, OSError) as error:  # the last where standard output cannot be written
         sys.stderr.write(f"plimsoll: {' '.join(str(error).split())}\n")
         sys.exit(EXIT_UNUSABLE)
+    finally:
+        collect_seldom()  # else the interpreter looks at all objects once more before it ends

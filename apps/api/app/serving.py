@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import errno
 import ipaddress
 import json
@@ -21,24 +20,23 @@ from functools import partial
 from importlib import import_module
 from multiprocessing.connection import wait
 from types import FrameType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 import uvicorn
-from fastapi import FastAPI
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
 from app.api.connections import KEEP_ALIVE_S, Connection, Connections
-from app.api.schemas.archive import read_import
 from app.commands.resources import database_url, on_database
+from app.composition import command_runtime, guarded_policy
 from app.core.config import Settings
 from app.core.logging import configure_logging, log_unhandled_errors
+from app.core.memory import collect_seldom, map_large_blocks
 from app.db.database import Database
-from app.db.migrate import SchemaState, reach
+from app.db.schema import SchemaState, reach
 from app.db.sessions import list_sessions
 from app.domain.errors import OperatorError, PlimsollError
-from app.main import command_runtime, create_app, guarded_policy
 from app.providers.catalogue_file import read_catalogue
 from app.providers.local_embeddings import is_installed
 from app.services.archive.transfer import import_session
@@ -46,6 +44,9 @@ from app.services.embeddings import LOCAL
 from app.services.keys import OPEN_TENANT, any_key_exists
 from app.services.paging import LAST_ID
 from app.services.process_state import Drain
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 DRAIN_S = 30
 """Seconds that running requests have to end after a signal."""
@@ -59,12 +60,6 @@ _SWITCH_INTERVAL_S = 0.0001
 """How long a busy thread can hold the interpreter while the serving thread waits.
 
 Python's default of 5 ms adds noticeable latency: a turn acquires the interpreter several times."""
-_MAPPED_BYTES = 1024 * 1024
-"""Size from which a block of memory is always mapped on its own, so that it grows without a copy.
-
-Once a large block was freed, glibc's default takes blocks of up to 32 MB from its heap: a body of 14 MB that grows was
-then copied within one slice, which blocks the event loop for 7 ms."""
-_M_MMAP_THRESHOLD = -3  # malloc.h
 
 
 def serve(settings: Settings, first_session: Callable[[], bytes] | None = None) -> None:
@@ -110,18 +105,14 @@ def serve(settings: Settings, first_session: Callable[[], bytes] | None = None) 
             _run(settings, listener, _welcome(settings, listener, catalogue.default, keys_exist=keys_exist))
 
 
-def map_large_blocks() -> None:
-    """Applies `_MAPPED_BYTES` to this process. Other C libraries than glibc have no such setting."""
-    with contextlib.suppress(AttributeError):
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
-
-
 def create_worker() -> FastAPI:
     """The application in a worker process, which shuts down in order if the process that started it is killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # of a closed terminal, which the parent process gets too
+    from app.main import create_app  # noqa: PLC0415 - half of all imports: the parent of several workers has no use for it
+
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     map_large_blocks()
     settings = Settings()
@@ -133,6 +124,7 @@ def create_worker() -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncGenerator[Mapping[str, object]]:
         hangup = signal.getsignal(signal.SIGHUP)
         async with serving(app) as state:
+            collect_seldom()
             _drain_first(app.state.service.drain, settings.shutdown_delay_s)
             yield state or {}
         signal.signal(signal.SIGHUP, hangup)  # uvicorn does this for the others
@@ -361,6 +353,8 @@ async def begin_with(settings: Settings, document: Callable[[], bytes], database
     async with database.begin() as tx:
         if (await list_sessions(tx, OPEN_TENANT, LAST_ID, 1, newest_first=True)).rows:
             return
+    from app.api.schemas.archive import read_import  # noqa: PLC0415 - only at the first start, and takes long
+
     exported = orjson.loads(document())
     try:
         async with command_runtime(settings, database) as rt:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Annotated, Any, Final, Literal, cast
 
 import orjson
 from fastapi import FastAPI, Header, Query
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from app.api.problems import KINDS, PROBLEM_JSON, is_messages_path, is_openai_path
 from app.api.schemas.chat import ChatErrorOut
@@ -86,13 +88,14 @@ WRITE = (401, 404, 408, 409, 413, 415, 422, 429, 503)
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The problems a route can answer with, for `responses=`."""
-    schema = {"$ref": "#/components/schemas/Problem"}
-    return {
-        status: {"description": _DESCRIPTIONS[status], "content": {PROBLEM_JSON: {"schema": schema}}}
-        for status in statuses
-    }
+    return {status: _answer(Problem, _DESCRIPTIONS[status], PROBLEM_JSON) for status in statuses}
 
 
+_ERROR_SHAPES: Final[Sequence[tuple[type[BaseModel], JsonSchemaMode]]] = (
+    (Problem, "serialization"),
+    (ChatErrorOut, "serialization"),
+    (MessagesErrorOut, "serialization"),
+)
 _BY_CONNECTION = (431,)
 _OF_BROWSERS = (403, 421)
 _VENDORS = (400, 401, 404, 408, 409, 413, 415, 422, 429, 502, 503, 504)
@@ -100,16 +103,22 @@ _VENDORS = (400, 401, 404, 408, 409, 413, 415, 422, 429, 502, 503, 504)
 
 def openai_refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The same for a route with OpenAI's error shape."""
-    return {status: {"model": ChatErrorOut, "description": "OpenAI's error shape"} for status in statuses}
+    return dict.fromkeys(statuses, _answer(ChatErrorOut, "OpenAI's error shape"))
 
 
 def usual_refusals(path: str, *, reads: bool) -> dict[int | str, dict[str, Any]]:
     """The problems of a route that names none, in the error shape of its path's clients."""
     if is_messages_path(path):
-        return {status: {"model": MessagesErrorOut, "description": "Anthropic's error shape"} for status in _VENDORS}
+        return dict.fromkeys(_VENDORS, _answer(MessagesErrorOut, "Anthropic's error shape"))
     if is_openai_path(path):
         return openai_refusals(*(OPENAI_READ if reads else _VENDORS))
     return refusals(*(READ if reads else WRITE))
+
+
+def _answer(shape: type[BaseModel], description: str, media_type: str = "application/json") -> dict[str, Any]:
+    """An answer as the document has it: for a model, FastAPI would build a validator for each status of each route."""
+    schema = {"$ref": f"#/components/schemas/{shape.__name__}"}
+    return {"description": description, "content": {media_type: {"schema": schema}}}
 
 
 def event_stream(description: str, event: JsonObject, **others: JsonObject) -> dict[int | str, dict[str, Any]]:
@@ -147,7 +156,8 @@ def _document(app: FastAPI) -> dict[str, Any]:
         servers=[{"url": "/", "description": "The service that serves this document."}],
     )
     components = document.setdefault("components", {})
-    components.setdefault("schemas", {})["Problem"] = Problem.model_json_schema()
+    _, found = models_json_schema(_ERROR_SHAPES, ref_template="#/components/schemas/{model}")
+    components.setdefault("schemas", {}).update(found["$defs"])
     components["securitySchemes"] = {
         "key": {
             "type": "http",

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import aclosing, contextmanager, nullcontext
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,10 +17,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from app.core.config import Settings
-from app.db import embedded, migrate
+from app.db import embedded
 from app.db.database import Database
-from app.db.embedded import kept_running
-from app.db.migrate import reach
+from app.db.schema import reach
 from app.domain.errors import OperatorError
 
 T = TypeVar("T")
@@ -37,13 +36,10 @@ def database_url(settings: Settings, *, keep_running: bool = False) -> Generator
     if settings.database_url is not None:
         yield settings.database_url.get_secret_value()
         return
-    server = embedded.start(settings.data_folder)
-    try:
-        asyncio.run(migrate.upgrade(server.dsn))  # no other installation uses it
-        with kept_running(server, give_up_after_s=settings.embedded_restart_s) if keep_running else nullcontext():
-            yield server.dsn
-    finally:
-        server.stop()
+    with embedded.migrated(
+        settings.data_folder, restart_s=settings.embedded_restart_s if keep_running else None
+    ) as dsn:
+        yield dsn
 
 
 def with_database(work: Callable[[Database], Awaitable[T]]) -> T:

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.commands.resources import as_text, progress_bar, read_settings, with_database
+from app.composition import command_runtime
 from app.db.database import Database
 from app.domain.errors import NotFound, OperatorError
 from app.domain.types import JsonObject, SessionId, SessionRef, TenantId
@@ -78,8 +79,6 @@ async def _simulate_all(
     variants: list[Variant] | tuple[Variant, ...],
     models: list[str],
 ) -> list[JsonObject]:
-    from app.main import command_runtime  # noqa: PLC0415 - the whole application: other commands need not wait for it
-
     simulations: list[JsonObject] = []
     with progress_bar("turns") as bar:
         async with command_runtime(read_settings(), database) as rt:

@@ -9,7 +9,7 @@ from typing import Final
 import asyncpg
 
 from app.db.database import Transaction
-from app.db.migrate import ADVISORY_LOCK, SchemaState, schema_state
+from app.db.schema import ADVISORY_LOCK, SchemaState, schema_state
 from app.db.sql import sql
 from app.db.tables import metadata
 from app.domain.errors import OperatorError

@@ -5,6 +5,7 @@ holds which, and why."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import logging
@@ -34,8 +35,9 @@ from app.db.embedded_server import (
     stop,
     try_lock,
 )
+from app.db.schema import SchemaState, reach
 
-__all__ = ["EmbeddedPostgres", "EmbeddedPostgresError", "count_restarts", "kept_running", "start"]
+__all__ = ["EmbeddedPostgres", "EmbeddedPostgresError", "count_restarts", "kept_running", "migrated", "start"]
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +106,25 @@ def start(data_dir: Path) -> EmbeddedPostgres:
         raise _unusable(root, error) from error
     except embedded_identity.NoIdentityError as error:
         raise EmbeddedPostgresError(str(error)) from error
+
+
+@contextlib.contextmanager
+def migrated(data_dir: Path, *, restart_s: float | None = None) -> Generator[str]:
+    """The connection string of the server of this data folder, with this version's schema; the block holds the server.
+
+    With `restart_s` the server is started again if it ends meanwhile: see `kept_running`. Raises
+    `EmbeddedPostgresError` and `MigrationFailed`. Not for a thread with an event loop, which it would block.
+    """
+    server = start(data_dir)
+    try:
+        if asyncio.run(reach(server.dsn)) is not SchemaState.CURRENT:
+            from app.db.migrate import upgrade  # noqa: PLC0415 - as its module says
+
+            asyncio.run(upgrade(server.dsn))
+        with contextlib.nullcontext() if restart_s is None else kept_running(server, give_up_after_s=restart_s):
+            yield server.dsn
+    finally:
+        server.stop()
 
 
 def _unusable(root: Path, error: OSError) -> EmbeddedPostgresError:

@@ -7,12 +7,12 @@ import asyncio
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header
-from pydantic import BaseModel, Field
+from pydantic import Field
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from app.api.direct_route import Call, DirectRoute, OpenRoute, json_response
 from app.api.openapi import openai_refusals, refusals
-from app.api.schemas.values import answer_of
+from app.api.schemas.values import Answer, answer_of
 from app.domain.prices import Prices
 from app.domain.types import JsonObject
 from app.services.views.deployment import (
@@ -42,11 +42,11 @@ _LINKS = {
 }
 
 
-class HealthOut(BaseModel):
+class HealthOut(Answer):
     status: Literal["ok"]
 
 
-class ReadyOut(BaseModel):
+class ReadyOut(Answer):
     """`migrations` is null when the database does not answer; `behind` and `empty` require `plimsoll migrate`.
 
     `read_only` means that the database refuses writes, as a standby does until it is the primary."""
@@ -68,7 +68,7 @@ class ModelOut(answer_of(ListedAlias)):
     prices: PricesOut | None
 
 
-class ListedModel(BaseModel):
+class ListedModel(Answer):
     """A model in OpenAI's and Anthropic's form. `id` is the alias; when it was made is not known, and always 1970."""
 
     id: str
@@ -80,7 +80,7 @@ class ListedModel(BaseModel):
     display_name: str
 
 
-class ModelList(BaseModel):
+class ModelList(Answer):
     """`items` has the service's own form, `data` the same aliases in OpenAI's and Anthropic's."""
 
     default: str
@@ -104,13 +104,13 @@ class PolicyFieldOut(answer_of(PolicyField)):
     """A field of a policy: its values, its meaning, and its value in each preset."""
 
 
-class PolicyList(BaseModel):
+class PolicyList(Answer):
     default: str
     presets: list[PresetOut]
     fields: list[PolicyFieldOut]
 
 
-class RootOut(BaseModel):
+class RootOut(Answer):
     """Name, version and addresses of the service."""
 
     name: str

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from app.api.schemas.content import ChatToolChoice, ContentIn, StoredToolIn, TextOrParts, TextPart, ToolCallIn
-from app.api.schemas.values import FunctionName, Instant, NotEmpty, Open, OutputTokens, Speaker, VendorIn
+from app.api.schemas.values import Answer, FunctionName, Instant, NotEmpty, Open, OutputTokens, Speaker, VendorIn
 from app.domain.types import Name
 
 CallId = Annotated[str, StringConstraints(min_length=1, max_length=512)]
@@ -193,7 +193,7 @@ class ChatIn(VendorIn):
         return value
 
 
-class ChatUsage(BaseModel):
+class ChatUsage(Answer):
     """The provider's figures for this one call."""
 
     prompt_tokens: int
@@ -202,21 +202,21 @@ class ChatUsage(BaseModel):
     prompt_tokens_details: dict[str, int]
 
 
-class ChatReply(BaseModel):
+class ChatReply(Answer):
     role: Literal["assistant"]
     content: str | None
     refusal: str | None
     tool_calls: list[ToolCallIn | CustomCall] | None = None
 
 
-class ChatChoice(BaseModel):
+class ChatChoice(Answer):
     index: Literal[0]
     message: ChatReply
     logprobs: None
     finish_reason: Literal["stop", "length", "tool_calls", "content_filter"]
 
 
-class ChatCompletion(BaseModel):
+class ChatCompletion(Answer):
     """OpenAI's `chat.completion`."""
 
     id: str
@@ -255,14 +255,14 @@ class CompletionIn(VendorIn):
     user: str | None = None
 
 
-class CompletionChoice(BaseModel):
+class CompletionChoice(Answer):
     index: Literal[0]
     text: str
     logprobs: None
     finish_reason: Literal["stop", "length", "content_filter"]
 
 
-class TextCompletion(BaseModel):
+class TextCompletion(Answer):
     """OpenAI's `text_completion`."""
 
     id: str
@@ -283,5 +283,5 @@ class ChatError(Open):
     code: str
 
 
-class ChatErrorOut(BaseModel):
+class ChatErrorOut(Answer):
     error: ChatError

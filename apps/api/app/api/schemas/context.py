@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Annotated, Any, cast
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema, create_model, field_validator
+from pydantic import ConfigDict, Field, StringConstraints, WithJsonSchema, create_model, field_validator
 
-from app.api.schemas.values import Id, In, Instant, Open, Paged, answer_of, row_of
+from app.api.schemas.values import Answer, Id, In, Instant, Open, Paged, answer_of, row_of
 from app.domain import figures
 from app.domain.audit import TrimAction, TrimLog, TurnContext
 from app.domain.figures import CurrentWindow, PointWindow, TimelineRange, TurnPoint
@@ -218,7 +218,7 @@ class TimelineRangeOut(answer_of(TimelineRange)):
     peak: TimelineTurn
 
 
-class OverviewOut(BaseModel):
+class OverviewOut(Answer):
     items: list[TimelineRangeOut]
     next_cursor: None
 

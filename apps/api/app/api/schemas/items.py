@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, cast, get_args
 
-from pydantic import BaseModel, Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
 from app.api.schemas.chat import CallId
 from app.api.schemas.content import InputAudio, TextOrParts
-from app.api.schemas.values import In, NotEmpty, Open
+from app.api.schemas.values import Answer, In, NotEmpty, Open
 from app.domain.types import Name
 from app.services.openai.conversations import MOST_NEW_ITEMS
 
@@ -215,7 +215,7 @@ class ItemOut(Open):
     ]
 
 
-class ItemListOut(BaseModel):
+class ItemListOut(Answer):
     object: Literal["list"]
     data: list[ItemOut]
     first_id: str | None
@@ -223,7 +223,7 @@ class ItemListOut(BaseModel):
     has_more: bool
 
 
-class DeletedOut(BaseModel):
+class DeletedOut(Answer):
     id: str
     object: Literal["response", "conversation.deleted"]
     deleted: Literal[True]
@@ -242,7 +242,7 @@ class ItemsIn(In):
     items: list[ItemIn] = Field(min_length=1, max_length=MOST_NEW_ITEMS)
 
 
-class ConversationOut(BaseModel):
+class ConversationOut(Answer):
     id: str
     object: Literal["conversation"]
     created_at: int

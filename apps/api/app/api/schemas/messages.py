@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, field_validator
+from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag, field_validator
 
 from app.api.schemas.chat import CallId
 from app.api.schemas.content import TextOrParts, TextPart
-from app.api.schemas.values import In, NotEmpty, Open, VendorIn
+from app.api.schemas.values import Answer, In, NotEmpty, Open, VendorIn
 from app.domain.types import MOST_EXCLUDED_TOOLS, MOST_FOCUS_CHARS, JsonObject, Name
 
 _EXAMPLE: JsonObject = {
@@ -305,7 +305,7 @@ class MessagesIn(PromptIn):
     diagnostics: dict[str, Any] | None = None
 
 
-class MessageUsage(BaseModel):
+class MessageUsage(Answer):
     """The provider's figures for this one call."""
 
     input_tokens: int
@@ -314,46 +314,46 @@ class MessageUsage(BaseModel):
     output_tokens: int
 
 
-class TextBlockOut(BaseModel):
+class TextBlockOut(Answer):
     type: Literal["text"]
     text: str
 
 
-class ToolUseBlockOut(BaseModel):
+class ToolUseBlockOut(Answer):
     type: Literal["tool_use"]
     id: str
     name: str
     input: dict[str, Any]
 
 
-class ThinkingBlockOut(BaseModel):
+class ThinkingBlockOut(Answer):
     type: Literal["thinking"]
     thinking: str
     signature: str
 
 
-class RedactedThinkingOut(BaseModel):
+class RedactedThinkingOut(Answer):
     type: Literal["redacted_thinking"]
     data: str
 
 
-class CompactionBlockOut(BaseModel):
+class CompactionBlockOut(Answer):
     type: Literal["compaction"]
     content: str
     encrypted_content: str
 
 
-class AppliedEdit(BaseModel):
+class AppliedEdit(Answer):
     type: Literal["clear_tool_uses_20250919"]
     cleared_tool_uses: int
     cleared_input_tokens: int
 
 
-class AppliedEdits(BaseModel):
+class AppliedEdits(Answer):
     applied_edits: list[AppliedEdit]
 
 
-class MessageOut(BaseModel):
+class MessageOut(Answer):
     """Anthropic's `message`."""
 
     id: str
@@ -374,7 +374,7 @@ class MessageOut(BaseModel):
     )
 
 
-class TokenCountOut(BaseModel):
+class TokenCountOut(Answer):
     input_tokens: int = Field(description="The whole prompt, before anything is removed.")
 
 
@@ -386,7 +386,7 @@ class MessagesErrorFields(Open):
     code: str
 
 
-class MessagesErrorOut(BaseModel):
+class MessagesErrorOut(Answer):
     type: Literal["error"]
     error: MessagesErrorFields
     request_id: str | None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from app.api.schemas.chat import JsonFormat, TextFormat
 from app.api.schemas.content import PARTS_TAG, TEXT_TAG, FunctionIn, text_or_list
 from app.api.schemas.items import HOSTED_TOOLS, ItemIn, ItemOut, MetadataIn
-from app.api.schemas.values import FunctionName, In, Open, OutputTokens, VendorIn
+from app.api.schemas.values import Answer, FunctionName, In, Open, OutputTokens, VendorIn
 from app.domain.types import Name
 
 InputIn = Annotated[
@@ -165,12 +165,12 @@ class InputTokensIn(ResponseIn):
     personality: str | None = Field(default=None, description="Without effect.")
 
 
-class InputTokensOut(BaseModel):
+class InputTokensOut(Answer):
     object: Literal["response.input_tokens"]
     input_tokens: int = Field(description="The whole prompt, before anything is removed.")
 
 
-class ResponseUsageOut(BaseModel):
+class ResponseUsageOut(Answer):
     """The provider's figures for this one call."""
 
     input_tokens: int
@@ -209,7 +209,7 @@ class CompactIn(VendorIn):
     prompt_cache_options: dict[str, Any] | None = None
 
 
-class CompactionOut(BaseModel):
+class CompactionOut(Answer):
     """OpenAI's `response.compaction`. Begin the next `input` with its `output`."""
 
     id: str

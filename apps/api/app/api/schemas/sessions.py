@@ -8,10 +8,10 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import orjson
-from pydantic import BaseModel, Field, StringConstraints, create_model, field_validator
+from pydantic import Field, StringConstraints, create_model, field_validator
 
 from app.api.schemas.context import RelatedWordOut
-from app.api.schemas.values import In, NotEmpty, Paged, answer_of
+from app.api.schemas.values import Answer, In, NotEmpty, Paged, answer_of
 from app.domain.figures import PinFigures, SessionFigures, SessionUsage
 from app.domain.limits import LIMITS, LimitUnit
 from app.domain.types import Name, Pin, Session
@@ -72,7 +72,7 @@ class ForkIn(In):
     )
 
 
-class ForkedFrom(BaseModel):
+class ForkedFrom(Answer):
     """The session that it was forked from, and the last turn that was copied; null if none was."""
 
     session_id: UUID

@@ -6,13 +6,13 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import AfterValidator, BaseModel, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from app.api.schemas.chat import CallId
 from app.api.schemas.content import ContentIn, ContentPartIn, StoredCall, TextPart, ToolCallIn, ToolChoice, ToolIn
 from app.api.schemas.context import ContextOut, LayoutRow
 from app.api.schemas.sessions import SessionOut
-from app.api.schemas.values import In, Instant, Open, OutputTokens, Paged, Speaker, answer_of, row_of
+from app.api.schemas.values import Answer, In, Instant, Open, OutputTokens, Paged, Speaker, answer_of, row_of
 from app.domain.audit import Audit
 from app.domain.figures import TurnChange
 from app.domain.types import MessageRecord, Name, TurnRecord
@@ -110,7 +110,7 @@ class ListedTurnOut(TurnOut):
     said_at: Instant = Field(description="When the message was said; `created_at` if the client did not state it.")
 
 
-class TurnAnswer(BaseModel):
+class TurnAnswer(Answer):
     turn: TurnOut
     context: ContextOut
 
@@ -162,6 +162,6 @@ class StoredMessageOut(answer_of(MessageRecord)):
 class MessagePage(Paged[StoredMessageOut]): ...
 
 
-class OpenTurns(BaseModel):
+class OpenTurns(Answer):
     items: list[TurnChange]
     next_cursor: None = None

@@ -3,7 +3,7 @@ domain as answers, whose schema and JSON both come from one dataclass.
 
 There is one file of schemas per noun, named like the routes. A schema for one route alone may be in the route's file.
 Bodies are not coerced ("5" is no number) and have no unknown fields, so that a typo is refused instead of ignored.
-Classes that describe answers are for the OpenAPI document; a test checks real answers against them.
+A test checks real answers against the classes that describe them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,13 @@ class VendorIn(In):
         return {name: value for name, value in body.items() if value is not None or name in cls.model_fields}
 
 
-class Paged(BaseModel, Generic[Item]):
+class Answer(BaseModel):
+    """The base of what describes answers: only for the OpenAPI document, so that no start builds its validators."""
+
+    model_config = ConfigDict(defer_build=True)
+
+
+class Paged(Answer, Generic[Item]):
     items: list[Item]
     next_cursor: str | None
 
@@ -99,7 +105,7 @@ PATTERNS_IN_WORDS = {
 """What people write by hand, and what an error says of it in place of the pattern."""
 
 
-def answer_of(record: type[Any], base: type[BaseModel] = BaseModel, *, absent: Collection[str] = ()) -> type[BaseModel]:
+def answer_of(record: type[Any], base: type[BaseModel] = Answer, *, absent: Collection[str] = ()) -> type[BaseModel]:
     """A schema with the record's fields, in its order. A subclass declares the fields whose JSON has another form.
 
     A field's description comes from its metadata (`description`), so that the domain does not need Pydantic. `absent`

@@ -13,8 +13,8 @@ from app.db import archive as store
 from app.db.audits import as_recorded
 from app.db.database import Transaction
 from app.db.messages import messages_of_turn
-from app.db.migrate import analyze_for
 from app.db.sessions import CHANGEABLE, get_session, set_lifetime
+from app.db.statistics import analyze_for
 from app.db.turns import append_history, get_turn
 from app.domain.errors import (
     ImportRefused,

@@ -3,7 +3,6 @@ is its standard input. Messages are pickles, which is safe because both ends are
 
 from __future__ import annotations
 
-import gc
 import os
 import pickle
 import select
@@ -17,6 +16,7 @@ from io import BufferedRWPair
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import UUID
 
+from app.core.memory import collect_seldom
 from app.domain.frozen import frozen
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 _LESS_URGENT: Final = 5
 """Added to the niceness, because turns are more urgent."""
-_COLLECT_AFTER_OBJECTS: Final = 20_000
-"""Objects made between collections: what a few turns leave. Nearly all of them are freed with their last reference, so
-a collection per 700 objects would find nothing."""
 
 
 @frozen
@@ -64,12 +61,6 @@ def send(stream: BufferedRWPair, message: Step | StepResult) -> None:
 def receive(stream: BufferedRWPair) -> Any:
     """The next message."""
     return pickle.load(stream)  # noqa: S301 - from the other end, which is this program
-
-
-def collect_seldom() -> None:
-    """Makes the garbage collector skip the objects that the process's start made, and run less often from now on."""
-    gc.freeze()
-    gc.set_threshold(_COLLECT_AFTER_OBJECTS, *gc.get_threshold()[1:])
 
 
 def main(log_level: Any, log_format: Any) -> None:

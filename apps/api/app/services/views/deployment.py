@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
 from app.db.database import record_of
-from app.db.migrate import SchemaState, may_take_turns, schema_state
+from app.db.schema import SchemaState, may_take_turns, schema_state
 from app.domain.errors import DatabaseUnavailable, NotFound
 from app.domain.frozen import described, frozen, values_of
 from app.domain.prices import Prices
