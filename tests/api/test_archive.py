@@ -13,6 +13,8 @@ import httpx
 import pytest
 
 from app.api.routes.sessions import file_chunks, spooled
+from app.domain.types import TenantId
+from app.services.process_state import Allowance, HeldBytes
 from tests.api.conftest import as_sent, assert_problem, new_session, serving, settings_for
 from tests.api.test_forks import post_turn, turns_of
 from torture.databases import execute
@@ -95,8 +97,8 @@ async def test_others_are_served_while_a_large_document_is_written_and_while_it_
     file = await spooled(parts())
     assert served >= 8
     # A client that reads as fast as it is sent to: nothing is waited for here.
-    with file:
-        sent = [(served, chunk) async for chunk in file_chunks(file)]
+    held = HeldBytes(Allowance("bytes of exports", 1, 1.0), TenantId("default"))
+    sent = [(served, chunk) async for chunk in file_chunks(file, held)]
     others.cancel()
     assert len({at for at, _ in sent}) == len(sent) >= 8
     assert len(json.loads(b"".join(chunk for _, chunk in sent))["messages"]) == 8000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -11,12 +12,13 @@ from uuid import uuid4
 
 import pytest
 from starlette.responses import StreamingResponse
+from starlette.types import Message
 
 from app.api.direct_route import AppState, Call
 from app.api.edge import Exchange
 from app.api.routes.messages import MessageForm
 from app.api.routes.turns import TurnForm
-from app.api.streaming import AnswerForm, answer_turn
+from app.api.streaming import EVENT_STREAM, AnswerForm, ClosingResponse, answer_turn
 from app.domain.errors import DatabaseUnavailable, PlimsollError, ProviderDown
 from app.domain.types import SessionId, TenantId
 from app.services.turn.types import Listener, TurnEvent, TurnOutcome
@@ -78,3 +80,28 @@ async def test_a_stream_whose_form_does_not_show_the_turn_reads_nothing_at_its_e
     events = await _streamed(_call(database), form, ProviderDown("It does not answer."))
     assert [name for name, _ in events] == ["message_start", "ping", "error"]
     assert database.asked == 0
+
+
+async def test_what_is_streamed_is_closed_when_its_client_leaves_while_a_chunk_waits_for_it() -> None:
+    """And not by the garbage collector: what it holds, others could not get until then."""
+    waits, closed = asyncio.Event(), asyncio.Event()
+
+    async def chunks() -> AsyncGenerator[bytes]:
+        try:
+            yield b"the first of many"
+            pytest.fail("the client has left")
+        finally:
+            closed.set()
+
+    async def receive() -> Message:
+        await waits.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            waits.set()
+            await asyncio.Event().wait()
+
+    response = ClosingResponse(chunks(), EVENT_STREAM, {})
+    await response({"type": "http"}, receive, send)
+    assert closed.is_set()

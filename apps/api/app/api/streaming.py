@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from itertools import chain
 from typing import Any, Final, Protocol, TypeAlias
 
 import orjson
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from app.api import problems
 from app.api.direct_route import Call, json_response, plain_json
@@ -25,9 +26,23 @@ from app.services.turn.types import Listener, TurnEvent, TurnOutcome
 MOST_APART: Final = 64
 """Most events that wait for a slow client as separate events. Deltas after them are joined."""
 LONG_DELTA_CHARS: Final = 16_384
+EVENT_STREAM: Final = "text/event-stream"
 STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 Work: TypeAlias = Callable[[Listener | None], Awaitable[TurnOutcome]]
+
+
+class ClosingResponse(StreamingResponse):
+    """Closes what it streams at its end, however that comes. The error of a client that left would keep the generator,
+    and all that it holds, until the error is collected."""
+
+    def __init__(self, content: AsyncGenerator[bytes], media_type: str, headers: Mapping[str, str]) -> None:
+        super().__init__(content, media_type=media_type, headers=headers)
+        self._content = content
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._content):
+            await super().__call__(scope, receive, send)
 
 
 class AnswerForm(Protocol):
@@ -61,12 +76,12 @@ async def answer_turn(
     streamed = _Stream(call, work, form, cancels_on_disconnect=cancels)
     await streamed.begun()
     headers = {**STREAM_HEADERS, **form.headers}
-    return StreamingResponse(streamed.events(), media_type="text/event-stream", headers=headers)
+    return ClosingResponse(streamed.events(), EVENT_STREAM, headers)
 
 
 def events_response(events: Iterable[bytes], headers: Mapping[str, str]) -> Response:
     """An event stream whose events are all known already."""
-    return Response(b"".join(events), headers={**STREAM_HEADERS, **headers}, media_type="text/event-stream")
+    return Response(b"".join(events), headers={**STREAM_HEADERS, **headers}, media_type=EVENT_STREAM)
 
 
 class PendingEvents:

@@ -7,19 +7,18 @@ from contextlib import aclosing
 from time import monotonic
 
 from fastapi import APIRouter
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from app.api.direct_route import Call, DirectRoute
 from app.api.openapi import event_stream, refusals
 from app.api.schemas.turns import OpenTurns
-from app.api.streaming import STREAM_HEADERS, encoded_event
+from app.api.streaming import EVENT_STREAM, STREAM_HEADERS, ClosingResponse, encoded_event
 from app.domain.errors import PlimsollError
 from app.domain.types import JsonObject
 from app.services.views.activity import next_event
 
 router = APIRouter(prefix="/v1/events", tags=["events"], route_class=DirectRoute)
 
-EVENT_STREAM = "text/event-stream"
 _LOOK_UP_S = 1.0
 """Longest time in seconds until a stream notices that the process drains, and ends."""
 _ANSWERS = event_stream(
@@ -37,7 +36,7 @@ async def get_events(call: Call) -> JsonObject | Response:
         return {"items": await call.service.activity.open_turns(call.rt, call.tenant_id), "next_cursor": None}
     events = _events(call)
     first = await anext(events)  # a refusal is an ordinary answer, not a stream
-    return StreamingResponse(_with(first, events), media_type=EVENT_STREAM, headers=STREAM_HEADERS)
+    return ClosingResponse(_with(first, events), EVENT_STREAM, STREAM_HEADERS)
 
 
 async def _with(first: bytes, events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:

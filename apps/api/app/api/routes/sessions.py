@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator
 from decimal import Decimal
 from tempfile import SpooledTemporaryFile
 from typing import IO, Annotated, Any, cast
 
 import orjson
 from fastapi import APIRouter, Path, Query
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response
 
 from app.api.direct_route import Call, DirectRoute, UnreadRoute, plain_json
 from app.api.openapi import DEFAULT_LIMIT, Cursor, Limit, Order, refusals
 from app.api.schemas import sessions as schemas
 from app.api.schemas.archive import Document, ImportIn, read_import
+from app.api.streaming import ClosingResponse
 from app.archive.document import FORMAT, VERSION
 from app.domain.errors import Busy, InvalidRequest, NotFound
 from app.domain.frozen import values_of
@@ -196,7 +196,7 @@ async def get_export(call: Call, session_id: SessionId) -> Response:
         "Content-Disposition": f'attachment; filename="session-{session_id}.json"',
     }
     file.seek(0)
-    return _FileResponse(file, held, headers)
+    return ClosingResponse(file_chunks(file, held), "application/json", headers)
 
 
 @import_router.post(
@@ -213,28 +213,15 @@ async def post_import(call: Call, body: ImportIn) -> Session:  # noqa: ARG001 - 
     return session
 
 
-async def file_chunks(file: IO[bytes]) -> AsyncGenerator[bytes]:
-    """The file in chunks."""
-    while chunk := await asyncio.to_thread(file.read, _CHUNK_BYTES):
-        yield chunk
-
-
-class _FileResponse(StreamingResponse):
-    """A file, which is closed when its client has read it or left; its bytes are `held` until then. The chunks' own end
-    would come late: the error of a client that left is kept, with the frames that it passed, until it is collected."""
-
-    def __init__(self, file: IO[bytes], held: HeldBytes, headers: Mapping[str, str]) -> None:
-        super().__init__(file_chunks(file), headers=headers, media_type="application/json")
-        self._file = file
-        self._held = held
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._held.give_back()
-            # Not awaited: a cancelled task must not wait here, and it takes milliseconds to close a large file.
-            asyncio.get_running_loop().run_in_executor(None, self._file.close)
+async def file_chunks(file: IO[bytes], held: HeldBytes) -> AsyncGenerator[bytes]:
+    """The file in chunks. At the end it is closed, and its bytes are no longer `held`."""
+    try:
+        while chunk := await asyncio.to_thread(file.read, _CHUNK_BYTES):
+            yield chunk
+    finally:
+        held.give_back()
+        # Not awaited: a cancelled task must not wait here, and it takes milliseconds to close a large file.
+        asyncio.get_running_loop().run_in_executor(None, file.close)
 
 
 async def spooled(parts: AsyncIterator[tuple[str, Any]]) -> IO[bytes]:
