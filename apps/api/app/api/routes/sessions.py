@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from decimal import Decimal
 from tempfile import SpooledTemporaryFile
 from typing import IO, Annotated, Any, cast
@@ -183,7 +184,8 @@ _IN_MEMORY_BYTES = 1024 * 1024
 async def get_export(call: Call, session_id: SessionId) -> Response:
     """The whole session as one JSON document: turns that have ended, messages, summaries, audits, blocks and pins."""
     exports = call.service.exports
-    file = await spooled(export_session(call.rt, call.session_ref(session_id)))
+    async with aclosing(export_session(call.rt, call.session_ref(session_id))) as parts:  # also if the disk is full
+        file = await spooled(parts)
     size_bytes = file.seek(0, os.SEEK_END)
     held = HeldBytes(exports, call.tenant_id)
     try:
