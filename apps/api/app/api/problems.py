@@ -100,7 +100,7 @@ def document(code: str, detail: str, members: Mapping[str, Any] | None = None) -
     """The problem with this code, for an answer or for the `error` of a stored turn. Its detail ends with the
     provider's message if there is one, because many clients show nothing else."""
     kind = _kind_of(code)
-    problem = {
+    problem: JsonObject = {
         "type": f"urn:plimsoll:problem:{code}",
         "title": kind.title,
         "status": kind.status,

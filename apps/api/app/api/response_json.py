@@ -122,7 +122,7 @@ def response_error(problem: JsonObject | None) -> JsonObject:
 
 
 def response_usage(usage: Usage | None) -> JsonObject | None:
-    """The provider's token counts. `reasoning_tokens` is always 0, because that count is not known."""
+    """The provider's token counts. `reasoning_tokens` is 0 if it does not report them."""
     if usage is None:
         return None
     return {
@@ -132,7 +132,7 @@ def response_usage(usage: Usage | None) -> JsonObject | None:
             "cache_write_tokens": usage.cache_write_prompt_tokens,
         },
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_completion_tokens},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     }
 

@@ -103,7 +103,7 @@ class AnthropicProvider(RemoteModel[_Form]):
 
 class _MessagesCall(WireCall[_Form]):
     def assembly(self) -> MessageAssembly:
-        return MessageAssembly()
+        return MessageAssembly(self.request.stop_sequences)
 
     def body(self, *, stream: bool) -> Sequence[bytes]:
         return (json_bytes({**self.fields(), **({"stream": True} if stream else {})}),)
@@ -129,7 +129,7 @@ class _MessagesCall(WireCall[_Form]):
         body["messages"], breakpoints = _alternating(
             request.messages[leading:], request.lasting_messages - leading, with_thinking=is_thinking
         )
-        body |= _client_options(request.options, form, is_thinking=is_thinking)
+        body |= _client_options(request, form, is_thinking=is_thinking)
         wanted = fields_of(request.options.get("response_format"))
         if wanted.get("type") in AnthropicProvider.response_formats:
             schema = fields_of(wanted.get("json_schema")).get("schema")
@@ -188,11 +188,10 @@ class _MessagesCall(WireCall[_Form]):
         return {**wanted, "budget_tokens": budget} if budget else {}
 
 
-def _client_options(options: Mapping[str, Any], form: _Form, *, is_thinking: bool) -> JsonObject:
+def _client_options(request: CompletionRequest, form: _Form, *, is_thinking: bool) -> JsonObject:
     """The client's options that the API supports: temperature is 1 at most, stop sequences are not blank, and with
     thinking there is no sampling."""
-    stop = options.get("stop") or ()
-    sequences = [each for each in ([stop] if isinstance(stop, str) else stop) if each.strip()]
+    options, sequences = request.options, [each for each in request.stop_sequences if each.strip()]
     sent: JsonObject = {"stop_sequences": sequences} if sequences else {}
     if form.with_sampling and not is_thinking:
         sent |= {name: min(1.0, options[name]) for name in ("temperature", "top_p") if options.get(name) is not None}

@@ -315,6 +315,7 @@ def _usage(usage: Usage | None) -> JsonObject | None:
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_prompt_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_completion_tokens},
     }
 
 

@@ -239,9 +239,10 @@ class MessageForm:
                 *(thinking_blocks(reply.reasoning, reply.reasoning_blocks) if self.with_thinking else ()),
                 *reply_blocks(outcome.text, reply.tool_calls),
             ],
-            stop_reason(outcome.turn.finish_reason, reply.tool_calls),
+            stop_reason(outcome.turn.finish_reason, reply),
             usage_json(reply.usage, _estimated(outcome.context)),
             outcome.context,
+            reply.stop_sequence,
         )
 
     def event(self, event: TurnEvent) -> Iterable[bytes]:
@@ -304,6 +305,7 @@ class MessageForm:
         stopped: str | None,
         usage: JsonObject,
         context: JsonObject | None = None,
+        stop_sequence: str | None = None,
     ) -> JsonObject:
         """The `message` object. It has the applied edits if the client asked for any; `context` is None until known."""
         edits = {"context_management": {"applied_edits": applied_edits(context or {})}}
@@ -314,7 +316,7 @@ class MessageForm:
             "model": model,
             "content": content,
             "stop_reason": stopped,
-            "stop_sequence": None,
+            "stop_sequence": stop_sequence,
             "usage": usage,
             **(edits if self.with_edits and context is not None else {}),
         }
@@ -324,7 +326,7 @@ class MessageForm:
         yield _event("ping")
 
     def _end(self, message: JsonObject) -> Iterable[bytes]:
-        stopped = {"stop_reason": message["stop_reason"], "stop_sequence": None}
+        stopped = {name: message[name] for name in ("stop_reason", "stop_sequence")}
         edits = {name: message[name] for name in ("context_management",) if name in message}
         yield _event("message_delta", delta=stopped, usage=message["usage"], **edits)
         yield _event("message_stop")

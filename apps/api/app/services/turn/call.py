@@ -106,6 +106,7 @@ async def _call(record: Record, plan: TurnPlan) -> Completion:
                     "attempts": completion.attempts,
                     "finish_reason": completion.finish_reason,
                     "provider_model": completion.provider_model,
+                    **({"stop_sequence": completion.stop_sequence} if completion.stop_sequence else {}),
                 }
             )
             record.steps.add("model_call", started_at, _detail(calls))
