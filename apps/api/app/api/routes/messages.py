@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal
 
 import orjson
@@ -28,13 +29,13 @@ from app.api.problems import error_json, request_id_header
 from app.api.routes import chat
 from app.api.routes.turns import chosen_tools, request_sha256
 from app.api.schemas import messages as schemas
-from app.api.streaming import encoded_event, events_response
+from app.api.streaming import answer_turn, encoded_event, events_response
 from app.domain.errors import InvalidRequest, located
 from app.domain.incoming import Compaction
 from app.domain.stored import StoredSummary
 from app.domain.types import JsonObject, SessionId, Summary, ToolDefinition
 from app.services.openai.chat import ChatRequest, count_behind
-from app.services.openai.open_session import open_session
+from app.services.openai.open_session import Target, open_session, respond
 from app.services.openai.responses import Compacted, compact_before, compaction_policy, shown_text
 from app.services.turn.types import TurnEvent, TurnOptions, TurnOutcome
 from app.services.views.preview import count_tokens
@@ -90,13 +91,19 @@ async def create_message(
         with_compaction=edit is not None,
         with_edits=body.context_management is not None,
     )
-    if edit is not None and edit.pause_after_compaction:
-        made, target = await compact_before(rt, target)
+    pauses = bool(edit and edit.pause_after_compaction)
+    answer = _answer(call, target, form, pauses=pauses, stream=bool(body.stream))
+    return await chat.in_session(call, target, form.headers, answer)
+
+
+async def _answer(call: Call, target: Target, form: MessageForm, *, pauses: bool, stream: bool) -> Response:
+    if pauses:
+        made, target = await compact_before(call.rt, target)
         if made is not None:
-            if body.stream:
+            if stream:
                 return events_response(form.compacted_events(made), form.headers)
             return json_response(form.compacted(made), headers=form.headers)
-    return await chat.answer_list(call, target, form, stream=bool(body.stream))
+    return await answer_turn(call, partial(respond, call.rt, target), form, stream=stream)
 
 
 @router.post("/count_tokens", response_model=schemas.TokenCountOut)
