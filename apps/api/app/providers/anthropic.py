@@ -22,7 +22,7 @@ from urllib.parse import unquote_to_bytes
 
 import httpx
 
-from app.domain.content import as_function, with_name
+from app.domain.content import as_function, call_input, with_name
 from app.domain.errors import ProviderError
 from app.domain.frozen import frozen, replace
 from app.domain.types import CompletionRequest, JsonObject, PromptMessage
@@ -32,7 +32,7 @@ from app.providers.catalogue_file import ModelEntry
 from app.providers.failures import ErrorObject
 from app.providers.remote import RemoteModel, WireCall
 from app.providers.transport import RetryPolicy
-from app.providers.wire import MalformedAnswerError, decode_json, fields_of, json_bytes, list_of, token_count
+from app.providers.wire import fields_of, json_bytes, list_of, token_count
 
 _VERSION: Final = "2023-06-01"
 _COUNTING_TIMEOUT_S: Final = 3.0
@@ -296,7 +296,7 @@ def _tool_use_blocks(message: PromptMessage) -> list[JsonObject]:
             "type": "tool_use",
             "id": _call_id(call["id"]),
             "name": call["function"]["name"],
-            "input": _arguments(call["function"]["arguments"]),
+            "input": call_input(call["function"]["arguments"]),
         }
         for call in calls
     ]
@@ -317,15 +317,6 @@ def _call_id(identity: str) -> str:
     if _CALL_ID.fullmatch(identity):
         return identity
     return f"call_{hashlib.sha256(identity.encode('utf-8', 'replace')).hexdigest()[:24]}"
-
-
-def _arguments(text: str) -> JsonObject:
-    """The input of a tool call, which has to be an object: other arguments are passed on as `malformed_arguments`."""
-    try:
-        value = decode_json(text.encode("utf-8", "replace"))
-    except MalformedAnswerError:
-        value = None
-    return fields_of(value) if isinstance(value, dict) else {"malformed_arguments": text} if text else {}
 
 
 def _part_block(part: dict[str, Any]) -> JsonObject:
