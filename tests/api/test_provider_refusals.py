@@ -65,11 +65,14 @@ def test_a_stream_and_a_stored_turn_have_it_too_and_a_log_does_not(
     with chat_service(database_url, tmp_path, refusal(400), log_level="DEBUG") as at:
         with pytest.raises(openai.APIError, match="Invalid schema for function"):
             list(at.client.chat.completions.create(model="main", messages=QUESTION, stream=True))
+        failed: Any = list(at.client.responses.create(model="main", input="How?", stream=True))[-1]
+        assert (failed.type, failed.response.error.code) == ("response.failed", "invalid_prompt")
+        assert WHY in failed.response.error.message
         path, key = f"/v1/sessions/{new_session(at.http)}", {"Idempotency-Key": "k"}
         first, again = (at.http.post(f"{path}/turns", json={"content": "How?"}, headers=key) for _ in range(2))
         assert WHY in assert_problem(first, 502, "provider_error")["detail"]
         assert again.json() == first.json()
         (turn,) = at.http.get(f"{path}/turns").json()["items"]
         assert turn["error"]["detail"] == first.json()["detail"]
-        assert at.model.hits == 2
+        assert at.model.hits == 3
     assert WHY not in caplog.text
