@@ -22,16 +22,17 @@ def test_messages_name_the_stop_sequence_and_count_the_thoughts(
     database_url: str, tmp_path: Path, wire: Wire, stream: bool
 ) -> None:
     with chat_service(database_url, tmp_path, said(wire, REPLY), provider=wire.name) as at, anthropic_at(at) as client:
+        messages: Any = client.messages
         asked = {**ASKED, "max_tokens": 100, "stop_sequences": ["four", "three"]}
         for _ in range(2):
+            message: Any
             if stream:
-                with client.messages.stream(**asked, extra_headers={"Idempotency-Key": "k"}) as events:
+                with messages.stream(**asked, extra_headers={"Idempotency-Key": "k"}) as events:
                     message = events.get_final_message()
             else:
-                message = client.messages.create(**asked, extra_headers={"Idempotency-Key": "k"})
+                message = messages.create(**asked, extra_headers={"Idempotency-Key": "k"})
             assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "three")
             assert message.usage.output_tokens == 3
-            assert message.usage.output_tokens_details is not None
             assert message.usage.output_tokens_details.thinking_tokens == 2
             assert message.usage.cache_read_input_tokens == 4
         assert at.model.hits == 1
@@ -54,15 +55,16 @@ def test_chat_completions_and_responses_count_the_reasoning(
             assert (usage.completion_tokens, usage.completion_tokens_details.reasoning_tokens) == (3, 2)
             assert usage.prompt_tokens_details.cached_tokens == 4
         respond: Any = at.client.responses.create
-        for _ in range(2):
-            answer = respond(model="main", input="Count", stream=stream, extra_headers={"Idempotency-Key": "r"})
-            response = list(answer)[-1].response if stream else answer
-            assert response.usage.output_tokens_details.reasoning_tokens == 2
-        assert at.client.responses.retrieve(response.id).usage == response.usage
+        asked: dict[str, Any] = {"input": "Count", "stream": stream, "extra_headers": {"Idempotency-Key": "r"}}
+        answers = [respond(model="main", **asked) for _ in range(2)]
+        first, again = (list(answer)[-1].response if stream else answer for answer in answers)
+        assert first.usage.output_tokens_details.reasoning_tokens == 2
+        assert again.usage == at.client.responses.retrieve(first.id).usage == first.usage
         assert at.model.hits == 2
 
 
 def test_a_stop_sequence_that_nobody_asked_for_is_not_named(database_url: str, tmp_path: Path) -> None:
     with chat_service(database_url, tmp_path, said(OPENAI, REPLY)) as at, anthropic_at(at) as client:
-        message = client.messages.create(**ASKED, max_tokens=100, stop_sequences=["four"])
+        messages: Any = client.messages
+        message = messages.create(**ASKED, max_tokens=100, stop_sequences=["four"])
         assert (message.stop_reason, message.stop_sequence) == ("end_turn", None)
