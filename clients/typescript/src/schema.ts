@@ -1339,6 +1339,24 @@ export interface components {
             [key: string]: unknown;
         };
         /**
+         * ChatError
+         * @description OpenAI's error. If OpenAI has no code for it, `code` is that of the service's other routes.
+         */
+        ChatError: {
+            /** Message */
+            message: string;
+            /** Type */
+            type: string;
+            /** Param */
+            param: string | null;
+            /** Code */
+            code: string;
+        };
+        /** ChatErrorOut */
+        ChatErrorOut: {
+            error: components["schemas"]["ChatError"];
+        };
+        /**
          * ChatIn
          * @description A request of OpenAI's chat completions.
          *
@@ -1482,6 +1500,10 @@ export interface components {
             total_tokens: number;
             /** Prompt Tokens Details */
             prompt_tokens_details: {
+                [key: string]: number;
+            };
+            /** Completion Tokens Details */
+            completion_tokens_details: {
                 [key: string]: number;
             };
         };
@@ -3049,9 +3071,9 @@ export interface components {
              * Stop Reason
              * @enum {string}
              */
-            stop_reason: "end_turn" | "max_tokens" | "tool_use" | "refusal" | "compaction";
+            stop_reason: "end_turn" | "max_tokens" | "stop_sequence" | "tool_use" | "refusal" | "compaction";
             /** Stop Sequence */
-            stop_sequence: null;
+            stop_sequence: string | null;
             usage: components["schemas"]["MessageUsage"];
             /** @description Absent if the request has none. A compaction is in `content`. */
             context_management?: components["schemas"]["AppliedEdits"] | null;
@@ -3076,6 +3098,33 @@ export interface components {
             cache_read_input_tokens: number;
             /** Output Tokens */
             output_tokens: number;
+            /** Output Tokens Details */
+            output_tokens_details: {
+                [key: string]: number;
+            };
+        };
+        /**
+         * MessagesErrorFields
+         * @description Anthropic's type and message; `code` and further members are those of the service's other routes.
+         */
+        MessagesErrorFields: {
+            /** Type */
+            type: string;
+            /** Message */
+            message: string;
+            /** Code */
+            code: string;
+        };
+        /** MessagesErrorOut */
+        MessagesErrorOut: {
+            /**
+             * Type
+             * @constant
+             */
+            type: "error";
+            error: components["schemas"]["MessagesErrorFields"];
+            /** Request Id */
+            request_id: string | null;
         };
         /**
          * MessagesIn
@@ -5156,6 +5205,11 @@ export interface components {
             /** Completion Tokens */
             completion_tokens: number;
             /**
+             * Reasoning Completion Tokens
+             * @description The part of `completion_tokens` that is reasoning, where reported.
+             */
+            reasoning_completion_tokens: number;
+            /**
              * Cost Usd
              * @description Null if no price is known.
              */
@@ -5259,47 +5313,6 @@ export interface components {
             summary_trigger_tokens: number | null;
             /** Prune Trigger Tokens */
             prune_trigger_tokens: number;
-        };
-        /**
-         * ChatError
-         * @description OpenAI's error. If OpenAI has no code for it, `code` is that of the service's other routes.
-         */
-        ChatError: {
-            /** Message */
-            message: string;
-            /** Type */
-            type: string;
-            /** Param */
-            param: string | null;
-            /** Code */
-            code: string;
-        };
-        /** ChatErrorOut */
-        ChatErrorOut: {
-            error: components["schemas"]["ChatError"];
-        };
-        /**
-         * MessagesErrorFields
-         * @description Anthropic's type and message; `code` and further members are those of the service's other routes.
-         */
-        MessagesErrorFields: {
-            /** Type */
-            type: string;
-            /** Message */
-            message: string;
-            /** Code */
-            code: string;
-        };
-        /** MessagesErrorOut */
-        MessagesErrorOut: {
-            /**
-             * Type
-             * @constant
-             */
-            type: "error";
-            error: components["schemas"]["MessagesErrorFields"];
-            /** Request Id */
-            request_id: string | null;
         };
         /**
          * Problem

@@ -367,7 +367,7 @@ class MessageOut(BaseModel):
             Field(discriminator="type"),
         ]
     ]
-    stop_reason: Literal["end_turn", "max_tokens", "tool_use", "refusal", "compaction"]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "compaction"]
     stop_sequence: str | None
     usage: MessageUsage
     context_management: AppliedEdits | None = Field(
