@@ -16,7 +16,7 @@ from tests.api.conftest import new_session, until_heard
 from tests.api.test_chat import assistant, user
 from tests.providers.server import Answer, Stream
 
-BROKEN = Answer({"error": {"message": "no such thing", "type": "invalid_request_error"}}, status=400)
+BROKEN = Answer({"error": {"message": "no such thing", "type": "invalid_request_error"}}, status=404)
 
 
 def test_a_failed_turn_is_tried_again_and_its_message_is_there_once(database_url: str, tmp_path: Path) -> None:

@@ -332,7 +332,7 @@ def test_a_parameter_that_cannot_be_honoured_is_refused_by_name(
 
 
 def test_errors_are_the_sdks_own(database_url: str, tmp_path: Path) -> None:
-    down = Answer({"error": {"message": "no"}}, status=400)
+    down = Answer({"error": {"message": "no"}}, status=404)
     with chat_service(database_url, tmp_path, down) as at, anthropic_at(at) as client:
         asked = {"messages": [user("Hi")]}
         with pytest.raises(anthropic.NotFoundError):

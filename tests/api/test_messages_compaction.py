@@ -125,6 +125,7 @@ def test_a_repeated_key_gets_its_answer_and_no_summary_though_the_session_has_go
             **{"x-session-id": "mine", "idempotency-key": "k", "anthropic-beta": BETAS[0]},
         )
         assert (reused.status_code, "idempotency key" in reused.json()["error"]["message"]) == (422, True)
+        assert reused.headers.get("x-session-id") == sessions(at)[0]["id"]
         assert len(at.model.seen) == seen
 
 

@@ -447,7 +447,7 @@ def test_an_answer_that_was_cut_off_is_incomplete_and_says_why(database_url: str
 
 
 def test_a_failed_response_is_no_past_and_can_be_looked_at(database_url: str, tmp_path: Path) -> None:
-    broken = Answer({"error": {"message": "no such thing", "type": "invalid_request_error"}}, status=400)
+    broken = Answer({"error": {"message": "no such thing", "type": "invalid_request_error"}}, status=404)
     with chat_service(database_url, tmp_path, say("One."), broken, say("Two.")) as at:
         ask = at.client.responses.create
         first = ask(model="main", input="First")
@@ -632,7 +632,7 @@ def test_a_response_whose_items_were_all_removed_is_continued_without_them(datab
 def test_a_failed_request_whose_message_was_removed_is_new_when_it_is_tried_again(
     database_url: str, tmp_path: Path
 ) -> None:
-    broken = Answer({"error": {"message": "no", "type": "invalid_request_error"}}, status=400)
+    broken = Answer({"error": {"message": "no", "type": "invalid_request_error"}}, status=404)
     with chat_service(database_url, tmp_path, broken, say("Done.")) as at:
         conversation = at.client.conversations.create().id
         body = {"model": "main", "input": "First", "conversation": conversation}

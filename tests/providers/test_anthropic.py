@@ -248,6 +248,8 @@ async def test_ids_that_another_provider_made_are_the_same_in_call_and_result_an
         ('{"a": [1]}', {"a": [1]}),
         ("[1]", {"malformed_arguments": "[1]"}),
         ('{"a": ', {"malformed_arguments": '{"a": '}),
+        ('{"a": NaN}', {"malformed_arguments": '{"a": NaN}'}),
+        ("\n", {}),
     ],
 )
 async def test_arguments_become_an_object_whatever_the_model_wrote(arguments: str, expected: Any) -> None:

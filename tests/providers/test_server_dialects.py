@@ -120,7 +120,8 @@ async def test_an_error_in_a_stream_counts_as_the_status_that_it_states(
 )
 async def test_reasoning_tokens_are_counted_once_whether_the_completion_includes_them_or_not(usage: Any) -> None:
     answer, _ = await answer_to(Answer(chat(usage=usage)))
-    assert answer.usage == Usage(20, 603)
+    stated = usage.get("completion_tokens_details", {}).get("reasoning_tokens", 0)
+    assert answer.usage == Usage(20, 603, reasoning_completion_tokens=stated)
 
 
 class Clock(asyncio.SelectorEventLoop):

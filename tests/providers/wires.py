@@ -41,6 +41,10 @@ class ModelReply:
     calls: tuple[ToolCall, ...] = ()
     stop: str = ""
     """Why it stopped, in the wire's own word; by itself the end, or the calls."""
+    ended_at: str | None = None
+    """The stop sequence that ended it: vLLM's field, and Anthropic's."""
+    thought_tokens: int = 0
+    """How many tokens of the completion were reasoning."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,10 @@ def _chat_calls(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
 CHAT_USAGE = {"prompt_tokens": 11, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
 
 
+def _chat_usage(reply: ModelReply) -> dict[str, Any]:
+    return {**CHAT_USAGE, "completion_tokens_details": {"reasoning_tokens": reply.thought_tokens}}
+
+
 def _chat_answer(reply: ModelReply) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
     message |= {"reasoning_content": reply.reasoning} if reply.reasoning else {}
@@ -107,13 +115,14 @@ def _chat_answer(reply: ModelReply) -> dict[str, Any]:
     stop = reply.stop or ("tool_calls" if reply.calls else "stop")
     return {
         "model": "served-model",
-        "choices": [{"index": 0, "message": message, "finish_reason": stop}],
-        "usage": CHAT_USAGE,
+        "choices": [{"index": 0, "message": message, "finish_reason": stop, "stop_reason": reply.ended_at}],
+        "usage": _chat_usage(reply),
     }
 
 
-def _chat_chunk(delta: dict[str, Any], stop: str | None = None) -> bytes:
-    return event({"model": "served-model", "choices": [{"index": 0, "delta": delta, "finish_reason": stop}]})
+def _chat_chunk(delta: dict[str, Any], stop: str | None = None, ended_at: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": stop, "stop_reason": ended_at}
+    return event({"model": "served-model", "choices": [choice]})
 
 
 def _chat_fragments(reply: ModelReply) -> Sequence[bytes]:
@@ -125,7 +134,8 @@ def _chat_fragments(reply: ModelReply) -> Sequence[bytes]:
 
 def _chat_end(reply: ModelReply) -> Sequence[bytes]:
     stop = reply.stop or ("tool_calls" if reply.calls else "stop")
-    return [_chat_chunk({}, stop), event({"choices": [], "usage": CHAT_USAGE}), b"data: [DONE]\n\n"]
+    usage = event({"choices": [], "usage": _chat_usage(reply)})
+    return [_chat_chunk({}, stop, reply.ended_at), usage, b"data: [DONE]\n\n"]
 
 
 OPENAI = Wire(
@@ -139,6 +149,10 @@ OPENAI = Wire(
 )
 
 MESSAGE_USAGE = {"input_tokens": 5, "cache_creation_input_tokens": 2, "cache_read_input_tokens": 4}
+
+
+def _message_output(reply: ModelReply) -> dict[str, Any]:
+    return {"output_tokens": 3, "output_tokens_details": {"thinking_tokens": reply.thought_tokens}}
 
 
 def _message_answer(reply: ModelReply) -> dict[str, Any]:
@@ -156,8 +170,8 @@ def _message_answer(reply: ModelReply) -> dict[str, Any]:
         "model": "served-model",
         "content": blocks,
         "stop_reason": reply.stop or ("tool_use" if reply.calls else "end_turn"),
-        "stop_sequence": None,
-        "usage": {**MESSAGE_USAGE, "output_tokens": 3},
+        "stop_sequence": reply.ended_at,
+        "usage": {**MESSAGE_USAGE, **_message_output(reply)},
     }
 
 
@@ -197,8 +211,9 @@ def _message_fragments(reply: ModelReply) -> Sequence[bytes]:
 
 
 def _message_end(reply: ModelReply) -> Sequence[bytes]:
-    delta = {"stop_reason": reply.stop or ("tool_use" if reply.calls else "end_turn"), "stop_sequence": None}
-    return [message_event("message_delta", delta=delta, usage={"output_tokens": 3}), message_event("message_stop")]
+    stop = reply.stop or ("tool_use" if reply.calls else "end_turn")
+    delta = {"stop_reason": stop, "stop_sequence": reply.ended_at}
+    return [message_event("message_delta", delta=delta, usage=_message_output(reply)), message_event("message_stop")]
 
 
 def _message_begin() -> Sequence[bytes]:

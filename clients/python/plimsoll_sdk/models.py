@@ -77,6 +77,7 @@ class Usage(Answer):
     cached_prompt_tokens: int
     cache_write_prompt_tokens: int
     completion_tokens: int
+    reasoning_completion_tokens: int
     cost_usd: float | None
 
 

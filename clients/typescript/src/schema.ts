@@ -1502,6 +1502,10 @@ export interface components {
             prompt_tokens_details: {
                 [key: string]: number;
             };
+            /** Completion Tokens Details */
+            completion_tokens_details: {
+                [key: string]: number;
+            };
         };
         /** ChosenFunction */
         ChosenFunction: {
@@ -3067,9 +3071,9 @@ export interface components {
              * Stop Reason
              * @enum {string}
              */
-            stop_reason: "end_turn" | "max_tokens" | "tool_use" | "refusal" | "compaction";
+            stop_reason: "end_turn" | "max_tokens" | "stop_sequence" | "tool_use" | "refusal" | "compaction";
             /** Stop Sequence */
-            stop_sequence: null;
+            stop_sequence: string | null;
             usage: components["schemas"]["MessageUsage"];
             /** @description Absent if the request has none. A compaction is in `content`. */
             context_management?: components["schemas"]["AppliedEdits"] | null;
@@ -3094,6 +3098,10 @@ export interface components {
             cache_read_input_tokens: number;
             /** Output Tokens */
             output_tokens: number;
+            /** Output Tokens Details */
+            output_tokens_details: {
+                [key: string]: number;
+            };
         };
         /**
          * MessagesErrorFields
@@ -5196,6 +5204,11 @@ export interface components {
             cache_write_prompt_tokens: number;
             /** Completion Tokens */
             completion_tokens: number;
+            /**
+             * Reasoning Completion Tokens
+             * @description The part of `completion_tokens` that is reasoning, where reported.
+             */
+            reasoning_completion_tokens: number;
             /**
              * Cost Usd
              * @description Null if no price is known.

@@ -17,7 +17,7 @@ import orjson
 from app.domain.audit import CLEARED
 from app.domain.content import call_input
 from app.domain.incoming import Compaction, IncomingList, IncomingMessage, read_handle
-from app.domain.types import Content, ContentPart, JsonObject, ToolCall, Usage
+from app.domain.types import Completion, Content, ContentPart, JsonObject, ToolCall, Usage
 
 Block: TypeAlias = Mapping[str, Any]
 
@@ -252,9 +252,11 @@ def applied_edits(context: JsonObject) -> list[JsonObject]:
     return [{"type": "clear_tool_uses_20250919", "cleared_tool_uses": uses, "cleared_input_tokens": tokens}]
 
 
-def stop_reason(finish_reason: str | None, calls: Sequence[ToolCall]) -> str:
-    """Why the model stopped. A stop sequence is reported as `end_turn`, because it is not known that one was met."""
-    return "tool_use" if calls else _STOP_REASONS.get(finish_reason or "", "end_turn")
+def stop_reason(finish_reason: str | None, reply: Completion) -> str:
+    """Why the model stopped. A stop sequence of which the provider did not say that it was met is `end_turn`."""
+    if reply.tool_calls:
+        return "tool_use"
+    return "stop_sequence" if reply.stop_sequence else _STOP_REASONS.get(finish_reason or "", "end_turn")
 
 
 def usage_json(usage: Usage | None, estimated_tokens: int) -> JsonObject:
@@ -266,4 +268,5 @@ def usage_json(usage: Usage | None, estimated_tokens: int) -> JsonObject:
         "cache_creation_input_tokens": used.cache_write_prompt_tokens,
         "cache_read_input_tokens": used.cached_prompt_tokens,
         "output_tokens": used.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": used.reasoning_completion_tokens},
     }

@@ -97,9 +97,10 @@ def _kind_of(code: str) -> ProblemKind:
 
 
 def document(code: str, detail: str, members: Mapping[str, Any] | None = None) -> JsonObject:
-    """The problem with this code, for an answer or for the `error` of a stored turn."""
+    """The problem with this code, for an answer or for the `error` of a stored turn. Its detail ends with the
+    provider's message if there is one, because many clients show nothing else."""
     kind = _kind_of(code)
-    return {
+    problem: JsonObject = {
         "type": f"urn:plimsoll:problem:{code}",
         "title": kind.title,
         "status": kind.status,
@@ -107,6 +108,9 @@ def document(code: str, detail: str, members: Mapping[str, Any] | None = None) -
         "code": code,
         **(members or {}),
     }
+    if said := problem.get("provider_message"):
+        problem["detail"] += f" The provider says: {said}"
+    return problem
 
 
 def note(scope: Scope, problem: JsonObject) -> None:
@@ -187,9 +191,17 @@ def members_of(problem: JsonObject) -> JsonObject:
 
 
 def status_of(problem: JsonObject) -> int:
-    """The status with which the vendors answer such a problem."""
-    if problem["code"] == "provider_error" and problem.get("kind") == "rate_limited":
-        return 429
+    """The status with which the vendors answer such a problem. A provider that refused the request itself would refuse
+    it again, so that clients must not see a failure of the server, which many of them retry."""
+    match problem:
+        case {"code": "provider_error", "kind": "rate_limited"}:
+            return 429
+        case {"code": "provider_error", "kind": "refused", "provider_status": 413}:
+            return 413
+        case {"code": "provider_error", "kind": "refused", "provider_status": 400 | 422}:
+            return 400
+        case _:
+            pass
     return _kind_of(problem["code"]).vendor_status or problem["status"]
 
 

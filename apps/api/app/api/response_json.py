@@ -20,7 +20,7 @@ from app.services.turn.types import TurnEvent, TurnOutcome
 Status: TypeAlias = Literal["completed", "incomplete", "failed", "cancelled", "in_progress"]
 _INCOMPLETE: Mapping[FinishReason, str] = {"length": "max_output_tokens", "content_filter": "content_filter"}
 _ERROR_CODES = frozenset({"rate_limit_exceeded", "insufficient_quota", "context_length_exceeded"})
-"""The codes that a response's error may have besides `server_error`."""
+"""The codes that a response's error may have besides `invalid_prompt` and `server_error`."""
 
 
 @frozen
@@ -117,12 +117,12 @@ def response_error(problem: JsonObject | None) -> JsonObject:
     if problem is None:
         return {"code": "server_error", "message": "The call did not end; it was tried again."}
     error = problems.error_of("/v1/responses", problem)
-    code = error["code"] if error["code"] in _ERROR_CODES else "server_error"
-    return {"code": code, "message": error["message"]}
+    other = "invalid_prompt" if error["type"] == "invalid_request_error" else "server_error"
+    return {"code": error["code"] if error["code"] in _ERROR_CODES else other, "message": error["message"]}
 
 
 def response_usage(usage: Usage | None) -> JsonObject | None:
-    """The provider's token counts. `reasoning_tokens` is always 0, because that count is not known."""
+    """The provider's token counts. `reasoning_tokens` is 0 if it does not report them."""
     if usage is None:
         return None
     return {
@@ -132,7 +132,7 @@ def response_usage(usage: Usage | None) -> JsonObject | None:
             "cache_write_tokens": usage.cache_write_prompt_tokens,
         },
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_completion_tokens},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     }
 

@@ -10,13 +10,14 @@ import sqlalchemy as sa
 from app.db import tables
 from app.db.audits import as_stored
 from app.db.claims import Claim
-from app.db.database import Transaction
+from app.db.database import Transaction, record_of
 from app.db.limits import GIVING_BACK, give_back_of_tenant, released
 from app.db.sessions import ON_ITS_NODE, locked_session
 from app.db.sql import CLOCK, binds, insert_from, insert_row, json_rows, sql
 from app.db.summaries import get_summary, undo_active
 from app.db.turns import TURN_COLUMNS, turn_record
 from app.domain.audit import Audit
+from app.domain.errors import existing
 from app.domain.figures import SessionUsage
 from app.domain.frozen import frozen, names_of, values_of
 from app.domain.limits import CallUse
@@ -87,7 +88,13 @@ _USAGE_TOTALS = sql(f"""
     FROM usage_records WHERE session_id = :session_id
     GROUP BY model_alias, purpose ORDER BY model_alias, purpose
     """)
-
+_STATED = sql(f"""
+    SELECT {USED_TOKENS}, (
+        SELECT detail ->> 'stop_sequence' FROM turn_steps
+        WHERE session_id = :session_id AND turn_id = :turn_id AND kind = 'model_call' ORDER BY seq DESC LIMIT 1
+    ) AS stop_sequence
+    FROM usage_records WHERE session_id = :session_id AND turn_id = :turn_id AND purpose = 'turn'
+    """)
 
 _LARGE_BLOCKS_CHARS = 1_048_576
 """Characters of a turn's blocks in all, above which long ones are stored one by one, and only if they are new."""
@@ -234,6 +241,13 @@ async def recorded_before(tx: Transaction, claim: Claim) -> TurnRecord | None:
 async def add_usages(tx: Transaction, session_id: SessionId, usages: Sequence[JsonObject]) -> None:
     """Stores the usage of calls that belong to no turn; that of a turn is stored as it ends."""
     await tx.execute(_ADD_USAGES, session_id=session_id, usages=usages)
+
+
+async def stated_of_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> tuple[Usage | None, str | None]:
+    """What the providers of a turn stated: the usage of all its calls, None if none is stored, and the stop sequence
+    that ended its answer, if any."""
+    row = existing(await tx.fetchrow(_STATED, session_id=session_id, turn_id=turn_id), "turn")
+    return record_of(Usage, row) if row["prompt_tokens"] is not None else None, row["stop_sequence"]
 
 
 async def usage_totals(tx: Transaction, session_id: SessionId) -> list[SessionUsage]:

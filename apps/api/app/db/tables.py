@@ -257,6 +257,7 @@ usage_records = _below(
     sa.Column("cache_write_prompt_tokens", sa.BigInteger, nullable=False, server_default="0"),
     # The round of its turn, from 1; null for summaries and embeddings.
     sa.Column("round", sa.Integer),
+    sa.Column("reasoning_completion_tokens", sa.BigInteger, nullable=False, server_default="0"),
     one_of("purpose", get_args(Purpose)),
     key=("id",),
 )

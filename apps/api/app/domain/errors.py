@@ -303,8 +303,17 @@ class ProviderError(PlimsollError):
         return {"kind": self.kind, "provider_status": self.status, "attempts": self.attempts}
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class ProviderRefused(ProviderError):
+    """`provider_message` is the provider's own sentence about the request, without keys. It may quote the prompt, so it
+    is for the client alone."""
+
     kind = "refused"
+    provider_message: str | None = None
+
+    def members(self) -> dict[str, Any]:
+        said = {"provider_message": self.provider_message} if self.provider_message else {}
+        return super().members() | said
 
 
 @frozen

@@ -33,6 +33,7 @@ class SessionUsage:
     cached_prompt_tokens: int
     cache_write_prompt_tokens: int
     completion_tokens: int
+    reasoning_completion_tokens: int = described("The part of `completion_tokens` that is reasoning, where reported.")
     cost_usd: float | None = described("Null if no price is known.")
 
 

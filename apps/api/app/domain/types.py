@@ -199,12 +199,13 @@ class Pin:
 @frozen
 class Usage:
     """Tokens as the provider reported them. `prompt_tokens` is the whole prompt, with those read from the provider's
-    cache and those written to it, which have prices of their own."""
+    cache and those written to it, which have prices of their own. `completion_tokens` include those of reasoning."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_prompt_tokens: int = 0
     cache_write_prompt_tokens: int = 0
+    reasoning_completion_tokens: int = 0
 
 
 Region: TypeAlias = Literal["system", "goal", "pins", "summary", "history", "recall", "user", "tools", "framing"]
@@ -244,6 +245,7 @@ class CompletionRequest:
     adapter's own, so that a call can be traced across servers. Calls with one `cache_key` have prompts with a common
     prefix: a provider with prefix caching sends them to the same cache. The first `lasting_messages` messages are that
     prefix; a provider that caches only marked messages caches these. `size_bytes` is the approximate size of its JSON.
+    With `is_reserved` the caller has reserved what one attempt may use: one that used something is the last.
     """
 
     messages: Sequence[PromptMessage]
@@ -259,13 +261,21 @@ class CompletionRequest:
     cache_key: str | None = None
     lasting_messages: int = 0
     size_bytes: int = 0
+    is_reserved: bool = False
+
+    @property
+    def stop_sequences(self) -> Sequence[str]:
+        """The texts at which the client wants the answer to end."""
+        stop = self.options.get("stop") or ()
+        return (stop,) if isinstance(stop, str) else stop
 
 
 @frozen
 class Completion:
-    """A model's answer. `text` is None when it only called tools, `usage` when the provider reported none.
-    `earlier_usages` are those of the attempts before it, in the form of `ProviderError.usages`. `reasoning_blocks` are
-    in the provider's own form, with signatures; no other code interprets them."""
+    """A model's answer. `text` is None when it only called tools, `usage` when the provider reported none, and
+    `stop_sequence` when it did not say that a requested one ended the answer. `earlier_usages` are those of the
+    attempts before it, in the form of `ProviderError.usages`. `reasoning_blocks` are in the provider's own form, with
+    signatures; no other code interprets them."""
 
     text: str | None
     finish_reason: FinishReason
@@ -276,6 +286,7 @@ class Completion:
     attempts: int = 1
     reasoning_blocks: tuple[JsonObject, ...] = ()
     earlier_usages: tuple[Usage, ...] = ()
+    stop_sequence: str | None = None
 
     @property
     def usages(self) -> tuple[Usage, ...]:

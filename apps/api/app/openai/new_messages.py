@@ -3,7 +3,7 @@
 Chat clients send the whole history, its newest part, or only the newest message with every request. The newest of the
 list's assistant messages that the session has is looked up. The messages after it are new, except those that are stored
 too: the messages of a turn without an answer. A client may have changed an assistant message (for example by removing
-reasoning); then it is matched by the user message before it.
+reasoning); then it is matched by the message before it, the user's or a tool's result.
 
 If a client names no session, its conversation is recognized by digests. A digest stands for the beginning of a list,
 from the owner and the instructions through one of its messages. It is the SHA-256 of the previous digest and that
@@ -130,13 +130,13 @@ def _outputs_first(
 def _after_anchor(messages: Sequence[IncomingMessage], stored: Sequence[Message]) -> tuple[int, Sequence[Message]]:
     """Return the index from which messages of the list may be new, and the stored messages that these may repeat."""
     ours, theirs = [_key(message) for message in stored], [_key(message) for message in messages]
-    exact, by_question = _places(stored, ours)
+    exact, by_previous = _places(stored, ours)
     for at in range(len(messages) - 1, -1, -1):
         if messages[at].role != "assistant":
             continue
         places = exact.get(theirs[at], [])
-        if not places and at and messages[at - 1].role == "user" and not messages[at].tool_calls:
-            places = by_question.get(theirs[at - 1], [])
+        if not places and at and messages[at - 1].role != "assistant" and not messages[at].tool_calls:
+            places = by_previous.get(theirs[at - 1], [])
         if places:
             place = max(places, key=lambda place: _run(theirs, at, ours, place))
             return at + 1, stored[place + 1 :]
@@ -150,15 +150,16 @@ def _after_anchor(messages: Sequence[IncomingMessage], stored: Sequence[Message]
 def _places(
     stored: Sequence[Message], keys: Sequence[_Key]
 ) -> tuple[Mapping[_Key, list[int]], Mapping[_Key, list[int]]]:
-    """The indexes of assistant messages, newest first: by their key, and by the key of the user message before each."""
+    """The indexes of assistant messages, newest first: by their key, and of those without calls by the key of the
+    message before each."""
     exact: dict[_Key, list[int]] = {}
-    by_question: dict[_Key, list[int]] = {}
+    by_previous: dict[_Key, list[int]] = {}
     for place in range(len(stored) - 1, -1, -1):
         if stored[place].role == "assistant":
             exact.setdefault(keys[place], []).append(place)
-            if place and stored[place - 1].role == "user" and not stored[place].tool_calls:
-                by_question.setdefault(keys[place - 1], []).append(place)
-    return exact, by_question
+            if place and stored[place - 1].role != "assistant" and not stored[place].tool_calls:
+                by_previous.setdefault(keys[place - 1], []).append(place)
+    return exact, by_previous
 
 
 def _run(theirs: Sequence[_Key], at: int, ours: Sequence[_Key], place: int) -> int:

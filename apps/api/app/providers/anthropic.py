@@ -22,7 +22,7 @@ from urllib.parse import unquote_to_bytes
 
 import httpx
 
-from app.domain.content import as_function, with_name
+from app.domain.content import as_function, call_input, with_name
 from app.domain.errors import ProviderError
 from app.domain.frozen import frozen, replace
 from app.domain.types import CompletionRequest, JsonObject, PromptMessage
@@ -32,7 +32,7 @@ from app.providers.catalogue_file import ModelEntry
 from app.providers.failures import ErrorObject
 from app.providers.remote import RemoteModel, WireCall
 from app.providers.transport import RetryPolicy
-from app.providers.wire import MalformedAnswerError, decode_json, fields_of, json_bytes, list_of, token_count
+from app.providers.wire import fields_of, json_bytes, list_of, token_count
 
 _VERSION: Final = "2023-06-01"
 _COUNTING_TIMEOUT_S: Final = 3.0
@@ -103,7 +103,7 @@ class AnthropicProvider(RemoteModel[_Form]):
 
 class _MessagesCall(WireCall[_Form]):
     def assembly(self) -> MessageAssembly:
-        return MessageAssembly()
+        return MessageAssembly(self.request.stop_sequences)
 
     def body(self, *, stream: bool) -> Sequence[bytes]:
         return (json_bytes({**self.fields(), **({"stream": True} if stream else {})}),)
@@ -129,7 +129,7 @@ class _MessagesCall(WireCall[_Form]):
         body["messages"], breakpoints = _alternating(
             request.messages[leading:], request.lasting_messages - leading, with_thinking=is_thinking
         )
-        body |= _client_options(request.options, form, is_thinking=is_thinking)
+        body |= _client_options(request, form, is_thinking=is_thinking)
         wanted = fields_of(request.options.get("response_format"))
         if wanted.get("type") in AnthropicProvider.response_formats:
             schema = fields_of(wanted.get("json_schema")).get("schema")
@@ -188,11 +188,10 @@ class _MessagesCall(WireCall[_Form]):
         return {**wanted, "budget_tokens": budget} if budget else {}
 
 
-def _client_options(options: Mapping[str, Any], form: _Form, *, is_thinking: bool) -> JsonObject:
+def _client_options(request: CompletionRequest, form: _Form, *, is_thinking: bool) -> JsonObject:
     """The client's options that the API supports: temperature is 1 at most, stop sequences are not blank, and with
     thinking there is no sampling."""
-    stop = options.get("stop") or ()
-    sequences = [each for each in ([stop] if isinstance(stop, str) else stop) if each.strip()]
+    options, sequences = request.options, [each for each in request.stop_sequences if each.strip()]
     sent: JsonObject = {"stop_sequences": sequences} if sequences else {}
     if form.with_sampling and not is_thinking:
         sent |= {name: min(1.0, options[name]) for name in ("temperature", "top_p") if options.get(name) is not None}
@@ -297,7 +296,7 @@ def _tool_use_blocks(message: PromptMessage) -> list[JsonObject]:
             "type": "tool_use",
             "id": _call_id(call["id"]),
             "name": call["function"]["name"],
-            "input": _arguments(call["function"]["arguments"]),
+            "input": call_input(call["function"]["arguments"]),
         }
         for call in calls
     ]
@@ -318,15 +317,6 @@ def _call_id(identity: str) -> str:
     if _CALL_ID.fullmatch(identity):
         return identity
     return f"call_{hashlib.sha256(identity.encode('utf-8', 'replace')).hexdigest()[:24]}"
-
-
-def _arguments(text: str) -> JsonObject:
-    """The input of a tool call, which has to be an object: other arguments are passed on as `malformed_arguments`."""
-    try:
-        value = decode_json(text.encode("utf-8", "replace"))
-    except MalformedAnswerError:
-        value = None
-    return fields_of(value) if isinstance(value, dict) else {"malformed_arguments": text} if text else {}
 
 
 def _part_block(part: dict[str, Any]) -> JsonObject:

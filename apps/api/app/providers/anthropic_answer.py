@@ -32,7 +32,13 @@ _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
     "refusal": "content_filter",
 }
 """`pause_turn` and unknown reasons are `other`: only the provider's own tools pause, and none is ever requested."""
-_COUNTED: Final = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+_COUNTED: Final = (
+    "input_tokens",
+    "output_tokens",
+    "cache_creation_input_tokens",
+    "cache_read_input_tokens",
+    "thinking_tokens",  # of `output_tokens_details`
+)
 
 
 def _reasoning_blocks(blocks: Sequence[JsonObject]) -> tuple[JsonObject, ...]:
@@ -49,7 +55,7 @@ def _reasoning_blocks(blocks: Sequence[JsonObject]) -> tuple[JsonObject, ...]:
 
 def _usage(fields: JsonObject) -> Usage | None:
     """The prompt has the `input_tokens`, which exclude the cache, and those written to the cache and read from it."""
-    fresh, answer, written, read = (token_count(fields.get(name)) for name in _COUNTED)
+    fresh, answer, written, read, thinking = (token_count(fields.get(name)) for name in _COUNTED)
     if fresh is None:
         return None
     return Usage(
@@ -57,6 +63,7 @@ def _usage(fields: JsonObject) -> Usage | None:
         completion_tokens=answer or 0,
         cached_prompt_tokens=read or 0,
         cache_write_prompt_tokens=written or 0,
+        reasoning_completion_tokens=min(thinking or 0, answer or 0),
     )
 
 
@@ -84,8 +91,8 @@ class MessageAssembly(Assembly):
 
     reasons = _FINISH_REASONS
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, stop_sequences: Sequence[str] = ()) -> None:
+        super().__init__(stop_sequences)
         self._blocks: list[_BlockInParts] = []
         self._by_number: dict[int | str | None, _BlockInParts] = {}
         self._counts: JsonObject = {}
@@ -103,7 +110,9 @@ class MessageAssembly(Assembly):
             case "content_block_delta":
                 return self._grow(fields.get("index"), fields_of(fields.get("delta")))
             case "message_delta":
-                self._finish = fields_of(fields.get("delta")).get("stop_reason") or self._finish
+                ended = fields_of(fields.get("delta"))
+                self._finish = ended.get("stop_reason") or self._finish
+                self._take_stop_sequence(ended.get("stop_sequence"))
             case "message_stop":
                 self.is_over = True
             case _:
@@ -118,6 +127,7 @@ class MessageAssembly(Assembly):
         for number, block in enumerate(answered_items(message["content"], "blocks")):
             self._begin_block(number, fields_of(block))
         self._finish = message.get("stop_reason")
+        self._take_stop_sequence(message.get("stop_sequence"))
         self.rest()
         return self.completion()
 
@@ -141,6 +151,7 @@ class MessageAssembly(Assembly):
         """Keeps the newest counts that are not 0: they rise during a stream, gateways may send zeros until its end, and
         Dynamo begins with an estimate of the prompt."""
         usage = fields_of(part.get("usage"))
+        usage = {**usage, **fields_of(usage.get("output_tokens_details"))}
         for name in _COUNTED if usage else ():
             tokens = token_count(usage.get(name))
             if tokens is not None:

@@ -157,7 +157,7 @@ class OpenAIProvider(RemoteModel[_Form]):
 
 class _ChatCall(WireCall[_Form]):
     def assembly(self) -> ChatAssembly:
-        return ChatAssembly(with_details=self.first_form.with_details)
+        return ChatAssembly(self.request.stop_sequences, with_details=self.first_form.with_details)
 
     @property
     def is_ready(self) -> bool:

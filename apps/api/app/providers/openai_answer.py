@@ -48,6 +48,9 @@ _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
 _CACHED: Final = ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens")
 """Where DeepSeek, Moonshot and gateways to Anthropic have the cached tokens that OpenAI has in the prompt's details."""
 
+_MATCHED: Final = ("stop_reason", "matched_stop")
+"""Where vLLM and SGLang have the stop sequence that ended the answer; or a token's number, or nothing."""
+
 
 def _said(message: JsonObject) -> tuple[str, str, bool]:
     """Text and reasoning of a message, or of a piece of one, not yet storable; and whether the text is a refusal."""
@@ -97,11 +100,13 @@ def _usage(value: Any) -> Usage | None:
     if total == prompt + (answer or 0) + cached + written:
         prompt += cached + written
     answer = max(answer or 0, (total or 0) - prompt)
+    reasoning = token_count(fields_of(fields.get("completion_tokens_details")).get("reasoning_tokens")) or 0
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=answer,
         cached_prompt_tokens=min(cached, prompt),
         cache_write_prompt_tokens=min(written, prompt - min(cached, prompt)),
+        reasoning_completion_tokens=min(reasoning, answer),
     )
 
 
@@ -114,8 +119,8 @@ class ChatAssembly(Assembly):
 
     reasons = _FINISH_REASONS
 
-    def __init__(self, *, with_details: bool = False) -> None:
-        super().__init__()
+    def __init__(self, stop_sequences: Sequence[str] = (), *, with_details: bool = False) -> None:
+        super().__init__(stop_sequences)
         self._calls = _CallFragments(self._room)
         self._details = _Details() if with_details else None
         self._in_deltas = False
@@ -142,6 +147,7 @@ class ChatAssembly(Assembly):
             return Delta()
         self._has_begun = True
         self._finish = choice.get("finish_reason") or self._finish
+        self._take_stop_sequence(*map(choice.get, _MATCHED))
         delta = fields_of(choice.get("delta"))
         # MiniMax ends a stream with the whole message once more.
         message = delta or ({} if self._in_deltas else fields_of(choice.get("message")))

@@ -105,6 +105,7 @@ class RemoteModel(Provider, ABC, Generic[F]):
     ) -> None:
         self._label = endpoint.label
         self._entry = endpoint.entry
+        self._key = endpoint.api_key
         self._url = str(url)
         self._headers = headers
         self._accepted: F = form
@@ -143,6 +144,8 @@ class RemoteModel(Provider, ABC, Generic[F]):
             except AttemptError as failure:
                 if tap is not None and tap.has_begun:
                     raise failure.error from None  # streamed text cannot be withdrawn
+                if request.is_reserved and assemblies[-1].used:
+                    raise failure.error from None
                 raise
 
         try:
@@ -168,7 +171,7 @@ class RemoteModel(Provider, ABC, Generic[F]):
             finally:
                 await reply.aclose()
             if error is not None:
-                raise provider_error(_status(reply, error), error, self._label)
+                raise provider_error(_status(reply, error), error, self._label, key=self._key)
             return answer
 
         return await call_with_retries(attempt, timeout_s=timeout_s, policy=_ONCE, label=self._label)
@@ -216,7 +219,7 @@ class RemoteModel(Provider, ABC, Generic[F]):
     def _failure(self, error: ErrorObject, reply: HttpReply, call: WireCall[F], *, stream: bool) -> Exception:
         """The error to raise: one that ends the call, or an `AttemptError`. The request may be changed for a retry."""
         status = _status(reply, error)
-        mapped = provider_error(status, error, self._label, lambda: b"".join(call.body(stream=stream)))
+        mapped = provider_error(status, error, self._label, lambda: b"".join(call.body(stream=stream)), self._key)
         refused = isinstance(mapped, ProviderRefused) and status in {400, 422}
         # Some servers answer 500 for a request that they do not support (llama-cpp-python).
         may_concede = refused or (isinstance(mapped, ProviderDown) and status == 500)

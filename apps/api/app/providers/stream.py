@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from time import thread_time
 from typing import Any, ClassVar, Final
@@ -191,7 +191,7 @@ class TextFlow:
 
 
 class Assembly(ABC):
-    """Reads one answer: its events, or the whole of it.
+    """Reads one answer to a request with these stop sequences: its events, or the whole of it.
 
     `is_over` is true once the end mark has arrived; `usage` is what has been reported so far. `reasons` translates the
     protocol's finish reasons.
@@ -199,9 +199,11 @@ class Assembly(ABC):
 
     reasons: ClassVar[Mapping[str, FinishReason]]
 
-    def __init__(self) -> None:
+    def __init__(self, stop_sequences: Sequence[str]) -> None:
         self.is_over = False
         self.usage: Usage | None = None
+        self._stop_sequences = frozenset(stop_sequences)
+        self._stop_sequence: str | None = None
         self._has_begun = False
         self._finish: Any = None
         self._model: str | None = None
@@ -235,6 +237,12 @@ class Assembly(ABC):
     def completion(self) -> Completion:
         """The whole answer; raises `MalformedAnswerError`."""
 
+    def _take_stop_sequence(self, *stated: Any) -> None:
+        """Keeps the requested stop sequence that the answer says it ended with, if it says so."""
+        for each in stated:
+            if isinstance(each, str) and each in self._stop_sequences:
+                self._stop_sequence = each
+
     def _completed(self, calls: tuple[ToolCall, ...], reasoning_blocks: tuple[JsonObject, ...]) -> Completion:
         """The answer with these calls. Some servers send "stop", or nothing, when the model called tools."""
         if not self._has_begun:
@@ -248,6 +256,7 @@ class Assembly(ABC):
             reasoning=self._reasoning.text or None,
             provider_model=self._model,
             reasoning_blocks=reasoning_blocks,
+            stop_sequence=None if calls else self._stop_sequence,
         )
 
     @abstractmethod

@@ -20,7 +20,7 @@ from app.api.direct_route import UUID_TEXT, Call, DirectRoute
 from app.api.openapi import SESSION_HEADER, IdempotencyKey, session_answers
 from app.api.routes.turns import chosen_tools, request_sha256
 from app.api.schemas.chat import ChatCompletion, ChatIn, CompletionIn, TextCompletion
-from app.api.streaming import AnswerForm, answer_turn
+from app.api.streaming import answer_turn
 from app.domain.content import custom_call_json, is_custom, tool_call_json, tool_name
 from app.domain.errors import InvalidRequest, NotFound, PlimsollError
 from app.domain.frozen import replace
@@ -116,19 +116,14 @@ async def _complete(
     target = await open_session(call.rt, call.tenant_id, named, request)
     call.note(session_id=str(target.session.id))
     form = form_of(call, body, target.session.id)
-    return await answer_list(call, target, form, stream=bool(body.stream))
+    answer = answer_turn(call, partial(respond, call.rt, target), form, stream=bool(body.stream))
+    return await in_session(call, target, form.headers, answer)
 
 
 def check_model(rt: Runtime, alias: str | None) -> None:
     """Raises `NotFound` if the catalogue does not have the alias."""
     if alias is not None and alias not in rt.catalogue.aliases:
         raise NotFound("model")
-
-
-async def answer_list(call: Call, target: Target, form: AnswerForm, *, stream: bool) -> Response:
-    """The answer to a list of messages in its session."""
-    work = partial(respond, call.rt, target)
-    return await in_session(call, target, form.headers, answer_turn(call, work, form, stream=stream))
 
 
 async def in_session(
@@ -315,6 +310,7 @@ def _usage(usage: Usage | None) -> JsonObject | None:
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_prompt_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_completion_tokens},
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal
 
 import orjson
@@ -28,13 +29,13 @@ from app.api.problems import error_json, request_id_header
 from app.api.routes import chat
 from app.api.routes.turns import chosen_tools, request_sha256
 from app.api.schemas import messages as schemas
-from app.api.streaming import encoded_event, events_response
+from app.api.streaming import answer_turn, encoded_event, events_response
 from app.domain.errors import InvalidRequest, located
 from app.domain.incoming import Compaction
 from app.domain.stored import StoredSummary
 from app.domain.types import JsonObject, SessionId, Summary, ToolDefinition
 from app.services.openai.chat import ChatRequest, count_behind
-from app.services.openai.open_session import open_session
+from app.services.openai.open_session import Target, open_session, respond
 from app.services.openai.responses import Compacted, compact_before, compaction_policy, shown_text
 from app.services.turn.types import TurnEvent, TurnOptions, TurnOutcome
 from app.services.views.preview import count_tokens
@@ -90,13 +91,19 @@ async def create_message(
         with_compaction=edit is not None,
         with_edits=body.context_management is not None,
     )
-    if edit is not None and edit.pause_after_compaction:
-        made, target = await compact_before(rt, target)
+    pauses = bool(edit and edit.pause_after_compaction)
+    answer = _answer(call, target, form, pauses=pauses, stream=bool(body.stream))
+    return await chat.in_session(call, target, form.headers, answer)
+
+
+async def _answer(call: Call, target: Target, form: MessageForm, *, pauses: bool, stream: bool) -> Response:
+    if pauses:
+        made, target = await compact_before(call.rt, target)
         if made is not None:
-            if body.stream:
+            if stream:
                 return events_response(form.compacted_events(made), form.headers)
             return json_response(form.compacted(made), headers=form.headers)
-    return await chat.answer_list(call, target, form, stream=bool(body.stream))
+    return await answer_turn(call, partial(respond, call.rt, target), form, stream=stream)
 
 
 @router.post("/count_tokens", response_model=schemas.TokenCountOut)
@@ -239,9 +246,10 @@ class MessageForm:
                 *(thinking_blocks(reply.reasoning, reply.reasoning_blocks) if self.with_thinking else ()),
                 *reply_blocks(outcome.text, reply.tool_calls),
             ],
-            stop_reason(outcome.turn.finish_reason, reply.tool_calls),
+            stop_reason(outcome.turn.finish_reason, reply),
             usage_json(reply.usage, _estimated(outcome.context)),
             outcome.context,
+            reply.stop_sequence,
         )
 
     def event(self, event: TurnEvent) -> Iterable[bytes]:
@@ -304,6 +312,7 @@ class MessageForm:
         stopped: str | None,
         usage: JsonObject,
         context: JsonObject | None = None,
+        stop_sequence: str | None = None,
     ) -> JsonObject:
         """The `message` object. It has the applied edits if the client asked for any; `context` is None until known."""
         edits = {"context_management": {"applied_edits": applied_edits(context or {})}}
@@ -314,7 +323,7 @@ class MessageForm:
             "model": model,
             "content": content,
             "stop_reason": stopped,
-            "stop_sequence": None,
+            "stop_sequence": stop_sequence,
             "usage": usage,
             **(edits if self.with_edits and context is not None else {}),
         }
@@ -324,7 +333,7 @@ class MessageForm:
         yield _event("ping")
 
     def _end(self, message: JsonObject) -> Iterable[bytes]:
-        stopped = {"stop_reason": message["stop_reason"], "stop_sequence": None}
+        stopped = {name: message[name] for name in ("stop_reason", "stop_sequence")}
         edits = {name: message[name] for name in ("context_management",) if name in message}
         yield _event("message_delta", delta=stopped, usage=message["usage"], **edits)
         yield _event("message_stop")

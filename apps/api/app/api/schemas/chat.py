@@ -200,6 +200,7 @@ class ChatUsage(Answer):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: dict[str, int]
+    completion_tokens_details: dict[str, int]
 
 
 class ChatReply(Answer):

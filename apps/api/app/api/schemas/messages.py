@@ -312,6 +312,7 @@ class MessageUsage(Answer):
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
     output_tokens: int
+    output_tokens_details: dict[str, int]
 
 
 class TextBlockOut(Answer):
@@ -366,8 +367,8 @@ class MessageOut(Answer):
             Field(discriminator="type"),
         ]
     ]
-    stop_reason: Literal["end_turn", "max_tokens", "tool_use", "refusal", "compaction"]
-    stop_sequence: None
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "compaction"]
+    stop_sequence: str | None
     usage: MessageUsage
     context_management: AppliedEdits | None = Field(
         default=None, description="Absent if the request has none. A compaction is in `content`."

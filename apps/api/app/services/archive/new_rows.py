@@ -47,15 +47,22 @@ _UNANSWERED: JsonObject = {
 }
 
 
-def drafted(
-    tools: Tools, encoding: str, model_alias: str, turns: Sequence[IncomingTurn], *, in_batches: bool
-) -> Generator[NewHistory]:
-    """The turns with new ids and the token counts of their messages, for one statement, or `in_batches` for as many as
-    necessary, which have to be run in this order. CPU-bound. The last turn may have open tool calls; its status is then
-    `awaiting_tools`. The caller has checked the pairing."""
+def drafted(tools: Tools, encoding: str, model_alias: str, turns: Sequence[IncomingTurn]) -> NewHistory:
+    """The turns with new ids and the token counts of their messages. CPU-bound. The last turn may have open tool calls;
+    its status is then `awaiting_tools`. The caller has checked the pairing."""
     history = _Draft()
     for turn in turns:
-        if in_batches and (len(history.messages) >= BATCH_ROWS or history.size >= BATCH_BYTES):
+        history.add(tools, encoding, model_alias, turn)
+    return history.ended()
+
+
+def drafted_in_batches(
+    tools: Tools, encoding: str, model_alias: str, turns: Sequence[IncomingTurn]
+) -> Generator[NewHistory]:
+    """The same for statements of a bounded size, which have to be run in this order."""
+    history = _Draft()
+    for turn in turns:
+        if len(history.messages) >= BATCH_ROWS or history.size >= BATCH_BYTES:
             yield history.ended()
             history = _Draft()
         history.add(tools, encoding, model_alias, turn)
@@ -275,7 +282,7 @@ class ImportJob:
         source, self._source = self._source, None
         if isinstance(source, IncomingList):
             turns = cut_turns(source.messages)
-            self._parts = iter([*drafted(self._tools, encoding, model_alias, turns, in_batches=True)])
+            self._parts = iter([*drafted_in_batches(self._tools, encoding, model_alias, turns)])
         elif source is not None:
             self._parts = restored(self._tools, source, encoding)
 

@@ -110,7 +110,7 @@ async def draft_history(rt: Runtime, model_alias: str, turns: Sequence[IncomingT
     """Gives turns their ids and counts their messages for a model, before a connection is taken. See `drafted`."""
     encoding = rt.catalogue.model(model_alias).encoding
     tools = Tools(rt.tokenizers, rt.new_id)
-    return await rt.tokenizers.off_loop(lambda: next(drafted(tools, encoding, model_alias, turns, in_batches=False)))
+    return await rt.tokenizers.off_loop(lambda: drafted(tools, encoding, model_alias, turns))
 
 
 async def add_history(tx: Transaction, session: SessionRef, history: NewHistory) -> None:

@@ -14,6 +14,7 @@ from app.db.claims import Claim, NewTurn, claim_turn, reclaim_turn, renew_lease,
 from app.db.database import Transaction, record_of
 from app.db.driver import UniqueViolated
 from app.db.messages import reply_of_turn
+from app.db.records import stated_of_turn
 from app.db.responses import keep_response
 from app.db.summaries import get_summary
 from app.db.turns import fail_lost_turns
@@ -315,13 +316,16 @@ async def answer_again(
 async def stored_outcome(tx: Transaction, session: SessionRef, turn: TurnRecord) -> TurnOutcome:
     """The outcome of a stored turn that has ended or waits for tools."""
     reply = await reply_of_turn(tx, session.id, turn.id)
+    stated, stop_sequence = await stated_of_turn(tx, session.id, turn.id)
+    counted = {"prompt_tokens": turn.prompt_tokens, "completion_tokens": turn.completion_tokens or 0}
     completion = Completion(
         text=reply.content if reply and isinstance(reply.content, str) else turn.assistant_output,
         finish_reason=cast("FinishReason", turn.finish_reason or "stop"),
-        usage=None if turn.prompt_tokens is None else Usage(turn.prompt_tokens, turn.completion_tokens or 0),
+        usage=None if turn.prompt_tokens is None else replace(stated or Usage(0, 0), **counted),
         tool_calls=turn.tool_calls,
         reasoning=reply and reply.reasoning,
         reasoning_blocks=reply.reasoning_blocks if reply else (),
+        stop_sequence=stop_sequence,
     )
     audit = await get_audit(tx, session, turn.id, None)
     if audit is None:
