@@ -229,6 +229,10 @@ class Columns:
         turn = bisect_left(self._turn_messages, message)
         return turn if self._turn_messages[turn] == message else None
 
+    def place_of(self, seq: int, first: int, end: int) -> int:
+        """The position of the first piece from `first` to before `end` whose first number is at least this, or `end`."""
+        return bisect_left(self._first_messages, bisect_left(self._seqs, seq), first, end)
+
     def turn_of(self, piece: int) -> int:
         return bisect_right(self._turn_pieces, piece) - 1
 
