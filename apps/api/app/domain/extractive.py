@@ -31,7 +31,15 @@ from app.domain.lasting import (
     telling_words,
     unfinished,
 )
-from app.domain.sentences import WANTS, ReadSentence, Sentence, may_finish, proposes_only, read_sentence
+from app.domain.sentences import (
+    WANTS,
+    ReadSentence,
+    Sentence,
+    may_finish,
+    proposes_only,
+    read_lasting,
+    read_sentence,
+)
 from app.domain.statements import statements
 from app.domain.types import SUMMARY_LISTS, SummaryBody, SummaryItem, SummaryList
 
@@ -71,6 +79,7 @@ _NO_ANSWER: Final = re.compile(
     r"\b(?:don't know|do not know|not sure|can(?:'t|not) say|let me check|(?:will|'ll) check|find out|get back to)\b",
     re.IGNORECASE,
 )
+_MAY_BE_NO_ANSWER: Final = ("t know", "not sure", "t say", "check", "find out", "back to")
 _GOAL: Final = re.compile(  # for lower-case text, as in `sentences.py`
     r"\b(?:i|we)(?:'m| am|'re| are|'d| would|'ve| have)? ?(?:finally )?(?:want|need|like|love|look|try|plan|hope|build"
     r"|mov|work|open|have to)|\b(?:help (?:me|us)|(?:goal|aim|task) is)\b"
@@ -202,20 +211,24 @@ def lasting_among(sources: Sequence[SourceText], previous: SummaryBody | None) -
     """What has to outlast a summary of the sources, in them and in the previous summary, newest first (`lasting`). Of
     messages that users did not write, only those are read that may close something."""
     answered_before = _last_answer(sources, ())
+    users = [(at, source) for at, source in enumerate(sources) if source.role == "user"]
+    others = [(at, source) for at, source in enumerate(sources) if source.role != "user"]
+
+    def read_by(read: Callable[[str], Sentence | None], which: Iterable[tuple[int, SourceText]]) -> None:
+        for at, source in which:
+            for place, sentence in enumerate(map(read, statements(source.text))):
+                if sentence is not None and sentence.words:
+                    kind = _kind_of(sentence, source.role, is_answered=at < answered_before)
+                    sentences.append(placed(at * _SOURCE + place, (source.id,), source.role, sentence, kind, 0.0))
+
     sentences: list[PlacedSentence] = []
-
-    def read(which: Callable[[SourceText], bool]) -> None:
-        for at, source in enumerate(sources):
-            for place, sentence in enumerate(READING.statements(source.text) if which(source) else ()):
-                kind = _kind_of(sentence, source.role, is_answered=at < answered_before)
-                sentences.append(placed(at * _SOURCE + place, (source.id,), source.role, sentence, kind, 0.0))
-
-    read(lambda source: source.role == "user")
+    read_by(read_lasting, users)
     units = [*filter(is_lasting, [*(_carried(previous, READING) if previous else ()), *sentences])]
-    if not units:
-        return []
-    asked = any([unit.kind == "open_questions" for unit in units])  # noqa: C419 - a list is faster than a generator
-    read(lambda source: source.role != "user" and (asked or may_finish(source.text)))
+    open_kinds = {unit.kind for unit in units} & OPEN_KINDS  # what users did not write closes nothing else
+    if "open_questions" in open_kinds:
+        read_by(read_sentence, others)
+    elif open_kinds:
+        read_by(read_lasting, ((at, source) for at, source in others if may_finish(source.text)))
     return lasting(units, sentences)
 
 
@@ -302,9 +315,15 @@ def _last_answer(sources: Sequence[SourceText], context: Sequence[SourceText]) -
     everything = [*sources, *context]
     for index in range(len(everything) - 1, -1, -1):
         source = everything[index]
-        if source.role == "assistant" and source.text.strip() and not _NO_ANSWER.search(source.text):
+        if source.role == "assistant" and source.text.strip() and not _is_no_answer(source.text):
             return index
     return 0
+
+
+def _is_no_answer(text: str) -> bool:
+    lower = text.lower()
+    may_be = not text.isascii() or any([part in lower for part in _MAY_BE_NO_ANSWER])  # noqa: C419 - a list is faster
+    return may_be and _NO_ANSWER.search(text) is not None
 
 
 def _choose(
