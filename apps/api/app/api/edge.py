@@ -96,7 +96,7 @@ class Edge:
 
     app: ASGIApp
     _: KW_ONLY
-    new_id: Callable[[], UUID]
+    new_id: Callable[[], object]
     max_body_bytes: int
     authenticate: Callable[[Scope], Awaitable[TenantId]]
     bodies: Allowance
