@@ -38,6 +38,8 @@ _NO_TIME: Final = -(2**63)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _ID_BYTES: Final = 16
+_EMPTY_BYTES, _TURN_BYTES, _MESSAGE_BYTES, _PIECE_BYTES, _STRETCH_BYTES = 48, 49, 49, 33, 16
+"""Bytes of columns without an entry, and of a turn, a message without its JSON, a piece and a stretch in all columns."""
 _MOST_KEPT_BYTES: Final = 65_536
 """Longest prefix before a run, in bytes, whose hash state is cached. A longer one is hashed each time (a few ms)."""
 
@@ -97,8 +99,9 @@ class Columns:
     @property
     def size_bytes(self) -> int:
         """Bytes of all columns, without the capacity that Python reserves for growth."""
-        others = {"from_seq", "_hashed", "has_reasoning"}
-        return sum([memoryview(column).nbytes for name, column in vars(self).items() if name not in others])
+        entries = _TURN_BYTES * len(self.turn_seqs) + _MESSAGE_BYTES * len(self._seqs) + _PIECE_BYTES * len(self._traits)
+        stretches = _STRETCH_BYTES * len(self._stretch_ends)
+        return _EMPTY_BYTES + entries + stretches + self.other_seqs.itemsize * len(self.other_seqs) + len(self._wire)
 
     def copy(self) -> Columns:
         """A copy that can be appended to independently."""
@@ -124,7 +127,7 @@ class Columns:
         units = [sendable_units(turn) for turn in new]
         for of_turn, turn in zip(units, new, strict=True):
             have_media = [any(has_media(message.content) for message in unit.messages) for unit in of_turn]
-            self._traits += traits_of([unit.kind for unit in of_turn], have_media)
+            self._traits += traits_of(tuple([unit.kind for unit in of_turn]), have_media)
             end = at + len(turn.messages)
             for unit in of_turn:
                 at = self._seqs.index(unit.messages[0].seq, at)
