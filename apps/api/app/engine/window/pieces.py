@@ -88,22 +88,12 @@ def pieces_of(turn: Turn, state: PieceState) -> list[Piece]:
     for (kind, messages), (newest, answered) in zip(units, places, strict=True):
         region: Region = "user" if state == "running" and kind == "user" else "history"
         tokens = [message.tokens for message in messages]
-        piece = Piece(
-            kind=kind,
-            state=state,
-            newest=newest,
-            answered=answered,
-            has_media=any(has_media(message.content) for message in messages),
-            region=region,
-            turn_seq=turn.seq,
-            seq=messages[0].seq,
-            last_seq=messages[-1].seq,
-            messages=len(messages),
-            tokens=sum(tokens),
-            longest_tokens=max(tokens),
-            made=tuple([_item(region, message) for message in messages]),
-        )
-        pieces.append(piece)
+        media = any([has_media(message.content) for message in messages])  # noqa: C419 - faster than a generator
+        seqs = messages[0].seq, messages[-1].seq
+        items = tuple([_item(region, message) for message in messages])
+        sizes = len(messages), sum(tokens), max(tokens)
+        # By position: by name it takes twice as long.
+        pieces.append(Piece(kind, state, newest, answered, media, region, turn.seq, *seqs, *sizes, items))
     return pieces
 
 
