@@ -264,10 +264,9 @@ def proposes_only(text: str) -> bool:
 
 
 def _kind(text: str, lower: str, possible: int) -> SummaryList:
-    may_ask = "?" in text or "？" in text
-    if may_ask and text.rstrip("\"'”’) ").endswith(("?", "？")):
-        if not _NO_QUESTION.search(text, max(0, len(text) - _LONGEST_TAG_CHARS)):
-            return "open_questions"
+    may_ask = ("?" in text or "？" in text) and text.rstrip("\"'”’) ").endswith(("?", "？"))
+    if may_ask and not _NO_QUESTION.search(text, max(0, len(text) - _LONGEST_TAG_CHARS)):
+        return "open_questions"
     if (possible & _DECIDES and _DECIDED.search(lower)) or (possible & _PROPOSES and _PROPOSED.search(lower)):
         return "decisions"
     return "action_items" if possible & _ACTS and _ACTION.search(lower) else "key_facts"

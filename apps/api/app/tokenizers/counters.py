@@ -77,7 +77,7 @@ class _Counter:
         """Tokens of `text`, or None when the tokenizer failed, which is logged once, without content."""
         if not text:
             return 0
-        # The cache must not keep the text of a session that is erased. Of 2^64 hashes, keyed by process, 2^13 are cached.
+        # The cache must not keep the text of a session that is erased. A hash has 64 bits; 2^13 of them are cached.
         key = hash(text)
         with self._lock:
             if (found := self._counts.get(key)) is not None:

@@ -106,9 +106,7 @@ def _with_mean(calibration: Calibration, mean: float) -> Calibration:
     """A copy whose `actual_tokens` are such that its mean, starting from 1, is `mean`."""
     weight = _prior_weight(calibration)
     actual = mean * (calibration.estimated_tokens + weight) - weight
-    return Calibration(
-        calibration.estimated_tokens, actual, calibration.squared_errors, calibration.observed_tokens
-    )
+    return Calibration(calibration.estimated_tokens, actual, calibration.squared_errors, calibration.observed_tokens)
 
 
 def _prior_weight(calibration: Calibration) -> float:

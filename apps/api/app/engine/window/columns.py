@@ -38,8 +38,9 @@ _NO_TIME: Final = -(2**63)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _ID_BYTES: Final = 16
-_EMPTY_BYTES, _TURN_BYTES, _MESSAGE_BYTES, _PIECE_BYTES, _STRETCH_BYTES = 48, 49, 49, 33, 16
-"""Bytes of columns without an entry, and of a turn, a message without its JSON, a piece and a stretch in all columns."""
+_EMPTY_BYTES, _TURN_BYTES, _MESSAGE_BYTES, _OTHER_BYTES, _PIECE_BYTES, _STRETCH_BYTES = 48, 49, 49, 8, 33, 16
+"""Bytes of columns without an entry, and in all columns those of a turn, of a message besides its JSON, of one that is
+not a user's, of a piece and of a stretch."""
 _MOST_KEPT_BYTES: Final = 65_536
 """Longest prefix before a run, in bytes, whose hash state is cached. A longer one is hashed each time (a few ms)."""
 
@@ -99,9 +100,9 @@ class Columns:
     @property
     def size_bytes(self) -> int:
         """Bytes of all columns, without the capacity that Python reserves for growth."""
-        entries = _TURN_BYTES * len(self.turn_seqs) + _MESSAGE_BYTES * len(self._seqs) + _PIECE_BYTES * len(self._traits)
-        stretches = _STRETCH_BYTES * len(self._stretch_ends)
-        return _EMPTY_BYTES + entries + stretches + self.other_seqs.itemsize * len(self.other_seqs) + len(self._wire)
+        messages = _MESSAGE_BYTES * len(self._seqs) + _OTHER_BYTES * len(self.other_seqs) + len(self._wire)
+        pieces = _PIECE_BYTES * len(self._traits) + _STRETCH_BYTES * len(self._stretch_ends)
+        return _EMPTY_BYTES + _TURN_BYTES * len(self.turn_seqs) + messages + pieces
 
     def copy(self) -> Columns:
         """A copy that can be appended to independently."""
@@ -233,7 +234,7 @@ class Columns:
         return turn if self._turn_messages[turn] == message else None
 
     def place_of(self, seq: int, first: int, end: int) -> int:
-        """The position of the first piece from `first` to before `end` whose first number is at least this, or `end`."""
+        """The position of the first piece, from `first` on, whose first number is at least this; else `end`."""
         return bisect_left(self._first_messages, bisect_left(self._seqs, seq), first, end)
 
     def turn_of(self, piece: int) -> int:

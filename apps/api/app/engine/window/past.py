@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, groupby
 from operator import attrgetter
-from typing import Any, Final, overload
+from typing import Any, Final, cast, overload
 
 from app.domain.frozen import frozen
 from app.domain.types import MessageId, Turn, TurnStatus
@@ -206,10 +206,15 @@ class Turns(Sequence[Turn]):
         return len(self._places)
 
     def __eq__(self, other: object) -> bool:
-        return self._built == tuple(other) if isinstance(other, Sequence) else NotImplemented
+        return isinstance(other, Sequence) and self._built == tuple(cast("Sequence[object]", other))
+
+    __hash__ = None  # type: ignore
+
+    def __iter__(self) -> Iterator[Turn]:
+        return iter(self._built)
 
     def __getitem__(self, at: Any) -> Any:
-        return self._built[at]
+        return cast(Any, self._built)[at]
 
 
 class Pieces(Sequence[Piece]):
