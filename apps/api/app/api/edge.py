@@ -22,7 +22,6 @@ from functools import lru_cache, partial
 from io import BytesIO
 from time import perf_counter
 from typing import Any
-from uuid import UUID
 
 import structlog
 from starlette.responses import Response
