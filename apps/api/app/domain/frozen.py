@@ -54,10 +54,7 @@ def _copying(kind: Any) -> tuple[Callable[[Any], tuple[Any, ...]], Mapping[str, 
     names = names_of(kind)
 
     def by_name(*values: Any) -> Any:
-        record = kind.__new__(kind)
-        for name, value in zip(names, values, strict=True):
-            setattr(record, name, value)
-        return record
+        return kind(**dict(zip(names, values, strict=True)))
 
     made = by_name if any(each.kw_only for each in fields(kind)) else kind
     return attrgetter(*names, "__class__"), {name: at for at, name in enumerate(names)}, made
