@@ -6,8 +6,10 @@ import time
 import tracemalloc
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from app.domain.sentences import DEMAND, read_sentence
+from app.domain.sentences import DEMAND, FINISHES, LIFTS, read_lasting, read_sentence
 
 
 @pytest.mark.parametrize("letters", ["aB", "é", "漢", "1"])
@@ -72,3 +74,18 @@ def test_identifiers_count_wherever_one_ends_and_the_next_begins(text: str, coun
 def test_phrases_are_found_by_their_words(text: str, kind: str, standing: int, signals: float) -> None:
     found = read_sentence(text)
     assert (found.kind, found.standing, found.signals) == (kind, standing, signals)
+
+
+_PARTS = (
+    "never", "do", "not", "must", "only", "need", "to", "next", "will", "done", "no", "longer", "now", "again", "is",
+    "12", "/srv/data", "a@b.de", "`x`", "cat?", "the",
+)  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(_PARTS) | st.text(max_size=8), max_size=10).map(" ".join))
+def test_a_sentence_that_is_left_out_neither_lasts_nor_closes_anything(text: str) -> None:
+    whole, found = read_sentence(text), read_lasting(text)
+    assert found in (None, whole)
+    if found is None:
+        assert (whole.standing, whole.cues & (FINISHES | LIFTS)) == (0, 0)
+        assert whole.kind != "action_items"

@@ -17,6 +17,7 @@ from uuid_utils.compat import uuid7
 
 from app.api.schemas.archive import read_import
 from app.db.database import Database
+from app.db.driver import new_id
 from app.db.sql import sql
 from app.domain.types import JsonObject, RecordedReply, Session, SessionId, SessionRef, TenantId, TurnId
 from app.engine.policy.policy import ContextPolicy
@@ -163,7 +164,7 @@ async def service(
         guarded=policy or ContextPolicy(summarize_ahead=False),
         turn_lease_s=lease_s,
         now=_now,
-        new_id=uuid7,
+        new_id=new_id,
         tracer=tracer,
         embeddings=embeddings,
     )

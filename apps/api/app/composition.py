@@ -18,6 +18,7 @@ from app.api.problems import KINDS
 from app.core.config import Settings
 from app.db import embedded
 from app.db.database import Database
+from app.db.driver import new_id
 from app.domain.errors import DatabaseUnavailable, InvalidRequest
 from app.domain.frozen import replace
 from app.engine.policy.policy import ContextPolicy
@@ -116,7 +117,7 @@ async def _runtime(
         guarded=guarded_policy(settings),
         turn_lease_s=settings.turn_lease_s,
         now=now,
-        new_id=uuid7,
+        new_id=new_id,
         tracer=_tracer(settings, owned),
         recognizes_sessions=settings.recognize_sessions,
         log_content=settings.log_content,

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.routing import Match
-from uuid_utils.compat import uuid7
+from uuid_utils import uuid7
 
 from app.api.direct_route import AppState, authenticate, count_problem
 from app.api.edge import Edge, Hosts, refusal

@@ -130,6 +130,8 @@ def test_a_past_gives_the_same_values_from_columns_as_from_turns(snapshot: Snaps
     assert [piece[:12] for piece in kept.pieces] == [piece[:12] for piece in read.pieces]
     assert [kept.pieces[at][:12] for at in range(len(kept.pieces))] == [piece[:12] for piece in read.pieces]
     assert kept.completed_after(seq) == read.completed_after(seq)
+    columns = [column for column in vars(kept.columns).values() if hasattr(column, "extend")]
+    assert kept.columns.size_bytes == sum(memoryview(column).nbytes for column in columns)
     for at in range(kept.turn_count):
         assert kept.seq_from(at) == read.seq_from(at)
         assert kept.place_of_turn(read.turns[at].seq) == at

@@ -22,7 +22,6 @@ from functools import lru_cache, partial
 from io import BytesIO
 from time import perf_counter
 from typing import Any
-from uuid import UUID
 
 import structlog
 from starlette.responses import Response
@@ -96,7 +95,7 @@ class Edge:
 
     app: ASGIApp
     _: KW_ONLY
-    new_id: Callable[[], UUID]
+    new_id: Callable[[], object]
     max_body_bytes: int
     authenticate: Callable[[Scope], Awaitable[TenantId]]
     bodies: Allowance

@@ -12,12 +12,20 @@ from uuid import UUID
 
 import asyncpg
 import orjson
+from asyncpg.pgproto import pgproto
+from uuid_utils import uuid7
 
 from app.domain.errors import DatabaseUnavailable, NotFound, SessionBusy, TransactionConflict
 from app.domain.stored import JsonText
 
 Record: TypeAlias = Mapping[str, Any]
 """A row, by column name."""
+
+
+def new_id() -> UUID:
+    """A UUIDv7 of the driver's type, as ids in rows are. Python's own takes three times as long to make, and nine times
+    to write as text."""
+    return cast(Any, pgproto).UUID(uuid7().bytes)
 
 
 class Driver(Protocol):

@@ -51,6 +51,7 @@ AS_STORED = f"{_OF_MESSAGE}, m.token_estimate AS tokens"
 
 UNGIVEN = ("reasoning_tokens", "withdrawn")
 """Columns that have their defaults in every message except a model's reply or an imported one."""
+_STATUSES = {status.value: status for status in TurnStatus}
 
 NEWEST_CALLS = """(
         SELECT m.tool_calls FROM messages m
@@ -218,7 +219,7 @@ async def window_turns(
             await add(await tx.fetch(_MESSAGES, session_id=session_id, after_seq=after, last_seq=through))
     window: list[Turn] = []
     for at, turn in enumerate(turns, 1):
-        turn_id, status = TurnId(turn["id"]), TurnStatus(turn["status"])
+        turn_id, status = TurnId(turn["id"]), _STATUSES[turn["status"]]
         if turn_id in messages and status is not TurnStatus.REJECTED:
             unresolved = status is not TurnStatus.COMPLETED or bool(turn["without_output"])
             window.append(Turn(turn_id, turn["seq"], status, unresolved, tuple(messages[turn_id])))

@@ -31,7 +31,15 @@ from app.domain.lasting import (
     telling_words,
     unfinished,
 )
-from app.domain.sentences import WANTS, ReadSentence, Sentence, may_finish, proposes_only, read_sentence
+from app.domain.sentences import (
+    WANTS,
+    ReadSentence,
+    Sentence,
+    may_finish,
+    proposes_only,
+    read_lasting,
+    read_sentence,
+)
 from app.domain.statements import statements
 from app.domain.types import SUMMARY_LISTS, SummaryBody, SummaryItem, SummaryList
 
@@ -194,28 +202,34 @@ def gather(
     new = sorted(_units(sources, context, read, focus), key=_best_first)
     if previous is None:
         return Material(new)
-    carried = unfinished(_carried(previous, read), new)
+    carried = unfinished(_carried(previous, read.statement), new)
     return Material(new, sorted(carried, key=_standing_first), previous.summary_text, read)
 
 
-def lasting_among(sources: Sequence[SourceText], previous: SummaryBody | None) -> list[PlacedSentence]:
+def lasting_among(
+    sources: Sequence[SourceText], previous: SummaryBody | None, read: ReadSentence
+) -> list[PlacedSentence]:
     """What has to outlast a summary of the sources, in them and in the previous summary, newest first (`lasting`). Of
     messages that users did not write, only those are read that may close something."""
     answered_before = _last_answer(sources, ())
+    users = [(at, source) for at, source in enumerate(sources) if source.role == "user"]
+    others = [(at, source) for at, source in enumerate(sources) if source.role != "user"]
+
+    def read_by(reading: Callable[[str], Sentence | None], which: Iterable[tuple[int, SourceText]]) -> None:
+        for at, source in which:
+            for place, sentence in enumerate(map(reading, statements(source.text))):
+                if sentence is not None and sentence.words:
+                    kind = _kind_of(sentence, source.role, is_answered=at < answered_before)
+                    sentences.append(placed(at * _SOURCE + place, (source.id,), source.role, sentence, kind, 0.0))
+
     sentences: list[PlacedSentence] = []
-
-    def read(which: Callable[[SourceText], bool]) -> None:
-        for at, source in enumerate(sources):
-            for place, sentence in enumerate(READING.statements(source.text) if which(source) else ()):
-                kind = _kind_of(sentence, source.role, is_answered=at < answered_before)
-                sentences.append(placed(at * _SOURCE + place, (source.id,), source.role, sentence, kind, 0.0))
-
-    read(lambda source: source.role == "user")
-    units = [*filter(is_lasting, [*(_carried(previous, READING) if previous else ()), *sentences])]
-    if not units:
-        return []
-    asked = any([unit.kind == "open_questions" for unit in units])  # noqa: C419 - a list is faster than a generator
-    read(lambda source: source.role != "user" and (asked or may_finish(source.text)))
+    read_by(read_lasting, users)
+    units = [*filter(is_lasting, [*(_carried(previous, read) if previous else ()), *sentences])]
+    open_kinds = {unit.kind for unit in units} & OPEN_KINDS  # what users did not write closes nothing else
+    if "open_questions" in open_kinds:
+        read_by(read_sentence, others)
+    elif open_kinds:
+        read_by(read_lasting, ((at, source) for at, source in others if may_finish(source.text)))
     return lasting(units, sentences)
 
 
@@ -237,14 +251,14 @@ def _is_goal(unit: PlacedSentence) -> bool:
     return _GOAL.search(sentence.text.lower()) is not None
 
 
-def _carried(previous: SummaryBody, read: Reading) -> list[PlacedSentence]:
+def _carried(previous: SummaryBody, read: ReadSentence) -> list[PlacedSentence]:
     """The items of the previous summary; their positions precede those of everything new."""
     items: list[tuple[SummaryList, SummaryItem]] = [
         (kind, item) for kind in SUMMARY_LISTS for item in getattr(previous, kind)
     ]
     found: list[PlacedSentence] = []
     for at, (kind, item) in enumerate(items):
-        sentence = read.statement(item.text)
+        sentence = read(item.text)
         worth = (sentence.value + _VALUE_OF_KIND[kind]) * _weight(sentence, "", kind)
         if worth >= _LEAST_CARRIED_WORTH or kind in OPEN_KINDS:
             found.append(placed(at - _BEFORE, item.message_ids, "", sentence, kind, worth))

@@ -62,7 +62,11 @@ def _copying(kind: Any) -> tuple[Callable[[Any], tuple[Any, ...]], Mapping[str, 
 
 def values_of(record: Any, *without: str) -> dict[str, Any]:
     """A dataclass's values by field name, in its order, except the fields in `without`."""
-    return {name: getattr(record, name) for name in names_of(record.__class__) if name not in without}
+    read, places, _ = _copying(record.__class__)
+    values = dict(zip(places, read(record), strict=False))  # the last one read is the class
+    for name in without:
+        del values[name]
+    return values
 
 
 @cache

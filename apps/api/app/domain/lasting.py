@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
 from app.domain.frozen import frozen
-from app.domain.sentences import DEMAND, FINISHES, LIFTS, Sentence, demands, read_sentence
+from app.domain.sentences import DEMAND, FINISHES, LIFTS, ReadSentence, Sentence, demands
 from app.domain.types import MessageId, SummaryItem, SummaryList
 
 OPEN_KINDS: Final = frozenset[SummaryList](("open_questions", "action_items"))
@@ -223,12 +223,13 @@ def left_out(
     items: Iterable[SummaryItem],
     room: float,
     cost: Callable[[str], float],
+    read: ReadSentence,
 ) -> list[PlacedSentence]:
     """The units, given newest first, that `items` leaves out: the oldest first, tasks last. A newer statement replaces
     an older one of the same. Units use up `room` by their `cost`, also those of `items`."""
     taken = Taken()
     for at, item in enumerate(items):
-        taken.add(PlacedSentence(_OF_A_SUMMARY + at, item.message_ids, "", read_sentence(item.text), "key_facts", 0.0))
+        taken.add(PlacedSentence(_OF_A_SUMMARY + at, item.message_ids, "", read(item.text), "key_facts", 0.0))
     missing: set[int] = set()
     holding: list[PlacedSentence] = []
     for unit in units:

@@ -90,6 +90,7 @@ _NO_QUESTION: Final = re.compile(
     r"\b(?:right|huh|eh|ok(?:ay)?|you know(?: what)?|might ask|(?:is|does|do)n't (?:it|they))\?$"
 )
 """Question tags that do not expect an answer."""
+_LONGEST_TAG_CHARS: Final = 16
 
 
 class Sentence(NamedTuple):
@@ -126,6 +127,8 @@ LIFTS: Final = 128
 WANTS: Final = 256
 """A cue: the sentence may say what a person wants."""
 _DECIDES, _PROPOSES, _ACTS, _DEMANDS, _NUMBERS, _RULES, _ANYTHING, _PHRASES = 1, 2, 4, 8, 16, 32, 511, 512
+_LASTS: Final = _RULES | _NUMBERS | _ACTS | FINISHES | LIFTS
+"""Cues of a demand, an exact value or a task, and of what closes one."""
 
 _PARTS: Final[tuple[tuple[int, Sequence[str]], ...]] = (
     (_DECIDES, _MAY_DECIDE),
@@ -193,23 +196,39 @@ def _words_of(lower: str) -> tuple[str, ...]:
 
 def read_sentence(text: str) -> Sentence:
     """The properties of a sentence. Callers that read the same sentence repeatedly may cache the result."""
-    possible, typed = _ANYTHING, text
-    lower = text.lower()
-    if text.isascii() and len(text) <= _LONGEST_KEPT_CHARS:
-        words = _words_of(lower)
-        possible = 0
-        for cues in filter(None, map(_possible.__getitem__, words)):
-            possible |= cues
-        if possible & _PHRASES:
-            for cue, part in _OF_WORDS:
-                if part in lower:
-                    possible |= cue
-    else:
+    return _read(text, *_worded(text))
+
+
+def read_lasting(text: str) -> Sentence | None:
+    """The same; None if the words show that it states nothing that lasts and closes nothing, as those of most do."""
+    typed, lower, words, possible = _worded(text)
+    return _read(text, typed, lower, words, possible) if possible & _LASTS or _may_identify(text) else None
+
+
+def _may_identify(text: str) -> bool:
+    return "/" in text or "_" in text or "`" in text or "@" in text or "()" in text
+
+
+def _worded(text: str) -> tuple[str, str, tuple[str, ...], int]:
+    """The text with plain apostrophes, in lower case, its different words, and the cues that these allow."""
+    if not text.isascii() or len(text) > _LONGEST_KEPT_CHARS:
         typed = text.replace("’", "'")
-        lower = typed.lower()
         words = tuple(dict.fromkeys([word.lower() for word in _WORD.findall(typed)]))
+        return typed, typed.lower(), words, _ANYTHING
+    lower, possible = text.lower(), 0
+    words = _words_of(lower)
+    for cues in filter(None, map(_possible.__getitem__, words)):
+        possible |= cues
+    if possible & _PHRASES:
+        for cue, part in _OF_WORDS:
+            if part in lower:
+                possible |= cue
+    return text, lower, words, possible
+
+
+def _read(text: str, typed: str, lower: str, words: tuple[str, ...], possible: int) -> Sentence:
     standing = DEMAND if possible & _RULES and _RULE.search(lower) else 0
-    may_identify = "/" in text or "_" in text or "`" in text or "@" in text or "()" in text
+    may_identify = _may_identify(text)
     if not standing and (may_identify or possible & _NUMBERS):
         standing = 1 if _VALUE_OF.search(typed) else 0
     leans = text.endswith("!") or _LEANS.match(lower) is not None
@@ -245,8 +264,8 @@ def proposes_only(text: str) -> bool:
 
 
 def _kind(text: str, lower: str, possible: int) -> SummaryList:
-    may_ask = "?" in text or "？" in text
-    if may_ask and text.rstrip("\"'”’) ").endswith(("?", "？")) and not _NO_QUESTION.search(text):
+    may_ask = ("?" in text or "？" in text) and text.rstrip("\"'”’) ").endswith(("?", "？"))
+    if may_ask and not _NO_QUESTION.search(text, max(0, len(text) - _LONGEST_TAG_CHARS)):
         return "open_questions"
     if (possible & _DECIDES and _DECIDED.search(lower)) or (possible & _PROPOSES and _PROPOSED.search(lower)):
         return "decisions"

@@ -133,7 +133,9 @@ class OpenAIProvider(RemoteModel[_Form]):
 
     def _wire_call(self, request: CompletionRequest) -> _ChatCall:
         # Details are refused because of one prompt's content; other refusals apply to the server.
-        form = replace(self._accepted, with_details=self._keeps_details)
+        form = self._accepted
+        if form.with_details != self._keeps_details:
+            form = replace(form, with_details=self._keeps_details)
         return _ChatCall(request, self._entry, form)
 
     @property

@@ -7,7 +7,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from hashlib import blake2b
 from threading import Lock
 from typing import Final, Protocol, TypeVar
 
@@ -71,15 +70,15 @@ class _Counter:
         self.loaded = False
         self._warned = False
         self._loading = Lock()
-        self._counts: OrderedDict[bytes, int] = OrderedDict()
+        self._counts: OrderedDict[int, int] = OrderedDict()
         self._lock = Lock()
 
     def count(self, text: str) -> int | None:
         """Tokens of `text`, or None when the tokenizer failed, which is logged once, without content."""
         if not text:
             return 0
-        # The cache must not keep the text of a session that is erased.
-        key = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        # The cache must not keep the text of a session that is erased. A hash has 64 bits; 2^13 of them are cached.
+        key = hash(text)
         with self._lock:
             if (found := self._counts.get(key)) is not None:
                 self._counts.move_to_end(key)

@@ -116,9 +116,11 @@ class ContextPolicy:
 
     def summary_from(self, input_budget: int) -> int | None:
         """Input tokens from which on a summary is due: the lower of the ratio and the token trigger, or None."""
-        ratio = self.summary_trigger_ratio
-        by_share = None if ratio is None else ceil(part_of(ratio, input_budget))
-        return min((each for each in (by_share, self.summary_trigger_tokens) if each is not None), default=None)
+        ratio, tokens = self.summary_trigger_ratio, self.summary_trigger_tokens
+        if ratio is None:
+            return tokens
+        by_share = ceil(part_of(ratio, input_budget))
+        return by_share if tokens is None else min(by_share, tokens)
 
     def usage_from(self, limit_tokens: int, input_budget: int) -> int | None:
         """Input tokens from which on a summary is due by the usage of the window, or None. At most the share that is

@@ -29,6 +29,7 @@ _ESCAPED = re.compile(
     "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0d\uffa0\ufff0-\ufffb"
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
+_ESCAPED_ASCII: Final = "<>&\x7f"
 _json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _TEXT_SHARE = 0.4
 _SEPARATOR_TOKENS = 3
@@ -52,12 +53,15 @@ def render_summary(body: SummaryBody) -> str:
 
 def fenceable_json(value: object) -> str:
     """The value as JSON that cannot close or imitate a fence of angle brackets, and has no invisible characters."""
+    spelled = _json(value)
+    if spelled.isascii() and not any([mark in spelled for mark in _ESCAPED_ASCII]):  # noqa: C419 - as in most texts
+        return spelled
     # A regular expression is faster than `str.translate`, which looks up every character in a table.
-    return _ESCAPED.sub(_escape, _json(value))
+    return _ESCAPED.sub(_escape, spelled)
 
 
 def _escape(found: re.Match[str]) -> str:
-    return json.dumps(found[0])[1:-1] if found[0] not in "<>&\x7f" else f"\\u{ord(found[0]):04x}"
+    return json.dumps(found[0])[1:-1] if found[0] not in _ESCAPED_ASCII else f"\\u{ord(found[0]):04x}"
 
 
 def fit_summary(body: SummaryBody, cap_tokens: int, estimate: Estimate) -> SummaryBody | None:

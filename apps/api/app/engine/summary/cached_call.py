@@ -17,7 +17,7 @@ from app.domain.frozen import frozen, replace
 from app.domain.prices import Prices, call_cost
 from app.domain.types import SUMMARY_LISTS, MessageId, PromptMessage, SummaryCall, SummaryCallReason, Usage
 from app.engine.messages.turns import sendable_messages
-from app.engine.summary.fold import Fold, source_text
+from app.engine.summary.fold import Fold
 from app.engine.summary.summarizer_prompt import FOCUS
 
 MOST_QUOTATIONS: Final = 2_000
@@ -79,10 +79,8 @@ def _sources(fold: Fold) -> Iterator[tuple[str, tuple[MessageId, ...]]]:
         for name in SUMMARY_LISTS:
             for item in getattr(fold.previous.body, name):
                 yield item.text, item.message_ids
-    for message, text in fold.source_texts:
+    for message, text in (*fold.source_texts, *fold.context_texts):
         yield text, (message.id,)
-    for message in fold.context:
-        yield source_text(message), (message.id,)
 
 
 def _plain(text: str) -> str:

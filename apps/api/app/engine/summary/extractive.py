@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Final
 
 from app.domain.extractive import READING, Reading, SourceText, gather, lasting_among
 from app.domain.frozen import replace
 from app.domain.lasting import PlacedSentence, item_of, left_out
+from app.domain.sentences import read_sentence
 from app.domain.statements import statements
 from app.domain.types import SUMMARY_LISTS, SummaryBody, SummaryItem
 from app.engine.messages.tokens import Estimate
@@ -56,7 +58,8 @@ def keep_lasting(body: SummaryBody, fold: Fold, estimate: Estimate) -> SummaryBo
     They use the part of the cap that the model's answer leaves free; if that is small, its items are removed until they
     have `_LASTING_SHARE` of the cap. What holds until replaced precedes tasks, oldest first.
     """
-    units = lasting_among(_sources_of(fold), _previous_of(fold))
+    read = cache(read_sentence)  # models repeat items of the previous summary
+    units = lasting_among(_sources_of(fold), _previous_of(fold), read)
     if not units:
         return body
     room = (fold.cap_tokens - estimate(render_summary(SummaryBody("")))) * _LASTING_SHARE
@@ -69,7 +72,7 @@ def keep_lasting(body: SummaryBody, fold: Fold, estimate: Estimate) -> SummaryBo
     fitted = body
     for _ in range(_MOST_TRIES):
         # An item that was removed may have been the one that stated it.
-        missing = left_out(units, _items_of(fitted), room, cost)
+        missing = left_out(units, _items_of(fitted), room, cost, read)
         if {unit.position for unit in missing} <= {unit.position for unit in kept}:
             break
         kept, before = tuple(missing), fitted

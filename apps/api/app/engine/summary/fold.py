@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Literal, TypeAlias
 
@@ -25,8 +26,8 @@ class Fold:
     the messages and the block that it replaces, `cap_tokens` is the largest size of the new block."""
 
     reason: SummaryReason
-    turns: tuple[Turn, ...]
-    protected: tuple[Turn, ...]
+    turns: Sequence[Turn]
+    protected: Sequence[Turn]
     previous: Summary | None
     previous_tokens: int
     folded_tokens: int
@@ -50,6 +51,10 @@ class Fold:
     def context(self) -> tuple[Message, ...]:
         """The messages of the protected turns that a summarizer is shown and may cite: the sendable ones."""
         return sendable_messages(self.protected)
+
+    @cached_property
+    def context_texts(self) -> tuple[tuple[Message, str], ...]:
+        return tuple([(message, source_text(message)) for message in self.context])
 
     @cached_property
     def unseen(self) -> Turn | None:

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from math import exp, log, sqrt
 from statistics import median
 
-from app.domain.frozen import frozen, replace
+from app.domain.frozen import frozen
 
 LOWEST_RATIO = 0.5
 HIGHEST_RATIO = 3.0
@@ -106,7 +106,7 @@ def _with_mean(calibration: Calibration, mean: float) -> Calibration:
     """A copy whose `actual_tokens` are such that its mean, starting from 1, is `mean`."""
     weight = _prior_weight(calibration)
     actual = mean * (calibration.estimated_tokens + weight) - weight
-    return replace(calibration, actual_tokens=actual)
+    return Calibration(calibration.estimated_tokens, actual, calibration.squared_errors, calibration.observed_tokens)
 
 
 def _prior_weight(calibration: Calibration) -> float:

@@ -38,6 +38,9 @@ _NO_TIME: Final = -(2**63)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _ID_BYTES: Final = 16
+_EMPTY_BYTES, _TURN_BYTES, _MESSAGE_BYTES, _OTHER_BYTES, _PIECE_BYTES, _STRETCH_BYTES = 48, 49, 49, 8, 33, 16
+"""Bytes of columns without an entry, and in all columns those of a turn, of a message besides its JSON, of one that is
+not a user's, of a piece and of a stretch."""
 _MOST_KEPT_BYTES: Final = 65_536
 """Longest prefix before a run, in bytes, whose hash state is cached. A longer one is hashed each time (a few ms)."""
 
@@ -97,8 +100,9 @@ class Columns:
     @property
     def size_bytes(self) -> int:
         """Bytes of all columns, without the capacity that Python reserves for growth."""
-        others = {"from_seq", "_hashed", "has_reasoning"}
-        return sum([memoryview(column).nbytes for name, column in vars(self).items() if name not in others])
+        messages = _MESSAGE_BYTES * len(self._seqs) + _OTHER_BYTES * len(self.other_seqs) + len(self._wire)
+        pieces = _PIECE_BYTES * len(self._traits) + _STRETCH_BYTES * len(self._stretch_ends)
+        return _EMPTY_BYTES + _TURN_BYTES * len(self.turn_seqs) + messages + pieces
 
     def copy(self) -> Columns:
         """A copy that can be appended to independently."""
@@ -124,7 +128,7 @@ class Columns:
         units = [sendable_units(turn) for turn in new]
         for of_turn, turn in zip(units, new, strict=True):
             have_media = [any(has_media(message.content) for message in unit.messages) for unit in of_turn]
-            self._traits += traits_of([unit.kind for unit in of_turn], have_media)
+            self._traits += traits_of(tuple([unit.kind for unit in of_turn]), have_media)
             end = at + len(turn.messages)
             for unit in of_turn:
                 at = self._seqs.index(unit.messages[0].seq, at)
@@ -228,6 +232,10 @@ class Columns:
         message = bisect_right(self._seqs, seq)
         turn = bisect_left(self._turn_messages, message)
         return turn if self._turn_messages[turn] == message else None
+
+    def place_of(self, seq: int, first: int, end: int) -> int:
+        """The position of the first piece, from `first` on, whose first number is at least this; else `end`."""
+        return bisect_left(self._first_messages, bisect_left(self._seqs, seq), first, end)
 
     def turn_of(self, piece: int) -> int:
         return bisect_right(self._turn_pieces, piece) - 1

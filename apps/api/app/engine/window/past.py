@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate, chain, groupby
 from operator import attrgetter
-from typing import Final, overload
+from typing import Any, Final, cast, overload
 
 from app.domain.frozen import frozen
 from app.domain.types import MessageId, Turn, TurnStatus
@@ -190,6 +191,32 @@ def _with_sums(sums: tuple[int, ...], more: Iterable[int]) -> tuple[int, ...]:
     return sums + tuple(accumulate(more, initial=sums[-1]))[1:]
 
 
+class Turns(Sequence[Turn]):
+    """Consecutive turns of a past, which are built when one of them is first read: a due summary may not be made."""
+
+    def __init__(self, past: Past, first: int, end: int) -> None:
+        self._past = past
+        self._places = range(first, end)
+
+    @cached_property
+    def _built(self) -> tuple[Turn, ...]:
+        return self._past.turns_between(self._places.start, self._places.stop)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._built == tuple(cast("Sequence[object]", other))
+
+    __hash__ = None  # type: ignore
+
+    def __iter__(self) -> Iterator[Turn]:
+        return iter(self._built)
+
+    def __getitem__(self, at: Any) -> Any:
+        return cast(Any, self._built)[at]
+
+
 class Pieces(Sequence[Piece]):
     """Consecutive pieces of a past: some of columns, each built only when it is read, then the newest."""
 
@@ -221,9 +248,21 @@ class Pieces(Sequence[Piece]):
             return self._newest[place - kept]
         return self._columns.pieces(self._first + place, self._first + place + 1)[0]
 
+    def place_of(self, seq: int) -> int:
+        """The position of the first piece whose `seq` is at least this."""
+        kept = self._columns.place_of(seq, self._first, self._end)
+        newest = bisect_left(self._newest, seq, key=attrgetter("seq")) if kept == self._end else 0
+        return kept - self._first + newest
+
     def parts(self) -> list[PromptItem | Run]:
         run = [self._columns.run(self._first, self._end)] if self._first < self._end else []
         return [*run, *(item for piece in self._newest for item in piece.items)]
+
+
+def pieces_from(pieces: Sequence[Piece], seq: int) -> Sequence[Piece]:
+    """Those whose `seq` is at least this. Of a past, none needs to be built to find them."""
+    first = pieces.place_of(seq) if isinstance(pieces, Pieces) else bisect_left(pieces, seq, key=attrgetter("seq"))
+    return pieces[first:]
 
 
 def parts_of(pieces: Sequence[Piece]) -> list[PromptItem | Run]:

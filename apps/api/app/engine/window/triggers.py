@@ -19,7 +19,7 @@ from app.engine.policy.policy import MIN_SUMMARY_TOKENS, ContextPolicy
 from app.engine.summary.fold import Fold, SummaryReason
 from app.engine.window.calibration import HIGHEST_RATIO, LOWEST_RATIO
 from app.engine.window.clearing import lay_out_cleared
-from app.engine.window.past import Past
+from app.engine.window.past import Past, Turns
 from app.engine.window.pieces import Piece
 from app.engine.window.prompt import Prompt
 from app.engine.window.pruning import remains, untouchable
@@ -230,8 +230,8 @@ class Foldable:
         cap_tokens = min(folded_tokens * 3 // 4, self.most_tokens, self.room_tokens)
         if not older_tokens or cap_tokens < MIN_SUMMARY_TOKENS:
             return None
-        older = past.turns_between(0, self.first_protected)
-        protected = past.turns_between(self.first_protected, past.turn_count)
+        older = Turns(past, 0, self.first_protected)
+        protected = Turns(past, self.first_protected, past.turn_count)
         return Fold(reason, older, protected, previous, self.previous_tokens, folded_tokens, cap_tokens)
 
 

@@ -85,12 +85,12 @@ class _Draft:
 
     def add(self, tools: Tools, encoding: str, model_alias: str, turn: IncomingTurn) -> None:
         self._last_id = TurnId(tools.new_id())
-        row = orjson.dumps(_turn_row(self._last_id, len(self.turns) + 1, turn, model_alias))
+        row = orjson.dumps(_turn_row(self._last_id, len(self.turns) + 1, turn, model_alias), default=str)
         self.turns.append(row)
         self.size += len(row)
         for message in turn.messages:
             columns = _message_row(tools, encoding, message)
-            row = orjson.dumps({**columns, "turn_id": self._last_id, "seq": len(self.messages) + 1})
+            row = orjson.dumps({**columns, "turn_id": self._last_id, "seq": len(self.messages) + 1}, default=str)
             self.messages.append(row)
             self.size += len(row)
 

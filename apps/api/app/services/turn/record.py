@@ -265,7 +265,7 @@ class Record:
     def _note_used(self, plan: TurnPlan, usages: Sequence[Usage]) -> None:
         self._delivered = []
         for usage in usages:
-            known = replace(usage, prompt_tokens=usage.prompt_tokens or plan.decided.prompt.wire_tokens)
+            known = usage if usage.prompt_tokens else replace(usage, prompt_tokens=plan.decided.prompt.wire_tokens)
             self.usages.append(used_row(self.rt, plan.model, "turn", known, self.turn.claim.round))
 
     def _deliver(self, listen: Listener, delta: Delta) -> None:

@@ -196,9 +196,8 @@ class Summarizer:
         if room <= 0:
             raise SummaryRefused("summarizer_window_too_small")
         for chunk in await _computed(split_for_summarizer, fold, room, estimate, is_long=_is_long(fold)):
-            prompt = await asyncio.to_thread(
-                summarizer_prompt, fold, chunk, body, room, estimate, extend=extend, focus=policy.focus
-            )
+            document = partial(summarizer_prompt, fold, chunk, body, room, estimate, extend=extend, focus=policy.focus)
+            prompt = await _computed(document, is_long=_is_long(fold))
             request = CompletionRequest(
                 messages=prompt.messages,
                 max_output_tokens=_answer_tokens(budget, fold),
@@ -312,10 +311,11 @@ async def _kept(model: Model, fold: Fold, body: SummaryBody | None, estimate: Es
 
 
 def _is_long(fold: Fold) -> bool:
-    """Whether the messages of the fold are so many, or so long, that reading them would block the event loop."""
-    if sum([len(turn.messages) for turn in fold.turns]) > INLINE_MESSAGES:
+    """Whether the messages of the fold, or those shown with it, are so many, or so long, that reading them would block
+    the event loop."""
+    if sum([len(turn.messages) for turn in (*fold.turns, *fold.protected)]) > INLINE_MESSAGES:
         return True
-    return sum([len(text) for _, text in fold.source_texts]) > _INLINE_CHARS
+    return sum([len(text) for _, text in (*fold.source_texts, *fold.context_texts)]) > _INLINE_CHARS
 
 
 async def _computed(work: Callable[..., _T], *given: Any, is_long: bool) -> _T:
