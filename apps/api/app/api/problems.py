@@ -108,8 +108,8 @@ def document(code: str, detail: str, members: Mapping[str, Any] | None = None) -
         "code": code,
         **(members or {}),
     }
-    if said := problem.get("provider_message"):
-        problem["detail"] += f" The provider says: {said}"
+    if message := problem.get("provider_message"):
+        problem["detail"] += f" The provider says: {message}"
     return problem
 
 

@@ -312,8 +312,8 @@ class ProviderRefused(ProviderError):
     provider_message: str | None = None
 
     def members(self) -> dict[str, Any]:
-        said = {"provider_message": self.provider_message} if self.provider_message else {}
-        return super().members() | said
+        stated = {"provider_message": self.provider_message} if self.provider_message else {}
+        return super().members() | stated
 
 
 @frozen
