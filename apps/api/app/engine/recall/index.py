@@ -132,7 +132,9 @@ class Index:
     def postings(self, terms: Iterable[int], messages: int) -> tuple[Ints, Ints, Ints]:
         """How many of the first `messages` have each term; and, term by term, their positions and its counts there."""
         first, seen_in = self._ranges(terms, messages)
-        every = self.keys[np.arange(seen_in.sum()) + (first - seen_in.cumsum() + seen_in).repeat(seen_in)]
+        places = (first - seen_in.cumsum() + seen_in).repeat(seen_in)
+        places += np.arange(len(places))
+        every = self.keys[places]
         positions = every >> _POSITION_SHIFT & np.uint64(0xFFFFFFFF)
         return seen_in, positions.view(np.int64), (every & np.uint64(31)).view(np.int64)
 
