@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from app.domain.frozen import frozen
 from app.domain.types import REASONING_FORMS, JsonObject, MessageId, ReasoningForm
 
 RECALLED: Final = "r"
@@ -21,7 +22,8 @@ _BITS: Final = 7
 _MORE: Final = 1 << _BITS
 
 
-class Recalled(NamedTuple):
+@frozen
+class Recalled:
     """A recalled message; in a stored row `message_id` is None. `score` is what it was chosen by, in hundredths;
     `tokens` are on the wire; `form` is that of its reasoning. `matched` has the user's words that it has, sorted and
     once each, with a `related_word` in place of some, and a `similar_mark` if it is near in meaning; nothing for a
@@ -37,10 +39,8 @@ class Recalled(NamedTuple):
     def public(self) -> JsonObject:
         """The row of `recalled` in `context_trim_log`, without reasons that are empty."""
         row: JsonObject = {"message_id": str(self.message_id), "score": self.score / 100, "tokens": self.tokens}
-        for name, reason in reasons_of(self.matched).items():
-            if reason not in ([], None):
-                row[name] = reason
-        return row
+        reasons = reasons_of(self.matched) if self.matched else {}
+        return row | {name: reason for name, reason in reasons.items() if reason not in ([], None)}
 
 
 def related_word(word: str, of: str) -> str:

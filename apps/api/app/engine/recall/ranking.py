@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from app.domain.content import content_text, named
+from app.domain.content import canonical_bytes, content_text, named
 from app.domain.frozen import frozen, replace
 from app.domain.types import Message, ReasoningRule, Turn
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
@@ -208,6 +208,11 @@ def spoken_text(message: Message) -> str:
     return named(message.name, content_text(message.content))
 
 
+def text_key(message: Message) -> int:
+    """A number that tells this process whether two messages have the same spoken text: the hash of its JSON."""
+    return hash(canonical_bytes(spoken_text(message)))
+
+
 def nobodys_day(_message: Message) -> None:
     """None, for a prompt that does not show days."""
 
@@ -215,16 +220,16 @@ def nobodys_day(_message: Message) -> None:
 def choose(
     evicted: Evicted,
     *,
-    sent: Collection[str],
+    sent: Collection[int],
     fits: Callable[[int, int, Collection[int | None]], bool],
     day: Callable[[Message], int | None] = nobodys_day,
 ) -> tuple[tuple[Unit, Candidate], ...]:
     """The recalled units with their candidates, in time order, chosen best first from those that were read, without
-    those whose text is already `sent` in the prompt. `fits(tokens, messages, days)` says whether so many tokens
+    those of whose text the prompt has sent the key already. `fits(tokens, messages, days)` says whether so many tokens
     (without framing) in so many messages of these days still fit. A unit that does not is skipped for the next ones."""
     units = {unit.messages[0].seq: unit for turn in evicted.turns for unit in sendable_units(turn)}
     found = [(units[each.seqs[0]], each) for each in evicted.candidates if each.seqs[0] in units]
-    new = [each for each in found if each[0].messages[1:] or spoken_text(each[0].messages[0]) not in sent]
+    new = [each for each in found if each[0].messages[1:] or text_key(each[0].messages[0]) not in sent]
     tokens = [message.tokens for unit, _ in new for message in unit.messages]
     if not fits(sum(tokens), len(tokens), {day(unit.messages[0]) for unit, _ in new}):  # nearly always all fit
         new = _fitting(new, fits, day)

@@ -23,6 +23,7 @@ from app.engine.messages.media import has_media
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import most_tokens_of, sendable_units
 from app.engine.recall.dates import day_of
+from app.engine.recall.ranking import text_key
 from app.engine.window.pieces import ANSWERED, MEDIA, NEWEST, UNIT_KINDS, Piece, traits_of, traits_of_letters
 from app.engine.window.prompt import OPENING, Hash, PromptItem, Run, Stretch, message_json, message_of, text_format
 
@@ -61,6 +62,7 @@ class Columns:
         self._message_tokens = array("q")
         self._said_at = array("q")
         self._marks = bytearray()
+        self._text_keys = array("q")
         self._ends = array("q", [0])
         self._wire = bytearray()
         self.other_seqs = array("q")
@@ -119,6 +121,7 @@ class Columns:
         self._ids += b"".join([message.id.bytes for message in messages])
         self._message_tokens.extend([message.tokens for message in messages])
         self._said_at.extend([_microseconds_of(message.said_at) for message in messages])
+        self._text_keys.extend(map(text_key, messages))
         marks = bytes([_MARKS[message.role, message.reasoning_sent] for message in messages])
         self._add_messages([message.seq for message in messages], marks, wires)
         units = [sendable_units(turn) for turn in new]
@@ -151,6 +154,7 @@ class Columns:
         self._ids += texts.ids
         self._message_tokens.extend(texts.tokens)
         self._said_at.extend(texts.said_at)
+        self._text_keys.extend(map(hash, texts.contents))
         self._add_messages(texts.seqs, texts.roles.translate(_MARKS_OF_LETTERS).encode(), wires)
         self._traits += b"".join([traits_of_letters(texts.roles[first:end]) for first, end in pairwise(ends)])
         self._first_messages.extend(range(place, place + count))
@@ -318,6 +322,10 @@ class Columns:
             users = next((at for at, mark in enumerate(roles) if mark & 3), len(roles))
             form = REASONING_FORMS[self._marks[part.start] >> 2]
             yield Stretch(form, self._seqs[part.start], self._seqs[part.stop - 1], users)
+
+    def text_keys_of_run(self, first: int, end: int) -> Iterator[int]:
+        for part in self._stretches(first, end):
+            yield from self._text_keys[part.start : part.stop]
 
     def _stretches(self, first: int, end: int) -> Iterator[range]:
         """The same as positions of messages."""

@@ -85,7 +85,8 @@ def pieces_of(turn: Turn, state: PieceState) -> list[Piece]:
     units = sendable_units(turn)
     places = newest_and_answered([unit.kind for unit in units])
     pieces: list[Piece] = []
-    for (kind, messages), (newest, answered) in zip(units, places, strict=True):
+    for unit, (newest, answered) in zip(units, places, strict=True):
+        kind, messages = unit.kind, unit.messages
         region: Region = "user" if state == "running" and kind == "user" else "history"
         tokens = [message.tokens for message in messages]
         piece = Piece(
