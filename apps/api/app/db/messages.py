@@ -17,6 +17,7 @@ from app.db.tables import message_token_counts, messages
 from app.domain.content import tool_calls_from_json
 from app.domain.frozen import replace
 from app.domain.types import (
+    STATUS_OF,
     Message,
     MessageId,
     MessageRecord,
@@ -218,7 +219,7 @@ async def window_turns(
             await add(await tx.fetch(_MESSAGES, session_id=session_id, after_seq=after, last_seq=through))
     window: list[Turn] = []
     for at, turn in enumerate(turns, 1):
-        turn_id, status = TurnId(turn["id"]), TurnStatus(turn["status"])
+        turn_id, status = TurnId(turn["id"]), STATUS_OF[turn["status"]]
         if turn_id in messages and status is not TurnStatus.REJECTED:
             unresolved = status is not TurnStatus.COMPLETED or bool(turn["without_output"])
             window.append(Turn(turn_id, turn["seq"], status, unresolved, tuple(messages[turn_id])))

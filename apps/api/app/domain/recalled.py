@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from app.domain.frozen import frozen
@@ -39,8 +40,10 @@ class Recalled:
     def public(self) -> JsonObject:
         """The row of `recalled` in `context_trim_log`, without reasons that are empty."""
         row: JsonObject = {"message_id": str(self.message_id), "score": self.score / 100, "tokens": self.tokens}
-        reasons = reasons_of(self.matched) if self.matched else {}
-        return row | {name: reason for name, reason in reasons.items() if reason not in ([], None)}
+        if self.matched:
+            reasons = reasons_of(self.matched)
+            row.update([each for each in reasons.items() if each[1] != [] and each[1] is not None])
+        return row
 
 
 def related_word(word: str, of: str) -> str:
@@ -84,14 +87,17 @@ def recalled_ref(rows: Sequence[Recalled]) -> list[Any]:
     for row in rows:
         numbers += ((row.seq - before) << 2 | REASONING_FORMS.index(row.form), row.tokens, row.score, bits[row.matched])
         before = row.seq
+    return [RECALLED, b64encode(b"".join(map(_packed, numbers))).decode(), *places]
+
+
+@lru_cache(maxsize=1024)
+def _packed(number: int) -> bytes:
     found = bytearray()
-    for number in numbers:
-        rest = number
-        while rest >= _MORE:
-            found.append(rest & (_MORE - 1) | _MORE)
-            rest >>= _BITS
-        found.append(rest)
-    return [RECALLED, b64encode(found).decode(), *places]
+    while number >= _MORE:
+        found.append(number & (_MORE - 1) | _MORE)
+        number >>= _BITS
+    found.append(number)
+    return bytes(found)
 
 
 def rows_of(ref: Sequence[Any]) -> Iterator[Recalled]:
