@@ -27,17 +27,7 @@ from app.db.sql import (
 from app.domain.content import tool_calls_from_json
 from app.domain.frozen import frozen, names_of, values_of
 from app.domain.stored import ListedTurn, NewHistory
-from app.domain.types import (
-    STATUS_OF,
-    JsonObject,
-    Message,
-    SessionId,
-    SessionRef,
-    TenantId,
-    TurnId,
-    TurnRecord,
-    TurnStatus,
-)
+from app.domain.types import JsonObject, Message, SessionId, SessionRef, TenantId, TurnId, TurnRecord, TurnStatus
 
 _LONG_CHARS = 1_024
 """Longest system prompt or tools of a request, in characters, that are stored in the turn's row."""
@@ -156,7 +146,7 @@ def turn_record(row: Record) -> TurnRecord:
 
 
 def _decoded(row: Record) -> JsonObject:
-    return {"status": STATUS_OF[row["status"]], "tool_calls": tool_calls_from_json(row.get("tool_calls"))}
+    return {"status": TurnStatus(row["status"]), "tool_calls": tool_calls_from_json(row.get("tool_calls"))}
 
 
 def _ending(status: str, session: str, which: str, used: str) -> str:
@@ -322,7 +312,7 @@ async def newest_of(tx: Transaction, session: SessionRef, *, lock: bool = False)
     row = await tx.fetchrow(_NEWEST, **of_session(session))
     if row is None:
         return None
-    return record_of(Newest, row, status=STATUS_OF[row["status"]] if row["status"] else None)
+    return record_of(Newest, row, status=TurnStatus(row["status"]) if row["status"] else None)
 
 
 async def newest_messages(tx: Transaction, session_id: SessionId, limit: int, most_bytes: int) -> list[Message]:

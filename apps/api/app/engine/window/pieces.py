@@ -89,20 +89,20 @@ def pieces_of(turn: Turn, state: PieceState) -> list[Piece]:
         kind, messages = unit.kind, unit.messages
         region: Region = "user" if state == "running" and kind == "user" else "history"
         tokens = [message.tokens for message in messages]
-        piece = Piece(
-            kind=kind,
-            state=state,
-            newest=newest,
-            answered=answered,
-            has_media=any(has_media(message.content) for message in messages),
-            region=region,
-            turn_seq=turn.seq,
-            seq=messages[0].seq,
-            last_seq=messages[-1].seq,
-            messages=len(messages),
-            tokens=sum(tokens),
-            longest_tokens=max(tokens),
-            made=tuple([_item(region, message) for message in messages]),
+        piece = Piece(  # by position, in the order of its fields: by name it takes twice as long
+            kind,
+            state,
+            newest,
+            answered,
+            any(has_media(message.content) for message in messages),
+            region,
+            turn.seq,
+            messages[0].seq,
+            messages[-1].seq,
+            len(messages),
+            sum(tokens),
+            max(tokens),
+            tuple([_item(region, message) for message in messages]),
         )
         pieces.append(piece)
     return pieces
@@ -110,9 +110,14 @@ def pieces_of(turn: Turn, state: PieceState) -> list[Piece]:
 
 def newest_and_answered(kinds: Sequence[UnitKind]) -> list[tuple[bool, bool]]:
     """For each unit of a turn: whether no unit of its kind follows, and whether an assistant's unit follows."""
-    last_of = {kind: at for at, kind in enumerate(kinds)}
-    last_of_assistant = max([at for kind, at in last_of.items() if kind != "user"], default=-1)
-    return [(last_of[kind] == at, at < last_of_assistant) for at, kind in enumerate(kinds)]
+    places: list[tuple[bool, bool]] = []
+    following: set[UnitKind] = set()
+    is_answered = False
+    for kind in reversed(kinds):
+        places.append((kind not in following, is_answered))
+        following.add(kind)
+        is_answered = is_answered or kind != "user"
+    return places[::-1]
 
 
 def traits_of(kinds: Sequence[UnitKind], have_media: Iterable[bool]) -> bytes:
