@@ -148,6 +148,8 @@ def _with_room(tokens: Sequence[int], texts: npt.NDArray[np.int32], room_tokens:
             sent.add(text)
             room_tokens -= wire_tokens
             chosen.append(place)
+            if room_tokens <= MESSAGE_FRAMING_TOKENS:
+                break
     return np.array(chosen, np.int64)
 
 
@@ -225,7 +227,7 @@ def choose(
     day: Callable[[Message], int | None] = nobodys_day,
 ) -> tuple[tuple[Unit, Candidate], ...]:
     """The recalled units with their candidates, in time order, chosen best first from those that were read, without
-    those of whose text the prompt has sent the key already. `fits(tokens, messages, days)` says whether so many tokens
+    those whose text's key is in `sent`. `fits(tokens, messages, days)` says whether so many tokens
     (without framing) in so many messages of these days still fit. A unit that does not is skipped for the next ones."""
     units = {unit.messages[0].seq: unit for turn in evicted.turns for unit in sendable_units(turn)}
     found = [(units[each.seqs[0]], each) for each in evicted.candidates if each.seqs[0] in units]

@@ -117,11 +117,12 @@ class Columns:
         messages = [message for turn in new for message in turn.messages]
         # Encoded before any change: a message without canonical JSON raises here, as it does where it is sent.
         wires = [message_json(message) for message in messages]
+        keys = [text_key(message) for message in messages]
         place = at = len(self._seqs)
         self._ids += b"".join([message.id.bytes for message in messages])
         self._message_tokens.extend([message.tokens for message in messages])
         self._said_at.extend([_microseconds_of(message.said_at) for message in messages])
-        self._text_keys.extend(map(text_key, messages))
+        self._text_keys.extend(keys)
         marks = bytes([_MARKS[message.role, message.reasoning_sent] for message in messages])
         self._add_messages([message.seq for message in messages], marks, wires)
         units = [sendable_units(turn) for turn in new]
@@ -324,6 +325,7 @@ class Columns:
             yield Stretch(form, self._seqs[part.start], self._seqs[part.stop - 1], users)
 
     def text_keys_of_run(self, first: int, end: int) -> Iterator[int]:
+        """The `text_key` of each message of these pieces."""
         for part in self._stretches(first, end):
             yield from self._text_keys[part.start : part.stop]
 
