@@ -8,6 +8,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.domain.frozen import replace
 from app.domain.recalled import Recalled, recalled_ref, rows_of
 from app.domain.types import MessageId
 
@@ -33,7 +34,7 @@ def test_rows_come_back_as_they_were_packed(
         Recalled(seq, MessageId(UUID(int=seq)), form, score, tokens, matched)  # pyright: ignore[reportArgumentType]
         for seq, (_, form, score, tokens, matched) in zip(seqs, given_rows, strict=True)
     ]
-    assert list(rows_of(recalled_ref(rows))) == [row._replace(message_id=None) for row in rows]
+    assert list(rows_of(recalled_ref(rows))) == [replace(row, message_id=None) for row in rows]
 
 
 def test_a_row_takes_a_few_bytes_and_a_word_is_stored_once() -> None:

@@ -29,6 +29,8 @@ from app.engine.recall.ranking import (
     wanted_share,
 )
 from app.engine.recall.terms import MOST_TERMS_OF_A_QUERY, query_terms, terms_of
+from app.engine.window.columns import Columns
+from app.engine.window.past import past_of_columns
 from app.engine.window.plan import Ready, assemble, plan
 from app.engine.window.recalled import RECALL_NOTE
 from app.engine.window.snapshot import Snapshot
@@ -213,6 +215,26 @@ def test_text_already_in_the_prompt_is_not_recalled() -> None:
     assert isinstance(decided, Ready)
     texts = [str(message["content"]) for message in decided.prompt.messages()]
     assert texts.count(str(current.messages[0].content)) == 1
+
+
+def test_text_in_a_turn_that_is_kept_as_columns_is_not_recalled() -> None:
+    history = History()
+    old, raw = chat(history, 6), chat(history, 2)
+    current = history.turn(user_tokens=30)
+    text, *_ = texts = [f"{current.messages[0].content} {number}" for number in range(2)]
+    said = [
+        replace(turn, messages=(replace(turn.messages[0], content=content),))
+        for turn, content in zip((old[0], old[1], raw[0]), (*texts, text), strict=True)
+    ]
+    columns = Columns(old[-1].messages[-1].seq)
+    columns.extend(said[2:])
+    summary = replace(history.summary(SummaryBody("Earlier.")), to_message_seq=columns.from_seq)
+    snapshot = snapshot_of((), current, input_budget=3000, summary=summary)
+    kept = past_of_columns(columns, 0, 1).extended(raw[1:])
+    decided = plan(replace(snapshot, past=kept, evicted=found_in(tuple(said[:2]), current)), estimate)
+    assert isinstance(decided, Ready)
+    sent = [str(message["content"]) for message in decided.prompt.messages()]
+    assert [sent.count(each) for each in texts] == [1, 1]
 
 
 WORDS = st.sampled_from(["bees", "crane", "invoice", "lighthouse", "green", "weather", "part", "noted", "東京", "of"])

@@ -18,7 +18,7 @@ from app.db.database import Transaction, record_of
 from app.db.messages import AS_STORED, messages_from_rows
 from app.db.sql import of_session, sql
 from app.domain.audit import Audit, TrimAction, TrimLog
-from app.domain.frozen import names_of, values_of
+from app.domain.frozen import names_of, replace, values_of
 from app.domain.recalled import RECALLED, Recalled, recalled_rows
 from app.domain.types import REGIONS, JsonObject, MessageId, SessionId, SessionRef, Turn, TurnId, TurnStatus
 
@@ -88,7 +88,7 @@ def _recorded(row: JsonObject, recalled: Sequence[Recalled], ids: Mapping[int, M
     if "estimated_tokens_after" not in log:
         log = {**_derived(row), **log}
     if recalled:
-        rows = [each._replace(message_id=ids[each.seq]).public() for each in recalled]
+        rows = [replace(each, message_id=ids[each.seq]).public() for each in recalled]
         log = {**log, "recalled": rows}
     if refs and isinstance(refs.get("regions"), str):  # the form before references were lines
         refs = refs | {"regions": _runs(refs["regions"])}

@@ -17,7 +17,7 @@ from app.db.turns import SHORT_REQUEST, WHOLE_REQUEST, is_stored_apart, parts_of
 from app.domain.content import tool_calls_from_json
 from app.domain.frozen import frozen, values_of
 from app.domain.limits import Limits, Scope
-from app.domain.types import JsonObject, SessionId, SessionRef, SessionState, ToolCall, TurnId, TurnStatus
+from app.domain.types import STATUS_OF, JsonObject, SessionId, SessionRef, SessionState, ToolCall, TurnId, TurnStatus
 
 _LOCKED = f"{', '.join(STATE_COLUMNS)}, limits, {TENANT_LIMITS}"
 _LEASE_END = "statement_timestamp() + make_interval(secs => :lease_s)"
@@ -232,7 +232,7 @@ async def waiting_turn(tx: Transaction, session: SessionRef, turn_id: TurnId) ->
     return record_of(
         WaitingTurn,
         row,
-        status=TurnStatus(row["status"]),
+        status=STATUS_OF[row["status"]],
         open_calls=tool_calls_from_json(row["tool_calls"]),
         rounds=row["rounds"] or 0,
         steps=row["steps"] or 0,

@@ -17,6 +17,7 @@ from app.db.tables import message_token_counts, messages
 from app.domain.content import tool_calls_from_json
 from app.domain.frozen import replace
 from app.domain.types import (
+    STATUS_OF,
     Message,
     MessageId,
     MessageRecord,
@@ -51,7 +52,6 @@ AS_STORED = f"{_OF_MESSAGE}, m.token_estimate AS tokens"
 
 UNGIVEN = ("reasoning_tokens", "withdrawn")
 """Columns that have their defaults in every message except a model's reply or an imported one."""
-_STATUSES = {status.value: status for status in TurnStatus}
 
 NEWEST_CALLS = """(
         SELECT m.tool_calls FROM messages m
@@ -219,7 +219,7 @@ async def window_turns(
             await add(await tx.fetch(_MESSAGES, session_id=session_id, after_seq=after, last_seq=through))
     window: list[Turn] = []
     for at, turn in enumerate(turns, 1):
-        turn_id, status = TurnId(turn["id"]), _STATUSES[turn["status"]]
+        turn_id, status = TurnId(turn["id"]), STATUS_OF[turn["status"]]
         if turn_id in messages and status is not TurnStatus.REJECTED:
             unresolved = status is not TurnStatus.COMPLETED or bool(turn["without_output"])
             window.append(Turn(turn_id, turn["seq"], status, unresolved, tuple(messages[turn_id])))

@@ -20,7 +20,7 @@ from app.db.messages import AS_STORED, NOT_REJECTED, message_from_row
 from app.db.sql import OPEN_STATUSES_SQL, UNANSWERED, insert_from, paged, sql
 from app.db.tables import message_vectors
 from app.domain.frozen import frozen
-from app.domain.types import SessionId, TenantId, Turn, TurnId, TurnStatus
+from app.domain.types import STATUS_OF, SessionId, TenantId, Turn, TurnId, TurnStatus
 
 # The aggregates get their rows in the order of the index (session_id, seq), so that no sort is needed.
 _TERMS = sql(f"""
@@ -197,8 +197,8 @@ async def messages_with_words(
 
 
 def _turn(turn_id: UUID, rows: Sequence[Record]) -> Turn:
-    messages = tuple(message_from_row(row, (row["counted"], row["reasoning_tokens"])) for row in rows)
-    return Turn(TurnId(turn_id), 0, TurnStatus(rows[0]["status"]), unresolved=False, messages=messages)
+    messages = tuple([message_from_row(row, (row["counted"], row["reasoning_tokens"])) for row in rows])
+    return Turn(TurnId(turn_id), 0, STATUS_OF[rows[0]["status"]], unresolved=False, messages=messages)
 
 
 _WITHOUT_VECTORS = sql("""

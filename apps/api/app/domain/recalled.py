@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from functools import lru_cache
+from typing import Any, Final
 
+from app.domain.frozen import frozen
 from app.domain.types import REASONING_FORMS, JsonObject, MessageId, ReasoningForm
 
 RECALLED: Final = "r"
@@ -21,7 +23,8 @@ _BITS: Final = 7
 _MORE: Final = 1 << _BITS
 
 
-class Recalled(NamedTuple):
+@frozen
+class Recalled:
     """A recalled message; in a stored row `message_id` is None. `score` is what it was chosen by, in hundredths;
     `tokens` are on the wire; `form` is that of its reasoning. `matched` has the user's words that it has, sorted and
     once each, with a `related_word` in place of some, and a `similar_mark` if it is near in meaning; nothing for a
@@ -37,9 +40,9 @@ class Recalled(NamedTuple):
     def public(self) -> JsonObject:
         """The row of `recalled` in `context_trim_log`, without reasons that are empty."""
         row: JsonObject = {"message_id": str(self.message_id), "score": self.score / 100, "tokens": self.tokens}
-        for name, reason in reasons_of(self.matched).items():
-            if reason not in ([], None):
-                row[name] = reason
+        if self.matched:
+            reasons = reasons_of(self.matched)
+            row.update([each for each in reasons.items() if each[1] != [] and each[1] is not None])
         return row
 
 
@@ -84,14 +87,17 @@ def recalled_ref(rows: Sequence[Recalled]) -> list[Any]:
     for row in rows:
         numbers += ((row.seq - before) << 2 | REASONING_FORMS.index(row.form), row.tokens, row.score, bits[row.matched])
         before = row.seq
+    return [RECALLED, b64encode(b"".join(map(_packed, numbers))).decode(), *places]
+
+
+@lru_cache(maxsize=1024)
+def _packed(number: int) -> bytes:
     found = bytearray()
-    for number in numbers:
-        rest = number
-        while rest >= _MORE:
-            found.append(rest & (_MORE - 1) | _MORE)
-            rest >>= _BITS
-        found.append(rest)
-    return [RECALLED, b64encode(found).decode(), *places]
+    while number >= _MORE:
+        found.append(number & (_MORE - 1) | _MORE)
+        number >>= _BITS
+    found.append(number)
+    return bytes(found)
 
 
 def rows_of(ref: Sequence[Any]) -> Iterator[Recalled]:

@@ -5,10 +5,10 @@ their reasoning. Only reasoning that is sent is counted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias, assert_never
+from typing import Literal, TypeAlias, assert_never
 from uuid import UUID
 
-from app.domain.frozen import replace
+from app.domain.frozen import frozen, replace
 from app.domain.types import OPEN_STATUSES, Message, ReasoningForm, ReasoningRule, Turn, TurnId, TurnStatus
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate, counted
 
@@ -24,7 +24,8 @@ def no_turn(seq: int) -> Turn:
     return Turn(TurnId(UUID(int=0)), seq, TurnStatus.RUNNING, unresolved=True, messages=())
 
 
-class Unit(NamedTuple):
+@frozen
+class Unit:
     """Messages that are kept or dropped together: a user message, an assistant message, or a tool call with all its
     results, which in a `look_back` come from the service."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -36,7 +36,7 @@ _DATE_FACTOR: Final = 0.6
 def rarities(seen_in: Ints, messages: int, most_seen_share: float = MOST_SEEN_SHARE) -> Floats:
     """The inverse document frequency (BM25) of terms that occur in `seen_in` of the messages; 0 for a term in nearly
     all of them: else a session that keeps repeating a text would match as a whole."""
-    rare = np.log1p((messages - seen_in + 0.5) / (seen_in + 0.5))
+    rare = np.log1p((messages + 0.5 - seen_in) / (seen_in + 0.5))
     if messages >= LEAST_MESSAGES:
         rare[seen_in > most_seen_share * messages] = 0.0
     return rare
@@ -47,11 +47,10 @@ def summed(positions: Ints, parts: Floats, messages: int) -> Floats:
     return np.bincount(positions, parts, messages).astype(np.float64, copy=False)
 
 
-def term_scores(index: Index, seen_in: Ints, positions: Ints, counts: Ints, rare: Floats) -> tuple[Floats, Floats]:
-    """For each posting, in the order of `Index.postings`: its BM25 score, and the rarity of its term."""
+def posting_scores(index: Index, positions: Ints, counts: Ints, rare: Floats) -> Floats:
+    """The BM25 score of each posting, of whose term this is the rarity."""
     norm = SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE / _USUAL_TERMS * index.lengths[positions])
-    of_posting = rare.repeat(seen_in)
-    return of_posting * counts * (SATURATION + 1) / (counts + norm), of_posting
+    return rare * counts * (SATURATION + 1) / (counts + norm)
 
 
 @frozen
@@ -69,7 +68,7 @@ class Hits:
     seen_in: Ints
     postings: Ints
 
-    def matched(self, positions: Collection[int]) -> dict[int, tuple[str, ...]]:
+    def matched(self, positions: Iterable[int]) -> dict[int, tuple[str, ...]]:
         """Why messages were found, by position: the words that a message has, related ones in place of those that it
         lacks, and the mark of one that is near in meaning; sorted."""
         found: dict[int, dict[str, str]] = {at: {} for at in positions}
@@ -79,7 +78,7 @@ class Hits:
         of_word = self.seen_in.cumsum().searchsorted(theirs, "right")
         for at, word in zip(self.postings[theirs].tolist(), of_word.tolist(), strict=True):
             looked_for = self.words[int(word)]
-            found[at][looked_for.of] = related_word(*looked_for)
+            found[at][looked_for.of] = related_word(looked_for.word, looked_for.of)
         for at in found.keys() & self.similar.keys():
             mark = similar_mark(self.similar[at])
             found[at][mark] = mark
@@ -124,15 +123,15 @@ def search(index: Index, query: Query, *, most_hits: int = MOST_HITS, most_seen_
         positions = np.concatenate((positions, *dated))
         counts = np.append(counts, np.ones(len(positions) - len(counts), np.int64))
     rare = rarities(seen_in, messages, most_seen_share)
-    rare[len(terms.words) :] *= _DATE_FACTOR
+    if dates:
+        rare[len(terms.words) :] *= _DATE_FACTOR
     if terms.related:
         weigh_related(rare, terms.related, terms.places, seen_in, messages)
-    scored, covered = term_scores(index, seen_in, positions, counts, rare)
+    covered = rare.repeat(seen_in)
     if terms.related:
-        counting = one_of_a_word(terms.places, seen_in, positions, messages)
-        scored, covered = scored * counting, covered * counting
-    scores, coverage = summed(positions, scored, messages), summed(positions, covered, messages)
-    found, scores = _best(scores, coverage, most_hits)
+        covered *= one_of_a_word(terms.places, seen_in, positions, messages)
+    scored = posting_scores(index, positions, counts, covered)
+    found, scores = _best(summed(positions, scored, messages), summed(positions, covered, messages), most_hits)
     found, scores, similar = with_similar(index, query.meaning, query.through_seq, found, scores)
     return Hits(
         messages=messages,
@@ -147,12 +146,13 @@ def search(index: Index, query: Query, *, most_hits: int = MOST_HITS, most_seen_
 
 def _best(scores: Floats, coverage: Floats, most_hits: int) -> tuple[Ints, Floats]:
     """The positions of the messages that match best, best first, and their scores, weighted by coverage of the text."""
-    found = np.flatnonzero(scores != 0)  # on booleans it takes a fifth of the time
+    (found,) = (scores != 0).nonzero()  # on booleans it takes a fifth of the time
     if len(found) > most_hits:  # sorting all matches would be the slowest part of a search
         found = found[scores[found] >= np.partition(scores[found], -most_hits)[-most_hits]]
-    found = found[np.lexsort((-found, -scores[found]))[:most_hits]]
+    if len(found) > most_hits:  # of equals the newest
+        found = np.sort(found[scores[found].argsort(kind="stable")[-most_hits:]])
     scores = scores[found] * (coverage[found] / coverage[found].max(initial=0.0)) ** _COVERAGE_POWER
-    order = np.lexsort((-found, -scores))
+    order = scores.argsort(kind="stable")[::-1]
     return found[order], scores[order]
 
 

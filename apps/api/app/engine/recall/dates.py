@@ -136,7 +136,8 @@ def _date_keys(text: str, said_day: int) -> tuple[DateKey, ...]:
     found: dict[tuple[int, int], DateKey] = {}
     text = " ".join(text.split())
     # Of the same length as the text. An expression that ignores case takes longer.
-    for at, match in enumerate(_DATE.finditer(text.translate(_SMALL))):
+    small = text.lower() if text.isascii() else text.translate(_SMALL)
+    for at, match in enumerate(_DATE.finditer(small)):
         if at == _MOST_DATES:
             break
         for words, first, last in _ranges(match, text[match.start() : match.end()], now):

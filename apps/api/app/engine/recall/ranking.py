@@ -8,23 +8,25 @@ is recalled depends on how much of the user's message is a question. No text of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
+from itertools import chain
 from math import sqrt
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from app.domain.content import content_text, named
+from app.domain.content import canonical_bytes, content_text, named
 from app.domain.frozen import frozen, replace
 from app.domain.types import Message, ReasoningRule, Turn
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import Unit, sendable_units, with_reasoning
 from app.engine.policy.budget import part_of
 from app.engine.policy.policy import Recall
-from app.engine.recall.bm25 import MOST_ASKED_CHARS, Hits, Query, search, summed
+from app.engine.recall.bm25 import MOST_ASKED_CHARS, Query, search, summed
 from app.engine.recall.dates import day_said
-from app.engine.recall.index import CALL, RESULT, Floats, Index
+from app.engine.recall.index import CALL, RESULT, Floats, Index, Ints
 from app.engine.recall.requests import request_of
 from app.engine.recall.terms import query_terms
 from app.engine.recall.vectors import Meaning
@@ -48,7 +50,8 @@ _SHARE_WITHOUT_QUESTION: Final = 0.125
 _LEAST_ASKED_SHARE: Final = 0.03
 
 
-class Candidate(NamedTuple):
+@frozen
+class Candidate:
     """Messages, by `seq`, that are recalled together or not at all, with their score, their wire tokens as counted when
     they were stored, and for each message what it matched (`Hits.matched`)."""
 
@@ -102,59 +105,60 @@ def candidates(index: Index, query: Query, room_tokens: int, min_score_ratio: fl
     hits = search(index, query)
     near, parts = hits.positions[:, None] + _NEIGHBOURS, hits.scores[:, None] * _SHARES
     shares = summed(near.ravel(), parts.ravel(), hits.messages + 2 * _REACH)[_REACH : hits.messages + _REACH]
-    at = np.flatnonzero(shares != 0)
-    alone = at[(index.kinds[at] < CALL) & (index.tokens[at] <= room_tokens)]
+    is_near, is_alone = shares != 0, index.kinds[: hits.messages] < CALL
+    (alone,) = (is_near & is_alone & (index.tokens[: hits.messages] <= room_tokens)).nonzero()
     values = shares[alone] * np.where(index.questions[alone], _QUESTION_FACTOR, 1.0)
     values /= np.sqrt(index.tokens[alone] + (MESSAGE_FRAMING_TOKENS + _TOKENS_OF_ANY))
-    groups = _groups(index, shares, at[index.kinds[at] >= CALL].tolist(), room_tokens)
-    best = max([float(values.max(initial=0.0)), *(score for score, *_ in groups)])
-    good = values >= min_score_ratio * best
-    alone, values = alone[good], values[good]
-    order = np.lexsort((-alone, -values))[:MOST_CANDIDATES]
-    alone, values = alone[order], values[order]
-    columns = (values, alone, alone + 1, index.tokens[alone] + MESSAGE_FRAMING_TOKENS, index.texts[alone])
-    found: Iterable[_Found] = zip(*[column.tolist() for column in columns], strict=True)
-    if groups:
-        good_groups = [group for group in groups if group[0] >= min_score_ratio * best]
-        found = sorted((*found, *good_groups), key=lambda unit: (-unit[0], -unit[2]))
-    return _with_words(index, hits, _with_room(found, room_tokens))
+    order = values.argsort(kind="stable")[: -MOST_CANDIDATES - 1 : -1]  # of equals the newer first
+    alone = alone[order]
+    units = _Units(values[order], alone, alone + 1, index.tokens[alone] + MESSAGE_FRAMING_TOKENS, index.texts[alone])
+    if groups := _groups(index, shares, (is_near & ~is_alone).nonzero()[0].tolist(), room_tokens):
+        units = _Units._make(map(np.append, units, zip(*groups, strict=True)))
+        units = units.at(np.lexsort((units.ends, units.scores))[::-1])
+    good = np.count_nonzero(units.scores >= min_score_ratio * units.scores[:1])
+    units = units.at(_with_room(units.tokens[:good].tolist(), units.texts, room_tokens))
+    scores, firsts, ends, tokens, _ = [column.tolist() for column in units]
+    seqs = [tuple(index.seqs[first:end].tolist()) for first, end in zip(firsts, ends, strict=True)]
+    places = [range(first, end) for first, end in zip(firsts, ends, strict=True)]
+    matched = hits.matched(chain.from_iterable(places))
+    words = [tuple([matched[at] for at in place]) for place in places]
+    return tuple(map(Candidate, seqs, scores, tokens, words))
 
 
-_Found: TypeAlias = tuple[float, int, int, int, int]
-"""A unit: its score, the position of its first message, that behind its last, its wire tokens, its text's hash."""
+class _Units(NamedTuple):
+    """Messages, and tool groups, by columns: the score of each, the position of its first message, that behind its
+    last, its wire tokens, and the hash of its text."""
+
+    scores: Floats
+    firsts: Ints
+    ends: Ints
+    tokens: npt.NDArray[np.int32]
+    texts: npt.NDArray[np.int32]
+
+    def at(self, places: Ints) -> _Units:
+        return _Units._make([column[places] for column in self])
 
 
-def _with_room(found: Iterable[_Found], room_tokens: int) -> list[_Found]:
-    """The units that fit into `room_tokens` together, chosen best first."""
-    chosen: list[_Found] = []
-    texts: set[int] = set()
-    for unit in found:
-        _, _, _, tokens, text = unit
-        if room_tokens <= MESSAGE_FRAMING_TOKENS:
-            break
-        if tokens <= room_tokens and text not in texts:
-            texts.add(text)
-            room_tokens -= tokens
-            chosen.append(unit)
-    return chosen
+def _with_room(tokens: Sequence[int], texts: npt.NDArray[np.int32], room_tokens: int) -> Ints:
+    """The places of the units that fit into `room_tokens` together, chosen in their order."""
+    chosen: list[int] = []
+    sent: set[int] = set()
+    for place, wire_tokens in enumerate(tokens):
+        if wire_tokens <= room_tokens and (text := int(texts[place])) not in sent:
+            sent.add(text)
+            room_tokens -= wire_tokens
+            chosen.append(place)
+            if room_tokens <= MESSAGE_FRAMING_TOKENS:
+                break
+    return np.array(chosen, np.int64)
 
 
-def _with_words(index: Index, hits: Hits, chosen: Sequence[_Found]) -> tuple[Candidate, ...]:
-    """The chosen units, with the words that each message matched, and how near it is in meaning."""
-    positions = [at for _, first, end, *_ in chosen for at in range(first, end)]
-    matched, seqs = hits.matched(positions), dict(zip(positions, index.seqs[positions].tolist(), strict=True))
-    candidates = list[Candidate]()
-    for score, first, end, tokens, _ in chosen:
-        theirs = range(first, end)
-        candidates.append(
-            Candidate(tuple([seqs[at] for at in theirs]), score, tokens, tuple([matched[at] for at in theirs]))
-        )
-    return tuple(candidates)
-
-
-def _groups(index: Index, shares: Floats, members: Sequence[int], most_tokens: int) -> list[_Found]:
-    """The tool groups that these positions belong to: each whole, by its best member's score, never a repeated text."""
-    found: dict[int, _Found] = {}
+def _groups(
+    index: Index, shares: Floats, members: Sequence[int], most_tokens: int
+) -> list[tuple[float, int, int, int, int]]:
+    """The tool groups that these positions belong to, as rows of `_Units`: each whole, by its best member's score,
+    never a repeated text."""
+    found: dict[int, tuple[float, int, int, int, int]] = {}
     for member in members:
         first = member
         while first and index.kinds[first] == RESULT:
@@ -206,6 +210,11 @@ def spoken_text(message: Message) -> str:
     return named(message.name, content_text(message.content))
 
 
+def text_key(message: Message) -> int:
+    """A number that tells this process whether two messages have the same spoken text: the hash of its JSON."""
+    return hash(canonical_bytes(spoken_text(message)))
+
+
 def nobodys_day(_message: Message) -> None:
     """None, for a prompt that does not show days."""
 
@@ -213,16 +222,16 @@ def nobodys_day(_message: Message) -> None:
 def choose(
     evicted: Evicted,
     *,
-    sent: Collection[str],
+    sent: Collection[int],
     fits: Callable[[int, int, Collection[int | None]], bool],
     day: Callable[[Message], int | None] = nobodys_day,
 ) -> tuple[tuple[Unit, Candidate], ...]:
     """The recalled units with their candidates, in time order, chosen best first from those that were read, without
-    those whose text is already `sent` in the prompt. `fits(tokens, messages, days)` says whether so many tokens
+    those whose text's key is in `sent`. `fits(tokens, messages, days)` says whether so many tokens
     (without framing) in so many messages of these days still fit. A unit that does not is skipped for the next ones."""
     units = {unit.messages[0].seq: unit for turn in evicted.turns for unit in sendable_units(turn)}
     found = [(units[each.seqs[0]], each) for each in evicted.candidates if each.seqs[0] in units]
-    new = [each for each in found if each[0].messages[1:] or spoken_text(each[0].messages[0]) not in sent]
+    new = [each for each in found if each[0].messages[1:] or text_key(each[0].messages[0]) not in sent]
     tokens = [message.tokens for unit, _ in new for message in unit.messages]
     if not fits(sum(tokens), len(tokens), {day(unit.messages[0]) for unit, _ in new}):  # nearly always all fit
         new = _fitting(new, fits, day)

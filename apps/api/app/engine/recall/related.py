@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from app.domain.frozen import frozen
 from app.engine.recall.index import Floats, Ints
 
 MOST_RELATED_QUERY_TERMS: Final = 16
@@ -34,14 +35,16 @@ ROW: Final = np.dtype(
 first; how near each is, in parts of `LARGEST_WEIGHT`, 0 for an unused entry; and its most frequent word."""
 
 
-class LookedFor(NamedTuple):
+@frozen
+class LookedFor:
     """A word to look for, and the question's word `of` that it is the same as or related to."""
 
     word: str
     of: str
 
 
-class Related(NamedTuple):
+@frozen
+class Related:
     """A term to look for besides the question's own: its hash, its most frequent word with the question's word that it
     is related to, and how near it is to that word, 0 to 1."""
 
@@ -83,15 +86,15 @@ def _related_to(term: int, of: str) -> tuple[Related, ...]:
 def places_of(related: Sequence[Related], terms: Mapping[int, str]) -> Ints:
     """For each related term, the index of the question's word that it is related to."""
     place = {word: at for at, word in enumerate(terms.values())}
-    return np.array([place[other.looked_for.of] for other in related], np.int64)
+    return np.fromiter([place[other.looked_for.of] for other in related], np.int64)
 
 
 def weigh_related(rare: Floats, related: Sequence[Related], places: Ints, seen_in: Ints, messages: int) -> None:
     """Change the rarities of terms in place, where the related ones precede the question's. A related term's rarity is
     limited to that of its question's word and scaled by how near it is; it is 0 if many messages have that word."""
     others = len(related)
-    nearness = [_RELATED_FACTOR * other.weight for other in related]
-    own = others + places
+    nearness = np.fromiter([_RELATED_FACTOR * other.weight for other in related], np.float64)
+    own = places + others
     is_rare = seen_in[own] <= max(_FEW_MESSAGES, _COMMON_SHARE * messages)
     rare[:others] = np.minimum(rare[:others], rare[own]) * nearness * is_rare
 

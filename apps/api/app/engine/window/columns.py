@@ -23,6 +23,7 @@ from app.engine.messages.media import has_media
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS
 from app.engine.messages.turns import most_tokens_of, sendable_units
 from app.engine.recall.dates import day_of
+from app.engine.recall.ranking import text_key
 from app.engine.window.pieces import ANSWERED, MEDIA, NEWEST, UNIT_KINDS, Piece, traits_of, traits_of_letters
 from app.engine.window.prompt import OPENING, Hash, PromptItem, Run, Stretch, message_json, message_of, text_format
 
@@ -38,7 +39,7 @@ _NO_TIME: Final = -(2**63)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _ID_BYTES: Final = 16
-_EMPTY_BYTES, _TURN_BYTES, _MESSAGE_BYTES, _OTHER_BYTES, _PIECE_BYTES, _STRETCH_BYTES = 48, 49, 49, 8, 33, 16
+_EMPTY_BYTES, _TURN_BYTES, _MESSAGE_BYTES, _OTHER_BYTES, _PIECE_BYTES, _STRETCH_BYTES = 48, 49, 57, 8, 33, 16
 """Bytes of columns without an entry, and in all columns those of a turn, of a message besides its JSON, of one that is
 not a user's, of a piece and of a stretch."""
 _MOST_KEPT_BYTES: Final = 65_536
@@ -64,6 +65,7 @@ class Columns:
         self._message_tokens = array("q")
         self._said_at = array("q")
         self._marks = bytearray()
+        self._text_keys = array("q")
         self._ends = array("q", [0])
         self._wire = bytearray()
         self.other_seqs = array("q")
@@ -119,16 +121,18 @@ class Columns:
         messages = [message for turn in new for message in turn.messages]
         # Encoded before any change: a message without canonical JSON raises here, as it does where it is sent.
         wires = [message_json(message) for message in messages]
+        keys = [text_key(message) for message in messages]
         place = at = len(self._seqs)
         self._ids += b"".join([message.id.bytes for message in messages])
         self._message_tokens.extend([message.tokens for message in messages])
         self._said_at.extend([_microseconds_of(message.said_at) for message in messages])
+        self._text_keys.extend(keys)
         marks = bytes([_MARKS[message.role, message.reasoning_sent] for message in messages])
         self._add_messages([message.seq for message in messages], marks, wires)
         units = [sendable_units(turn) for turn in new]
         for of_turn, turn in zip(units, new, strict=True):
             have_media = [any(has_media(message.content) for message in unit.messages) for unit in of_turn]
-            self._traits += traits_of(tuple([unit.kind for unit in of_turn]), have_media)
+            self._traits += traits_of([unit.kind for unit in of_turn], have_media)
             end = at + len(turn.messages)
             for unit in of_turn:
                 at = self._seqs.index(unit.messages[0].seq, at)
@@ -155,6 +159,7 @@ class Columns:
         self._ids += texts.ids
         self._message_tokens.extend(texts.tokens)
         self._said_at.extend(texts.said_at)
+        self._text_keys.extend(map(hash, texts.contents))
         self._add_messages(texts.seqs, texts.roles.translate(_MARKS_OF_LETTERS).encode(), wires)
         self._traits += b"".join([traits_of_letters(texts.roles[first:end]) for first, end in pairwise(ends)])
         self._first_messages.extend(range(place, place + count))
@@ -326,6 +331,11 @@ class Columns:
             users = next((at for at, mark in enumerate(roles) if mark & 3), len(roles))
             form = REASONING_FORMS[self._marks[part.start] >> 2]
             yield Stretch(form, self._seqs[part.start], self._seqs[part.stop - 1], users)
+
+    def text_keys_of_run(self, first: int, end: int) -> Iterator[int]:
+        """The `text_key` of each message of these pieces."""
+        for part in self._stretches(first, end):
+            yield from self._text_keys[part.start : part.stop]
 
     def _stretches(self, first: int, end: int) -> Iterator[range]:
         """The same as positions of messages."""

@@ -208,7 +208,8 @@ class Turns(Sequence[Turn]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and self._built == tuple(cast("Sequence[object]", other))
 
-    __hash__ = None  # type: ignore
+    def __hash__(self) -> int:
+        return hash(self._built)
 
     def __iter__(self) -> Iterator[Turn]:
         return iter(self._built)

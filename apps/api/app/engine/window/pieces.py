@@ -83,37 +83,44 @@ class Piece(NamedTuple):
 def pieces_of(turn: Turn, state: PieceState) -> list[Piece]:
     """The pieces of a turn that may be sent."""
     units = sendable_units(turn)
-    places = newest_and_answered(tuple([unit.kind for unit in units]))
+    places = newest_and_answered([unit.kind for unit in units])
     pieces: list[Piece] = []
-    for (kind, messages), (newest, answered) in zip(units, places, strict=True):
+    for unit, (newest, answered) in zip(units, places, strict=True):
+        kind, messages = unit.kind, unit.messages
         region: Region = "user" if state == "running" and kind == "user" else "history"
         tokens = [message.tokens for message in messages]
-        media = any([has_media(message.content) for message in messages])  # noqa: C419 - faster than a generator
-        seqs = messages[0].seq, messages[-1].seq
-        items = tuple([_item(region, message) for message in messages])
-        sizes = len(messages), sum(tokens), max(tokens)
-        # By position: by name it takes twice as long.
-        pieces.append(Piece(kind, state, newest, answered, media, region, turn.seq, *seqs, *sizes, items))
+        piece = Piece(  # by position, in the order of its fields: by name it takes twice as long
+            kind,
+            state,
+            newest,
+            answered,
+            any(has_media(message.content) for message in messages),
+            region,
+            turn.seq,
+            messages[0].seq,
+            messages[-1].seq,
+            len(messages),
+            sum(tokens),
+            max(tokens),
+            tuple([_item(region, message) for message in messages]),
+        )
+        pieces.append(piece)
     return pieces
 
 
-def newest_and_answered(kinds: tuple[UnitKind, ...]) -> Sequence[tuple[bool, bool]]:
+def newest_and_answered(kinds: Sequence[UnitKind]) -> list[tuple[bool, bool]]:
     """For each unit of a turn: whether no unit of its kind follows, and whether an assistant's unit follows."""
-    return _of_few_units(kinds) if len(kinds) <= _FEW_UNITS else _newest_and_answered(kinds)
+    places: list[tuple[bool, bool]] = []
+    following: set[UnitKind] = set()
+    is_answered = False
+    for kind in reversed(kinds):
+        places.append((kind not in following, is_answered))
+        following.add(kind)
+        is_answered = is_answered or kind != "user"
+    return places[::-1]
 
 
-def _newest_and_answered(kinds: tuple[UnitKind, ...]) -> Sequence[tuple[bool, bool]]:
-    last_of = {kind: at for at, kind in enumerate(kinds)}
-    last_of_assistant = max([at for kind, at in last_of.items() if kind != "user"], default=-1)
-    return [(last_of[kind] == at, at < last_of_assistant) for at, kind in enumerate(kinds)]
-
-
-_FEW_UNITS: Final = 4
-_of_few_units: Final = lru_cache(4**_FEW_UNITS)(_newest_and_answered)
-"""The same for most turns, which are a message and its answer."""
-
-
-def traits_of(kinds: tuple[UnitKind, ...], have_media: Iterable[bool]) -> bytes:
+def traits_of(kinds: Sequence[UnitKind], have_media: Iterable[bool]) -> bytes:
     """The traits of the pieces of a turn, a byte for each."""
     index = UNIT_KINDS.index
     places = zip(kinds, newest_and_answered(kinds), have_media, strict=True)
@@ -128,8 +135,7 @@ def traits_of(kinds: tuple[UnitKind, ...], have_media: Iterable[bool]) -> bytes:
 @lru_cache(1024)
 def traits_of_letters(letters: str) -> bytes:
     """The same for a turn that has only text, by the letters of `StoredTexts.roles`."""
-    kinds: list[UnitKind] = ["user" if letter == "u" else "assistant" for letter in letters]
-    return traits_of(tuple(kinds), (False,) * len(letters))
+    return traits_of(["user" if letter == "u" else "assistant" for letter in letters], [False] * len(letters))
 
 
 def _item(region: Region, message: Message) -> PromptItem:

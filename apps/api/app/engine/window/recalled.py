@@ -12,16 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
-import orjson
-
-from app.domain.content import content_text, named
+from app.domain.content import content_text
 from app.domain.recalled import Recalled
 from app.domain.types import Message, Region
 from app.engine.messages.tokens import MESSAGE_FRAMING_TOKENS, Estimate
 from app.engine.messages.turns import Unit
 from app.engine.recall.dates import day_said, day_text
 from app.engine.recall.look_back_pages import shows_whole
-from app.engine.recall.ranking import Candidate, choose, most_recalled_tokens, nobodys_day, spoken_text
+from app.engine.recall.ranking import Candidate, choose, most_recalled_tokens, nobodys_day, text_key
 from app.engine.window.past import parts_of
 from app.engine.window.prompt import PromptItem, Run, block_item
 from app.engine.window.window import Window
@@ -96,8 +94,7 @@ def _lines(window: Window, days: Collection[int | None]) -> dict[int | None, Pro
     lines: dict[int | None, PromptItem] = {
         day: day_item(day, "recall", window.estimate) for day in days if day is not None and day != today
     }
-    has_today = any(at == len(window.past) for at, _ in window.added)
-    if lines and today is not None and not has_today:
+    if lines and today is not None and not any(at == len(window.past) for at, _ in window.added):
         lines[None] = day_item(today, "recall", window.estimate)
     return lines
 
@@ -123,20 +120,19 @@ def _chosen(
     return choose(evicted, sent=set(_sent_texts(window)), fits=has_room, day=day)
 
 
-def _sent_texts(window: Window) -> Iterator[str]:
-    """The texts of the messages, those of a run read from its JSON; and of the messages on pages of look-backs."""
+def _sent_texts(window: Window) -> Iterator[int]:
+    """The keys of the texts of the messages, and of the messages on pages of look-backs."""
     for part in (*parts_of(window.past), *parts_of(window.current)):
         if isinstance(part, Run):
-            for message in orjson.loads(b"[%b]" % part.json()[1:]):
-                yield named(message.get("name"), content_text(message["content"]))
+            yield from part.past.text_keys_of_run(part.first, part.end)
         elif part.message:
-            yield spoken_text(part.message)
+            yield text_key(part.message)
     read = [item for piece in window.current if piece.kind == "look_back" for item in piece.items]
     pages = [content_text(item.as_sent()["content"]) for item in read]
     evicted = window.snapshot.evicted.turns if window.snapshot.evicted and pages else ()
     for message in (message for turn in evicted for message in turn.messages):
         if any(shows_whole(page, message) for page in pages):
-            yield spoken_text(message)
+            yield text_key(message)
 
 
 def looked_back_tokens(window: Window) -> int:
