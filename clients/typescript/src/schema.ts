@@ -1339,24 +1339,6 @@ export interface components {
             [key: string]: unknown;
         };
         /**
-         * ChatError
-         * @description OpenAI's error. If OpenAI has no code for it, `code` is that of the service's other routes.
-         */
-        ChatError: {
-            /** Message */
-            message: string;
-            /** Type */
-            type: string;
-            /** Param */
-            param: string | null;
-            /** Code */
-            code: string;
-        };
-        /** ChatErrorOut */
-        ChatErrorOut: {
-            error: components["schemas"]["ChatError"];
-        };
-        /**
          * ChatIn
          * @description A request of OpenAI's chat completions.
          *
@@ -3102,29 +3084,6 @@ export interface components {
             output_tokens_details: {
                 [key: string]: number;
             };
-        };
-        /**
-         * MessagesErrorFields
-         * @description Anthropic's type and message; `code` and further members are those of the service's other routes.
-         */
-        MessagesErrorFields: {
-            /** Type */
-            type: string;
-            /** Message */
-            message: string;
-            /** Code */
-            code: string;
-        };
-        /** MessagesErrorOut */
-        MessagesErrorOut: {
-            /**
-             * Type
-             * @constant
-             */
-            type: "error";
-            error: components["schemas"]["MessagesErrorFields"];
-            /** Request Id */
-            request_id: string | null;
         };
         /**
          * MessagesIn
@@ -5313,6 +5272,47 @@ export interface components {
             summary_trigger_tokens: number | null;
             /** Prune Trigger Tokens */
             prune_trigger_tokens: number;
+        };
+        /**
+         * ChatError
+         * @description OpenAI's error. If OpenAI has no code for it, `code` is that of the service's other routes.
+         */
+        ChatError: {
+            /** Message */
+            message: string;
+            /** Type */
+            type: string;
+            /** Param */
+            param: string | null;
+            /** Code */
+            code: string;
+        };
+        /** ChatErrorOut */
+        ChatErrorOut: {
+            error: components["schemas"]["ChatError"];
+        };
+        /**
+         * MessagesErrorFields
+         * @description Anthropic's type and message; `code` and further members are those of the service's other routes.
+         */
+        MessagesErrorFields: {
+            /** Type */
+            type: string;
+            /** Message */
+            message: string;
+            /** Code */
+            code: string;
+        };
+        /** MessagesErrorOut */
+        MessagesErrorOut: {
+            /**
+             * Type
+             * @constant
+             */
+            type: "error";
+            error: components["schemas"]["MessagesErrorFields"];
+            /** Request Id */
+            request_id: string | null;
         };
         /**
          * Problem
