@@ -202,7 +202,7 @@ class Assembly(ABC):
     def __init__(self, stop_sequences: Sequence[str]) -> None:
         self.is_over = False
         self.usage: Usage | None = None
-        self._stop_sequences = stop_sequences
+        self._stop_sequences = frozenset(stop_sequences)
         self._stop_sequence: str | None = None
         self._has_begun = False
         self._finish: Any = None
@@ -239,7 +239,9 @@ class Assembly(ABC):
 
     def _take_stop_sequence(self, *stated: Any) -> None:
         """Keeps the requested stop sequence that the answer says it ended with, if it says so."""
-        self._stop_sequence = next((each for each in self._stop_sequences if each in stated), self._stop_sequence)
+        for each in stated:
+            if isinstance(each, str) and each in self._stop_sequences:
+                self._stop_sequence = each
 
     def _completed(self, calls: tuple[ToolCall, ...], reasoning_blocks: tuple[JsonObject, ...]) -> Completion:
         """The answer with these calls. Some servers send "stop", or nothing, when the model called tools."""
