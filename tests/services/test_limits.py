@@ -362,23 +362,6 @@ async def test_what_a_provider_reported_of_a_stream_that_broke_is_what_counts(
         assert (await usage(at))[0]["tokens"] == 120
 
 
-async def test_a_call_that_used_something_is_not_made_again_beyond_its_reservation(
-    database_url: str, tmp_path: Path
-) -> None:
-    call = ModelReply("", calls=(ToolCall("a", "look_up", '{"id": "a"}'),))
-    broken = Stream((*ANTHROPIC.begin(), *ANTHROPIC.fragments(call)), ending="cut")
-    async with serving(broken) as server:
-        main = models_toml(server).replace('"openai"', '"anthropic"')
-        _, spare = main.split("\n", 1)
-        toml = f'{main}fallbacks = ["spare"]\n{spare.replace("main", "spare")}'
-        async with service(database_url, toml, folder=tmp_path) as at:
-            await limit(at, tokens_total=100_000)
-            with pytest.raises(ProviderError):
-                await at.turn((await at.session()).id, "Is it paid?", listen=lambda _: None)
-            assert server.hits == 1
-            assert 0 < (await usage(at))[0]["tokens"] < 100
-
-
 async def test_another_tenants_use_counts_for_that_tenant_alone(database_url: str) -> None:
     other = TenantId("other")
     async with service(database_url) as at:

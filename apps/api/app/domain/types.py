@@ -247,7 +247,6 @@ class CompletionRequest:
     adapter's own, so that a call can be traced across servers. Calls with one `cache_key` have prompts with a common
     prefix: a provider with prefix caching sends them to the same cache. The first `lasting_messages` messages are that
     prefix; a provider that caches only marked messages caches these. `size_bytes` is the approximate size of its JSON.
-    With `is_reserved` the caller has reserved what one attempt may use: one that used something is the last.
     """
 
     messages: Sequence[PromptMessage]
@@ -263,7 +262,6 @@ class CompletionRequest:
     cache_key: str | None = None
     lasting_messages: int = 0
     size_bytes: int = 0
-    is_reserved: bool = False
 
     @property
     def stop_sequences(self) -> Sequence[str]:

@@ -144,8 +144,6 @@ class RemoteModel(Provider, ABC, Generic[F]):
             except AttemptError as failure:
                 if tap is not None and tap.has_begun:
                     raise failure.error from None  # streamed text cannot be withdrawn
-                if request.is_reserved and assemblies[-1].used:
-                    raise failure.error from None
                 raise
 
         try:

@@ -73,8 +73,8 @@ async def _call_again(record: Record, plan: TurnPlan) -> Completion:
 async def _call(record: Record, plan: TurnPlan) -> Completion:
     """Calls the model with no database connection held, and retries where that can help: with a smaller prompt, at most
     twice, if the provider rejects it as too long, and with the alias's fallbacks, each with a prompt for its own
-    budget, if it is down, times out or is rate-limited. Nothing is retried once a delta was delivered, or under
-    limits once something was used. Raises a `ProviderError`; the turn is then stored as failed."""
+    budget, if it is down, times out or is rate-limited. Nothing is retried once a delta was delivered. Raises a
+    `ProviderError`; the turn is then stored as failed."""
     rt, session_id = record.rt, record.turn.claim.session_id
     started_at, calls = rt.now(), list[JsonObject]()
     fallbacks, reactions = list(plan.model.fallbacks), 0
@@ -87,12 +87,10 @@ async def _call(record: Record, plan: TurnPlan) -> Completion:
             calls.append(tried | {"attempts": error.attempts, "code": error.code})
             await record.note_unanswered(error.usages)
             again = None
-            if error.partial is not None or (request.is_reserved and error.usages):
-                pass  # what was delivered cannot be withdrawn, and what was used was all that is reserved
-            elif isinstance(error, ProviderOverflow):
+            if isinstance(error, ProviderOverflow) and error.partial is None:
                 again = await _smaller(record, plan, error, request.max_output_tokens, reactions)
                 reactions += 1
-            elif isinstance(error, ProviderDown | ProviderTimeout | ProviderRateLimited):
+            elif isinstance(error, ProviderDown | ProviderTimeout | ProviderRateLimited) and error.partial is None:
                 again = await _fall_back(record, plan, fallbacks)
                 reactions = 0
             if again is None:
@@ -136,7 +134,6 @@ async def _prepare(record: Record, plan: TurnPlan) -> CompletionRequest:
         cache_key=str(plan.rows.session.id),
         lasting_messages=plan.decided.prompt.lasting_messages,
         size_bytes=prompt.size_bytes,
-        is_reserved=record.turn.reservation is not None,
     )
 
 
