@@ -22,8 +22,8 @@ from app.engine.window.pieces import Piece, pieces_of
 from app.engine.window.prompt import PromptItem, Run
 
 NOTHING_KNOWN: Final[Mapping[int, Sequence[Piece]]] = {}
-
-
+_SHORT_MESSAGES: Final = 1_000
+_SHORT_BYTES: Final = 1_048_576
 _NO_TURNS: Final = Columns(0)
 """Columns that are never appended to."""
 
@@ -55,6 +55,15 @@ class Past:
         kept = self.kept_turns
         made = [self.columns.turn(self.first_turn + at) for at in range(first, min(end, kept))]
         return tuple(made) + self.newest[max(0, first - kept) : max(0, end - kept)]
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it takes more than a few ms to build its messages or to prune them: too long for an event loop."""
+        return self.messages[-1] > _SHORT_MESSAGES or self.kept_bytes > _SHORT_BYTES
+
+    @property
+    def kept_bytes(self) -> int:
+        return self.columns.wire_bytes if self.kept_turns else 0
 
     @property
     def kept_turns(self) -> int:
@@ -192,11 +201,14 @@ def _with_sums(sums: tuple[int, ...], more: Iterable[int]) -> tuple[int, ...]:
 
 
 class Turns(Sequence[Turn]):
-    """Consecutive turns of a past, which are built when one of them is first read: a due summary may not be made."""
+    """Consecutive turns of a past, which are built when one of them is first read: a due summary may not be made. Those
+    of a long past are built at once, on the thread that decides about it."""
 
     def __init__(self, past: Past, first: int, end: int) -> None:
         self._past = past
         self._places = range(first, end)
+        if past.is_long:
+            _ = self._built
 
     @cached_property
     def _built(self) -> tuple[Turn, ...]:

@@ -24,7 +24,7 @@ _LONG_CHARS = 16_384
 _INLINE_CHARS = 131_072
 """Characters of a turn and the texts around it that are laid out, hashed and encoded on the event loop (a few ms)."""
 INLINE_MESSAGES = 1_000
-"""Messages of a past, or of a turn, that are pruned on the event loop (a few ms)."""
+"""Messages of a turn that are pruned, or of a summary that are read, on the event loop (a few ms)."""
 _INLINE_PAST_CHARS = 1_048_576
 """Characters of a past whose messages are built from JSON and hashed on the event loop (a few ms)."""
 
@@ -87,7 +87,7 @@ async def planned(
 ) -> _T:
     """The result of a decision on the snapshot. It runs in a thread if the past is long, because most of it may be
     pruned, or if the prompt is long, because it is hashed."""
-    if snapshot.past.messages[-1] > INLINE_MESSAGES or _is_long(snapshot):
+    if snapshot.past.is_long or _is_long(snapshot):
         return await asyncio.to_thread(decision, snapshot, *args, **kwargs)
     return decision(snapshot, *args, **kwargs)
 
@@ -106,7 +106,7 @@ def _is_long(snapshot: Snapshot) -> bool:
     if of_turn + _chars_around(snapshot) > _INLINE_CHARS:
         return True
     newest = sum([_chars_of(message.content, message.tool_calls) for turn in past.newest for message in turn.messages])
-    return newest + (past.columns.wire_bytes if past.kept_turns else 0) > _INLINE_PAST_CHARS
+    return newest + past.kept_bytes > _INLINE_PAST_CHARS
 
 
 def _chars_of(content: Content, tool_calls: Sequence[ToolCall] = ()) -> int:

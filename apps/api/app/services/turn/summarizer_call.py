@@ -313,8 +313,6 @@ async def _kept(model: Model, fold: Fold, body: SummaryBody | None, estimate: Es
 def _is_long(fold: Fold) -> bool:
     """Whether the messages of the fold, or those shown with it, are so many, or so long, that reading them would block
     the event loop."""
-    if fold.folded_tokens > _INLINE_CHARS:  # so many characters, without building the turns to count them
-        return True
     if sum([len(turn.messages) for turn in (*fold.turns, *fold.protected)]) > INLINE_MESSAGES:
         return True
     return sum([len(text) for _, text in (*fold.source_texts, *fold.context_texts)]) > _INLINE_CHARS
