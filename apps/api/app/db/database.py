@@ -17,7 +17,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from uuid import UUID
 
 from app.core.fairness import FairGate, share_of, tenant_at_work
-from app.db.driver import GONE, IDLE_LIMIT, LOCKED, Driver, Record, connect, domain_errors, reports_read_only
+from app.db.driver import GONE, IDLE_LIMIT, LOCKED, Driver, Record, connect, raise_domain_error, reports_read_only
 from app.db.sql import Statement
 from app.domain.errors import DatabaseUnavailable, SessionBusy
 from app.domain.frozen import frozen, names_of
@@ -185,21 +185,23 @@ class Database:
         if locking is not None:
             await self._wait_for(locking)
         try:
-            with domain_errors(self._leave_server):
-                pooled = await self._checkout()
+            pooled = await self._checkout()
+            try:
+                if level is not None:
+                    await self._begin(pooled, level, locks=locks)
                 try:
+                    yield Transaction(pooled.connection)
+                except BaseException:
                     if level is not None:
-                        await self._begin(pooled, level, locks=locks)
-                    try:
-                        yield Transaction(pooled.connection)
-                    except BaseException:
-                        if level is not None:
-                            await pooled.connection.execute("ROLLBACK")
-                        raise
-                    if level is not None:
-                        await pooled.connection.execute("COMMIT")
-                finally:
-                    self._give_back(pooled)
+                        await pooled.connection.execute("ROLLBACK")
+                    raise
+                if level is not None:
+                    await pooled.connection.execute("COMMIT")
+            finally:
+                self._give_back(pooled)
+        except Exception as error:
+            raise_domain_error(error, self._leave_server)
+            raise
         finally:
             if locking is not None:
                 self._sessions.release(locking)
