@@ -20,7 +20,6 @@ import traceback
 from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from contextvars import ContextVar
-from datetime import UTC, datetime
 from functools import cache, partial
 from itertools import groupby
 from operator import itemgetter
@@ -63,7 +62,7 @@ def configure_logging(
     shared: list[Any] = [
         _add_request_fields,
         structlog.processors.add_log_level,
-        _add_time,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
         _errors_by_place,
     ]
     render = _render_json if form == "json" else _render_console
@@ -162,11 +161,6 @@ def _add_request_fields(_logger: object, _method: str, event: EventDict) -> Even
     if fields:
         for name, value in fields.items():
             event.setdefault(name, value)
-    return event
-
-
-def _add_time(_logger: object, _method: str, event: EventDict) -> EventDict:
-    event["timestamp"] = orjson.dumps(datetime.now(UTC), option=orjson.OPT_UTC_Z).decode().strip('"')
     return event
 
 

@@ -177,10 +177,9 @@ def raise_domain_error(error: Exception, leave_server: Callable[[], None]) -> No
         case asyncpg.ForeignKeyViolationError():
             raise NotFound("session") from error  # every foreign key leads to a session: it was erased meanwhile
         case asyncpg.UndefinedTableError() | asyncpg.UndefinedColumnError():
-            detail = (
+            raise DatabaseUnavailable(
                 "The schema lacks a table or column of this version; run the migrations, unless later ones have run."
-            )
-            raise DatabaseUnavailable(detail) from error
+            ) from error
         case asyncpg.InsufficientPrivilegeError():
             detail = "The database's user may not do this; grant it all rights on the tables."
             raise DatabaseUnavailable(detail) from error
