@@ -5,18 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 from time import monotonic
 
 import anyio
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import Response
 from starlette.routing import Match
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uuid_utils import uuid7
 
 from app.api.direct_route import AppState, authenticate, count_problem
@@ -95,11 +96,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         telemetry={"tracing": False, "metrics": False, "logs": False},  # looked up at every request otherwise
-        exception_handlers={HTTPException: _refused_by_router},
     )
     app.router.routes[:0] = [route for router in _ROUTERS for route in router.routes]
-    app.add_middleware(
-        Edge,
+    # FastAPI's own layers around the routes do nothing for ours, at every step of a request.
+    app.middleware_stack = Edge(
+        partial(_route, app.router),
         new_id=uuid7,
         max_body_bytes=settings.max_body_bytes,
         hosts=Hosts(settings.host, settings.allowed_hosts, settings.origins),
@@ -108,17 +109,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         count_problem=count_problem,
         bodies=Allowance("bytes of bodies", settings.max_bodies_bytes, settings.tenant_share),
     )
-    _allow_origins(app, settings.origins)
+    if settings.origins:  # browsers may give answers to pages of these
+        app.middleware_stack = CORSMiddleware(
+            app.middleware_stack, settings.origins, allow_methods=["*"], allow_headers=["*"], expose_headers=["*"]
+        )
     describe(app)
     return app
-
-
-def _allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
-    """Lets browsers give answers to pages of these origins. Call it last, so that it wraps all other middleware."""
-    if origins:
-        app.add_middleware(
-            CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=["*"]
-        )
 
 
 async def _start(settings: Settings, owned: AsyncExitStack) -> AppState:
@@ -137,20 +133,26 @@ async def _start(settings: Settings, owned: AsyncExitStack) -> AppState:
     )
 
 
-async def _refused_by_router(request: Request, error: Exception) -> Response:
-    if isinstance(error, HTTPException) and error.status_code == 405:
-        allowed = ", ".join(sorted(_methods_here(request)))
-        headers = {"Allow": allowed} if allowed else None
-        return refusal(request.scope, "method_not_allowed", f"Allowed methods: {allowed}.", headers)
-    detail = "There is nothing at this address. Those of the API begin with one /v1; /docs lists them."
-    return refusal(request.scope, "not_found", detail)
+async def _route(router: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Serves a request by its route, or refuses it if there is none."""
+    try:
+        await router(scope, receive, send)
+    except HTTPException as error:
+        if error.status_code == 405:
+            allowed = ", ".join(sorted(_methods_here(scope)))
+            headers = {"Allow": allowed} if allowed else None
+            response = refusal(scope, "method_not_allowed", f"Allowed methods: {allowed}.", headers)
+        else:
+            detail = "There is nothing at this address. Those of the API begin with one /v1; /docs lists them."
+            response = refusal(scope, "not_found", detail)
+        await response(scope, receive, send)
 
 
-def _methods_here(request: Request) -> set[str]:
+def _methods_here(scope: Scope) -> set[str]:
     """All methods of the path: the router reports only those of the first matching route."""
-    application: FastAPI = request.app
+    application: FastAPI = scope["app"]
     methods: set[str] = set()
     for route in application.routes:
-        if isinstance(route, APIRoute) and route.matches(request.scope)[0] is not Match.NONE:
+        if isinstance(route, APIRoute) and route.matches(scope)[0] is not Match.NONE:
             methods |= route.methods or set()
     return methods

@@ -7,6 +7,7 @@ A function of this package that takes a `SessionRef` finds only a session of tha
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -17,7 +18,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from uuid import UUID
 
 from app.core.fairness import FairGate, share_of, tenant_at_work
-from app.db.driver import GONE, IDLE_LIMIT, LOCKED, Driver, Record, connect, domain_errors, reports_read_only
+from app.db.driver import GONE, IDLE_LIMIT, LOCKED, Driver, Record, connect, raise_domain_error, reports_read_only
 from app.db.sql import Statement
 from app.domain.errors import DatabaseUnavailable, SessionBusy
 from app.domain.frozen import frozen, names_of
@@ -98,14 +99,14 @@ class Transaction:
 @dataclass(slots=True)
 class _Pooled:
     """A connection and when it was opened, by `monotonic`. `is_known` is false while it is not known whether the server
-    has begun a transaction on it. `tenant` has it since `lent_at`, by `perf_counter`, until `timer` closes it."""
+    has begun a transaction on it. `tenant` has it since `lent_at`, by `perf_counter`; infinite while it is idle."""
 
     connection: Driver
     opened_at: float
     is_known: bool = True
     tenant: str | None = None
-    lent_at: float = 0.0
-    timer: asyncio.TimerHandle | None = None
+    lent_at: float = math.inf
+    is_watched: bool = False
 
 
 class Database:
@@ -185,21 +186,23 @@ class Database:
         if locking is not None:
             await self._wait_for(locking)
         try:
-            with domain_errors(self._leave_server):
-                pooled = await self._checkout()
+            pooled = await self._checkout()
+            try:
+                if level is not None:
+                    await self._begin(pooled, level, locks=locks)
                 try:
+                    yield Transaction(pooled.connection)
+                except BaseException:
                     if level is not None:
-                        await self._begin(pooled, level, locks=locks)
-                    try:
-                        yield Transaction(pooled.connection)
-                    except BaseException:
-                        if level is not None:
-                            await pooled.connection.execute("ROLLBACK")
-                        raise
-                    if level is not None:
-                        await pooled.connection.execute("COMMIT")
-                finally:
-                    self._give_back(pooled)
+                        await pooled.connection.execute("ROLLBACK")
+                    raise
+                if level is not None:
+                    await pooled.connection.execute("COMMIT")
+            finally:
+                self._give_back(pooled)
+        except Exception as error:
+            raise_domain_error(error, self._leave_server)
+            raise
         finally:
             if locking is not None:
                 self._sessions.release(locking)
@@ -265,9 +268,18 @@ class Database:
         finally:
             self._waited(perf_counter() - asked_at)
         pooled.tenant, pooled.lent_at = tenant, perf_counter()
-        if self._longest_use_s is not None:
-            pooled.timer = asyncio.get_running_loop().call_later(self._longest_use_s, pooled.connection.terminate)
+        if self._longest_use_s is not None and not pooled.is_watched:
+            self._watch(pooled, self._longest_use_s)
         return pooled
+
+    def _watch(self, pooled: _Pooled, longest_use_s: float) -> None:
+        """Closes a connection once it is in use for too long. One timer watches many short uses."""
+        left_s = pooled.lent_at + longest_use_s - perf_counter()
+        if left_s <= 0:
+            pooled.connection.terminate()
+        pooled.is_watched = 0 < left_s < math.inf
+        if pooled.is_watched:
+            asyncio.get_running_loop().call_later(left_s, self._watch, pooled, longest_use_s)
 
     async def _usable(self) -> _Pooled:
         while self._idle:
@@ -285,10 +297,9 @@ class Database:
 
     def _give_back(self, pooled: _Pooled) -> None:
         connection = pooled.connection
-        if pooled.timer is not None:
-            pooled.timer.cancel()
         self._tenants.release(pooled.tenant)
         self._used(perf_counter() - pooled.lent_at)
+        pooled.lent_at = math.inf
         if connection.is_closed():
             if pooled.opened_at > self._left_at:
                 self._leave_server()

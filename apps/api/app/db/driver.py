@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, Protocol, TypeAlias, cast
 from uuid import UUID
@@ -168,34 +167,36 @@ def reports_read_only(connection: Driver) -> bool:
     return "on" in (getattr(reported, "in_hot_standby", ""), getattr(reported, "default_transaction_read_only", ""))
 
 
-@contextmanager
-def domain_errors(leave_server: Callable[[], None]) -> Generator[None]:
-    """Translates the driver's errors to those that `Database.begin` raises."""
-    try:
-        yield
-    except asyncpg.LockNotAvailableError as error:
-        raise SessionBusy(LOCKED) from error
-    except asyncpg.UniqueViolationError as error:
-        raise UniqueViolated(cast(Any, error).constraint_name) from error
-    except asyncpg.ForeignKeyViolationError as error:
-        raise NotFound("session") from error  # every foreign key leads to a session: it was erased meanwhile
-    except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
-        detail = "The schema lacks a table or column of this version; run the migrations, unless later ones have run."
-        raise DatabaseUnavailable(detail) from error
-    except asyncpg.InsufficientPrivilegeError as error:
-        raise DatabaseUnavailable("The database's user may not do this; grant it all rights on the tables.") from error
-    except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError) as error:
-        raise TransactionConflict("The database could not do this beside other work; try again.") from error
-    except asyncpg.ReadOnlySQLTransactionError as error:
-        leave_server()
-        raise DatabaseUnavailable("The database is read-only now.") from error
-    except asyncpg.QueryCanceledError as error:
-        raise DatabaseUnavailable(f"The database did not finish a statement: {error}.") from error
-    except asyncpg.InternalServerError as error:
-        if not str(error).startswith(_LOST_A_NODE) and _AT_A_NODE not in (cast(Any, error).context or ""):
-            raise
-        raise DatabaseUnavailable("The database cannot be reached.") from error
-    except asyncpg.InsufficientResourcesError as error:
-        raise DatabaseUnavailable("The database has no disk, memory or connection left.") from error
-    except GONE as error:
-        raise DatabaseUnavailable("The database cannot be reached.") from error
+def raise_domain_error(error: Exception, leave_server: Callable[[], None]) -> None:
+    """Raises what `Database.begin` raises for an error of the driver; returns if the error is another one."""
+    match error:
+        case asyncpg.LockNotAvailableError():
+            raise SessionBusy(LOCKED) from error
+        case asyncpg.UniqueViolationError():
+            raise UniqueViolated(cast(Any, error).constraint_name) from error
+        case asyncpg.ForeignKeyViolationError():
+            raise NotFound("session") from error  # every foreign key leads to a session: it was erased meanwhile
+        case asyncpg.UndefinedTableError() | asyncpg.UndefinedColumnError():
+            raise DatabaseUnavailable(
+                "The schema lacks a table or column of this version; run the migrations, unless later ones have run."
+            ) from error
+        case asyncpg.InsufficientPrivilegeError():
+            detail = "The database's user may not do this; grant it all rights on the tables."
+            raise DatabaseUnavailable(detail) from error
+        case asyncpg.DeadlockDetectedError() | asyncpg.SerializationError():
+            raise TransactionConflict("The database could not do this beside other work; try again.") from error
+        case asyncpg.ReadOnlySQLTransactionError():
+            leave_server()
+            raise DatabaseUnavailable("The database is read-only now.") from error
+        case asyncpg.QueryCanceledError():
+            raise DatabaseUnavailable(f"The database did not finish a statement: {error}.") from error
+        case asyncpg.InternalServerError() if str(error).startswith(_LOST_A_NODE) or _AT_A_NODE in (
+            cast(Any, error).context or ""
+        ):
+            raise DatabaseUnavailable("The database cannot be reached.") from error
+        case asyncpg.InsufficientResourcesError():
+            raise DatabaseUnavailable("The database has no disk, memory or connection left.") from error
+        case _ if isinstance(error, GONE):
+            raise DatabaseUnavailable("The database cannot be reached.") from error
+        case _:
+            pass

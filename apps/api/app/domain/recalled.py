@@ -41,8 +41,7 @@ class Recalled:
         """The row of `recalled` in `context_trim_log`, without reasons that are empty."""
         row: JsonObject = {"message_id": str(self.message_id), "score": self.score / 100, "tokens": self.tokens}
         if self.matched:
-            reasons = reasons_of(self.matched)
-            row.update([each for each in reasons.items() if each[1] != [] and each[1] is not None])
+            row |= {name: reason for name, reason in reasons_of(self.matched).items() if reason not in ([], None)}
         return row
 
 

@@ -162,6 +162,6 @@ def model_name(value: Any) -> str | None:
 
 def token_count(value: Any) -> int | None:
     """A number of tokens, or None for anything that cannot be one."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if type(value) not in (int, float):  # a bool is an int too
         return None
     return int(value) if 0 <= value <= _MOST_TOKENS and value == int(value) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Hashable
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
@@ -182,7 +182,7 @@ class Allowance:
         self._total = total
         self.per_tenant = share_of(total, tenant_ratio)
         self._all_taken = 0
-        self._taken: Counter[TenantId] = Counter()
+        self._taken: dict[TenantId, int] = {}
         self._returned: deque[tuple[TenantId, int]] = deque()
 
     def take(self, tenant_id: TenantId, amount: int = 1) -> None:
@@ -191,16 +191,17 @@ class Allowance:
             self.give_back(*self._returned.popleft())
         if self._all_taken + amount > self._total:
             raise ProcessBusy(f"This process has as many {self._what} in hand as it takes.", BUSY_RETRY_S)
-        if self._taken[tenant_id] + amount > self.per_tenant:
+        taken = self._taken.get(tenant_id, 0) + amount
+        if taken > self.per_tenant:
             raise TenantBusy(f"Your requests hold as many {self._what} of this process as they may.", BUSY_RETRY_S)
         self._all_taken += amount
-        self._taken[tenant_id] += amount
+        self._taken[tenant_id] = taken
 
     def give_back(self, tenant_id: TenantId, amount: int = 1) -> None:
         self._all_taken -= amount
-        self._taken[tenant_id] -= amount
-        if not self._taken[tenant_id]:
-            del self._taken[tenant_id]
+        left = self._taken.pop(tenant_id, 0) - amount
+        if left:
+            self._taken[tenant_id] = left
 
     def give_back_later(self, tenant_id: TenantId, amount: int) -> None:
         """Gives back before the next `take`. Unlike `give_back`, it may be called on any thread, at any moment."""

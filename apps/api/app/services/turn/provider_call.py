@@ -38,9 +38,9 @@ async def call_model(
         span.set(of_request, session_id, model, request, stream=on_delta is not None)
         if headers := rt.tracer.outgoing():
             request = replace(request, headers=headers)
-        labels = {"session_id": str(session_id), "model_alias": model.alias, "purpose": request.purpose}
-        content_log = log.bind(**labels) if rt.log_content else None
-        if content_log:
+        content_log = None
+        if rt.log_content:
+            content_log = log.bind(session_id=str(session_id), model_alias=model.alias, purpose=request.purpose)
             _log_prompt(content_log, request)
         try:
             with rt.telemetry.measured_call(model.alias, request.purpose):
