@@ -316,10 +316,12 @@ async def snapshot_of(
     session = rows.session
     rule = rows.model.reasoning_rule
 
-    def past_as_sent() -> Past:
-        return rows.kept.extended(with_reasoning(turn, rule) for turn in rows.turns if turn.id != current.id)
+    newest = [turn for turn in rows.turns if turn.id != current.id]
 
-    past = await asyncio.to_thread(past_as_sent) if _are_long(rows.turns) else past_as_sent()
+    def past_as_sent() -> Past:
+        return rows.kept.extended(with_reasoning(turn, rule) for turn in newest) if newest else rows.kept
+
+    past = await asyncio.to_thread(past_as_sent) if _are_long(newest) else past_as_sent()
     snapshot = Snapshot(
         policy=rows.policy,
         budget=budget_of(rows.model, rows.policy),
