@@ -125,7 +125,7 @@ class Columns:
         # Encoded before any change: a message without canonical JSON raises here, as it does where it is sent.
         wires = [message_json(message) for message in turn.messages]
         self._text_keys.extend([text_key(message) for message in turn.messages])
-        place = at = len(self._seqs)
+        at = len(self._seqs)
         for message, wire in zip(turn.messages, wires, strict=True):
             self._ids += message.id.bytes
             self._seqs.append(message.seq)
@@ -147,8 +147,9 @@ class Columns:
             self._longest.append(max(tokens))
             self.tokens.append(self.tokens[-1] + sum(tokens))
             self.messages.append(self.messages[-1] + len(tokens))
-            at += len(tokens)
-        self._extend_stretches(place, self.messages[-1] - self.messages[-1 - len(units)])
+            for _ in tokens:
+                self._stretch(range(at, at + 1))
+                at += 1
         self._turn_ids += turn.id.bytes
         self.turn_seqs.append(turn.seq)
         self._statuses.append(_STATUSES.index(turn.status))
@@ -175,7 +176,11 @@ class Columns:
         self._longest.extend(texts.tokens)
         _extend_sums(self.tokens, texts.tokens)
         _extend_sums(self.messages, [1] * count)
-        self._extend_stretches(place, count)
+        if count and texts.seqs[-1] - texts.seqs[0] == count - 1:
+            self._stretch(range(place, place + count))
+        else:
+            for at in range(place, place + count):
+                self._stretch(range(at, at + 1))
         self._turn_ids += texts.turn_ids
         self.turn_seqs.extend(texts.turn_seqs)
         self._statuses += bytes([_STATUSES.index(TurnStatus.COMPLETED)]) * len(texts.turn_seqs)
@@ -185,17 +190,6 @@ class Columns:
             sum(tokens) + MESSAGE_FRAMING_TOKENS for tokens in zip(texts.tokens, texts.reasoning_tokens, strict=True)
         ]
         _extend_sums(self._most_tokens, [sum(most[first:end]) for first, end in pairwise(ends)])
-
-    def _extend_stretches(self, place: int, sent: int) -> None:
-        """Add the pieces whose messages begin at this position, `sent` in all, to the last stretch or to new ones."""
-        seqs, marks = self._seqs[place:], self._marks[place:]
-        if sent == len(seqs) > 0 and seqs[-1] - seqs[0] == sent - 1 and len({mark >> 2 for mark in set(marks)}) == 1:
-            self._stretch(range(place, place + sent))
-            return
-        for piece in range(bisect_left(self._first_messages, place), len(self._first_messages)):
-            first = self._first_messages[piece]
-            for at in range(first, first + self._size(piece)):
-                self._stretch(range(at, at + 1))
 
     def _stretch(self, places: range) -> None:
         """Add these messages, which have one form, to the last stretch if they continue it, else to a new one."""
