@@ -123,6 +123,22 @@ async def test_workers_that_keep_pasts_send_what_one_does_that_reads_everything(
         assert _figure(at, "session_cache_hits_total") > _STEPS
 
 
+async def test_a_turn_is_kept_once_another_follows_it_and_an_unresolved_one_once_it_is_settled(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with (
+        serving(model(_answer)) as server,
+        service(database_url, _catalogue(server.base_url), folder=tmp_path) as at,
+    ):
+        session_id = (await at.session()).id
+        last_kept: list[int | None] = []
+        for content in ("One.", "Two.", "Three: break.", "Four.", "Five."):
+            with suppress(ProviderError):
+                await at.turn(session_id, content)
+            last_kept.append(at.rt.pasts.last_message(session_id)[0])
+        assert last_kept == [None, 2, 4, 4, 8]
+
+
 async def test_a_summary_is_read_once_by_each_worker_for_as_long_as_it_is_the_active_one(
     database_url: str, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, pairwise, repeat
 from typing import Final
@@ -115,41 +115,47 @@ class Columns:
 
     def extend(self, turns: Iterable[Turn]) -> None:
         """Append settled turns, with tokens and reasoning form as they are sent. Turns that are stored already, or were
-        rejected, are skipped. Appending many at once is faster than one by one."""
+        rejected, are skipped."""
         last_seq = self.turn_seqs[-1] if self.turn_seqs else 0
-        new = [turn for turn in turns if turn.seq > last_seq and turn.status is not TurnStatus.REJECTED]
-        messages = [message for turn in new for message in turn.messages]
+        for turn in turns:
+            if turn.seq > last_seq and turn.status is not TurnStatus.REJECTED:
+                self._append(turn)
+
+    def _append(self, turn: Turn) -> None:
         # Encoded before any change: a message without canonical JSON raises here, as it does where it is sent.
-        wires = [message_json(message) for message in messages]
-        keys = [text_key(message) for message in messages]
-        place = at = len(self._seqs)
-        self._ids += b"".join([message.id.bytes for message in messages])
-        self._message_tokens.extend([message.tokens for message in messages])
-        self._said_at.extend([_microseconds_of(message.said_at) for message in messages])
-        self._text_keys.extend(keys)
-        marks = bytes([_MARKS[message.role, message.reasoning_sent] for message in messages])
-        self._add_messages([message.seq for message in messages], marks, wires)
-        units = [sendable_units(turn) for turn in new]
-        for of_turn, turn in zip(units, new, strict=True):
-            have_media = [any(has_media(message.content) for message in unit.messages) for unit in of_turn]
-            self._traits += traits_of([unit.kind for unit in of_turn], have_media)
-            end = at + len(turn.messages)
-            for unit in of_turn:
-                at = self._seqs.index(unit.messages[0].seq, at)
-                self._first_messages.append(at)
-                at += len(unit.messages)
-            at = end
-        tokens = [[message.tokens for message in unit.messages] for of_turn in units for unit in of_turn]
-        self._longest.extend(map(max, tokens))
-        _extend_sums(self.tokens, map(sum, tokens))
-        _extend_sums(self.messages, map(len, tokens))
-        self._extend_stretches(place, sum(map(len, tokens)))
-        self._turn_ids += b"".join([turn.id.bytes for turn in new])
-        self.turn_seqs.extend([turn.seq for turn in new])
-        self._statuses += bytes([_STATUSES.index(turn.status) for turn in new])
-        _extend_sums(self._turn_messages, [len(turn.messages) for turn in new])
-        _extend_sums(self._turn_pieces, map(len, units))
-        _extend_sums(self._most_tokens, [sum(map(most_tokens_of, turn.messages)) for turn in new])
+        wires = [message_json(message) for message in turn.messages]
+        self._text_keys.extend([text_key(message) for message in turn.messages])
+        at = len(self._seqs)
+        for message, wire in zip(turn.messages, wires, strict=True):
+            self._ids += message.id.bytes
+            self._seqs.append(message.seq)
+            self._message_tokens.append(message.tokens)
+            self._said_at.append(_microseconds_of(message.said_at))
+            self._marks.append(_MARKS[message.role, message.reasoning_sent])
+            self._wire += wire
+            self._ends.append(len(self._wire))
+            if message.role != "user":
+                self.other_seqs.append(message.seq)
+            self.has_reasoning = self.has_reasoning or message.reasoning_sent is not None
+        units = sendable_units(turn)
+        have_media = [any(has_media(message.content) for message in unit.messages) for unit in units]
+        self._traits += traits_of([unit.kind for unit in units], have_media)
+        for unit in units:
+            tokens = [message.tokens for message in unit.messages]
+            at = self._seqs.index(unit.messages[0].seq, at)
+            self._first_messages.append(at)
+            self._longest.append(max(tokens))
+            self.tokens.append(self.tokens[-1] + sum(tokens))
+            self.messages.append(self.messages[-1] + len(tokens))
+            for _ in tokens:
+                self._stretch(range(at, at + 1))
+                at += 1
+        self._turn_ids += turn.id.bytes
+        self.turn_seqs.append(turn.seq)
+        self._statuses.append(_STATUSES.index(turn.status))
+        self._turn_messages.append(len(self._seqs))
+        self._turn_pieces.append(len(self._traits))
+        self._most_tokens.append(self._most_tokens[-1] + sum(map(most_tokens_of, turn.messages)))
 
     def extend_texts(self, texts: StoredTexts) -> None:
         """Append completed turns that have only text: each message is a piece, with its stored token count."""
@@ -160,13 +166,21 @@ class Columns:
         self._message_tokens.extend(texts.tokens)
         self._said_at.extend(texts.said_at)
         self._text_keys.extend(map(hash, texts.contents))
-        self._add_messages(texts.seqs, texts.roles.translate(_MARKS_OF_LETTERS).encode(), wires)
+        self._seqs.extend(texts.seqs)
+        self._marks += texts.roles.translate(_MARKS_OF_LETTERS).encode()
+        self.other_seqs.extend([seq for seq, role in zip(texts.seqs, texts.roles, strict=True) if role != "u"])
+        self._wire += b"".join(wires)
+        _extend_sums(self._ends, map(len, wires))
         self._traits += b"".join([traits_of_letters(texts.roles[first:end]) for first, end in pairwise(ends)])
         self._first_messages.extend(range(place, place + count))
         self._longest.extend(texts.tokens)
         _extend_sums(self.tokens, texts.tokens)
         _extend_sums(self.messages, [1] * count)
-        self._extend_stretches(place, count)
+        if count and texts.seqs[-1] - texts.seqs[0] == count - 1:
+            self._stretch(range(place, place + count))
+        else:
+            for at in range(place, place + count):
+                self._stretch(range(at, at + 1))
         self._turn_ids += texts.turn_ids
         self.turn_seqs.extend(texts.turn_seqs)
         self._statuses += bytes([_STATUSES.index(TurnStatus.COMPLETED)]) * len(texts.turn_seqs)
@@ -176,25 +190,6 @@ class Columns:
             sum(tokens) + MESSAGE_FRAMING_TOKENS for tokens in zip(texts.tokens, texts.reasoning_tokens, strict=True)
         ]
         _extend_sums(self._most_tokens, [sum(most[first:end]) for first, end in pairwise(ends)])
-
-    def _add_messages(self, seqs: Sequence[int], marks: bytes, wires: Sequence[bytes]) -> None:
-        self._seqs.extend(seqs)
-        self._marks += marks
-        self.has_reasoning = self.has_reasoning or any(mark >> 2 for mark in marks)
-        self.other_seqs.extend([seq for seq, mark in zip(seqs, marks, strict=True) if mark & 3])
-        self._wire += b"".join(wires)
-        _extend_sums(self._ends, map(len, wires))
-
-    def _extend_stretches(self, place: int, sent: int) -> None:
-        """Add the pieces whose messages begin at this position, `sent` in all, to the last stretch or to new ones."""
-        seqs, marks = self._seqs[place:], self._marks[place:]
-        if sent == len(seqs) > 0 and seqs[-1] - seqs[0] == sent - 1 and len({mark >> 2 for mark in set(marks)}) == 1:
-            self._stretch(range(place, place + sent))
-            return
-        for piece in range(bisect_left(self._first_messages, place), len(self._first_messages)):
-            first = self._first_messages[piece]
-            for at in range(first, first + self._size(piece)):
-                self._stretch(range(at, at + 1))
 
     def _stretch(self, places: range) -> None:
         """Add these messages, which have one form, to the last stretch if they continue it, else to a new one."""

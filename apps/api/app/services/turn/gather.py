@@ -155,8 +155,9 @@ async def read_window(
         take_bytes=held.take,
     )
     turns = await turns_after(kept.last_seq)
-    if kept.turn_count and not any(turn.status not in OPEN_STATUSES for turn in turns):
-        # Turns have run since the session was read without a lock. Its newest turn then can only be seen in the rows.
+    is_newest_kept = kept.turn_count and all(turn.status in OPEN_STATUSES for turn in turns)
+    if is_newest_kept and (context.step_failed or not turns):
+        # Of the turn that ended last the rows are needed if it is not followed, or became unresolved after it was kept.
         kept = past_of_columns(Columns(after_seq))
         turns = await turns_after(after_seq)
     estimate = rt.tokenizers.estimator(counting.encoding)
@@ -236,20 +237,19 @@ async def with_all_counts(rt: Runtime, rows: WindowRows, *, store: bool = True) 
 
 
 async def with_settled_kept(rt: Runtime, rows: WindowRows) -> WindowRows:
-    """The counted rows with the turns before the newest ended one moved to the cache."""
-    ended = [at for at, turn in enumerate(rows.turns) if turn.status not in OPEN_STATUSES]
-    if rows.fell_back or not rt.pasts.keeps_any or len(ended) < 2:
+    """The counted rows with the settled turns, which another one follows, moved to the cache."""
+    last_seq = rows.session.last_message_seq  # of the turn that ended last, unless another one has been claimed since
+    settled = [turn for turn in rows.turns[:-1] if not turn.unresolved and turn.messages[-1].seq < last_seq]
+    if rows.fell_back or not rt.pasts.keeps_any or not settled:
         return rows
-    settled = rows.turns[: ended[-1]]
 
     def marked() -> list[Turn]:
         return [with_reasoning(turn, rows.model.reasoning_rule) for turn in settled]
 
     as_sent = await asyncio.to_thread(marked) if _are_long(settled) else marked()
     counting = counting_of(rows.session, rows.model, rows.policy)
-    return replace(
-        rows, kept=await rt.pasts.keep(rows.session.id, counting, rows.kept, as_sent), turns=rows.turns[ended[-1] :]
-    )
+    kept = await rt.pasts.keep(rows.session.id, counting, rows.kept, as_sent)
+    return replace(rows, kept=kept, turns=rows.turns[len(settled) :])
 
 
 def _as_sent(model: Model, turn: Turn) -> Turn:
@@ -316,10 +316,12 @@ async def snapshot_of(
     session = rows.session
     rule = rows.model.reasoning_rule
 
-    def past_as_sent() -> Past:
-        return rows.kept.extended(with_reasoning(turn, rule) for turn in rows.turns if turn.id != current.id)
+    newest = [turn for turn in rows.turns if turn.id != current.id]
 
-    past = await asyncio.to_thread(past_as_sent) if _are_long(rows.turns) else past_as_sent()
+    def past_as_sent() -> Past:
+        return rows.kept.extended(with_reasoning(turn, rule) for turn in newest) if newest else rows.kept
+
+    past = await asyncio.to_thread(past_as_sent) if _are_long(newest) else past_as_sent()
     snapshot = Snapshot(
         policy=rows.policy,
         budget=budget_of(rows.model, rows.policy),
