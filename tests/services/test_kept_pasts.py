@@ -89,6 +89,7 @@ class _Workers:
     async def agree(self, session_id: SessionId, content: Any, policy: JsonObject | None, alias: str) -> str | None:
         """All of them would send the same; its hash."""
         request = TurnRequest(content, "0" * 64, TurnOptions(policy=policy), alias)
+        await self.reader.chores.settle()  # a summary behind a turn may end between two previews
         seen = [
             await preview_turn(replace(rt, new_id=lambda: _ANY_ID), ref_of(session_id), request)
             for rt in (self.reader, *(keeper.rt for keeper in self.keepers))
