@@ -81,9 +81,9 @@ class FairGate:
 
     def release(self, key: Hashable) -> None:
         """Gives a slot back, and gives free slots to the next waiters."""
-        self._inside[key] -= 1
-        if not self._inside[key]:
-            del self._inside[key]
+        left = self._inside.pop(key, 0) - 1
+        if left:
+            self._inside[key] = left
         self._free += 1
         while self._free > 0:
             for waiting in self._waiting:

@@ -77,8 +77,7 @@ class HttpReply:
                     if max(travelled, given) > most_bytes:
                         raise MalformedAnswerError(f"it is longer than {most_bytes} bytes")
                     yield chunk
-                    if not self._response.content.at_eof():
-                        await asyncio.sleep(0)
+                    await asyncio.sleep(0)
         except _FAULTS as error:
             raise _unreachable(self._label, error) from error
 
