@@ -133,7 +133,7 @@ def mcp_command(
 
 def main() -> None:
     """The console script `plimsoll`."""
-    collect_seldom()  # what a command imports are a million objects that stay
+    collect_seldom()  # nearly all objects that an import makes stay
     try:
         command_line()
     except (OperatorError, PlimsollError, OSError) as error:  # the last where standard output cannot be written
