@@ -92,7 +92,7 @@ async def analyze_large(rt: Runtime, session_id: SessionId) -> None:
 async def _store(tx: Transaction, session: SessionRef, part: NewHistory | NewRows | Counters) -> None:
     match part:
         case NewHistory():
-            await add_history(tx, session, part)
+            await add_history(tx, session, (part,))
         case NewRows():
             await store.insert_rows(tx, session.id, part)
         case Counters():
@@ -106,17 +106,18 @@ def _of_export(rt: Runtime, session: JsonObject) -> JsonObject:
         raise ImportRefused([(".".join(("body", "session", *error.where[1:])), error.detail)]) from error
 
 
-async def draft_history(rt: Runtime, model_alias: str, turns: Sequence[IncomingTurn]) -> NewHistory:
+async def draft_history(rt: Runtime, model_alias: str, turns: Sequence[IncomingTurn]) -> tuple[NewHistory, ...]:
     """Gives turns their ids and counts their messages for a model, before a connection is taken. See `drafted`."""
     encoding = rt.catalogue.model(model_alias).encoding
     tools = Tools(rt.tokenizers, rt.new_id)
-    return await rt.tokenizers.off_loop(lambda: drafted(tools, encoding, model_alias, turns))
+    return await rt.tokenizers.off_loop(lambda: tuple(drafted(tools, encoding, model_alias, turns)))
 
 
-async def add_history(tx: Transaction, session: SessionRef, history: NewHistory) -> None:
+async def add_history(tx: Transaction, session: SessionRef, history: Sequence[NewHistory]) -> None:
     """Stores drafted turns at the end of a session. Raises `NotFound`, and `UniqueViolated` for a second open turn."""
-    if not await append_history(tx, session, history):
-        raise NotFound("session")
+    for part in history:
+        if not await append_history(tx, session, part):
+            raise NotFound("session")
 
 
 async def fork_session(
