@@ -17,6 +17,7 @@ from app.db.turns import SHORT_REQUEST, WHOLE_REQUEST, is_stored_apart, parts_of
 from app.domain.content import tool_calls_from_json
 from app.domain.frozen import frozen, values_of
 from app.domain.limits import Limits, Scope
+from app.domain.stored import JsonText
 from app.domain.types import STATUS_OF, JsonObject, SessionId, SessionRef, SessionState, ToolCall, TurnId, TurnStatus
 
 _LOCKED = f"{', '.join(STATE_COLUMNS)}, limits, {TENANT_LIMITS}"
@@ -185,7 +186,7 @@ class NewTurn:
     model_alias: str | None
     idempotency_key: str | None
     request_sha256: str
-    request: JsonObject | None
+    request: JsonText | None
     is_of_response: bool
     seq: int | None = None
 
@@ -247,7 +248,7 @@ async def reclaim_turn(
     waiting: WaitingTurn,
     outputs: Sequence[JsonObject],
     lease_s: float,
-    request: JsonObject | None = None,
+    request: JsonText | None = None,
     *,
     ended_as: Sequence[TurnStatus] = (),
 ) -> Claim | None:
