@@ -7,9 +7,9 @@ import ctypes
 import gc
 from typing import Final
 
-_COLLECT_AFTER_OBJECTS: Final = 20_000
-"""Objects made between collections: what a few turns leave. Nearly all of them are freed with their last reference, so
-a collection per 700 objects would find nothing."""
+_COLLECT_AFTER_OBJECTS: Final = 5_000
+"""Objects made between collections of the newest, which block the event loop for 2 ms: what a turn leaves. Nearly all
+of them are freed with their last reference, so a collection per 700 objects would find nothing."""
 _MAPPED_BYTES: Final = 1024 * 1024
 """Size from which a block of memory is always mapped on its own, so that it grows without a copy.
 
