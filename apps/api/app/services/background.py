@@ -198,10 +198,13 @@ async def collect_forever(_rt: Runtime, every_s: float = _COLLECT_S) -> None:
         if blocks - before > _MANY_BLOCKS and postponed < _MOST_POSTPONED:
             postponed += 1
             continue
-        has_grown = blocks >= _GROWN_RATIO * lowest
-        gc.collect(2 if has_grown else 1)
-        before, postponed = sys.getallocatedblocks(), 0
-        lowest = before if has_grown else min(lowest, before)
+        before, postponed = blocks, 0
+        if blocks < _GROWN_RATIO * lowest:
+            gc.collect(1)
+            lowest = min(lowest, blocks)
+        else:
+            gc.collect()
+            lowest = sys.getallocatedblocks()
 
 
 LOOPS: Final[Sequence[Callable[[Runtime], Awaitable[None]]]] = (
