@@ -185,7 +185,7 @@ async def collect_forever(_rt: Runtime, every_s: float = _COLLECT_S) -> None:
     """Collects the garbage that is referenced in circles, between two pieces of work: automatic collections of all but
     the newest objects come in the middle of the work that makes many, 26 ms of them with a list of 10,000 messages.
     While such work has its objects, which it frees, it waits for up to `_MOST_POSTPONED` times. What one collection has
-    left is looked at again once the process has grown: the objects of a full cache of sessions take 70 ms."""
+    left is looked at again once the process has grown: the objects of 2,400 cached sessions take 20 ms."""
     gc.set_threshold(gc.get_threshold()[0], _NEVER, _NEVER)
     before = lowest = sys.getallocatedblocks()
     postponed = 0
