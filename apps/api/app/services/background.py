@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -44,10 +43,9 @@ _BEATS_SHOWN_S = 30.0
 _COLLECT_S = 5.0
 _FEW_OBJECTS = 200
 """Newer objects, fewer than which are not worth a collection. An error with its frames is about as many."""
-_MANY_BLOCKS = 100_000
-"""Blocks of memory since the last collection: the objects of a list of some thousand messages."""
-_MOST_POSTPONED = 600
-_GROWN_RATIO = 1.25
+_MANY_OBJECTS = 20_000
+_MOST_POSTPONED = 60
+_COLLECTIONS_PER_WHOLE = 60
 _NEVER = 1_000_000
 """Collections of newer objects after which older ones are collected in the middle of work."""
 
@@ -184,27 +182,22 @@ async def beat_forever(rt: Runtime) -> None:
 async def collect_forever(_rt: Runtime, every_s: float = _COLLECT_S) -> None:
     """Collects the garbage that is referenced in circles, between two pieces of work: automatic collections of all but
     the newest objects come in the middle of the work that makes many, 26 ms of them with a list of 10,000 messages.
-    While such work has its objects, which it frees, it waits for up to `_MOST_POSTPONED` times. What one collection has
-    left is looked at again once the process has grown: the objects of 2,400 cached sessions take 20 ms."""
+    While there are many newer objects, which such work has and frees, it waits for up to `_MOST_POSTPONED` times. Only
+    every `_COLLECTIONS_PER_WHOLE` times it looks again at what earlier ones have left: 2,400 cached sessions take 20 ms.
+    """
     gc.set_threshold(gc.get_threshold()[0], _NEVER, _NEVER)
-    before = lowest = sys.getallocatedblocks()
-    postponed = 0
+    postponed = collected = 0
     while True:
-        await asyncio.sleep(every_s / 10 if postponed else every_s)
+        await asyncio.sleep(every_s)
         newest, collections, _ = gc.get_count()
         if not collections and newest < _FEW_OBJECTS:
             continue
-        blocks = sys.getallocatedblocks()
-        if blocks - before > _MANY_BLOCKS and postponed < _MOST_POSTPONED:
+        if len(gc.get_objects(1)) > _MANY_OBJECTS and postponed < _MOST_POSTPONED:
             postponed += 1
             continue
-        before, postponed = blocks, 0
-        if blocks < _GROWN_RATIO * lowest:
-            gc.collect(1)
-            lowest = min(lowest, blocks)
-        else:
-            gc.collect()
-            lowest = sys.getallocatedblocks()
+        collected += 1
+        gc.collect(1 if collected % _COLLECTIONS_PER_WHOLE else 2)
+        postponed = 0
 
 
 LOOPS: Final[Sequence[Callable[[Runtime], Awaitable[None]]]] = (
