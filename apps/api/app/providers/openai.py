@@ -29,7 +29,8 @@ from app.domain.frozen import frozen, replace
 from app.domain.types import CHAT_OPTIONS, CompletionRequest, JsonObject, PromptMessage, ToolCall
 from app.providers.base import Embedded, Endpoint
 from app.providers.catalogue_file import MaxTokensField, ModelEntry
-from app.providers.failures import ErrorObject, unusable_answer
+from app.providers.error_object import ErrorObject
+from app.providers.failures import unusable_answer
 from app.providers.openai_answer import DETAIL_TYPES, SIGNATURE, ChatAssembly
 from app.providers.remote import RemoteModel, WireCall
 from app.providers.transport import RetryPolicy

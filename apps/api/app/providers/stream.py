@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 from app.domain.frozen import frozen
 from app.domain.types import Completion, Delta, FinishReason, JsonObject, ToolCall, Usage
 from app.providers.base import DeltaSink
-from app.providers.failures import ErrorObject
+from app.providers.error_object import ErrorObject
 from app.providers.transport import AttemptError
 from app.providers.wire import MOST_REPLY_CHARS, MalformedAnswerError, stop_reason, storable
 
