@@ -15,7 +15,7 @@ from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
 from app.api.direct_route import Call, DirectRoute, UnreadRoute, plain_json
-from app.api.openapi import DEFAULT_LIMIT, Cursor, Limit, Order, refusals
+from app.api.openapi import DEFAULT_LIMIT, Cursor, Limit, Order
 from app.api.schemas import sessions as schemas
 from app.api.schemas.archive import Document, ImportIn, read_import
 from app.api.streaming import ClosingResponse
@@ -44,9 +44,7 @@ _NO_FIELDS = schemas.SessionIn()
 _WHOLE = schemas.ForkIn()
 
 
-@router.post(
-    "", status_code=201, response_model=schemas.SessionOut, responses=refusals(401, 408, 413, 415, 422, 429, 503)
-)
+@router.post("", status_code=201, response_model=schemas.SessionOut)
 async def create_session(call: Call, body: schemas.SessionIn = _NO_FIELDS) -> Session:
     """Creates a session. `mode` and `agent_role` name instructions of the catalogue; if it has none, all are valid."""
     session = await sessions.create_session(call.rt, call.tenant_id, _given(call, body))
@@ -54,7 +52,7 @@ async def create_session(call: Call, body: schemas.SessionIn = _NO_FIELDS) -> Se
     return session
 
 
-@router.get("", response_model=schemas.SessionPage, responses=refusals(401, 422, 429, 503))
+@router.get("", response_model=schemas.SessionPage)
 async def list_sessions(
     call: Call,
     limit: Limit = DEFAULT_LIMIT,
@@ -201,13 +199,7 @@ async def get_export(call: Call, session_id: SessionId) -> Response:
     return ClosingResponse(file_chunks(file, held), "application/json", headers)
 
 
-@import_router.post(
-    "/import",
-    status_code=201,
-    response_model=schemas.SessionOut,
-    responses=refusals(401, 408, 413, 415, 422, 429, 503),
-    operation_id="import_session",
-)
+@import_router.post("/import", status_code=201, response_model=schemas.SessionOut, operation_id="import_session")
 async def post_import(call: Call, body: ImportIn) -> Session:  # noqa: ARG001 - describes the body, which is read elsewhere
     """Creates a session from an export, or from `messages` in OpenAI's form, with new ids: completely or not at all."""
     session = await import_session(call.rt, call.tenant_id, call.exchange.body, read_import)
