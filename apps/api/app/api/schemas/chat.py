@@ -50,12 +50,7 @@ class CustomCall(Open):
 class SystemMessageIn(Open):
     """Instructions. `name` is accepted and ignored, as in tool messages, where it is the function's name."""
 
-    role: Literal["system"]
-    content: TextOrParts[TextPart]
-
-
-class DeveloperMessageIn(Open):
-    role: Literal["developer"]
+    role: Literal["system", "developer"]
     content: TextOrParts[TextPart]
 
 
@@ -95,17 +90,13 @@ class ToolMessageIn(Open):
 
 
 ChatMessageIn = Annotated[
-    SystemMessageIn | DeveloperMessageIn | UserMessageIn | AssistantMessageIn | ToolMessageIn,
+    SystemMessageIn | UserMessageIn | AssistantMessageIn | ToolMessageIn,
     Field(discriminator="role"),
 ]
 
 
-class TextFormat(Open):
-    type: Literal["text"]
-
-
-class JsonFormat(Open):
-    type: Literal["json_object"]
+class PlainFormat(Open):
+    type: Literal["text", "json_object"]
 
 
 class JsonSchema(Open):
@@ -160,7 +151,7 @@ class ChatIn(VendorIn):
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     logit_bias: dict[str, float] | None = None
-    response_format: Annotated[TextFormat | JsonFormat | JsonSchemaFormat, Field(discriminator="type")] | None = None
+    response_format: Annotated[PlainFormat | JsonSchemaFormat, Field(discriminator="type")] | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Name | None = None
     verbosity: Name | None = None

@@ -5,19 +5,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag, field_validator
+from pydantic import Discriminator, Field, StringConstraints, Tag, field_validator
 
-from app.api.schemas.chat import CallId
+from app.api.schemas.chat import CallId, ChatMetadata
 from app.api.schemas.content import TextOrParts, TextPart
 from app.api.schemas.values import Answer, In, NotEmpty, Open, VendorIn
-from app.domain.types import MOST_EXCLUDED_TOOLS, MOST_FOCUS_CHARS, JsonObject, Name
-
-_EXAMPLE: JsonObject = {
-    "model": "offline",
-    "max_tokens": 1024,
-    "system": "Answer in one line.",
-    "messages": [{"role": "user", "content": "My name is Anna."}],
-}
+from app.domain.types import MOST_EXCLUDED_TOOLS, MOST_FOCUS_CHARS, Name
 
 
 class Base64Image(Open):
@@ -154,11 +147,8 @@ class ToolByName(Open):
     disable_parallel_tool_use: bool | None = None
 
 
-class MessagesMetadata(Open):
+class MessagesMetadata(ChatMetadata):
     user_id: str | None = Field(default=None, description="Claude Code sends the id of its conversation in it.")
-    session_id: str | None = Field(
-        default=None, description="Like the header `X-Session-Id`. Other members are ignored."
-    )
 
 
 class ThinkingIn(Open):
@@ -260,7 +250,6 @@ class ContextManagement(In):
 class PromptIn(VendorIn):
     """What counts as the prompt. Fields that are not listed are refused, because they would have no effect."""
 
-    model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
     model: Name = Field(description="An alias of the catalogue.")
     messages: list[MessageIn] = Field(
         min_length=1,

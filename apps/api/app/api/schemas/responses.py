@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from app.api.schemas.chat import JsonFormat, TextFormat
+from app.api.schemas.chat import PlainFormat
 from app.api.schemas.content import PARTS_TAG, TEXT_TAG, FunctionIn, text_or_list
 from app.api.schemas.items import HOSTED_TOOLS, ItemIn, ItemOut, MetadataIn
 from app.api.schemas.values import Answer, FunctionName, In, Open, OutputTokens, VendorIn
@@ -89,7 +89,7 @@ class SchemaFormat(Open):
 
 
 class TextConfig(Open):
-    format: Annotated[TextFormat | JsonFormat | SchemaFormat, Field(discriminator="type")] | None = None
+    format: Annotated[PlainFormat | SchemaFormat, Field(discriminator="type")] | None = None
     verbosity: Name | None = None
 
 
