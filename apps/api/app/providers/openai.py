@@ -75,10 +75,6 @@ def chat_headers(endpoint: Endpoint) -> dict[str, str]:
     return endpoint.headers("api-key" if _is_azure(endpoint.entry) else "authorization")
 
 
-def _is_openai(entry: ModelEntry) -> bool:
-    return chat_url(entry).host == "api.openai.com" or _is_azure(entry)
-
-
 def is_openrouter(entry: ModelEntry) -> bool:
     return chat_url(entry).host == "openrouter.ai"
 
@@ -111,7 +107,7 @@ def first_form(entry: ModelEntry) -> _Form:
     """The form of the first request, where the alias does not say: OpenAI's newer models refuse `max_tokens`, and most
     other servers know only that; nor do they know cache keys and custom tools. OpenRouter alone has details of
     reasoning."""
-    is_openai = _is_openai(entry)
+    is_openai = chat_url(entry).host == "api.openai.com" or _is_azure(entry)
     return _Form(
         entry.max_tokens_field or ("max_completion_tokens" if is_openai else "max_tokens"),
         with_cache_key=is_openai if entry.prompt_cache_key is None else entry.prompt_cache_key,

@@ -60,7 +60,7 @@ async def list_sessions(
     q: Words = None,
     figures: Figures = False,
     order: Order = "desc",
-) -> JsonObject | Page[Session]:
+) -> Page[Session] | Page[JsonObject]:
     """The tenant's sessions; with `q`, those with its words, newest first (a short page may not be the last)."""
     if q and q.strip():
         if order == "asc":
@@ -72,8 +72,7 @@ async def list_sessions(
     if not figures:
         return page
     found = await sessions.figures_of(call.rt, page.items)
-    items = [values_of(session) | {"figures": found.get(session.id)} for session in page.items]
-    return {"items": items, "next_cursor": page.next_cursor}
+    return Page([values_of(session) | {"figures": found.get(session.id)} for session in page.items], page.next_cursor)
 
 
 @router.get("/{session_id}", response_model=schemas.SessionDetail)
@@ -128,14 +127,13 @@ async def list_pins(
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
     figures: PinFiguresQuery = False,
-) -> JsonObject | Page[Pin]:
+) -> Page[Pin] | Page[JsonObject]:
     """The session's pins, ordered by name."""
     page = await sessions.list_pins(call.rt, call.session_ref(session_id), limit, cursor)
     if not figures:
         return page
     found = await pin_figures(call.rt, call.session_ref(session_id))
-    items = [values_of(pin) | {"figures": found.get(pin.name)} for pin in page.items]
-    return {"items": items, "next_cursor": page.next_cursor}
+    return Page([values_of(pin) | {"figures": found.get(pin.name)} for pin in page.items], page.next_cursor)
 
 
 @pins_router.put("/{name:path}", response_model=schemas.PinOut)

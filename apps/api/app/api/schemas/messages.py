@@ -3,7 +3,7 @@ sets breakpoints where its own prompts are stable."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import Discriminator, Field, StringConstraints, Tag, field_validator
 
@@ -227,6 +227,7 @@ def _edit_kind(value: object) -> str:
     return next((name for name in ("compact", "clear_tool_uses") if kind.startswith(name)), "clear_thinking")
 
 
+Edit = TypeVar("Edit", CompactEdit, ClearToolUsesEdit)
 ContextEdit = Annotated[
     Annotated[CompactEdit, Tag("compact")]
     | Annotated[ClearToolUsesEdit, Tag("clear_tool_uses")]
@@ -238,13 +239,9 @@ ContextEdit = Annotated[
 class ContextManagement(In):
     edits: list[ContextEdit] | None = Field(default=None, max_length=8)
 
-    def compact_edit(self) -> CompactEdit | None:
-        """The last edit that compacts, if there is one."""
-        return next((edit for edit in reversed(self.edits or ()) if isinstance(edit, CompactEdit)), None)
-
-    def clear_edit(self) -> ClearToolUsesEdit | None:
-        """The last edit that clears tool results, if there is one."""
-        return next((edit for edit in reversed(self.edits or ()) if isinstance(edit, ClearToolUsesEdit)), None)
+    def last(self, kind: type[Edit]) -> Edit | None:
+        """The last edit of this kind, if there is one."""
+        return next((edit for edit in reversed(self.edits or ()) if isinstance(edit, kind)), None)
 
 
 class PromptIn(VendorIn):
