@@ -17,8 +17,10 @@ from time import monotonic, perf_counter
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from uuid import UUID
 
+import asyncpg
+
 from app.core.fairness import FairGate, share_of, tenant_at_work
-from app.db.driver import GONE, IDLE_LIMIT, LOCKED, Driver, Record, connect, raise_domain_error, reports_read_only
+from app.db.driver import GONE, IDLE_LIMIT, LOCKED, Driver, Record, connect, meaning_of, reports_read_only
 from app.db.sql import Statement
 from app.domain.errors import DatabaseUnavailable, SessionBusy
 from app.domain.frozen import frozen, names_of
@@ -201,7 +203,10 @@ class Database:
             finally:
                 self._give_back(pooled)
         except Exception as error:
-            raise_domain_error(error, self._leave_server)
+            if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+                self._leave_server()
+            if meaning := meaning_of(error):
+                raise meaning from error
             raise
         finally:
             if locking is not None:
