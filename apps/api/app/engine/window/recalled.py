@@ -84,7 +84,7 @@ def bring_back(window: Window) -> Window:
             rows.append(
                 Recalled(message.seq, message.id, message.reasoning_sent, round(100 * found.score), tokens, words)
             )
-    return window.with_added([*days, *((end, item) for item in items), *today], tuple(rows))
+    return window.with_added([*days, *[(end, item) for item in items], *today], tuple(rows))
 
 
 def _lines(window: Window, days: Collection[int | None]) -> dict[int | None, PromptItem]:

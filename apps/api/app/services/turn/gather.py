@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from sys import getsizeof
 
@@ -91,10 +91,10 @@ class WindowRows:
     def turn_count(self) -> int:
         return self.kept.turn_count + len(self.turns)
 
-    def read_messages(self) -> Iterator[Message]:
+    def read_messages(self) -> list[Message]:
         """The messages that were read now: those of `turns`, and those before the window that may be recalled."""
-        for turn in (*self.turns, *(self.evicted.turns if self.evicted else ())):
-            yield from turn.messages
+        turns = (*self.turns, *(self.evicted.turns if self.evicted else ()))
+        return [message for turn in turns for message in turn.messages]
 
 
 def encoding_of(model: Model, policy: ContextPolicy) -> str:
