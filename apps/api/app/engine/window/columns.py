@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, chain, pairwise, repeat
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import orjson
@@ -99,9 +99,8 @@ class Columns:
     @property
     def size_bytes(self) -> int:
         """Bytes of all columns, without the capacity that Python reserves for growth."""
-        columns = vars(self).values()
-        of_numbers = [len(column) * column.itemsize for column in columns if isinstance(column, array)]
-        return sum(of_numbers) + sum([len(column) for column in columns if isinstance(column, bytearray)])
+        columns: list[Any] = [column for column in vars(self).values() if isinstance(column, (array, bytearray))]
+        return sum([len(column) * getattr(column, "itemsize", 1) for column in columns])
 
     def copy(self) -> Columns:
         """A copy that can be appended to independently."""
