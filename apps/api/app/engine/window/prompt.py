@@ -240,8 +240,10 @@ class Prompt:
         run = self.parts[at] if at < len(self.parts) else None
         taken_up = run.past.hash_of_run(before, run.first, run.end) if isinstance(run, Run) else None
         digest = taken_up or hashlib.sha256(before)
+        for piece in messages.pieces[at + 1 :]:
+            digest.update(piece)
         closing = CLOSING % (self.tools_block.text.encode() if self.tools_block else b"[]")
-        digest.update(b"".join((*messages.pieces[at + 1 :], closing)))
+        digest.update(closing)
         return messages, digest.hexdigest(), len(OPENING) + sum(map(len, messages.pieces)) + len(closing)
 
     def blocks(self) -> tuple[Block, ...]:
