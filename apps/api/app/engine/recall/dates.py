@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 from app.domain.types import Message
 
 _EPOCH: Final = date(1970, 1, 1).toordinal()
+_FIRST_INSTANT: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_CHARS: Final = 8_000
 _MOST_DATES: Final = 8
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -112,7 +113,7 @@ class DateKey(NamedTuple):
 
 
 def day_of(instant: datetime) -> int:
-    return instant.astimezone(UTC).toordinal() - _EPOCH
+    return (instant - _FIRST_INSTANT).days
 
 
 def day_said(message: Message) -> int | None:
