@@ -25,6 +25,7 @@ from app.db.sql import (
     sql,
 )
 from app.domain.content import tool_calls_from_json
+from app.domain.errors import existing
 from app.domain.frozen import frozen, names_of, values_of
 from app.domain.stored import ListedTurn, NewHistory
 from app.domain.types import JsonObject, Message, SessionId, SessionRef, TenantId, TurnId, TurnRecord, TurnStatus
@@ -323,9 +324,8 @@ async def newest_messages(tx: Transaction, session_id: SessionId, limit: int, mo
     return await messages_from_rows(rows)
 
 
-async def append_history(tx: Transaction, session: SessionRef, new: NewHistory) -> bool:
-    """Adds turns at the session's end under its lock; false when there is no such session. Raises `UniqueViolated` when
-    one of them is open and the session already has an open turn."""
+async def append_history(tx: Transaction, session: SessionRef, new: NewHistory) -> None:
+    """Adds turns at the session's end under its lock. Raises `NotFound`, and `UniqueViolated` when one of them is open
+    and the session already has an open turn."""
     values = values_of(new, "last_turn_id")
-    row = await tx.fetchrow(_APPEND, **of_session(session), **values)
-    return row is not None
+    existing(await tx.fetchrow(_APPEND, **of_session(session), **values), "session")

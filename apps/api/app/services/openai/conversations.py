@@ -21,7 +21,7 @@ from app.domain.types import JsonObject, Message, Session, SessionRef, TenantId,
 from app.openai.items import joined_directions, message_items, read_items, references_of
 from app.openai.new_messages import past_step
 from app.services import sessions
-from app.services.archive.transfer import add_history, draft_history
+from app.services.archive.transfer import draft_history
 from app.services.openai.chat import ChatRequest, store_list
 from app.services.paging import PageRequest
 from app.services.runtime import Runtime
@@ -48,7 +48,7 @@ async def create_conversation(
     history = await draft_history(rt, fields["model_alias"], step.past)
     async with rt.database.begin() as tx:
         session = await sessions.insert_checked(rt, tx, tenant_id, fields)
-        await add_history(tx, SessionRef(tenant_id, session.id), history)
+        await store.append_history(tx, SessionRef(tenant_id, session.id), history)
     return session
 
 
