@@ -99,7 +99,7 @@ def migrate_command() -> None:
     from app.db.schema import reach  # noqa: PLC0415
 
     with database_url(read_settings()) as dsn:
-        asyncio.run(reach(dsn))
+        asyncio.run(reach(dsn, transaction_pooler=True))
         asyncio.run(upgrade(dsn))
     typer.echo("The schema is current.")
 

@@ -117,7 +117,7 @@ def migrated(data_dir: Path, *, restart_s: float | None = None) -> Generator[str
     """
     server = start(data_dir)
     try:
-        if asyncio.run(reach(server.dsn)) is not SchemaState.CURRENT:
+        if asyncio.run(reach(server.dsn, transaction_pooler=False)) is not SchemaState.CURRENT:
             from app.db.migrate import upgrade  # noqa: PLC0415 - as its module says
 
             asyncio.run(upgrade(server.dsn))
