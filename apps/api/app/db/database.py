@@ -49,11 +49,6 @@ class Fetched(Generic[R]):
         return Fetched(list(map(made, self.rows)), self.has_more)
 
 
-def first_of(rows: list[R], limit: int) -> Fetched[R]:
-    """The first `limit` of rows that were fetched with `LIMIT limit + 1`."""
-    return Fetched(rows[:limit], len(rows) > limit)
-
-
 class Transaction:
     """Statements of one transaction. A failed statement aborts it."""
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from app.db.audits import all_regions
-from app.db.database import first_of, record_of
+from app.db.database import Fetched, record_of
 from app.db.driver import Record
 from app.db.figures import summaries_between, timeline_ranges, timeline_turns
 from app.domain.errors import InvalidRequest
@@ -103,7 +103,8 @@ async def read_timeline(rt: Runtime, session: SessionRef, wanted: PageRequest) -
         made = await summaries_between(tx, session.id, rows[-1]["seq"], newest) if rows else []
     oldest_first = rows[::-1]
     by_turn = _by_turn(oldest_first, made)
-    found = first_of(rows if wanted.newest_first else oldest_first, wanted.limit)
+    listed = rows if wanted.newest_first else oldest_first
+    found = Fetched(listed[: wanted.limit], len(listed) > wanted.limit)
     page = page_of(scope, found, lambda row: row["seq"])
     turns = [_turn(rt, state.policy, row, by_turn.get(row["seq"], ())) for row in page.items]
     return Page(turns, page.next_cursor)
