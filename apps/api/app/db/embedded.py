@@ -62,8 +62,7 @@ class EmbeddedPostgres:
         return runs(self._server)
 
     def start_again(self) -> bool:
-        """Starts the server on the data that it had, if it has ended; returns whether this call started it. Raises
-        `EmbeddedPostgresError`."""
+        """Starts the server again if it has ended; returns whether it did. Raises `EmbeddedPostgresError`."""
         root = self._server.root
         try:
             with locked(root / "lock"):

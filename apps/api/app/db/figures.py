@@ -232,7 +232,6 @@ _SESSIONS = sql(f"""
 
 
 async def session_figures(tx: Transaction, session_ids: Sequence[UUID]) -> dict[SessionId, SessionFigures]:
-    """The figures of each session."""
     rows = await tx.fetch(_SESSIONS, session_ids=list(session_ids))
     return {SessionId(row["id"]): _figures(row) for row in rows}
 

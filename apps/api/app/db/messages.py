@@ -297,7 +297,6 @@ async def page_of_messages(
 
 
 async def has_messages(tx: Transaction, session_id: SessionId, ids: Collection[UUID]) -> bool:
-    """Whether all `ids` are messages of the session."""
     return await tx.fetchval(_COUNT_BY_ID, session_id=session_id, ids=list(ids)) == len(ids)
 
 
@@ -348,7 +347,6 @@ async def reply_of_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId)
 
 
 async def withdraw_messages(tx: Transaction, session_id: SessionId, seqs: Sequence[int]) -> None:
-    """Marks messages as withdrawn."""
     await tx.execute(_WITHDRAW, session_id=session_id, seqs=list(seqs))
 
 

@@ -134,7 +134,6 @@ async def _committed(engine: AsyncEngine, work: Callable[[Connection], T]) -> T:
 
 
 def _cause(error: DBAPIError) -> BaseException:
-    """The driver's error."""
     return cast(Any, error.orig).__cause__ or cast(Any, error.orig)
 
 

@@ -252,7 +252,6 @@ async def save_vectors(
 
 
 async def has_vectors(tx: Transaction, session_id: SessionId, model: str) -> bool:
-    """Whether a session has any of a model's vectors."""
     return await tx.fetchval(_HAS_VECTORS, session_id=session_id, model=model)
 
 

@@ -174,9 +174,8 @@ class TurnEnd:
 
 
 async def record_end(tx: Transaction, claim: Claim, end: TurnEnd) -> TurnRecord | None:
-    """Writes the end of a running turn; None when the claim is no longer ours. This is one statement; `spent` and
-    `added` take others, which need a transaction. Large blocks may be stored before it: without the
-    turn's audit nothing refers to them."""
+    """Writes the end of a running turn; None when the claim is no longer ours. `spent` and `added` need a transaction.
+    Large blocks may be stored before it: without the turn's audit nothing refers to them."""
     blocks = await _without_large(tx, claim.session_id, end.blocks)
     of_limits: JsonObject = {}
     if end.spent is not None:
@@ -244,12 +243,10 @@ async def add_usages(tx: Transaction, session_id: SessionId, usages: Sequence[Js
 
 
 async def stated_of_turn(tx: Transaction, session_id: SessionId, turn_id: TurnId) -> tuple[Usage | None, str | None]:
-    """What the providers of a turn stated: the usage of all its calls, None if none is stored, and the stop sequence
-    that ended its answer, if any."""
+    """The usage of all of a turn's calls, None if none is stored; and the stop sequence that ended its answer."""
     row = existing(await tx.fetchrow(_STATED, session_id=session_id, turn_id=turn_id), "turn")
     return record_of(Usage, row) if row["prompt_tokens"] is not None else None, row["stop_sequence"]
 
 
 async def usage_totals(tx: Transaction, session_id: SessionId) -> list[SessionUsage]:
-    """Usage sums by alias and purpose."""
     return await tx.fetch_records(SessionUsage, _USAGE_TOTALS, session_id=session_id)

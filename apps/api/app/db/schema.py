@@ -56,7 +56,6 @@ async def schema_state(transaction: Transaction) -> SchemaState:
 
 
 def migrations() -> Path:
-    """The folder of the migrations."""
     package = Path(app.__file__).parent
     in_the_wheel = package / "_migrations"
     return in_the_wheel if in_the_wheel.exists() else package.parents[2] / "migrations"

@@ -134,7 +134,6 @@ async def session_exists(tx: Transaction, session: SessionRef) -> bool:
 
 
 async def get_state(tx: Transaction, session: SessionRef) -> SessionState | None:
-    """The state of the tenant's session, read without a lock."""
     return await tx.fetch_record(SessionState, _STATE, **of_session(session))
 
 
@@ -149,7 +148,6 @@ async def named_session(
 
 
 async def name_session(tx: Transaction, session: SessionRef, by: NamedBy, name: str) -> None:
-    """Gives the session a name by which it is found."""
     await tx.execute(_NAME[by], **of_session(session), name=name)
 
 
@@ -168,8 +166,7 @@ async def update_session(tx: Transaction, tenant_id: TenantId, session: Session)
 
 
 async def set_lifetime(tx: Transaction, session_id: SessionId, lifetime: Lifetime) -> None:
-    """Decides when the session is erased. One `FOR_ANSWER` is erased after an hour by any process, if the process that
-    answers has died."""
+    """Decides when the session is erased: one `FOR_ANSWER` after an hour, if the process that answers has died."""
     await tx.execute(_SET_LIFETIME[lifetime], session_id=session_id)
 
 
@@ -225,8 +222,7 @@ class KnownTurn:
 async def turn_of_list(
     tx: Transaction, tenant_id: TenantId, digests: Sequence[bytes], request_sha256: str | None
 ) -> KnownTurn | None:
-    """The tenant's turn with the first of these digests that any of its turns has, or None. `request_sha256` is the
-    hash of a request that may be a retry."""
+    """The tenant's turn with the first of these digests that any has. `request_sha256` is that of a possible retry."""
     return await tx.fetch_record(
         KnownTurn, _BY_LIST, tenant_id=tenant_id, digests=list(digests), request_sha256=request_sha256
     )

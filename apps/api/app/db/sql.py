@@ -159,7 +159,6 @@ def usage_columns() -> tuple[sa.Column[object] | sa.CheckConstraint, ...]:
 
 
 def index_where(condition: str, name: str, *columns: sa.Column[Any], unique: bool = False) -> sa.Index:
-    """An index of the rows that meet the condition."""
     return sa.Index(name, *columns, unique=unique, postgresql_where=sa.text(condition))
 
 

@@ -170,8 +170,7 @@ class PromptContext:
 class AttemptNote:
     """What is stored of an attempt to summarize, whether or not it made a summary. The turn count starts after the turn
     `count_after_seq`; None or an earlier one leaves it. `asked` means that a summarizer was called, `failed` that its
-    answer was missing or not usable, of which the circuit breaker counts consecutive ones. The lease `lease_id` is
-    released."""
+    answer could not be used: the circuit breaker counts consecutive ones. The lease `lease_id` is released."""
 
     count_after_seq: int | None = None
     asked: bool = False

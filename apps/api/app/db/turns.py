@@ -107,7 +107,6 @@ _NUMBERS = sql("SELECT id, seq FROM turns WHERE session_id = :session_id AND id 
 
 
 async def turn_numbers(tx: Transaction, session_id: SessionId, turn_ids: Sequence[TurnId]) -> dict[TurnId, int]:
-    """The numbers of these turns by their ids."""
     rows = await tx.fetch(_NUMBERS, session_id=session_id, turn_ids=turn_ids)
     return {TurnId(row["id"]): row["seq"] for row in rows}
 

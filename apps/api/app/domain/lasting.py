@@ -60,7 +60,6 @@ class PlacedSentence(NamedTuple):
 def placed(
     position: int, source_ids: tuple[SourceId, ...], role: str, sentence: Sentence, kind: SummaryList, worth: float
 ) -> PlacedSentence:
-    """A sentence of this worth at its position."""
     density = worth / (len(sentence.text) + _BASE_CHARS)
     return PlacedSentence(position, source_ids, role, sentence, kind, density)
 

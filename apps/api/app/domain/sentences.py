@@ -96,8 +96,7 @@ def _cues_of(word: str) -> int:
 
 
 def _plain_word_of(text: str) -> str:
-    """The word of a piece without spaces of a lower-case ASCII text: empty if the piece has no word, `_SEVERAL` if it
-    has more than one."""
+    """The word in a piece, without spaces, of a lower-case ASCII text: empty if there is none, or `_SEVERAL`."""
     words = _PLAIN_WORD.findall(text)
     return _SEVERAL if len(words) > 1 else "".join(words)
 

@@ -59,7 +59,6 @@ def send(stream: BufferedRWPair, message: Step | StepResult) -> None:
 
 
 def receive(stream: BufferedRWPair) -> Any:
-    """The next message."""
     return pickle.load(stream)  # noqa: S301 - from the other end, which is this program
 
 

@@ -111,8 +111,7 @@ async def get_expanded_audit(rt: Runtime, session: SessionRef, turn_id: TurnId, 
 
 async def get_prompt(rt: Runtime, session: SessionRef, turn_id: TurnId, round_number: int | None) -> SentPrompt:
     """The prompt that was sent, with each message's region and tokens (`layout`). Raises `NotFound` when nothing was
-    sent, `PromptTooLarge` before any part of a too large prompt is built, and `RuntimeError` when the rebuilt prompt is
-    another one."""
+    sent, `PromptTooLarge` before a part of it is built, and `RuntimeError` when the rebuilt prompt is another one."""
     async with rt.database.read_only() as tx:
         audit = await _audit(tx, session, turn_id, round_number, "prompt")
         refs = existing(audit.prompt_refs, "prompt")
