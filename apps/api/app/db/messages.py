@@ -43,6 +43,8 @@ _FIRST_MESSAGES = 16
 _FIELDS = frozenset(field.name for field in fields(Message))
 _STORED = tuple(column.name for column in messages.columns if column.name in _FIELDS)
 SAID_AT = "coalesce(m.said_at, m.created_at)"
+TURN_SEQ = "(SELECT t.seq FROM turns t WHERE t.session_id = m.session_id AND t.id = m.turn_id) AS turn_seq"
+"""The number of a message's turn is looked up: a join may be planned to compare each message with all turns."""
 _WRITTEN_OTHERWISE = {"said_at": f"{SAID_AT} AS said_at"}
 _OF_MESSAGE = ", ".join(_WRITTEN_OTHERWISE.get(name, f"m.{name}") for name in _STORED)
 MESSAGE_BYTES = "octet_length(concat(m.content, m.tool_calls, m.reasoning, m.reasoning_blocks))"
@@ -122,11 +124,7 @@ _BY_RUN = sql(f"""
         ORDER BY m.seq) m
     """)
 
-# The number of a message's turn is looked up: a join may be planned to compare each message with all turns.
-_WRITTEN_IN_LISTS = {
-    **_WRITTEN_OTHERWISE,
-    "turn_seq": "(SELECT t.seq FROM turns t WHERE t.session_id = m.session_id AND t.id = m.turn_id) AS turn_seq",
-}
+_WRITTEN_IN_LISTS = {**_WRITTEN_OTHERWISE, "turn_seq": TURN_SEQ}
 _LISTED = ", ".join(_WRITTEN_IN_LISTS.get(each.name, f"m.{each.name}") for each in fields(MessageRecord))
 _PAGES = in_both_orders(f"""
     SELECT {_LISTED} FROM messages m

@@ -31,14 +31,7 @@ from app.domain.lasting import (
     telling_words,
     unfinished,
 )
-from app.domain.sentences import (
-    ReadSentence,
-    Sentence,
-    may_finish,
-    proposes_only,
-    read_lasting,
-    read_sentence,
-)
+from app.domain.sentences import ReadSentence, Sentence, may_finish, proposes_only, read_lasting, read_sentence
 from app.domain.statements import statements
 from app.domain.types import SUMMARY_LISTS, SummaryBody, SummaryItem, SummaryList
 

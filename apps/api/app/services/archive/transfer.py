@@ -16,14 +16,7 @@ from app.db.messages import messages_of_turn
 from app.db.sessions import CHANGEABLE, get_session, set_lifetime
 from app.db.statistics import analyze_for
 from app.db.turns import append_history, get_turn
-from app.domain.errors import (
-    ImportRefused,
-    InvalidRequest,
-    PlimsollError,
-    TurnInProgress,
-    TurnNotLast,
-    existing,
-)
+from app.domain.errors import ImportRefused, InvalidRequest, PlimsollError, TurnInProgress, TurnNotLast, existing
 from app.domain.incoming import IncomingMessage
 from app.domain.responses import Lifetime
 from app.domain.stored import Counters, NewHistory, NewRows
