@@ -12,7 +12,7 @@ from app.db.audits import as_stored
 from app.db.claims import Claim
 from app.db.database import Transaction, record_of
 from app.db.limits import GIVING_BACK, give_back_of_tenant, released
-from app.db.sessions import ON_ITS_NODE, locked_session
+from app.db.sessions import insert_in_session, locked_session
 from app.db.sql import CLOCK, binds, insert_from, insert_row, json_rows, sql
 from app.db.summaries import get_summary, undo_active
 from app.db.turns import TURN_COLUMNS, turn_record
@@ -26,10 +26,8 @@ from app.domain.types import JsonObject, SessionId, SummaryId, TurnId, TurnRecor
 
 def _of_turn(table: sa.Table, parameter: str, **values: str) -> str:
     """An INSERT of the parameter's rows for the turn `t`."""
-    of_turn = {"session_id": "sessions.id", "turn_id": "t.id", "created_at": "clock.at"}
-    own = {name: value for name, value in of_turn.items() if name in table.columns}
-    source = f"t, {CLOCK}, {json_rows(table, parameter)}, {ON_ITS_NODE}"
-    return insert_from(table, source, own | values, without=("withdrawn",))
+    of_turn = {"turn_id": "t.id"} if "turn_id" in table.columns else {}
+    return insert_in_session(table, parameter, "t", of_turn | values, without=("withdrawn",))
 
 
 # Sums over a turn's calls; a figure that no call has reported stays null.

@@ -17,13 +17,15 @@ No transaction waits for rows of two sessions: those that erase several or renew
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Literal, TypeAlias, get_args
 from uuid import UUID
 
+import sqlalchemy as sa
+
 from app.db.database import Fetched, Transaction, record_of
-from app.db.sql import binds, in_both_orders, insert_row, of_session, paged, sql
+from app.db.sql import CLOCK, binds, in_both_orders, insert_from, insert_row, json_rows, of_session, paged, sql
 from app.db.tables import pins, sessions
 from app.domain.frozen import frozen, names_of, values_of
 from app.domain.responses import Lifetime
@@ -106,6 +108,17 @@ _SEARCH = paged(f"""
 ON_ITS_NODE = "sessions WHERE sessions.id = :session_id"
 """The end of an INSERT … SELECT whose `session_id` is `sessions.id`. It tells Citus that all of the statement runs on
 the session's node. Without it, or with a volatile default, Citus collects the rows and spreads them over all nodes."""
+
+
+def insert_in_session(
+    table: sa.Table, parameter: str, source: str, values: Mapping[str, str], *, without: Collection[str] = ()
+) -> str:
+    """The text of an INSERT of a parameter's rows into the session, with the database's time: for each row of `source`,
+    a FROM item, all of them. `values` and `without` are as in `insert_from`."""
+    own = {"session_id": "sessions.id", "created_at": "clock.at"}
+    own = {name: value for name, value in own.items() if name in table.columns}
+    rows = f"{source}, {CLOCK}, {json_rows(table, parameter)}, {ON_ITS_NODE}"
+    return insert_from(table, rows, {**own, **values}, without=without)
 
 
 def locked_session(condition: str = "true") -> str:

@@ -10,8 +10,8 @@ from app.db.database import Fetched, Transaction, record_of
 from app.db.driver import Record
 from app.db.limits import TENANT_LIMITS, limits_of
 from app.db.messages import STEP_FAILED
-from app.db.sessions import ON_ITS_NODE, locked_session
-from app.db.sql import CLOCK, in_both_orders, insert_from, json_rows, of_session, sql
+from app.db.sessions import insert_in_session, locked_session
+from app.db.sql import CLOCK, in_both_orders, of_session, sql
 from app.db.tables import session_summaries, usage_records
 from app.domain.frozen import frozen, names_of, values_of
 from app.domain.limits import Limits, Scope
@@ -59,16 +59,8 @@ _CONTEXT = sql(f"""
 # One row for each pin, so that they are not all decoded at once.
 _LARGE_PINS = sql("SELECT name, content FROM pins WHERE session_id = :session_id AND name = ANY(:names)")
 
-_USAGES = insert_from(
-    usage_records,
-    f"locked, {CLOCK}, {json_rows(usage_records, 'usages')}, {ON_ITS_NODE}",
-    {"session_id": "sessions.id", "turn_id": ":turn_id", "created_at": "clock.at"},
-)
-_SUMMARY = insert_from(
-    session_summaries,
-    f"ground, {CLOCK}, {json_rows(session_summaries, 'summaries')}, {ON_ITS_NODE}",
-    {"session_id": "sessions.id", "status": "'active'", "created_at": "clock.at"},
-)
+_USAGES = insert_in_session(usage_records, "usages", "locked", {"turn_id": ":turn_id"})
+_SUMMARY = insert_in_session(session_summaries, "summaries", "ground", {"status": "'active'"})
 # Who comes late does not set it back: the count has been restarted since.
 _LATER_COUNT = "greatest(:count_after_seq, summary_count_after_seq)"
 # Stores a whole attempt: its note and its calls' usage in any case, its summary if the turn is still ours and the

@@ -12,18 +12,8 @@ from app.db.database import Fetched, Transaction, record_of
 from app.db.driver import Record
 from app.db.limits import GIVING_BACK, give_back_of_tenant
 from app.db.messages import AS_STORED, NEWEST_CALLS, NOT_REJECTED, UNGIVEN, messages_from_rows
-from app.db.sessions import ON_ITS_NODE, locked_session
-from app.db.sql import (
-    CLOCK,
-    OPEN_STATUSES_SQL,
-    Statement,
-    in_both_orders,
-    insert_from,
-    insert_row,
-    json_rows,
-    of_session,
-    sql,
-)
+from app.db.sessions import ON_ITS_NODE, insert_in_session, locked_session
+from app.db.sql import OPEN_STATUSES_SQL, Statement, in_both_orders, insert_row, of_session, sql
 from app.domain.content import tool_calls_from_json
 from app.domain.errors import existing
 from app.domain.frozen import frozen, names_of, values_of
@@ -260,23 +250,13 @@ _TAIL = sql(f"""
     """)
 
 # `seq` of the new rows counts from 1; the session's counters are raised under its lock.
-_TURNS = insert_from(
-    tables.turns,
-    f"s, {CLOCK}, {json_rows(tables.turns, 'turns')}, {ON_ITS_NODE}",
-    {
-        "session_id": "sessions.id",
-        "seq": "s.turns_before + x.seq",
-        "completed_at": "CASE WHEN x.status <> 'awaiting_tools' THEN clock.at END",
-        "created_at": "clock.at",
-    },
-    without=("fence",),
-)
-_MESSAGES = insert_from(
-    tables.messages,
-    f"s, {CLOCK}, {json_rows(tables.messages, 'messages')}, {ON_ITS_NODE}",
-    {"session_id": "sessions.id", "seq": "s.messages_before + x.seq", "created_at": "clock.at"},
-    without=UNGIVEN,
-)
+_NEW_TURNS = {
+    "seq": "s.turns_before + x.seq",
+    "completed_at": "CASE WHEN x.status <> 'awaiting_tools' THEN clock.at END",
+}
+_TURNS = insert_in_session(tables.turns, "turns", "s", _NEW_TURNS, without=("fence",))
+_NEW_MESSAGES = {"seq": "s.messages_before + x.seq"}
+_MESSAGES = insert_in_session(tables.messages, "messages", "s", _NEW_MESSAGES, without=UNGIVEN)
 _APPEND = sql(f"""
     WITH s AS (
         UPDATE sessions
