@@ -26,7 +26,6 @@ _IMPORTED_LATER: Final[Mapping[str, str]] = {
     "simulate": "app.commands.simulate",
     **({"replay": "plimsoll_demo.cli"} if find_spec("plimsoll_sdk") else {}),  # the extra `demo`
 }
-"""The modules of commands by name."""
 
 
 class _Commands(TyperGroup):

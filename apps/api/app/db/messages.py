@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
-from dataclasses import fields
 from functools import partial
 from itertools import islice
 from operator import itemgetter
@@ -15,7 +14,7 @@ from app.db.driver import Record
 from app.db.sql import in_both_orders, insert_from, of_session, paged, sql
 from app.db.tables import message_token_counts, messages
 from app.domain.content import tool_calls_from_json
-from app.domain.frozen import replace
+from app.domain.frozen import names_of, replace
 from app.domain.types import (
     STATUS_OF,
     Message,
@@ -40,8 +39,7 @@ SLICE_BYTES = 8 * 1024 * 1024
 _FIRST_MESSAGES = 16
 """Messages of a window that are read before their sizes are known: as many as most turns find."""
 
-_FIELDS = frozenset(field.name for field in fields(Message))
-_STORED = tuple(column.name for column in messages.columns if column.name in _FIELDS)
+_STORED = tuple(column.name for column in messages.columns if column.name in names_of(Message))
 SAID_AT = "coalesce(m.said_at, m.created_at)"
 TURN_SEQ = "(SELECT t.seq FROM turns t WHERE t.session_id = m.session_id AND t.id = m.turn_id) AS turn_seq"
 """The number of a message's turn is looked up: a join may be planned to compare each message with all turns."""
@@ -125,7 +123,7 @@ _BY_RUN = sql(f"""
     """)
 
 _WRITTEN_IN_LISTS = {**_WRITTEN_OTHERWISE, "turn_seq": TURN_SEQ}
-_LISTED = ", ".join(_WRITTEN_IN_LISTS.get(each.name, f"m.{each.name}") for each in fields(MessageRecord))
+_LISTED = ", ".join(_WRITTEN_IN_LISTS.get(name, f"m.{name}") for name in names_of(MessageRecord))
 _PAGES = in_both_orders(f"""
     SELECT {_LISTED} FROM messages m
     WHERE m.session_id = :session_id AND m.seq > :after_seq AND m.seq < :before_seq

@@ -38,7 +38,6 @@ _WHEN_LOCKED = (
     ". A table stayed locked: run it again when the long transactions of the database, such as a backup, have ended"
 )
 _MOST_TRIES = 6
-"""Most tries of a migration that meets deadlocks."""
 
 
 class MigrationFailed(OperatorError):

@@ -17,7 +17,6 @@ T = TypeVar("T")
 
 _WORD: Final = re.compile(r"\w+(?:[-'’./:@]\w+)*")
 _PLAIN_WORD: Final = re.compile(r"[a-z0-9_]+(?:[-'./:@][a-z0-9_]+)*")
-"""A word of ASCII text in lower case."""
 _NUMBER: Final = re.compile(r"\d[\d.,:/-]*")
 _IDENTIFIER: Final = re.compile(
     r"`[^`]+`|\b\w+_\w+|\b[a-z]+[A-Z]\w*|\b\w+\(\)|\b\w+@\w+\.\w+|https?://|(?:/[\w.-]+){2,}|\b[A-Z]{2,}-?\d*\b"

@@ -102,7 +102,6 @@ BELIEVED = timedelta(days=7)
 """How long a statement counts; the provider may then state it again. Windows grow with releases under the same name."""
 INDEPENDENT_STATEMENTS = 2
 MOST_KNOWN = 10_000
-"""Most statements that a process loads."""
 
 
 def windows_of(stated: Iterable[StatedWindow]) -> LearnedWindows:

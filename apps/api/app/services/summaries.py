@@ -24,7 +24,6 @@ from app.services.turn.summarize import IN_PROGRESS, STALE, new_summary, summari
 from app.services.turn.summarizer_call import SummaryJob
 
 SummaryChanges: TypeAlias = Mapping[str, str | tuple[SummaryItem, ...]]
-"""The new values of a summary's parts, by the part's name."""
 
 
 async def list_summaries(rt: Runtime, session: SessionRef, wanted: PageRequest) -> Page[StoredSummary]:

@@ -37,7 +37,6 @@ class Tools:
 Step: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...] | None]
 """A method of the job and its arguments; with None, what makes a new job from `Tools` in place of the one before."""
 StepResult: TypeAlias = tuple[Any, Exception | None]
-"""What a step returned, or raised."""
 
 
 class JobFailed(Exception):
