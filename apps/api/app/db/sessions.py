@@ -24,8 +24,8 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from app.db.database import Fetched, Transaction, record_of
-from app.db.sql import CLOCK, binds, in_both_orders, insert_from, insert_row, json_rows, of_session, paged, sql
+from app.db.database import Fetched, PageBounds, Transaction, record_of
+from app.db.sql import CLOCK, binds, insert_from, insert_row, json_rows, listed, of_session, paged, sql
 from app.db.tables import pins, sessions
 from app.domain.frozen import frozen, names_of, values_of
 from app.domain.responses import Lifetime
@@ -49,10 +49,7 @@ _UPDATE = sql(f"""
         updated_at = statement_timestamp()
     WHERE {_OURS} RETURNING {_COLUMNS}
     """)
-_PAGES = in_both_orders(f"""
-    SELECT {_COLUMNS} FROM sessions WHERE tenant_id = :tenant_id AND id {{beyond}} :position
-    ORDER BY id {{order}} LIMIT :limit
-    """)
+_PAGES = listed(_COLUMNS, "sessions WHERE tenant_id = :tenant_id", "id")
 
 NamedBy: TypeAlias = Literal["idempotency_key", "external_id"]
 """How a session is found other than by id: by the key of the request that made it, or by a client's name for it."""
@@ -164,11 +161,9 @@ async def name_session(tx: Transaction, session: SessionRef, by: NamedBy, name: 
     await tx.execute(_NAME[by], **of_session(session), name=name)
 
 
-async def list_sessions(
-    tx: Transaction, tenant_id: TenantId, position: UUID, limit: int, *, newest_first: bool
-) -> Fetched[Session]:
-    """The tenant's sessions with an id below `position`, newest first; or those above it, oldest first."""
-    page = await tx.fetch_page(_PAGES[newest_first], limit, tenant_id=tenant_id, position=position)
+async def list_sessions(tx: Transaction, tenant_id: TenantId, bounds: PageBounds[UUID]) -> Fetched[Session]:
+    """The tenant's sessions within these bounds of ids."""
+    page = await tx.fetch_between(_PAGES, bounds, tenant_id=tenant_id)
     return page.of(partial(record_of, Session))
 
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from app.db.claims import Claim
-from app.db.database import Fetched, Transaction, record_of
+from app.db.database import Fetched, PageBounds, Transaction, record_of
 from app.db.driver import Record
 from app.db.limits import TENANT_LIMITS, limits_of
 from app.db.messages import STEP_FAILED
 from app.db.sessions import insert_in_session, locked_session
-from app.db.sql import CLOCK, in_both_orders, of_session, sql
+from app.db.sql import CLOCK, listed, of_session, sql
 from app.db.tables import session_summaries, usage_records
 from app.domain.frozen import frozen, names_of, values_of
 from app.domain.limits import Limits, Scope
@@ -123,11 +123,7 @@ _RELEASE_LEASE = sql("""
     WHERE id = :session_id AND summary_lease_id = :lease_id
     """)
 _COLUMNS = ", ".join(names_of(StoredSummary))
-_PAGES = in_both_orders(f"""
-    SELECT {_COLUMNS} FROM session_summaries
-    WHERE session_id = :session_id AND id {{beyond}} :position
-    ORDER BY id {{order}} LIMIT :limit
-    """)
+_PAGES = listed(_COLUMNS, "session_summaries WHERE session_id = :session_id", "id")
 
 _GET = sql(f"""
     SELECT {_COLUMNS} FROM session_summaries
@@ -254,11 +250,9 @@ async def release_summary_lease(tx: Transaction, session_id: SessionId, lease_id
     await tx.execute(_RELEASE_LEASE, session_id=session_id, lease_id=lease_id)
 
 
-async def page_of_summaries(
-    tx: Transaction, session_id: SessionId, position: UUID, limit: int, *, newest_first: bool
-) -> Fetched[StoredSummary]:
-    """Summaries with an id below `position`, newest first; or those above it, oldest first."""
-    page = await tx.fetch_page(_PAGES[newest_first], limit, session_id=session_id, position=position)
+async def page_of_summaries(tx: Transaction, session_id: SessionId, bounds: PageBounds[UUID]) -> Fetched[StoredSummary]:
+    """Summaries within these bounds of ids."""
+    page = await tx.fetch_between(_PAGES, bounds, session_id=session_id)
     return page.of(_stored)
 
 

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from app.db import tables
-from app.db.database import Fetched, Transaction, record_of
+from app.db.database import Fetched, PageBounds, Transaction, record_of
 from app.db.driver import Record
 from app.db.limits import GIVING_BACK, give_back_of_tenant
 from app.db.messages import AS_STORED, NEWEST_CALLS, NOT_REJECTED, UNGIVEN, messages_from_rows
 from app.db.sessions import ON_ITS_NODE, insert_in_session, locked_session
-from app.db.sql import OPEN_STATUSES_SQL, Statement, in_both_orders, insert_row, of_session, sql
+from app.db.sql import OPEN_STATUSES_SQL, Statement, insert_row, listed, of_session, sql
 from app.domain.content import tool_calls_from_json
 from app.domain.errors import existing
 from app.domain.frozen import frozen, names_of, values_of
@@ -85,13 +85,9 @@ _BEGUN_BY = sql(f"""
 _OF_USER = """(
         SELECT m.{} FROM messages m WHERE m.session_id = t.session_id AND m.turn_id = t.id AND m.role = 'user'
         ORDER BY m.seq LIMIT 1)"""
-_PAGES = in_both_orders(f"""
-    SELECT {_COLUMNS}, {_OF_USER.format("name")} AS name,
-        coalesce({_OF_USER.format("said_at")}, t.created_at) AS said_at
-    FROM turns t
-    WHERE t.session_id = :session_id AND t.seq > :after_seq AND t.seq < :before_seq
-    ORDER BY t.seq {{order}} LIMIT :limit
-    """)
+_LISTED = f"""{_COLUMNS}, {_OF_USER.format("name")} AS name,
+    coalesce({_OF_USER.format("said_at")}, t.created_at) AS said_at"""
+_PAGES = listed(_LISTED, "turns t WHERE t.session_id = :session_id", "t.seq")
 
 _NUMBERS = sql("SELECT id, seq FROM turns WHERE session_id = :session_id AND id = ANY(:turn_ids)")
 
@@ -121,12 +117,9 @@ async def turns_begun_by(
     return [(turn_record(row), row["conversation_sha256"]) for row in rows]
 
 
-async def page_of_turns(
-    tx: Transaction, session_id: SessionId, after_seq: int, before_seq: int, limit: int, *, newest_first: bool
-) -> Fetched[ListedTurn]:
-    """Turns with `after_seq` < number < `before_seq`."""
-    statement = _PAGES[newest_first]
-    page = await tx.fetch_page(statement, limit, session_id=session_id, after_seq=after_seq, before_seq=before_seq)
+async def page_of_turns(tx: Transaction, session_id: SessionId, bounds: PageBounds[int]) -> Fetched[ListedTurn]:
+    """Turns within these bounds of numbers."""
+    page = await tx.fetch_between(_PAGES, bounds, session_id=session_id)
     return page.of(lambda row: record_of(ListedTurn, row, **_decoded(row)))
 
 

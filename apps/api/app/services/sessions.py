@@ -31,7 +31,7 @@ from app.services.paging import (
     PageRequest,
     after_id,
     after_name,
-    beyond_id,
+    between_ids,
     encode_cursor,
     in_order,
     page_of,
@@ -112,10 +112,7 @@ async def session_usage(rt: Runtime, session_id: SessionId) -> list[SessionUsage
 
 async def list_sessions(rt: Runtime, tenant_id: TenantId, wanted: PageRequest) -> Page[Session]:
     scope = in_order(f"sessions:{tenant_id}", wanted, newest_by_default=True)
-    position = beyond_id(scope, wanted)
-    found = await rt.database.run(
-        store.list_sessions, tenant_id, position, wanted.limit, newest_first=wanted.newest_first
-    )
+    found = await rt.database.run(store.list_sessions, tenant_id, between_ids(scope, wanted))
     return page_of(scope, found, lambda session: session.id)
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from app.db import sessions as store
-from app.db.database import Transaction
+from app.db.database import PageBounds, Transaction
 from app.db.turns import newest_of, page_of_turns, turn_by_key, turn_numbers, turns_begun_by
 from app.domain.errors import InvalidRequest, NotFound, RetryLater, existing
 from app.domain.frozen import frozen, replace
@@ -125,7 +125,7 @@ async def _compacted(rt: Runtime, tenant_id: TenantId, request: ChatRequest) -> 
     session, seq = SessionRef(tenant_id, compaction.session_id), compaction.turn_seq
     async with rt.database.autocommit() as tx:
         newest = existing(await newest_of(tx, session), "compaction")
-        turns = (await page_of_turns(tx, session.id, seq - 1, seq + 1, 1, newest_first=False)).rows
+        turns = (await page_of_turns(tx, session.id, PageBounds(seq - 1, seq + 1, 1, newest_first=False))).rows
         if not turns:
             raise NotFound("compaction")
         last_seq = (await turn_numbers(tx, session.id, [newest.turn_id])).values() if newest.turn_id else ()

@@ -83,10 +83,10 @@ async def read_timeline(rt: Runtime, session: SessionRef, wanted: PageRequest) -
     """The session's turns with their windows. Thresholds follow the session's current policy, overridden by that of the
     turn's own request. Raises `NotFound`, `InvalidRequest`."""
     scope = in_order(f"timeline:{session.id}", wanted, newest_by_default=True)
-    after, before = between_seqs(scope, wanted)
+    bounds = between_seqs(scope, wanted)
     async with rt.database.autocommit() as tx:
         state = await session_state(tx, session)
-        first, newest = after + 1, min(before - 1, state.last_turn_seq)
+        first, newest = bounds.after + 1, min(bounds.before - 1, state.last_turn_seq)
         if wanted.newest_first:
             first = max(first, newest - wanted.limit)
         else:

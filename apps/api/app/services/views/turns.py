@@ -55,10 +55,10 @@ class SentPrompt:
 async def list_turns(rt: Runtime, session: SessionRef, wanted: PageRequest, first_seq: int = 1) -> Page[ListedTurn]:
     """The session's turns from `first_seq` on. Raises `NotFound`, and `InvalidRequest` for a cursor of another list."""
     scope = in_order(f"turns:{session.id}", wanted, newest_by_default=False)
-    after, before = between_seqs(scope, wanted, first_seq)
+    bounds = between_seqs(scope, wanted, first_seq)
     async with rt.database.autocommit() as tx:
         await check_session(tx, session)
-        found = await store.page_of_turns(tx, session.id, after, before, wanted.limit, newest_first=wanted.newest_first)
+        found = await store.page_of_turns(tx, session.id, bounds)
     return page_of(scope, found, lambda turn: turn.seq)
 
 
@@ -167,10 +167,10 @@ async def _counting(
 async def list_messages(rt: Runtime, session: SessionRef, wanted: PageRequest) -> Page[MessageRecord]:
     """The session's messages. Raises `NotFound`, and `InvalidRequest` for an invalid cursor."""
     scope = in_order(f"messages:{session.id}", wanted, newest_by_default=False)
-    after, before = between_seqs(scope, wanted)
+    bounds = between_seqs(scope, wanted)
     async with rt.database.autocommit() as tx:
         await check_session(tx, session)
-        found = await page_of_messages(tx, session.id, after, before, wanted.limit, newest_first=wanted.newest_first)
+        found = await page_of_messages(tx, session.id, bounds)
     return page_of(scope, found, lambda message: message.seq)
 
 
