@@ -144,6 +144,7 @@ async def session_exists(tx: Transaction, session: SessionRef) -> bool:
 
 
 async def get_state(tx: Transaction, session: SessionRef) -> SessionState | None:
+    """The state of the tenant's session, read without a lock."""
     return await tx.fetch_record(SessionState, _STATE, **of_session(session))
 
 

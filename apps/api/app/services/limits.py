@@ -54,6 +54,7 @@ async def clear_limits(database: Database, tenant_id: TenantId) -> int:
 
 
 async def list_limits(database: Database, tenant_id: TenantId | None) -> list[TenantLimit]:
+    """The limits of a tenant, or of all tenants, ordered by tenant and name."""
     rows = await database.run(store.list_limits, tenant_id)
     found: list[TenantLimit] = []
     for row in rows:
